@@ -1,0 +1,31 @@
+"""Every error that daceopt raises on purpose; each message says what was expected, what was found, where, and what to do."""
+
+from __future__ import annotations
+
+
+class DaceoptError(Exception):
+    """Base class: catch this to catch all of daceopt's own errors."""
+
+
+class Unsupported(DaceoptError):
+    """A model uses something that daceopt cannot compile; the caller falls back or reports the reason."""
+
+
+class CaptureError(DaceoptError):
+    """The model could not be turned into a graph (data-dependent control flow, untraceable Python)."""
+
+
+class ModelFileError(DaceoptError):
+    """An ONNX file is damaged, invalid, or asks for something unsafe."""
+
+
+class BuildError(DaceoptError):
+    """Generated code could not be compiled, linked or loaded."""
+
+
+class RunError(DaceoptError):
+    """A compiled program reported an error while it ran."""
+
+
+class VerificationError(DaceoptError):
+    """A transformation broke the graph or its numbers; names the step and the site."""

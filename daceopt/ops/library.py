@@ -1,0 +1,270 @@
+"""Library nodes: the dense operations that stay one node until a library in ``daceopt.libs`` implements them.
+
+Connectors are named with a capital so that they never meet an array's name, which is lower case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dace.library
+import sympy
+from dace.properties import ListProperty, Property, make_properties
+from dace.sdfg.graph import generate_element_id
+from dace.sdfg.nodes import LibraryNode
+
+from daceopt.errors import DaceoptError
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+ACTIVATIONS = (None, "relu")
+
+
+def _ints(description: str) -> Any:
+    return ListProperty(element_type=int, default=[], desc=description)
+
+
+def _activation() -> Any:
+    return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
+
+
+@make_properties
+class DenseNode(LibraryNode):
+    """Base of all library nodes: named connectors, attributes as properties, and the cost of one execution."""
+
+    implementations: ClassVar[dict[str, Any]] = {}
+    default_implementation: ClassVar[str | None] = None
+    required: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[tuple[str, ...]] = ()
+    results: ClassVar[tuple[str, ...]] = ()
+    optional_results: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        **attributes: Any,
+    ) -> None:
+        """Make a node with the given connectors (default: the required ones).
+
+        Raises DaceoptError for a connector or an attribute the node does not have.
+        """
+        inputs = self.required if inputs is None else tuple(inputs)
+        outputs = self.results if outputs is None else tuple(outputs)
+        self._check_connectors(inputs, outputs)
+        super().__init__(name or type(self).__name__.lower(), inputs=set(inputs), outputs=set(outputs))
+        for key, value in attributes.items():
+            if key not in self.__properties__:
+                raise DaceoptError(
+                    f"{type(self).__name__} has no attribute {key!r}, only {sorted(self.__properties__)}"
+                )
+            setattr(self, key, list(value) if isinstance(value, tuple) else value)
+        if getattr(self, "activation", None) not in ACTIVATIONS:
+            raise DaceoptError(f"activation {self.activation!r} is not one of {ACTIVATIONS}")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DenseNode:
+        twin = super().__deepcopy__(memo)
+        twin._guid = generate_element_id(twin)
+        return twin
+
+    def _check_connectors(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        _check(type(self).__name__, "input", inputs, self.required, self.optional)
+        _check(type(self).__name__, "output", outputs, self.results, self.optional_results)
+
+    def operands(self, graph: Graph) -> dict[str, str]:
+        """Connector -> array name, inputs and outputs."""
+        found = {e.dst_conn: e.src.data for e in graph.state.in_edges(self) if e.dst_conn}
+        found.update({e.src_conn: e.dst.data for e in graph.state.out_edges(self) if e.src_conn})
+        return found
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """Additions and multiplications of one execution, an expression over the graph's symbols."""
+        raise NotImplementedError
+
+    def bytes(self, graph: Graph) -> sympy.Expr:
+        """Bytes read and written by one execution; a broadcast dimension (stride 0) counts once."""
+        return sympy.Add(*(_bytes(graph, name) for name in self.operands(graph).values()))
+
+
+def _check(node: str, kind: str, given: Sequence[str], required: Sequence[str], optional: Sequence[str]) -> None:
+    missing, unknown = set(required) - set(given), set(given) - set(required) - set(optional)
+    if missing or unknown:
+        raise DaceoptError(
+            f"{node}: {kind} connectors {sorted(given)}; required {list(required)}, optional {list(optional)}, "
+            f"missing {sorted(missing)}, unknown {sorted(unknown)}"
+        )
+
+
+def _bytes(graph: Graph, name: str) -> sympy.Expr:
+    extents = [n for n, stride in zip(graph.shape(name), graph.strides(name), strict=True) if stride != 0]
+    return sympy.Mul(graph.dtype(name).bytes, *extents)
+
+
+def _size(graph: Graph, name: str) -> sympy.Expr:
+    return sympy.Mul(*graph.shape(name))
+
+
+@dace.library.node
+class Contraction(DenseNode):
+    """Batched matrix product: ``Y = activation(alpha * A @ B + Bias + C)``.
+
+    A: [..., M, K]; B: [..., K, N]; leading dimensions broadcast as in NumPy; Y: [..., M, N].
+    Bias: any shape that broadcasts to Y ([N], [M, 1], ...); C (residual): the shape of Y. Any strides, one dtype.
+    """
+
+    required, optional, results = ("A", "B"), ("Bias", "C"), ("Y",)
+    alpha = Property(dtype=float, default=1.0, desc="Factor of the product")
+    activation = _activation()
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """Two per element of the result and of the contracted dimension."""
+        names = self.operands(graph)
+        return 2 * _size(graph, names["Y"]) * graph.shape(names["A"])[-1]
+
+
+@make_properties
+class _Window(DenseNode):
+    """What convolutions and pools share; ``pads`` holds all begins, then all ends, as in ONNX."""
+
+    def window(self, rank: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """(strides, dilations, pads at the begin, pads at the end) for ``rank`` spatial dimensions, with defaults."""
+        strides, dilations = list(self.strides) or [1] * rank, list(self.dilations) or [1] * rank
+        pads = list(self.pads) or [0] * (2 * rank)
+        for name, value, length in (
+            ("strides", strides, rank),
+            ("dilations", dilations, rank),
+            ("pads", pads, 2 * rank),
+        ):
+            if len(value) != length:
+                raise DaceoptError(f"{self.name}: {name} has {len(value)} entries, expected {length}")
+        return strides, dilations, pads[:rank], pads[rank:]
+
+
+@make_properties
+class _ConvolutionBase(_Window):
+    strides = _ints("Step of the window per spatial dimension")
+    pads = _ints("Zeros added: begins, then ends")
+    dilations = _ints("Distance of the kernel's elements per spatial dimension")
+    group = Property(dtype=int, default=1, desc="Channel groups")
+    _result: ClassVar[str] = "Y"
+    _weight: ClassVar[str] = "W"
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """Two per output element and weight that contributes to it; equal for the three passes."""
+        names = self.operands(graph)
+        return 2 * _size(graph, names[self._result]) * sympy.Mul(*graph.shape(names[self._weight])[1:])
+
+
+@dace.library.node
+class Convolution(_ConvolutionBase):
+    """Cross-correlation: ``Y = activation(conv(X, W) + B + Z)``.
+
+    X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B: [O]; Z and Y: [N, O, e...].
+    The arrays' strides are the physical layout (channels first or last).
+    """
+
+    required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)
+    activation = _activation()
+
+
+@dace.library.node
+class ConvolutionBackwardData(_ConvolutionBase):
+    """Gradient of a convolution for its input. dY: [N, O, e...]; W: [O, C/group, k...]; dX: [N, C, d...]."""
+
+    required, results = ("dY", "W"), ("dX",)
+    _result = "dY"
+
+
+@dace.library.node
+class ConvolutionBackwardWeights(_ConvolutionBase):
+    """Gradient of a convolution for its weights and bias.
+
+    X: [N, C, d...]; dY: [N, O, e...]; dW: [O, C/group, k...]; dB: [O].
+    """
+
+    required, results, optional_results = ("X", "dY"), ("dW",), ("dB",)
+    _result, _weight = "dY", "dW"
+
+
+@make_properties
+class _PoolBase(_Window):
+    kind = Property(dtype=str, default="max", choices=["max", "average"], desc="max or average")
+    kernel = _ints("Size of the window per spatial dimension")
+    strides = _ints("Step of the window per spatial dimension")
+    pads = _ints("Padding: begins, then ends; never the maximum")
+    dilations = _ints("Distance of the window's elements per spatial dimension")
+    count_include_pad = Property(dtype=bool, default=False, desc="Average: padding counts in the divisor")
+    ceil_mode = Property(dtype=bool, default=False, desc="Windows may begin inside and end outside of the padded input")
+    _result: ClassVar[str] = "Y"
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """One per element of each window."""
+        return _size(graph, self.operands(graph)[self._result]) * sympy.Mul(*self.kernel)
+
+
+@dace.library.node
+class Pool(_PoolBase):
+    """Max or average over windows. X: [N, C, d...]; Y: [N, C, e...].
+
+    Workspace (max only, for the backward pass): the shape and strides of Y, dtype ``workspace_dtype()``; the row-major
+    position of the maximum within its window.
+    """
+
+    required, results, optional_results = ("X",), ("Y",), ("Workspace",)
+
+    def workspace_dtype(self) -> dace.typeclass:
+        """uint8 for windows of at most 256 elements, else int32."""
+        return dace.uint8 if int(sympy.Mul(*self.kernel)) <= 256 else dace.int32
+
+
+@dace.library.node
+class PoolBackward(_PoolBase):
+    """Gradient of a pool. dY: [N, C, e...]; Workspace: as written by ``Pool`` (max only); dX: [N, C, d...]."""
+
+    required, optional, results = ("dY",), ("Workspace",), ("dX",)
+    _result = "dY"
+
+
+@dace.library.node
+class IndexAdd(DenseNode):
+    """Rows scattered with addition: ``dW = 0; dW[Index[i]] += dY[i]``.
+
+    Index: any shape S, int32 or int64, negative entries count from the end; dY: [S..., row...]; dW: [V, row...].
+    An index outside of [-V, V) makes the run report an error.
+    """
+
+    required, results = ("Index", "dY"), ("dW",)
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """One addition per element of dY."""
+        return _size(graph, self.operands(graph)["dY"])
+
+
+@dace.library.node
+class HostCall(DenseNode):
+    """A Python function called with the operands' memory.
+
+    ``callback`` is ``"package.module:function"``, called as ``function(payload, inputs, outputs)``: a string and two lists
+    of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs.
+    """
+
+    callback = Property(dtype=str, default="", desc="package.module:function")
+    payload = Property(dtype=str, default="", desc="Handed to the callback as it is")
+
+    @classmethod
+    def connectors(cls, inputs: int, outputs: int) -> tuple[list[str], list[str]]:
+        """The connector names of a call with so many operands."""
+        return [f"In{i}" for i in range(inputs)], [f"Out{i}" for i in range(outputs)]
+
+    def _check_connectors(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+        expected = self.connectors(len(inputs), len(outputs))
+        if (sorted(inputs), sorted(outputs)) != (sorted(expected[0]), sorted(expected[1])):
+            raise DaceoptError(f"HostCall: connectors {list(inputs)} -> {list(outputs)}, expected {expected}")
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """Unknown: counted as none."""
+        return sympy.Integer(0)

@@ -1,0 +1,1 @@
+"""Rewrites of the operator graph: folding, lifting of compound operators, clean-up."""

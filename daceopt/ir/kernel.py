@@ -1,0 +1,325 @@
+"""The editable form of a top-level map scope: iteration parameters, stages and their accesses.
+
+``Kernel.extract`` reads it from the SDFG and ``Kernel.emit`` writes it back, so that transformations rewrite loops and
+accesses instead of performing surgery on scopes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import dace
+import sympy
+from dace import nodes, subsets
+from dace.memlet import Memlet
+
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.tasklet import Assignment, SymbolicTasklet
+
+WCR = {
+    "sum": "lambda a, b: a + b",
+    "prod": "lambda a, b: a * b",
+    "max": "lambda a, b: max(a, b)",
+    "min": "lambda a, b: min(a, b)",
+}
+_WCR_NAMES = {source: name for name, source in WCR.items()}
+
+
+@cache
+def param(k: int) -> sympy.Symbol:
+    """The k-th canonical iteration parameter."""
+    return dace.symbolic.symbol(f"i{k}", dace.int64)
+
+
+@dataclass(frozen=True)
+class Access:
+    """One element (per iteration) of ``array``; ``index`` has an expression per dimension, None for the whole dimension."""
+
+    array: str
+    index: tuple[sympy.Expr | int | None, ...]
+    wcr: str | None = None
+
+    def subs(self, mapping: dict[Any, Any]) -> Access:
+        return replace(self, index=tuple(_subs(e, mapping) for e in self.index))
+
+    def params(self) -> set[sympy.Symbol]:
+        """Symbols that the index depends on."""
+        return {s for e in self.index if isinstance(e, sympy.Expr) for s in e.free_symbols}
+
+
+def _subs(expr: Any, mapping: dict[Any, Any]) -> Any:
+    if not isinstance(expr, sympy.Expr):
+        return expr
+    if expr.is_Symbol:
+        return mapping.get(expr, expr)
+    hits = {k: v for k, v in mapping.items() if k in expr.free_symbols}
+    return dim(expr.subs(hits, simultaneous=True)) if hits else expr
+
+
+@dataclass
+class Stage:
+    """One tasklet over the iteration domain ``params``."""
+
+    params: tuple[sympy.Symbol, ...]
+    reads: dict[str, Access]
+    writes: dict[str, Access]
+    assignments: tuple[Assignment, ...]
+
+    def reduced(self, connector: str) -> tuple[sympy.Symbol, ...]:
+        """The parameters that the write ``connector`` reduces over."""
+        access = self.writes[connector]
+        return tuple(p for p in self.params if p not in access.params()) if access.wcr else ()
+
+    def subs(self, mapping: dict[Any, Any], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
+        """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one to one."""
+        new = params if params is not None else tuple(mapping.get(p, p) for p in self.params)
+        return Stage(
+            new,
+            {c: a.subs(mapping) for c, a in self.reads.items()},
+            {c: a.subs(mapping) for c, a in self.writes.items()},
+            tuple(Assignment(a.symbol, _subs(a.expr, mapping), a.dtype) for a in self.assignments),
+        )
+
+
+@dataclass
+class Kernel:
+    """A map scope; see docs/architecture.md for the meaning of each field."""
+
+    label: str
+    extents: dict[sympy.Symbol, Dim]
+    stages: list[Stage]
+    outer: tuple[sympy.Symbol, ...] = ()
+    locals: dict[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
+
+    @staticmethod
+    def param(k: int) -> sympy.Symbol:
+        return param(k)
+
+    def reads(self) -> list[Access]:
+        """Accesses that read arrays of the graph (no locals)."""
+        return [a for s in self.stages for a in s.reads.values() if a.array not in self.locals]
+
+    def writes(self) -> list[Access]:
+        return [a for s in self.stages for a in s.writes.values() if a.array not in self.locals]
+
+    # ---------------------------------------------------------------- from the SDFG
+
+    @classmethod
+    def extract(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
+        """Read the scope of ``entry``. Raises Unsupported for tasklets that are not symbolic."""
+        members = graph.scope(entry)
+        tasklets = [n for n in members if isinstance(n, nodes.Tasklet)]
+        chains = {t: _enclosing(graph, t, entry) for t in tasklets}
+        extents: dict[sympy.Symbol, Dim] = {}
+        stages = []
+        for tasklet in _stage_order(graph, tasklets, entry):
+            renaming = {}
+            params: list[sympy.Symbol] = []
+            for map_ in chains[tasklet]:
+                for name, (begin, end, step) in zip(map_.params, map_.range.ranges):
+                    symbol = dace.symbolic.symbol(name, dace.int64)
+                    if step != 1:
+                        raise Unsupported(f"map {map_.label} has step {step}; expected 1: normalise the map first")
+                    extents[symbol] = dim(end - begin + 1)
+                    if begin != 0:
+                        renaming[symbol] = symbol + begin
+                    params.append(symbol)
+            stage = _read_stage(graph, tasklet, tuple(params))
+            stages.append(stage.subs(renaming, stage.params) if renaming else stage)
+        local = {n.data: n for n in members if isinstance(n, nodes.AccessNode)}
+        many = len(stages) > 1 or bool(local)
+        outer = tuple(dace.symbolic.symbol(p, dace.int64) for p in entry.map.params) if many else ()
+        sizes = {n: (graph.dtype(n), graph.shape(n)) for n in local}
+        return cls(entry.map.label, extents, stages, outer, sizes)
+
+    # ---------------------------------------------------------------- to the SDFG
+
+    def emit(self, graph: Graph) -> nodes.MapEntry:
+        """Add the scope to ``graph`` (its arrays exist already, locals are declared here); returns its entry."""
+        outer = self.outer if len(self.stages) > 1 or self.locals else self.stages[0].params
+        entry, exit_ = self._add_map(graph, self.label, outer)
+        for array in dict.fromkeys(a.array for a in self.writes()):
+            graph._check_unwritten(array)
+        local = {name: self._add_local(graph, name) for name in self.locals}
+        for k, stage in enumerate(self.stages):
+            self._emit_stage(graph, k, stage, outer, entry, exit_, local)
+        _connect_outside(graph, entry, exit_)
+        graph.add_scope(entry, exit_)
+        return entry
+
+    def _add_map(self, graph: Graph, label: str, params: Iterable[sympy.Symbol]) -> tuple[nodes.MapEntry, nodes.MapExit]:
+        params = tuple(params)
+        names = [str(p) for p in params] or ["i_once"]
+        ranges = [(0, self.extents[p] - 1, 1) for p in params] or [(0, 0, 1)]
+        map_ = nodes.Map(label, names, subsets.Range(ranges))
+        pair = nodes.MapEntry(map_), nodes.MapExit(map_)
+        for node in pair:
+            graph.state.add_node(node)
+        return pair
+
+    def _add_local(self, graph: Graph, name: str) -> nodes.AccessNode:
+        dtype, shape = self.locals[name]
+        if name in graph.sdfg.arrays:
+            raise ValueError(f"local array {name} exists at the top level")
+        graph.sdfg.add_array(name, shape or (1,), dtype, transient=True, storage=dace.StorageType.Register)
+        return graph.state.add_access(name)
+
+    def _emit_stage(self, graph, k, stage, outer, entry, exit_, local) -> None:  # type: ignore[no-untyped-def]
+        state = graph.state
+        inner = tuple(p for p in stage.params if p not in outer)
+        tasklet = self._tasklet(graph, k, stage)
+        state.add_node(tasklet)
+        first, last = entry, exit_
+        if inner:
+            first, last = self._add_map(graph, f"{self.label}_{k}", inner)
+        ends = (first, last) if inner else None
+        for conn, access in stage.reads.items():
+            memlet = self._memlet(graph, access)
+            source = local.get(access.array, entry)
+            _connect_read(state, source, ends, tasklet, conn, memlet)
+        for conn, access in stage.writes.items():
+            memlet = self._memlet(graph, access)
+            _connect_write(state, tasklet, conn, ends, local.get(access.array, exit_), memlet)
+        _keep_inside(state, entry, exit_, ends, tasklet)
+
+    def _tasklet(self, graph: Graph, k: int, stage: Stage) -> SymbolicTasklet:
+        inputs = {}
+        for conn, access in stage.reads.items():
+            dtype = self.locals[access.array][0] if access.array in self.locals else graph.dtype(access.array)
+            inputs[conn] = dace.pointer(dtype) if None in access.index else dtype
+        tasklet = SymbolicTasklet(f"{self.label}_{k}", inputs, stage.assignments, list(stage.writes))
+        tasklet.stage_index = k
+        return tasklet
+
+    def _memlet(self, graph: Graph, access: Access) -> Memlet:
+        shape = self.locals[access.array][1] if access.array in self.locals else graph.desc(access.array).shape
+        index = access.index or (0,)
+        ranges = [(0, n - 1, 1) if e is None else (e, e, 1) for e, n in zip(index, shape or (1,))]
+        wcr = WCR[access.wcr] if access.wcr else None
+        return Memlet(data=access.array, subset=subsets.Range(ranges), wcr=wcr)
+
+
+# -------------------------------------------------------------------- edges
+
+
+def _connect_read(state, source, ends, tasklet, conn, memlet) -> None:  # type: ignore[no-untyped-def]
+    through = [source, *([ends[0]] if ends else [])]
+    current, out = source, None
+    if isinstance(source, nodes.MapEntry):
+        out = _port(source, memlet.data)
+    for node in through[1:]:
+        port_in, port_out = f"IN_{memlet.data}", f"OUT_{memlet.data}"
+        if port_in not in node.in_connectors:
+            node.add_in_connector(port_in)
+            node.add_out_connector(port_out)
+            state.add_edge(current, out, node, port_in, Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data]))
+        current, out = node, port_out
+    state.add_edge(current, out, tasklet, conn, memlet)
+
+
+def _connect_write(state, tasklet, conn, ends, sink, memlet) -> None:  # type: ignore[no-untyped-def]
+    current, out = tasklet, conn
+    if ends:
+        node = ends[1]
+        node.add_in_connector(f"IN_{memlet.data}")
+        node.add_out_connector(f"OUT_{memlet.data}")
+        state.add_edge(tasklet, conn, node, f"IN_{memlet.data}", memlet)
+        current, out = node, f"OUT_{memlet.data}"
+        memlet = Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data], wcr=_wcr_source(memlet))
+    target = None
+    if isinstance(sink, nodes.MapExit):
+        target = f"IN_{memlet.data}"
+        sink.add_in_connector(target)
+        sink.add_out_connector(f"OUT_{memlet.data}")
+    state.add_edge(current, out, sink, target, memlet)
+
+
+def _port(entry: nodes.MapEntry, array: str) -> str:
+    entry.add_in_connector(f"IN_{array}")
+    entry.add_out_connector(f"OUT_{array}")
+    return f"OUT_{array}"
+
+
+def _keep_inside(state, entry, exit_, ends, tasklet) -> None:  # type: ignore[no-untyped-def]
+    """A node without data from its scope's entry still belongs to the scope: an empty edge says so."""
+    first, last = ends or (tasklet, tasklet)
+    if ends and state.in_degree(tasklet) == 0:
+        state.add_edge(first, None, tasklet, None, Memlet())
+    if ends and state.out_degree(tasklet) == 0:
+        state.add_edge(tasklet, None, last, None, Memlet())
+    if state.in_degree(first) == 0:
+        state.add_edge(entry, None, first, None, Memlet())
+    if state.out_degree(last) == 0:
+        state.add_edge(last, None, exit_, None, Memlet())
+
+
+def _connect_outside(graph: Graph, entry: nodes.MapEntry, exit_: nodes.MapExit) -> None:
+    for conn in entry.in_connectors:
+        name = conn[len("IN_") :]
+        graph.state.add_edge(graph.access(name), None, entry, conn, graph.whole(name))
+    wcr = {e.dst_conn: _wcr_source(e.data) for e in graph.state.in_edges(exit_) if e.dst_conn}
+    for conn in list(exit_.in_connectors):
+        name = conn[len("IN_") :]
+        memlet = Memlet.from_array(name, graph.desc(name), wcr=wcr[conn])
+        graph.state.add_edge(exit_, f"OUT_{name}", graph.access(name), None, memlet)
+    for name in (n.data for n in graph.scope(entry) if isinstance(n, nodes.AccessNode)):
+        node = next(n for n in graph.scope(entry) if isinstance(n, nodes.AccessNode) and n.data == name)
+        if graph.state.in_degree(node) == 0:
+            graph.state.add_edge(entry, None, node, None, Memlet())
+        if graph.state.out_degree(node) == 0:
+            graph.state.add_edge(node, None, exit_, None, Memlet())
+
+
+# -------------------------------------------------------------------- reading
+
+
+def _wcr_source(memlet: Memlet) -> str | None:
+    return None if memlet.wcr is None else ast.unparse(memlet.wcr)
+
+
+def _enclosing(graph: Graph, node: nodes.Node, top: nodes.MapEntry) -> list[nodes.Map]:
+    """Maps around ``node`` inside the scope of ``top``, outermost first."""
+    for edge in graph.state.in_edges(node):
+        source = edge.src
+        if source is top:
+            return [top.map]
+        if isinstance(source, nodes.MapEntry):
+            return [*_enclosing(graph, source, top), source.map]
+    for edge in graph.state.in_edges(node):
+        if isinstance(edge.src, nodes.AccessNode):
+            return [top.map]
+    return [top.map]
+
+
+def _stage_order(graph: Graph, tasklets: list[nodes.Tasklet], entry: nodes.MapEntry) -> list[nodes.Tasklet]:
+    return sorted(tasklets, key=lambda t: getattr(t, "stage_index", 0))
+
+
+def _read_stage(graph: Graph, tasklet: nodes.Tasklet, params: tuple[sympy.Symbol, ...]) -> Stage:
+    if not isinstance(tasklet, SymbolicTasklet):
+        raise Unsupported(f"tasklet {tasklet.label} has no symbolic form; expected a SymbolicTasklet")
+    reads = {e.dst_conn: _access(graph, e.data) for e in graph.state.in_edges(tasklet) if e.dst_conn}
+    writes = {e.src_conn: _access(graph, e.data) for e in graph.state.out_edges(tasklet) if e.src_conn}
+    params = tuple(p for p in params if str(p) != "i_once")
+    return Stage(params, reads, writes, tuple(tasklet.assignments))
+
+
+def _access(graph: Graph, memlet: Memlet) -> Access:
+    name = memlet.data
+    desc = graph.desc(name)
+    source = _wcr_source(memlet)
+    wcr = None if source is None else _WCR_NAMES[source]
+    if name in graph.scalars:
+        return Access(name, (), wcr)
+    index = []
+    for (begin, end, _), extent in zip(memlet.subset.ranges, desc.shape):
+        whole = begin != end and begin == 0
+        if begin != end and not whole:
+            raise Unsupported(f"memlet {memlet} is neither one element nor a whole dimension")
+        index.append(None if whole else dim(begin))
+    return Access(name, tuple(index), wcr)

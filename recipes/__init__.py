@@ -1,1 +1,19 @@
-"""Recipes by name: ``get("cpu")`` and ``names()``; each file reads like a recipe."""
+"""Recipes by name; each file reads like a recipe."""
+
+from __future__ import annotations
+
+from daceopt.recipe import Recipe
+from daceopt.registry import recipes as _registry
+
+__all__ = ["Recipe", "get", "names"]
+
+
+def get(name: str) -> Recipe:
+    """The recipe called ``name``. Raises DaceoptError, with the names that exist, when there is none."""
+    found: Recipe = _registry.get(name)
+    return found
+
+
+def names() -> list[str]:
+    """Names of all recipes: built in, from entry points, and loaded from files."""
+    return _registry.names()

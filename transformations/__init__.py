@@ -1,7 +1,22 @@
-"""Transformations by name: ``get("map-fusion", ...)`` and ``names()``; one file and one class each, in level folders."""
+"""Transformations by name; one file and one class each, in one folder per level."""
 
 from __future__ import annotations
 
-from daceopt.transform import Transformation
+from typing import Any
 
-__all__ = ["Transformation"]
+from daceopt.registry import load_file
+from daceopt.registry import transformations as _registry
+from daceopt.transform import NearMiss, Site, Transformation
+
+__all__ = ["NearMiss", "Site", "Transformation", "get", "load_file", "names"]
+
+
+def get(name: str, **options: Any) -> Transformation:
+    """The transformation called ``name`` with ``options``. Raises DaceoptError when either does not exist."""
+    made: Transformation = _registry.get(name).with_options(options)
+    return made
+
+
+def names() -> list[str]:
+    """Names of all transformations: built in, from entry points, and loaded from files."""
+    return _registry.names()

@@ -1,0 +1,124 @@
+"""Named things that live one per file: built in, from entry points, or from a plain file given by the user."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from daceopt.errors import DaceoptError
+
+
+class Registry:
+    """Finds by name in a package (``pad-conv-fusion`` stands in a file ``pad_conv_fusion.py``), entry points and loaded files.
+
+    ``pick(module)`` gives the things that a module defines, as ``{name: thing}``.
+    """
+
+    def __init__(self, kind: str, package: str, pick: Callable[[ModuleType], dict[str, Any]]):
+        self._kind, self._package, self._pick = kind, package, pick
+        self._loaded: dict[str, Any] = {}
+
+    def names(self) -> list[str]:
+        """All names, sorted. Imports nothing but the package itself."""
+        return sorted({*self._files(), *self._entry_points(), *self._loaded})
+
+    def get(self, name: str) -> Any:
+        """The thing called ``name``; loaded files come first. Raises DaceoptError with what exists."""
+        if name in self._loaded:
+            return self._loaded[name]
+        module = self._files().get(name)
+        if module is not None:
+            return self._from_module(name, importlib.import_module(module))
+        if name in self._entry_points():
+            return self._entry_points()[name].load()
+        raise DaceoptError(f"no {self._kind} is called {name!r}; there are: {', '.join(self.names())}")
+
+    def add(self, name: str, thing: Any) -> None:
+        """Register ``thing`` for this process; a later one of the same name replaces it."""
+        self._loaded[name] = thing
+
+    def add_module(self, module: ModuleType) -> list[str]:
+        """Register what ``module`` defines; returns the names."""
+        found = self._pick(module)
+        self._loaded.update(found)
+        return sorted(found)
+
+    def _from_module(self, name: str, module: ModuleType) -> Any:
+        found = self._pick(module)
+        if name not in found:
+            raise DaceoptError(f"{module.__name__} should define the {self._kind} {name!r}, it defines {sorted(found)}")
+        return found[name]
+
+    def _files(self) -> dict[str, str]:
+        return dict(_modules(importlib.import_module(self._package)))
+
+    def _entry_points(self) -> dict[str, Any]:
+        return {e.name: e for e in entry_points(group=self._package)}
+
+
+def _modules(package: ModuleType) -> Iterator[tuple[str, str]]:
+    """(kebab-case name, full module name) of every public module below ``package``."""
+    for info in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        stem = info.name.rpartition(".")[2]
+        if stem.startswith("_"):
+            continue
+        if info.ispkg:
+            yield from _modules(importlib.import_module(info.name))
+        else:
+            yield stem.replace("_", "-"), info.name
+
+
+def _transformations_in(module: ModuleType) -> dict[str, Any]:
+    from daceopt.transform import Transformation
+
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    return {c.kebab_name(): c for c in classes if issubclass(c, Transformation) and not c.__name__.startswith("_")}
+
+
+def _recipes_in(module: ModuleType) -> dict[str, Any]:
+    from daceopt.recipe import Recipe
+
+    return {r.name: r for r in vars(module).values() if isinstance(r, Recipe)}
+
+
+transformations = Registry("transformation", "daceopt.transformations", _transformations_in)
+recipes = Registry("recipe", "daceopt.recipes", _recipes_in)
+
+
+def load_file(path: str | Path) -> list[str]:
+    """Register the transformations and recipes that a plain Python file defines; returns their names.
+
+    Raises DaceoptError when the file is missing, fails to run, or defines none.
+    """
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise DaceoptError(f"--load {path}: no such file")
+    module = _run_file(path)
+    names = transformations.add_module(module) + recipes.add_module(module)
+    if not names:
+        raise DaceoptError(f"--load {path}: expected at least one Transformation subclass or Recipe, found none")
+    return names
+
+
+def _run_file(path: Path) -> ModuleType:
+    name = f"daceopt_loaded_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise DaceoptError(f"--load {path}: expected a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise DaceoptError(f"--load {path} failed: {type(error).__name__}: {error}") from error
+    return module

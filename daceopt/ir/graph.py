@@ -58,6 +58,7 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
         self.symbols: dict[str, tuple[str, int]] = {}
         self.source_names: dict[str, str] = {}
+        self.opset: dict[str, int] = {}  # operator domain -> version
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
         self._access: dict[str, nodes.AccessNode] = {}
@@ -207,7 +208,7 @@ class Graph:
         """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent)."""
         from daceopt.ops import registry
 
-        node = registry.make(op_type, domain, len(inputs), len(outputs), attributes or {})
+        node = registry.make(op_type, domain, len(inputs), len(outputs), attributes or {}, self.opset.get(domain))
         reads = {c: n for c, n in zip(node.input_connectors, inputs) if n is not None}
         writes = {c: n for c, n in zip(node.output_connectors, outputs) if n is not None}
         self.add_node(node, reads, writes)
@@ -422,6 +423,7 @@ class Graph:
         new.inputs, new.outputs = list(self.inputs), list(self.outputs)
         new.constants, new.symbols = dict(self.constants), dict(self.symbols)
         new.source_names, new.scalars = dict(self.source_names), set(self.scalars)
+        new.opset = dict(self.opset)
         new._views = dict(self._views)
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}

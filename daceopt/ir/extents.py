@@ -1,0 +1,42 @@
+"""Reads the dimension expressions that exporters write (``2*s0 + 1``) without evaluating foreign text."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from daceopt.ir.graph import Dim, dim
+
+_MAX_LENGTH = 200
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: lambda a, b: sympy.floor(sympy.sympify(a) / b),
+}
+
+
+def parse(text: str, symbol: Callable[[str], Any]) -> Dim:
+    """Integer arithmetic over names; anything else, however it is spelled, is one opaque symbol ``symbol(text)``."""
+    if len(text) <= _MAX_LENGTH:
+        try:
+            return dim(_evaluate(ast.parse(text, mode="eval").body, symbol))
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+            pass
+    return dim(symbol(text))
+
+
+def _evaluate(node: ast.expr, symbol: Callable[[str], Any]) -> Any:
+    if isinstance(node, ast.Name):
+        return symbol(node.id)
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _BINARY[type(node.op)](_evaluate(node.left, symbol), _evaluate(node.right, symbol))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand, symbol)
+    raise ValueError(f"not a dimension expression: {ast.dump(node)[:80]}")

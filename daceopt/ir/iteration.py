@@ -1,0 +1,159 @@
+"""Iteration spaces as address functions: how an access walks its buffer, and how two spaces are made one.
+
+An access is ``constant + sum(coefficient * parameter)`` over the elements of its root buffer. Two kernels that walk one
+buffer with the same address function have the same iteration space up to renaming, permuting and splitting parameters
+(Rausch et al., DaCeML, section 5.2: equal and permuted spaces, offsets, common subsets).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Access, Kernel
+
+_fresh = count()
+
+
+@dataclass(frozen=True)
+class Address:
+    """An affine address function over the root buffer ``buffer``."""
+
+    buffer: str
+    constant: Dim
+    terms: tuple[tuple[sympy.Symbol, Dim], ...]  # (parameter, coefficient), no zeros
+
+    def coefficients(self) -> dict[sympy.Symbol, Dim]:
+        return dict(self.terms)
+
+
+def address(graph: Graph, access: Access) -> Address | None:
+    """The address function of ``access``, or None when it is not affine (a run-time index)."""
+    if None in access.index:
+        return None
+    buffer, constant = graph.root(access.array)
+    terms: dict[sympy.Symbol, Dim] = {}
+    for expr, stride in zip(access.index, graph.strides(access.array)):
+        if not isinstance(expr, sympy.Expr):
+            constant = dim(constant + expr * stride)
+            continue
+        parts = _affine(expr)
+        if parts is None:
+            return None
+        constant = dim(constant + parts[1] * stride)
+        for symbol, coefficient in parts[0].items():
+            terms[symbol] = dim(terms.get(symbol, 0) + coefficient * stride)
+    kept = tuple((p, c) for p, c in terms.items() if c != 0)
+    return Address(buffer, constant, kept)
+
+
+def _affine(expr: sympy.Expr) -> tuple[dict[sympy.Symbol, Any], Any] | None:
+    if expr.is_Symbol:
+        return ({expr: 1}, 0) if _is_param(expr) else ({}, expr)
+    params = [s for s in expr.free_symbols if _is_param(s)]
+    try:
+        poly = sympy.Poly(expr, *params)
+    except sympy.PolynomialError:
+        return None
+    if poly.total_degree() > 1:
+        return None
+    return {p: dim(poly.coeff_monomial(p)) for p in params}, dim(poly.coeff_monomial(1))
+
+
+def _is_param(symbol: Any) -> bool:
+    return str(symbol).startswith("i")
+
+
+def fresh_param() -> sympy.Symbol:
+    return dace.symbolic.symbol(f"i_f{next(_fresh)}", dace.int64)
+
+
+def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, sympy.Symbol, sympy.Symbol]:
+    """Replace ``parameter`` by ``p_outer * inner + p_inner``; the extent must be a multiple of ``inner``."""
+    outer_param, inner_param = fresh_param(), fresh_param()
+    mapping = {parameter: outer_param * inner + inner_param}
+    extents: dict[sympy.Symbol, Dim] = {}
+    for symbol, extent in kernel.extents.items():
+        if symbol == parameter:
+            extents[outer_param], extents[inner_param] = quotient(extent, inner) or 1, inner
+        else:
+            extents[symbol] = extent
+
+    def expand(params: tuple[sympy.Symbol, ...]) -> tuple[sympy.Symbol, ...]:
+        return tuple(q for p in params for q in ((outer_param, inner_param) if p == parameter else (p,)))
+
+    stages = [s.subs(mapping, expand(s.params)) if parameter in s.params else s for s in kernel.stages]
+    return Kernel(kernel.label, extents, stages, expand(kernel.outer), dict(kernel.locals)), outer_param, inner_param
+
+
+def quotient(a: Dim, b: Dim) -> Dim | None:
+    """``a / b`` when it is a whole number (or a polynomial in the size symbols), else None."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if b and a % b == 0 else None
+    ratio = sympy.cancel(sympy.sympify(a) / b)
+    if ratio.is_polynomial() and all(c.is_Integer for c in sympy.Poly(ratio).coeffs()) if ratio.free_symbols else False:
+        return dim(ratio)
+    return dim(ratio) if ratio.is_Integer else None
+
+
+def unify(
+    first: Kernel, address_1: Address, second: Kernel, address_2: Address
+) -> tuple[Kernel, Kernel, dict[sympy.Symbol, sympy.Symbol]] | None:
+    """Refine both kernels until ``address_2``'s parameters match ``address_1``'s one to one.
+
+    Returns the refined kernels and the mapping from the second's parameters to the first's; None when the address functions
+    walk the buffer differently.
+    """
+    if address_1.buffer != address_2.buffer or dim(address_1.constant - address_2.constant) != 0:
+        return None
+    left = {p: c for p, c in address_1.terms if first.extents[p] != 1}
+    right = {p: c for p, c in address_2.terms if second.extents[p] != 1}
+    mapping: dict[sympy.Symbol, sympy.Symbol] = {}
+    while left and right:
+        pair = next(((p, q) for p, c in left.items() for q, d in right.items() if dim(c - d) == 0), None)
+        if pair is None:
+            return None
+        p, q = pair
+        step = left[p]
+        a, b = first.extents[p], second.extents[q]
+        if dim(a - b) != 0:
+            if (outer := quotient(b, a)) is not None and outer != 1:
+                second, far, q_inner = split(second, q, a)
+                right = _replace(right, q, far, dim(step * a), q_inner, step)
+                q = q_inner
+            elif (outer := quotient(a, b)) is not None and outer != 1:
+                first, far, p_inner = split(first, p, b)
+                left = _replace(left, p, far, dim(step * b), p_inner, step)
+                p = p_inner
+            else:
+                return None
+        mapping[q] = p
+        del left[p], right[q]
+    return None if left or right else (first, second, mapping)
+
+
+def _replace(terms: dict, old: Any, far: Any, far_step: Dim, near: Any, near_step: Dim) -> dict:  # type: ignore[type-arg]
+    result = {k: v for k, v in terms.items() if k != old}
+    return {**result, far: far_step, near: near_step}
+
+
+def rename(kernel: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> Kernel:
+    """Rename parameters (simultaneously)."""
+    extents = {mapping.get(p, p): e for p, e in kernel.extents.items()}
+    stages = [s.subs(mapping) for s in kernel.stages]
+    return Kernel(kernel.label, extents, stages, tuple(mapping.get(p, p) for p in kernel.outer), dict(kernel.locals))
+
+
+def canonical(kernel: Kernel) -> Kernel:
+    """Parameters become i0, i1, ...: the outer ones first, then in order of appearance."""
+    used = dict.fromkeys([*kernel.outer, *(p for s in kernel.stages for p in s.params)])
+    via = rename(kernel, {p: fresh_param() for p in used})
+    used_now = dict.fromkeys([*via.outer, *(p for s in via.stages for p in s.params)])
+    result = rename(via, {p: Kernel.param(k) for k, p in enumerate(used_now)})
+    result.extents = {p: result.extents[p] for p in (Kernel.param(k) for k in range(len(used_now)))}
+    return result

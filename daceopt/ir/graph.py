@@ -59,6 +59,7 @@ class Graph:
         self.symbols: dict[str, tuple[str, int]] = {}
         self.source_names: dict[str, str] = {}
         self.opset: dict[str, int] = {}  # operator domain -> version
+        self.shape_values: dict[str, tuple[Dim, ...]] = {}  # contents of integer arrays that are functions of the size symbols
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
         self._access: dict[str, nodes.AccessNode] = {}
@@ -424,6 +425,7 @@ class Graph:
         new.constants, new.symbols = dict(self.constants), dict(self.symbols)
         new.source_names, new.scalars = dict(self.source_names), set(self.scalars)
         new.opset = dict(self.opset)
+        new.shape_values = dict(self.shape_values)
         new._views = dict(self._views)
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}

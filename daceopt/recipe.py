@@ -1,0 +1,288 @@
+"""Recipe: a named, ordered list of transformations; Runner: applies it step by step, verified, timed and recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from daceopt import trace
+from daceopt.errors import DaceoptError, VerificationError
+from daceopt.progress import Progress
+from daceopt.transform import LEVELS, NearMiss, Outcome, Site, Transformation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from daceopt.ir.graph import Graph
+
+# Local fusion may stand on either side of differentiation: before it means recomputing, after it means storing.
+_RANK = {level: rank for level, rank in zip(LEVELS, (0, 1, 2, 2, 3, 4), strict=True)}
+_VERIFY = (None, "structure", "numerics")
+
+
+@dataclass(frozen=True)
+class Differentiate(Transformation):
+    """The step at which the pipeline derives the backward graph; what stands after it runs on both graphs."""
+
+    level: ClassVar[str] = "differentiate"
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        """No site: the pipeline differentiates between the two parts of a recipe."""
+        return iter(())
+
+
+def as_step(step: Transformation | type[Transformation] | str) -> Transformation:
+    """A transformation from an instance, a class, or text like ``map-tiling{size=32}``. Raises DaceoptError."""
+    if isinstance(step, str):
+        return Differentiate() if step.strip() == "differentiate" else Transformation.parse(step)
+    if isinstance(step, type) and issubclass(step, Transformation):
+        return step()
+    if isinstance(step, Transformation):
+        return step
+    raise DaceoptError(f"recipe step {step!r}: expected a Transformation or its name, found {type(step).__name__}")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Transformations in order of level; steps may be given as instances, classes or text. Immutable: edits give a new one.
+
+    Text is looked up when the recipe is first used, so that naming a recipe imports nothing.
+    """
+
+    name: str
+    steps: tuple[Transformation | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        steps = tuple(s if isinstance(s, str) else as_step(s) for s in self.steps)
+        object.__setattr__(self, "steps", steps)
+
+    def resolved(self) -> tuple[Transformation, ...]:
+        """The steps as transformations. Raises DaceoptError for unknown names or levels out of order."""
+        steps = tuple(as_step(s) for s in self.steps)
+        _check_order(self.name, steps)
+        return steps
+
+    def __iter__(self) -> Iterator[Transformation]:
+        return iter(self.resolved())
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def before(self, name: str, *steps: Any) -> Recipe:
+        """A recipe with ``steps`` inserted before the first step called ``name``."""
+        at = self._index(name)
+        return self._edited([*self.steps[:at], *steps, *self.steps[at:]])
+
+    def after(self, name: str, *steps: Any) -> Recipe:
+        """A recipe with ``steps`` inserted after the last step called ``name``."""
+        at = self._index(name, last=True) + 1
+        return self._edited([*self.steps[:at], *steps, *self.steps[at:]])
+
+    def without(self, name: str) -> Recipe:
+        """A recipe without any step called ``name``."""
+        self._index(name)
+        return self._edited([s for s in self.steps if _step_name(s) != name])
+
+    def __add__(self, other: Recipe | Iterable[Any] | Transformation | str) -> Recipe:
+        """Both lists of steps, merged so that the levels stay in order."""
+        if isinstance(other, (str, Transformation)):
+            added: tuple[Any, ...] = (other,)
+        else:
+            added = other.steps if isinstance(other, Recipe) else tuple(other)
+        steps = sorted((as_step(s) for s in (*self.steps, *added)), key=lambda s: _RANK[_level(s)])
+        return self._edited(steps)
+
+    def before_differentiation(self) -> Recipe:
+        """The steps that run on the forward graph alone."""
+        at = self._differentiate()
+        return self if at is None else Recipe(self.name, self.steps[:at])
+
+    def after_differentiation(self) -> Recipe:
+        """The steps that run on the forward and the backward graph."""
+        at = self._differentiate()
+        return Recipe(self.name, () if at is None else self.steps[at + 1 :])
+
+    def __str__(self) -> str:
+        return f"{self.name}:\n" + "\n".join(f"  {step}" for step in self.steps)
+
+    def fingerprint(self) -> str:
+        """Digest of the steps, their options and the source text of transformations that are not daceopt's own."""
+        digest = hashlib.sha256()
+        for step in self.resolved():
+            digest.update(f"{step}\n{_foreign_source(type(step))}\n".encode())
+        return digest.hexdigest()
+
+    def _edited(self, steps: Iterable[Any]) -> Recipe:
+        recipe = replace(self, steps=tuple(steps))
+        recipe.resolved()
+        return recipe
+
+    def _index(self, name: str, last: bool = False) -> int:
+        found = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
+        if not found:
+            raise DaceoptError(f"recipe {self.name} has no step {name!r}; it has: {', '.join(map(str, self.steps))}")
+        return found[-1 if last else 0]
+
+    def _differentiate(self) -> int | None:
+        return next((k for k, s in enumerate(self.steps) if _step_name(s) == "differentiate"), None)
+
+
+def _step_name(step: Transformation | str) -> str:
+    return step.split("{")[0].strip() if isinstance(step, str) else step.name
+
+
+def _level(step: Transformation) -> str:
+    if step.level not in _RANK:
+        raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
+    return step.level
+
+
+def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
+    for first, second in zip(steps, steps[1:], strict=False):
+        if _RANK[_level(first)] > _RANK[_level(second)]:
+            order = f"{second} ({second.level}) stands after {first} ({first.level})"
+            raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(LEVELS)}")
+    if sum(s.level == "differentiate" for s in steps) > 1:
+        raise DaceoptError(f"recipe {name}: expected at most one step of level differentiate")
+
+
+def _foreign_source(cls: type) -> str:
+    """The source of the file that defines ``cls``, empty for daceopt's own (the version in the cache key stands for those)."""
+    if cls.__module__.partition(".")[0] == "daceopt":
+        return ""
+    try:
+        return inspect.getsource(inspect.getmodule(cls) or cls)
+    except (OSError, TypeError):
+        return f"{cls.__module__}.{cls.__qualname__} without source"
+
+
+# ---------------------------------------------------------------- running
+
+
+@dataclass
+class Step:
+    """What one step of a recipe did. Bytes are symbolic if shapes are; ``error`` is the numeric error after it (numerics only)."""
+
+    name: str
+    level: str
+    seconds: float
+    sites: list[str]
+    near_misses: list[str]
+    nodes_before: int
+    nodes_after: int
+    bytes_before: Any
+    bytes_after: Any
+    error: float | None = None
+
+    def __str__(self) -> str:
+        effect = f"{len(self.sites)} sites, {self.nodes_before} -> {self.nodes_after} nodes"
+        return f"{self.level:<13} {self.name:<32} {self.seconds * 1e3:8.1f} ms  {effect}"
+
+
+class Runner:
+    """Applies a recipe to graphs and keeps the history of what it did.
+
+    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph is also executed
+    on ``inputs``, array name -> values, random where absent, and compared with float64). ``progress``: called with each ``Step``; None
+    shows a bar on a terminal when the graph is large.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        verify: str | None = None,
+        *,
+        inputs: dict[str, np.ndarray] | None = None,
+        progress: Callable[[Step], None] | None = None,
+    ):
+        if verify not in _VERIFY:
+            raise DaceoptError(f"verify={verify!r}: expected one of {', '.join(map(repr, _VERIFY))}")
+        self.recipe = recipe
+        self.history: list[Step] = []
+        self._verify, self._inputs, self._progress = verify, inputs, progress
+
+    def run(self, graph: Graph, levels: Iterable[str] | None = None, part: str = "all") -> list[Step]:
+        """Apply the steps in place; returns their records, which also join ``history``.
+
+        ``part``: "all", or "before" or "after" the differentiation. ``levels`` restricts to some levels.
+        Raises VerificationError when a step breaks the graph, its numbers, or fails.
+        """
+        wanted = LEVELS if levels is None else tuple(levels)
+        steps = [s for s in self._part(part).resolved() if s.level in wanted and not isinstance(s, Differentiate)]
+        guard = self._guard(graph)
+        size, moved = len(graph.nodes()), bytes_moved(graph)
+        done: list[Step] = []
+        with Progress(len(steps), size, self._progress) as progress:
+            for transformation in steps:
+                step = self._apply(transformation, graph, guard, size, moved)
+                size, moved = step.nodes_after, step.bytes_after
+                done.append(step)
+                trace.write_step(len(self.history) + len(done), step, graph)
+                progress.advance(step)
+        self.history.extend(done)
+        return done
+
+    def _part(self, part: str) -> Recipe:
+        parts = {
+            "all": lambda: self.recipe,
+            "before": self.recipe.before_differentiation,
+            "after": self.recipe.after_differentiation,
+        }
+        if part not in parts:
+            raise DaceoptError(f"part={part!r}: expected one of {', '.join(parts)}")
+        return parts[part]()
+
+    def _guard(self, graph: Graph) -> Any:
+        from daceopt import verification
+
+        if self._verify == "numerics":
+            return verification.Numerics(graph, self._inputs)
+        return verification.Structure(full=self._verify == "structure")
+
+    def _apply(self, transformation: Transformation, graph: Graph, guard: Any, size: int, moved: Any) -> Step:
+        guard.before(graph)
+        start = time.perf_counter()
+        outcome = _run(transformation, graph)
+        seconds = time.perf_counter() - start
+        error = guard.after(transformation, graph, outcome)
+        changed = bool(outcome.sites)
+        return Step(
+            str(transformation),
+            transformation.level,
+            seconds,
+            outcome.sites,
+            outcome.near_misses,
+            size,
+            len(graph.nodes()) if changed else size,
+            moved,
+            bytes_moved(graph) if changed else moved,
+            error,
+        )
+
+
+def _run(transformation: Transformation, graph: Graph) -> Outcome:
+    try:
+        return transformation.run(graph)
+    except DaceoptError:
+        raise
+    except Exception as error:
+        raise VerificationError(
+            f"step {transformation} failed on graph {graph.sdfg.name}: {type(error).__name__}: {error}; "
+            "run `python -m daceopt bisect` to find the site"
+        ) from error
+
+
+def bytes_moved(graph: Graph) -> Any:
+    """Bytes that the graph's nodes read and write, symbolic where shapes are."""
+    from daceopt.ir import types
+
+    total: Any = 0
+    for node in graph.nodes():
+        for name in (*graph.inputs_of(node), *graph.outputs_of(node)):
+            if name is not None:
+                total += graph.size(name) * types.itemsize(graph.dtype(name))
+    return total

@@ -1,0 +1,177 @@
+"""Checks around every step of a recipe: the graph's structure, and its numbers against a float64 reference."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daceopt.errors import VerificationError
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.transform import Outcome, Transformation
+
+# A step may reorder operations: errors of this many times the unoptimized graph's, plus some units in the last place, are rounding.
+_FACTOR = 4.0
+_ULPS = 16.0
+_SYMBOL_VALUE = 3
+
+
+class Structure:
+    """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete."""
+
+    def __init__(self, full: bool):
+        self._full = full
+
+    def before(self, graph: Graph) -> None:
+        """Raise VerificationError when the graph is broken already."""
+        self._check(graph, "before the step")
+
+    def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float | None:
+        """Raise VerificationError when ``transformation`` broke the graph."""
+        if outcome.sites:
+            self._check(graph, f"after step {transformation}, {len(outcome.sites)} sites, the last at {outcome.sites[-1]}")
+        return None
+
+    def _check(self, graph: Graph, where: str) -> None:
+        try:
+            graph.validate() if self._full else check_complete(graph)
+        except Exception as error:
+            raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {error}") from error
+
+
+def check_complete(graph: Graph) -> None:
+    """Cheap check: no cycle, and everything that is read or returned is an input, a constant, or written. Raises ValueError."""
+    read = {graph.root(n)[0] for node in graph.nodes() for n in graph.inputs_of(node) if n is not None}
+    given = {*graph.inputs, *graph.constants}
+    for name in sorted(read.union(graph.outputs)):
+        if name not in graph.sdfg.arrays:
+            raise ValueError(f"array {name} does not exist")
+        if graph.desc(name).transient and name not in given and graph.producer(name) is None:
+            raise ValueError(f"array {name} is read but never written")
+
+
+class Numerics:
+    """Executes the graph around every step and compares it with the float64 result of the graph as it was at first."""
+
+    def __init__(self, graph: Graph, inputs: dict[str, np.ndarray] | None = None):
+        self._structure = Structure(full=True)
+        self._structure.before(graph)
+        self.inputs = {**random_inputs(graph), **(inputs or {})}
+        self._exact = outputs(graph, self.inputs, exact=True)
+        self._first = self._errors(graph)
+        self._previous: Graph | None = None
+
+    def before(self, graph: Graph) -> None:
+        """Keep a copy, to reproduce what the step does."""
+        self._previous = graph.copy()
+
+    def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float:
+        """The error now; raises VerificationError, naming the site and a saved reproducer, when rounding does not explain it."""
+        self._structure.after(transformation, graph, outcome)
+        if not outcome.sites:
+            return max(self._errors(graph), default=0.0)
+        errors = self._errors(graph)
+        guilty = self.worse(errors)
+        if guilty is None:
+            return max(errors, default=0.0)
+        raise VerificationError(self._report(transformation, graph, outcome, errors[guilty], guilty))
+
+    def worse(self, errors: list[float]) -> int | None:
+        """The position of an output whose error rounding does not explain, or None."""
+        for k, (error, first, exact) in enumerate(zip(errors, self._first, self._exact, strict=True)):
+            eps = np.finfo(np.float32).eps if exact.dtype.kind == "f" else 0.0
+            if not error <= _FACTOR * first + _ULPS * eps:
+                return k
+        return None
+
+    def _errors(self, graph: Graph) -> list[float]:
+        return [relative_error(a, e) for a, e in zip(outputs(graph, self.inputs), self._exact, strict=True)]
+
+    def _report(self, transformation: Any, graph: Graph, outcome: Outcome, error: float, output: int) -> str:
+        assert self._previous is not None
+        site = self.guilty_site(transformation, self._previous, len(outcome.sites))
+        folder = save_reproducer(transformation, self._previous, graph, self.inputs)
+        return (
+            f"step {transformation} changes output {graph.outputs[output]}: error {error:.3e} against float64, "
+            f"{self._first[output]:.3e} before the recipe; site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}; "
+            f"reproducer in {folder}"
+        )
+
+    def guilty_site(self, transformation: Transformation, graph: Graph, count: int) -> int:
+        """The index of the first of ``count`` sites after which the numbers are wrong (bisection on copies of ``graph``)."""
+        low, high = 0, count  # right after ``low`` sites, wrong after ``high``
+        while high - low > 1:
+            middle = (low + high) // 2
+            trial = graph.copy()
+            transformation.run(trial, limit=middle)
+            if self.worse(self._errors(trial)) is None:
+                low = middle
+            else:
+                high = middle
+        return high - 1
+
+
+def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) -> list[np.ndarray]:
+    """Interpret ``graph``; the outputs in order, computed in float64 if ``exact``."""
+    from daceopt.ir.interpret import interpret
+
+    found: Any = interpret(graph, inputs, np.float64) if exact else interpret(graph, inputs)
+    return [np.asarray(found[name]) for name in graph.outputs] if isinstance(found, dict) else list(found)
+
+
+def relative_error(ours: np.ndarray, exact: np.ndarray) -> float:
+    """Largest difference relative to the largest magnitude; infinite where shapes, NaN or infinities differ."""
+    if ours.shape != exact.shape:
+        return float("inf")
+    a, e = ours.astype(np.float64), exact.astype(np.float64)
+    finite = np.isfinite(e)
+    if not np.array_equal(a[~finite], e[~finite], equal_nan=True) or not np.isfinite(a[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    scale = max(float(np.abs(e[finite]).max()), float(np.finfo(np.float32).tiny))
+    return float(np.abs(a[finite] - e[finite]).max()) / scale
+
+
+def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    """Normal floats and zero-or-one integers for every input; size symbols become small numbers."""
+    from daceopt.ir import types
+
+    generator = np.random.default_rng(seed)
+    sizes = {symbol: _SYMBOL_VALUE + k for k, symbol in enumerate(graph.symbols)}
+    made = {}
+    for name in graph.inputs:
+        shape = [int(d) if isinstance(d, int) else int(d.subs(_by_name(d, sizes))) for d in graph.shape(name)]
+        dtype = types.to_numpy(graph.dtype(name))
+        if dtype.kind == "f":
+            made[name] = generator.standard_normal(shape).astype(dtype)
+        else:
+            made[name] = generator.integers(0, 2, shape).astype(dtype)
+    return made
+
+
+def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
+    return {s: sizes[str(s)] for s in expr.free_symbols}
+
+
+def save_reproducer(transformation: Any, before: Graph, after: Graph, inputs: dict[str, np.ndarray]) -> Path:
+    """Write the graph before (JSON and text), after (text), and the inputs into a folder of their own; returns it."""
+    from daceopt import trace
+    from daceopt.build.cache import default_folder
+    from daceopt.ir.render import render
+
+    text = f"{transformation}\n\nbefore:\n{render(before)}\nafter:\n{render(after)}"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    folder = (trace.folder() or default_folder()) / "reproducers" / f"{transformation.name}-{digest}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "step.txt").write_text(text, encoding="utf-8")
+    np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
+    with suppress(TypeError, ValueError, AttributeError):  # a node of the user's own may not serialise: the text is there
+        (folder / "before.sdfg").write_text(json.dumps(before.sdfg.to_json(), default=str), encoding="utf-8")
+    return folder

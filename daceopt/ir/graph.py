@@ -60,6 +60,8 @@ class Graph:
         self.source_names: dict[str, str] = {}
         self.opset: dict[str, int] = {}  # operator domain -> version
         self.shape_values: dict[str, tuple[Dim, ...]] = {}  # contents of integer arrays that are functions of the size symbols
+        self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
+        self.reuse_memory = False  # may arrays that are never alive together share memory?
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
         self._access: dict[str, nodes.AccessNode] = {}
@@ -138,6 +140,13 @@ class Graph:
         if SEED not in self.sdfg.arrays:
             self._declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
         return SEED
+
+    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
+        """Change the physical layout of an array that has no views."""
+        if name in self._views or self.views_of(name):
+            raise ValueError(f"{name} is or has a view; its layout is fixed")
+        desc, steps = self.desc(name), tuple(dim(s) for s in strides)
+        desc.strides, desc.total_size = steps, _span(self.shape(name), steps)
 
     @property
     def uses_seed(self) -> bool:
@@ -425,6 +434,7 @@ class Graph:
         new.constants, new.symbols = dict(self.constants), dict(self.symbols)
         new.source_names, new.scalars = dict(self.source_names), set(self.scalars)
         new.opset = dict(self.opset)
+        new.saved, new.reuse_memory = list(self.saved), self.reuse_memory
         new.shape_values = dict(self.shape_values)
         new._views = dict(self._views)
         new._access = {n: memo[id(a)] for n, a in self._access.items()}

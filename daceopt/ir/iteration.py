@@ -7,7 +7,7 @@ buffer with the same address function have the same iteration space up to renami
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -87,8 +87,34 @@ def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, 
     def expand(params: tuple[sympy.Symbol, ...]) -> tuple[sympy.Symbol, ...]:
         return tuple(q for p in params for q in ((outer_param, inner_param) if p == parameter else (p,)))
 
-    stages = [s.subs(mapping, expand(s.params)) if parameter in s.params else s for s in kernel.stages]
-    return Kernel(kernel.label, extents, stages, expand(kernel.outer), dict(kernel.locals)), outer_param, inner_param
+    dims = {n: _written_dims(kernel, n, parameter) for n in kernel.locals}
+    pair = (quotient(kernel.extents[parameter], inner) or 1, inner)
+    local = {n: (t, _widen(shape, dims[n], pair)) for n, (t, shape) in kernel.locals.items()}
+
+    def convert(accesses: dict[str, Access]) -> dict[str, Access]:
+        both = (outer_param, inner_param)
+        return {
+            c: replace(a, index=_widen(a.index, dims[a.array], both)) if a.array in dims else a.subs(mapping)
+            for c, a in accesses.items()
+        }
+
+    stages = [
+        replace(s.subs(mapping, expand(s.params)), reads=convert(s.reads), writes=convert(s.writes))
+        if parameter in s.params
+        else s
+        for s in kernel.stages
+    ]
+    return Kernel(kernel.label, extents, stages, expand(kernel.outer), local), outer_param, inner_param
+
+
+def _written_dims(kernel: Kernel, name: str, parameter: sympy.Symbol) -> set[int]:
+    """Dimensions of the local array ``name`` that ``parameter`` indexes."""
+    index = next(a.index for s in kernel.stages for a in s.writes.values() if a.array == name)
+    return {k for k, e in enumerate(index) if e == parameter}
+
+
+def _widen(entries: tuple[Any, ...], where: set[int], pair: tuple[Any, Any]) -> tuple[Any, ...]:
+    return tuple(x for k, e in enumerate(entries) for x in (pair if k in where else (e,)))
 
 
 def quotient(a: Dim, b: Dim) -> Dim | None:

@@ -1,0 +1,249 @@
+"""Merging two kernels into one over their common iteration space, on address functions only (no operator names)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import sympy
+
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.iteration import Address, address, canonical, fresh_param, rename, unify
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.tasklet import Assignment
+
+MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
+
+
+def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], bool]) -> Kernel | str:
+    """One kernel that does what ``first`` and then ``second`` do, or the reason why there is none.
+
+    ``needed(array)`` says whether anything but these two kernels reads ``array`` (or any view of it). The kernels share at
+    least one buffer: written by the first and read by the second, or read by both. The caller has checked that no path
+    leads from ``first`` to ``second`` through other nodes. Locals are in the form of :func:`expand_locals`.
+    """
+    shared = _shared(graph, first, second)
+    if shared is None:
+        return "no shared access with an affine address"
+    written, address_1, address_2 = shared
+    second = rename(second, {p: fresh_param() for p in second.extents})
+    address_2 = _again(graph, second, address_1.buffer) or address_2
+    unified = unify(first, address_1, second, address_2)
+    if unified is None:
+        return f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
+    first, second, mapping = unified
+    second = rename(second, mapping)
+    merged = _concatenate(first, second)
+    if written:
+        reason = _keep_inside(graph, merged, first, second, needed)
+        if reason is not None:
+            return reason
+    merged.outer = common_parameters(merged)
+    if not merged.outer and any(s.params for s in merged.stages):
+        return f"{first.label} and {second.label} have no common parallel parameter"
+    reason = _too_large(merged)
+    return reason if reason is not None else canonical(merged)
+
+
+def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[bool, Address, Address] | None:
+    """The buffer to unify over (a written one first, then the one with most parameters): whether ``first`` writes it, both addresses."""
+    reads = _by_buffer(graph, second.reads())
+    best = None
+    for written, accesses in ((True, first.writes()), (False, first.reads())):
+        for buffer, mine in _by_buffer(graph, accesses).items():
+            theirs = reads.get(buffer)
+            if theirs is None or (best is not None and len(mine.terms) <= len(best[1].terms)):
+                continue
+            best = (written, mine, theirs)
+        if best is not None:
+            return best
+    return None
+
+
+def _by_buffer(graph: Graph, accesses: list[Access]) -> dict[str, Address]:
+    found: dict[str, Address] = {}
+    for access in accesses:
+        where = address(graph, access)
+        if where is not None and len(where.terms) >= len(found[where.buffer].terms if where.buffer in found else ()):
+            found[where.buffer] = where
+    return found
+
+
+def _again(graph: Graph, kernel: Kernel, buffer: str) -> Address | None:
+    return _by_buffer(graph, kernel.reads()).get(buffer)
+
+
+def _concatenate(first: Kernel, second: Kernel) -> Kernel:
+    label = first.label if len(first.stages) >= len(second.stages) else second.label
+    extents = {**first.extents, **second.extents}
+    return Kernel(label, extents, [*first.stages, *second.stages], (), {**first.locals, **second.locals})
+
+
+def _keep_inside(
+    graph: Graph, merged: Kernel, first: Kernel, second: Kernel, needed: Callable[[str], bool]
+) -> str | None:
+    """Turn every array that ``first`` writes and ``second`` reads into a local one; None, or why that is impossible."""
+    made = {graph.root(a.array)[0]: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals}
+    for k, stage in enumerate(merged.stages[len(first.stages) :], len(first.stages)):
+        for conn, access in list(stage.reads.items()):
+            if access.array in merged.locals or graph.root(access.array)[0] not in made:
+                continue
+            producer, out = made[graph.root(access.array)[0]]
+            reason = _same_walk(graph, producer.writes[out], access)
+            if reason is not None:
+                return reason
+            local = _local_copy(graph, merged, producer.writes[out])
+            stage = merged.stages[k] = replace(stage, reads={**stage.reads, conn: local})
+    for position, stage in enumerate(merged.stages[: len(first.stages)]):
+        merged.stages[position] = _write_locally(graph, merged, stage, needed)
+    return None
+
+
+def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
+    a, b = address(graph, write), address(graph, read)
+    if a is None or b is None:
+        return f"{read.array} is read at a run-time index"
+    same = a.constant == b.constant and a.coefficients() == b.coefficients()
+    return None if same else f"{read.array} is read at other elements than the iteration writes"
+
+
+def _local_copy(graph: Graph, merged: Kernel, write: Access) -> Access:
+    """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension each."""
+    name = f"{write.array}_l"
+    params = tuple(p for p in merged.extents if p in write.params())
+    merged.locals.setdefault(name, (graph.dtype(write.array), tuple(merged.extents[p] for p in params)))
+    return Access(name, params)
+
+
+def _write_locally(graph: Graph, merged: Kernel, stage: Stage, needed: Callable[[str], bool]) -> Stage:
+    """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""
+    writes: dict[str, Access] = {}
+    extra: list[Assignment] = []
+    for conn, access in stage.writes.items():
+        name = f"{access.array}_l"
+        if name not in merged.locals or access.array in merged.locals:
+            writes[conn] = access
+            continue
+        local = replace(_local_copy(graph, merged, access), wcr=access.wcr)
+        if not needed(access.array):
+            writes[conn] = local
+            continue
+        assignment = next(a for a in stage.assignments if str(a.symbol) == conn)
+        twin = f"{conn}_l"
+        symbol = type(assignment.symbol)(twin, **assignment.symbol.assumptions0)
+        extra.append(Assignment(symbol, assignment.symbol, assignment.dtype))
+        writes[conn], writes[twin] = access, local
+    return replace(stage, writes=writes, assignments=(*stage.assignments, *extra))
+
+
+def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
+    """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over them."""
+    common = [p for p in kernel.extents if all(p in s.params for s in kernel.stages)]
+    consumed = {a.array for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals}
+    barred: set[Any] = set()
+    for stage in kernel.stages:
+        for conn, access in stage.writes.items():
+            if access.array in consumed:
+                barred.update(stage.reduced(conn))
+    return tuple(p for p in common if p not in barred)
+
+
+def _too_large(kernel: Kernel) -> str | None:
+    for name, (_, shape) in kernel.locals.items():
+        index = _written_index(kernel, name)
+        size: Dim = prod(n for n, e in zip(shape, index) if e not in kernel.outer)
+        if not isinstance(size, int) or size > MAX_LOCAL_ELEMENTS:
+            return f"{name} needs {size} elements per iteration of the shared loops, more than {MAX_LOCAL_ELEMENTS}"
+    return None
+
+
+def _written_index(kernel: Kernel, name: str) -> tuple[Any, ...]:
+    return next(a.index for s in kernel.stages for a in s.writes.values() if a.array == name)
+
+
+def shrink_locals(kernel: Kernel) -> Kernel:
+    """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their indices."""
+    kept = {n: [k for k, e in enumerate(_written_index(kernel, n)) if e not in kernel.outer] for n in kernel.locals}
+    shapes = {n: (t, tuple(shape[k] for k in kept[n])) for n, (t, shape) in kernel.locals.items()}
+    return _reindex(kernel, shapes, lambda a: tuple(a.index[k] for k in kept[a.array]))
+
+
+def expand_locals(kernel: Kernel) -> Kernel:
+    """The form that is merged: locals are indexed by the outer parameters too, so that ``outer`` may change."""
+    lead = tuple(kernel.extents[p] for p in kernel.outer)
+    shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
+    return _reindex(kernel, shapes, lambda a: (*kernel.outer, *a.index))
+
+
+def _reindex(kernel: Kernel, shapes: dict[str, Any], index: Callable[[Access], tuple[Any, ...]]) -> Kernel:
+    def convert(accesses: dict[str, Access]) -> dict[str, Access]:
+        return {c: replace(a, index=index(a)) if a.array in shapes else a for c, a in accesses.items()}
+
+    stages = [replace(s, reads=convert(s.reads), writes=convert(s.writes)) for s in kernel.stages]
+    return Kernel(kernel.label, dict(kernel.extents), stages, kernel.outer, shapes)
+
+
+def collapse(kernel: Kernel) -> Kernel | None:
+    """One stage that does what all stages of an element-wise chain do, the locals in between becoming scalars.
+
+    None unless all stages have one domain and nothing local is reduced. Locals are in the form of :func:`expand_locals`.
+    """
+    domain = set(kernel.stages[0].params)
+    if any(set(s.params) != domain for s in kernel.stages):
+        return None
+    if any(a.wcr and a.array in kernel.locals for s in kernel.stages for a in s.writes.values()):
+        return None
+    merged = _Collapsed(kernel)
+    for stage in kernel.stages:
+        merged.append(stage)
+    stage = Stage(kernel.stages[-1].params, merged.reads, merged.writes, tuple(merged.assignments))
+    return Kernel(kernel.label, dict(kernel.extents), [stage])
+
+
+class _Collapsed:
+    """Accumulates the stages' assignments under new names."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.reads: dict[str, Access] = {}
+        self.writes: dict[str, Access] = {}
+        self.assignments: list[Assignment] = []
+        self.values: dict[str, sympy.Symbol] = {}  # local array -> the scalar that holds it
+
+    def append(self, stage: Stage) -> None:
+        names = {c: self._read(a) for c, a in stage.reads.items()}
+        mapping: dict[Any, Any] = {}
+        for assignment in stage.assignments:
+            for symbol in assignment.expr.free_symbols - set(mapping):
+                if str(symbol) in names:
+                    mapping[symbol] = _renamed(symbol, names[str(symbol)])
+            target = _renamed(assignment.symbol, self._target(stage, str(assignment.symbol)))
+            self.assignments.append(Assignment(target, assignment.expr.xreplace(mapping), assignment.dtype))
+            mapping[assignment.symbol] = target
+
+    def _read(self, access: Access) -> str:
+        if access.array in self.values:
+            return str(self.values[access.array])
+        for conn, known in self.reads.items():
+            if known == access:
+                return conn
+        conn = f"in{len(self.reads)}"
+        self.reads[conn] = access
+        return conn
+
+    def _target(self, stage: Stage, name: str) -> str:
+        access = stage.writes.get(name)
+        if access is None or access.array in self.kernel.locals:
+            target = f"t{len(self.assignments)}"
+            if access is not None:
+                self.values[access.array] = sympy.Symbol(target)
+            return target
+        target = f"out{len(self.writes)}"
+        self.writes[target] = access
+        return target
+
+
+def _renamed(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
+    return sympy.Symbol(name, **symbol.assumptions0) if str(symbol) != name else symbol

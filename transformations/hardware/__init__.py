@@ -1,0 +1,1 @@
+"""Hardware transformations: memory regions and the last specialisation before code generation."""

@@ -1,0 +1,1 @@
+"""Layout transformations: how arrays lie in memory, chosen over the whole graph."""

@@ -1,0 +1,1 @@
+"""Local transformations: data movement inside and between neighbouring kernels."""

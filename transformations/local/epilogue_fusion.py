@@ -1,0 +1,145 @@
+"""Fold a point-wise kernel into the product or convolution that feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar
+from daceopt.ir.graph import Graph
+from daceopt.ir.iteration import address
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ops.library import Contraction, Convolution
+from daceopt.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class _Epilogue:
+    """What a kernel computes from the product ``y``: ``activation(y + bias + residual)``; array names or None."""
+
+    bias: str | None = None
+    residual: str | None = None
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class EpilogueFusion(Transformation):
+    """Let a library node add the bias and the residual and apply the activation itself.
+
+    before:  y = Convolution(x, w)    for n,c,h,w: z[n,c,h,w] = maximum(y[n,c,h,w] + b[c] + r[n,c,h,w], 0)
+    after:   z = Convolution(x, w, B=b, Z=r, activation=relu)
+
+    Only when nothing else reads the product and the kernel is nothing but the epilogue; larger kernels keep it, where it costs no
+    pass over memory.
+    """
+
+    level: ClassVar[str] = "local"
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not isinstance(node, (Contraction, Convolution)) or node.activation is not None:
+            return
+        product = graph.writes(node)["Y"]
+        readers = graph.all_consumers(product)
+        if len(readers) != 1 or product in graph.outputs or not isinstance(readers[0], nodes.MapEntry):
+            return
+        if graph.views_of(product):
+            yield NearMiss(node, "the product is read through a view")
+            return
+        found = _match_kernel(graph, node, product, readers[0])
+        if isinstance(found, str):
+            yield NearMiss(node, found)
+        else:
+            yield Site(graph, (node, readers[0]), {"epilogue": found, "out": graph.outputs_of(readers[0])[0]})
+
+    def apply(self, site: Site) -> None:
+        graph, (node, kernel), epilogue = site.graph, site.nodes, site["epilogue"]
+        reads, attributes = graph.reads(node), {p: getattr(node, p) for p in _attributes(node)}
+        bias, residual = _connectors(node)
+        reads |= {c: a for c, a in ((bias, epilogue.bias), (residual, epilogue.residual)) if a is not None}
+        attributes["activation"] = epilogue.activation
+        graph.remove(node)
+        graph.remove(kernel)
+        graph.add_node(type(node)(node.label, inputs=list(reads), outputs=["Y"], **attributes), reads, {"Y": site["out"]})
+
+
+def _attributes(node: Any) -> tuple[str, ...]:
+    return ("alpha",) if isinstance(node, Contraction) else ("strides", "pads", "dilations", "group")
+
+
+def _connectors(node: Any) -> tuple[str, str]:
+    return ("Bias", "C") if isinstance(node, Contraction) else ("B", "Z")
+
+
+def _match_kernel(graph: Graph, node: Any, product: str, entry: nodes.MapEntry) -> _Epilogue | str:
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported as error:
+        return str(error)
+    if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
+        return "the reader has several stages or results"
+    stage = kernel.stages[0]
+    write = next(iter(stage.writes.values()))
+    if write.wcr or graph.dtype(write.array) != graph.dtype(product) or not _whole(graph, stage, write, product):
+        return "the reader reduces, converts or reorders the product"
+    return _match_stage(graph, node, product, stage)
+
+
+def _whole(graph: Graph, stage: Stage, write: Access, product: str) -> bool:
+    """Does the stage visit every element of the product once, at the same index as it writes?"""
+    reads = [a for a in stage.reads.values() if a.array == product]
+    shapes_agree = graph.shape(write.array) == graph.shape(product)
+    return shapes_agree and len(reads) == 1 and reads[0].index == write.index and len(set(write.index)) == len(stage.params)
+
+
+def _match_stage(graph: Graph, node: Any, product: str, stage: Stage) -> _Epilogue | str:
+    value = _inline(stage)
+    product_symbol = next(c for c, a in stage.reads.items() if a.array == product)
+    activation = None
+    if isinstance(value, scalar.maximum) and value.args[1] == 0:
+        value, activation = value.args[0], "relu"
+    terms = {str(t): t for t in sympy.Add.make_args(value)}
+    if product_symbol not in terms or any(not t.is_Symbol for t in terms.values()):
+        return "the reader is not a sum of the product and other arrays"
+    del terms[product_symbol]
+    bias, residual = None, None
+    held = graph.reads(node)
+    for conn in terms:
+        access = stage.reads[conn]
+        if bias is None and _connectors(node)[0] not in held and _is_bias(graph, node, stage, access):
+            bias = access.array
+        elif residual is None and _connectors(node)[1] not in held and _is_residual(graph, stage, access):
+            residual = access.array
+        else:
+            return f"{access.array} is neither a bias nor a residual"
+    return _Epilogue(bias, residual, activation)
+
+
+def _inline(stage: Stage) -> Any:
+    """The stage's result as one expression of its read symbols."""
+    values: dict[Any, Any] = {}
+    for assignment in stage.assignments:
+        values[assignment.symbol] = assignment.expr.xreplace(values)
+    return values[stage.assignments[-1].symbol]
+
+
+def _is_bias(graph: Graph, node: Any, stage: Stage, access: Access) -> bool:
+    """A vector along the output's last dimension (product) or channel dimension (convolution)."""
+    axis = -1 if isinstance(node, Contraction) else 1
+    write = next(iter(stage.writes.values()))
+    where = address(graph, access)
+    return (
+        len(graph.shape(access.array)) == 1
+        and where is not None
+        and where.terms == ((write.index[axis], 1),)
+        and graph.shape(access.array)[0] == graph.shape(write.array)[axis]
+    )
+
+
+def _is_residual(graph: Graph, stage: Stage, access: Access) -> bool:
+    write = next(iter(stage.writes.values()))
+    return access.index == write.index and graph.shape(access.array) == graph.shape(write.array)

@@ -1,0 +1,1 @@
+"""Lowering: operators become kernels, views and library nodes."""

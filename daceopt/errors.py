@@ -27,5 +27,9 @@ class RunError(DaceoptError):
     """A compiled program reported an error while it ran."""
 
 
+class RunIndexError(RunError, IndexError):
+    """A compiled program met an index that lies outside its array."""
+
+
 class VerificationError(DaceoptError):
     """A transformation broke the graph or its numbers; names the step and the site."""

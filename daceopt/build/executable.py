@@ -1,0 +1,171 @@
+"""A built program, loaded: one C call per run, nothing of DaCe needed."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from daceopt.build import machine
+from daceopt.build.manifest import Manifest
+from daceopt.errors import BuildError, RunError, RunIndexError
+
+logger = logging.getLogger("daceopt.build")
+
+ABI_VERSION = 1
+LIBRARY = "program.so"
+MANIFEST = "manifest.json"
+CONSTANTS = "constants.npz"
+# What `daceopt_run` returns; entry.py writes the other side.
+OK, FAILED, BAD_INDEX, HOST_FAILED = 0, 1, 2, 3
+
+HostCall = Callable[[Sequence[int]], None]
+_HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
+_LOADED: dict[Path, Executable] = {}
+_LOADING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What one choice of symbols needs: bytes of the arena and of the saved block, and the shape of each output."""
+
+    arena: int
+    saved: int
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def load(entry: Path) -> Executable:
+    """Return the program of a cache entry, loaded once per process.
+
+    BuildError when it cannot be loaded (damaged, other ABI, a library gone): discard the entry and build again.
+    """
+    with _LOADING:
+        found = _LOADED.get(entry)
+        if found is None:
+            found = _LOADED[entry] = Executable(entry)
+        return found
+
+
+class Executable:
+    """A loaded program; holds no state between calls, so any number of threads may run it, each with its own arena.
+
+    ``host_calls`` maps the position of a name in ``manifest.host_calls`` to the function that serves it, which gets the
+    addresses that the program passes; its exceptions come out of ``run``.
+    """
+
+    def __init__(self, entry: Path) -> None:
+        self.entry = entry
+        self.manifest = Manifest.from_json(_read(entry / MANIFEST))
+        self.host_calls: dict[int, HostCall] = {}
+        self._library = _open(entry / LIBRARY, self.manifest.libraries)
+        self._run = self._library.daceopt_run
+        self._run.argtypes, self._run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
+        self._pack = struct.Struct(f"{self.manifest.pointer_count}P").pack
+        self._symbols: dict[tuple[int, ...], bytes] = {}
+        self._sizes: dict[tuple[int, ...], Sizes] = {}
+        self._raised = threading.local()
+        self._callback = _HOST_CALLBACK(self._serve)
+        if self.manifest.host_calls:
+            self._library.daceopt_set_host(self._callback)
+
+    def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
+        """Run the program on addresses in the manifest's order, for the given symbol values; releases the GIL.
+
+        Raises RunIndexError for an index outside its array, RunError for any other error of the program, and whatever a
+        host call raised. A list of addresses of the wrong length is a struct.error.
+        """
+        packed = self._symbols.get(symbols)
+        if packed is None:
+            packed = self._pack_symbols(symbols)
+        if self._run(self._pack(*pointers), packed):
+            self._fail()
+
+    def sizes(self, symbols: tuple[int, ...] = ()) -> Sizes:
+        """Return what a call with these symbol values needs; computed once for each of them."""
+        found = self._sizes.get(symbols)
+        if found is None:
+            found = self._sizes[symbols] = self._compute_sizes(symbols)
+        return found
+
+    @cached_property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
+        if not self.manifest.constants:
+            return ()
+        with np.load(self.entry / CONSTANTS, allow_pickle=False) as stored:
+            return tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in self.manifest.constants)
+
+    def _compute_sizes(self, symbols: tuple[int, ...]) -> Sizes:
+        ranks = [tensor.rank for tensor in self.manifest.outputs]
+        out = (ctypes.c_int64 * (2 + sum(ranks)))()
+        self._library.daceopt_sizes(self._pack_symbols(symbols), out)
+        extents = iter(out[2:])
+        shapes = tuple(tuple(next(extents) for _ in range(rank)) for rank in ranks)
+        if min(out) < 0:
+            raise RunError(f"{self.manifest.name}: symbols {symbols} give negative sizes {list(out)}")
+        return Sizes(out[0], out[1], shapes)
+
+    def _pack_symbols(self, symbols: tuple[int, ...]) -> bytes:
+        expected = [symbol.name for symbol in self.manifest.symbols]
+        if len(symbols) != len(expected):
+            raise RunError(f"{self.manifest.name}: expected values of the symbols {expected}, got {symbols}")
+        packed = self._symbols[symbols] = struct.pack(f"{len(symbols)}q", *symbols)
+        return packed
+
+    def _serve(self, number: int, count: int, addresses: ctypes._Pointer[ctypes.c_int64]) -> int:
+        """Do host call ``number`` in the calling thread; an exception waits for ``run`` to raise it."""
+        try:
+            self.host_calls[number](addresses[:count])
+            return 0
+        except BaseException as error:
+            self._raised.error = error
+            return 1
+
+    def _fail(self) -> None:
+        status, message = self._last_error()
+        error, self._raised.error = getattr(self._raised, "error", None), None
+        if status == HOST_FAILED and error is not None:
+            raise error
+        raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
+
+    def _last_error(self) -> tuple[int, str]:
+        text = self._library.daceopt_error()
+        return self._library.daceopt_status(), text.decode("utf-8", "replace") if text else "unknown error"
+
+
+def _open(path: Path, libraries: Sequence[str]) -> ctypes.CDLL:
+    try:
+        for needed in (*_openmp_runtime(), *libraries):
+            ctypes.CDLL(needed, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        library.daceopt_error.restype = ctypes.c_char_p
+        library.daceopt_sizes.argtypes, library.daceopt_sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
+        library.daceopt_set_host.argtypes, library.daceopt_set_host.restype = (_HOST_CALLBACK,), None
+        found = library.daceopt_abi_version()
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"cannot load {path}: {error}; it has to be built again") from error
+    if found != ABI_VERSION:
+        raise BuildError(f"{path} has ABI version {found}, expected {ABI_VERSION}; it has to be built again")
+    return library
+
+
+def _openmp_runtime() -> list[str]:
+    """Return torch's libgomp, to be loaded before the system's of the same name: two would fight over the cores."""
+    folder = machine.torch_library_folder()
+    runtime = folder / "libgomp.so.1" if folder else None
+    return [str(runtime)] if runtime and runtime.exists() else []
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise BuildError(f"cannot read {path}: {error}; it has to be built again") from error

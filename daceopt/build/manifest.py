@@ -1,0 +1,90 @@
+"""What a built program takes and gives, as plain JSON beside the library: read in a warm start, without DaCe."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from daceopt.errors import BuildError
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An array that crosses the boundary: its name, numpy dtype name (``float32``, ``bool``) and number of dimensions."""
+
+    name: str
+    dtype: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A size that a call determines: the extent of ``axis`` of the input called ``input``."""
+
+    name: str
+    input: str
+    axis: int
+
+
+@dataclass(frozen=True)
+class KernelInfo:
+    """For reports only: a kernel's label and its bytes moved and flops, as expressions over the symbols."""
+
+    label: str
+    bytes: str
+    flops: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Interface of a built program.
+
+    A call passes one address per input, constant and output, in this order, then the saved block, the arena and the seed
+    (null where unused). ``host_calls`` names the Python callbacks by position; ``libraries`` are absolute paths of shared
+    libraries to load first.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...] = ()
+    constants: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    symbols: tuple[Symbol, ...] = ()
+    uses_seed: bool = False
+    saves: bool = False
+    host_calls: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    kernels: tuple[KernelInfo, ...] = ()
+
+    @property
+    def pointer_count(self) -> int:
+        """Length of the pointer list of a call."""
+        return len(self.inputs) + len(self.constants) + len(self.outputs) + 3
+
+    def to_json(self) -> str:
+        """Return the manifest as JSON text."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Read ``to_json``'s text; BuildError when it is damaged or of another format."""
+        try:
+            fields = json.loads(text)
+            if fields.pop("format") != FORMAT:
+                raise ValueError(f"its format is not {FORMAT}")
+            return _manifest(fields)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BuildError(
+                f"the manifest of a built program cannot be read: {error}; it has to be built again"
+            ) from error
+
+
+def _manifest(fields: dict[str, Any]) -> Manifest:
+    records = {"inputs": Tensor, "constants": Tensor, "outputs": Tensor, "symbols": Symbol, "kernels": KernelInfo}
+    for name, record in records.items():
+        fields[name] = tuple(record(**item) for item in fields[name])
+    for name in ("host_calls", "libraries"):
+        fields[name] = tuple(str(item) for item in fields[name])
+    return Manifest(**fields)

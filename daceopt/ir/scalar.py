@@ -1,0 +1,332 @@
+"""Scalar expressions: SymPy over typed symbols, with dtype inference, evaluation in NumPy and differentiation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum
+from typing import Any
+
+import dace
+import numpy as np
+import sympy
+
+from daceopt.errors import Unsupported
+from daceopt.ir import functions, types
+from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions, re-exported)
+    FUNCTIONS,
+    ScalarFunction,
+    absolute,
+    cast,
+    ceil,
+    eq,
+    expm1,
+    floor,
+    fmod,
+    ge,
+    gt,
+    idiv,
+    infinity,
+    isinf,
+    isnan,
+    le,
+    load,
+    log1p,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    lt,
+    maximum,
+    minimum,
+    nan,
+    ne,
+    power,
+    pymod,
+    round_even,
+    select,
+    sigmoid,
+    sign,
+    softplus,
+    trunc,
+    uniform,
+)
+
+Expr = sympy.Expr
+
+
+class Weak(Enum):
+    """The type of a bare number: it takes the type of what it meets."""
+
+    INTEGER = 0
+    FLOAT = 1
+
+
+_SAME = {"Add", "Mul", "Abs"}
+# functions of SymPy that are used as they are: name -> NumPy form
+_FLOAT: dict[str, Callable[..., Any]] = {
+    name: getattr(np, "arc" + name[1:] if name[0] == "a" else name)
+    for name in re.findall(r"\w+", "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh")
+} | {"erf": functions.numpy_erf}
+_INSTEAD = {
+    "Max": "maximum",
+    "Min": "minimum",
+    "Piecewise": "select",
+    "Heaviside": "select(ge(x, 0), 1, 0)",
+    "sign": "sign",
+    "floor": "floor",
+    "ceiling": "ceil",
+    "Mod": "pymod",
+}
+
+
+def symbol(name: str, dtype: types.DType) -> sympy.Symbol:
+    """A symbol with the assumptions of ``dtype``: floats are real, integers and bool integer.
+
+    Calls with the same name and kind of dtype give the same symbol.
+    """
+    if types.is_float(dtype):
+        return sympy.Symbol(name, real=True)
+    return sympy.Symbol(name, integer=True)
+
+
+def dtype_of(expr: Any, symbols: Mapping[Any, types.DType], default: types.DType = dace.float32) -> types.DType:
+    """The dtype of ``expr``; a bare number is an int64 or ``default``.
+
+    Raises ``Unsupported`` for what has no C++ form.
+    """
+    return Types(symbols, default).strong(sympy.sympify(expr))
+
+
+class Types:
+    """Infers dtypes of expressions over typed symbols. Integer symbols without an entry (indices, extents) are int64.
+
+    With ``reference=True`` every float type is float64.
+    """
+
+    def __init__(
+        self, symbols: Mapping[Any, types.DType], default: types.DType = dace.float32, reference: bool = False
+    ):
+        self._symbols = symbols
+        self._reference = reference
+        self._default = self.canonical(default)
+        self._memo: dict[Expr, types.DType | Weak] = {}
+
+    def canonical(self, dtype: types.DType) -> types.DType:
+        """``dtype``, or float64 for a float where this is the reference."""
+        return dace.float64 if self._reference and types.is_float(dtype) else dtype
+
+    def of(self, expr: Expr) -> types.DType | Weak:
+        """The type of ``expr`` by itself."""
+        if expr not in self._memo:
+            self._memo[expr] = self._infer(expr)
+        return self._memo[expr]
+
+    def strong(self, expr: Expr, context: types.DType | None = None) -> types.DType:
+        """The dtype in which ``expr`` is computed where a value of ``context`` is wanted."""
+        found = self.of(expr)
+        if not isinstance(found, Weak):
+            return found
+        if context is None or types.is_bool(context):
+            return dace.int64 if found is Weak.INTEGER else self._default
+        return context if found is Weak.INTEGER or types.is_float(context) else self._default
+
+    def operands(self, expr: Expr, result: types.DType) -> list[types.DType]:
+        """The dtype that each argument must have where ``expr`` is computed as ``result`` (given by ``strong``)."""
+        rule = _rule(expr)
+        if rule in ("same", "float", "pow"):
+            return [result] * len(expr.args)
+        if rule == "logical":
+            return [dace.bool_] * len(expr.args)
+        if rule == "select":
+            return [dace.bool_, result, result]
+        if rule == "compare":
+            return [self._resolve(self._meet(expr.args))] * len(expr.args)
+        if rule == "cast":
+            return [self.strong(expr.args[0], result)]
+        return [dace.int64] * len(expr.args)  # uniform, and the indices of load
+
+    def _infer(self, expr: Expr) -> types.DType | Weak:
+        if expr.is_Symbol:
+            return self._symbol(expr)
+        if expr.is_Integer:
+            return Weak.INTEGER
+        if expr.is_number and not expr.has(ScalarFunction):
+            return Weak.FLOAT
+        return self._node(expr, _rule(expr))
+
+    def _node(self, expr: Expr, rule: str) -> types.DType | Weak:
+        if rule in ("compare", "logical"):
+            return dace.bool_
+        if rule == "literal":
+            return Weak.FLOAT
+        if rule == "cast":
+            return self.canonical(expr.row.target)
+        if rule == "uniform":
+            return self.canonical(dace.float32)
+        if rule == "load":
+            return self.of(expr.args[0])
+        if rule == "select":
+            return self._meet(expr.args[1:])
+        if rule == "pow" and _is_natural(expr.exp):
+            return self._arithmetic(expr.args[:1])
+        met = self._arithmetic(expr.args)
+        return met if rule == "same" else self._floating(met)
+
+    def _symbol(self, expr: Expr) -> types.DType:
+        if expr in self._symbols:
+            dtype = self._symbols[expr]
+            return self.canonical(getattr(dtype, "base_type", dtype))  # arrays of load() are pointers
+        if expr.is_integer:
+            return dace.int64
+        known = sorted(map(str, self._symbols))
+        raise Unsupported(f"symbol {expr} has no dtype: expected one of {known} or an integer index")
+
+    def _meet(self, args: Iterable[Expr]) -> types.DType | Weak:
+        found = [self.of(a) for a in args]
+        strong = [t for t in found if not isinstance(t, Weak)]
+        weak_float = any(t is Weak.FLOAT for t in found)
+        if not strong:
+            return Weak.FLOAT if weak_float else Weak.INTEGER
+        weak_integer = any(t is Weak.INTEGER for t in found)
+        if weak_integer and not weak_float and all(types.is_bool(t) for t in strong):
+            return dace.bool_ if self._only_bits(args) else dace.int64
+        met = types.promote(*strong)
+        return self._default if weak_float and not types.is_float(met) else met
+
+    @staticmethod
+    def _only_bits(args: Iterable[Expr]) -> bool:
+        return all(a in (0, 1) for a in args if a.is_Integer)
+
+    def _arithmetic(self, args: Iterable[Expr]) -> types.DType | Weak:
+        met = self._meet(args)
+        return dace.int64 if not isinstance(met, Weak) and types.is_bool(met) else met
+
+    def _floating(self, met: types.DType | Weak) -> types.DType | Weak:
+        if isinstance(met, Weak):
+            return Weak.FLOAT
+        return met if types.is_float(met) else self._default
+
+    def _resolve(self, met: types.DType | Weak) -> types.DType:
+        if not isinstance(met, Weak):
+            return met
+        return dace.int64 if met is Weak.INTEGER else self._default
+
+
+def _is_natural(exponent: Expr) -> bool:
+    return bool(exponent.is_Integer and exponent >= 0)
+
+
+def _rule(expr: Expr) -> str:
+    if isinstance(expr, ScalarFunction):
+        return expr.row.rule
+    name = type(expr).__name__
+    if name in _SAME:
+        return "same"
+    if name == "Pow":
+        return "pow"
+    if name in _FLOAT:
+        return "float"
+    hint = f"; use daceopt.ir.scalar.{_INSTEAD[name]}" if name in _INSTEAD else ""
+    raise Unsupported(f"expression {name} in {str(expr)[:80]!r} has no scalar form{hint}")
+
+
+def quotient(expr: Expr) -> tuple[list[Expr], list[Expr]]:
+    """Factors above and below the fraction bar of a product or power; those below come with positive exponents."""
+    above, below = [], []
+    for factor in sympy.Mul.make_args(expr):
+        if factor.is_Pow and factor.exp.is_number and factor.exp.is_negative:
+            below.append(sympy.Pow(factor.base, -factor.exp))
+        else:
+            above.append(factor)
+    return above, below
+
+
+def evaluate(expr: Any, values: Mapping[Any, Any], dtype: types.DType | None = None) -> np.ndarray:
+    """Compute ``expr`` with NumPy, arrays broadcasting: each operation in its inferred dtype, or all floats in float64.
+
+    ``dtype=dace.float64`` gives the float64 reference, ``None`` the expression's own types. ``values`` has an array for
+    each symbol; the result has their common shape.
+    """
+    arrays = {s: np.asarray(v) for s, v in values.items()}
+    known = Types({s: types.from_numpy(a.dtype) for s, a in arrays.items()}, reference=dtype == dace.float64)
+    expr = sympy.sympify(expr)
+    with np.errstate(all="ignore"):
+        return _Evaluator(arrays, known).compute(expr, known.strong(expr))
+
+
+class _Evaluator:
+    def __init__(self, arrays: Mapping[Any, np.ndarray], known: Types):
+        self._arrays, self._types = arrays, known
+        self._memo: dict[tuple[Expr, str], np.ndarray] = {}
+
+    def compute(self, expr: Expr, dtype: types.DType) -> np.ndarray:
+        """``expr`` as an array of ``dtype``."""
+        own = self._types.strong(expr, dtype)
+        key = (expr, types.name_of(own))
+        if key not in self._memo:
+            self._memo[key] = np.asarray(self._value(expr, own)).astype(types.to_numpy(own))
+        return self._memo[key].astype(types.to_numpy(dtype))
+
+    def _value(self, expr: Expr, own: types.DType) -> Any:
+        if expr.is_Symbol:
+            return self._arrays[expr]
+        if expr.is_number and not expr.has(ScalarFunction):
+            return int(expr) if expr.is_Integer else float(expr)
+        if _rule(expr) == "load":
+            return self._load(expr)
+        if expr.is_Pow:
+            return self._pow(expr, own)
+        args = [self.compute(a, t) for a, t in zip(expr.args, self._types.operands(expr, own), strict=True)]
+        if expr.is_Add:
+            return sum(args[1:], args[0])
+        if expr.is_Mul:
+            return self._product(expr, own)
+        if isinstance(expr, ScalarFunction):
+            return expr.row.numpy(*args)
+        return _FLOAT.get(type(expr).__name__, np.abs)(*args)
+
+    def _product(self, expr: Expr, own: types.DType) -> Any:
+        above, below = quotient(expr)
+        result = np.ones((), types.to_numpy(own))
+        for factor in above:
+            result = result * self.compute(factor, own)
+        for factor in below:
+            result = result / self.compute(factor, own)
+        return result
+
+    def _pow(self, expr: Expr, own: types.DType) -> Any:
+        base = self.compute(expr.base, own)
+        if _is_natural(expr.exp):
+            return base ** int(expr.exp)
+        if expr.exp.is_number and expr.exp.is_negative:
+            return 1 / self.compute(sympy.Pow(expr.base, -expr.exp), own)
+        if expr.exp == sympy.Rational(1, 2):
+            return np.sqrt(base)
+        return functions.numpy_power(base, self.compute(expr.exp, own))
+
+    def _load(self, expr: Expr) -> Any:
+        index = tuple(self.compute(a, dace.int64) for a in expr.args[1:])
+        return self._arrays[expr.args[0]][index]
+
+
+def differentiate(expr: Any, by: sympy.Symbol) -> Expr:
+    """d ``expr`` / d ``by``, with PyTorch's choice at kinks (relu 0 at 0, |x| 0 at 0, one half where two tensors tie).
+
+    Raises ``Unsupported`` when the derivative has no scalar form.
+    """
+    own = sympy.sympify(expr).replace(sympy.Abs, functions.absolute)
+    own = own.replace(lambda e: e.is_Pow and e.exp.free_symbols, lambda e: functions.power(*e.args))
+    _refuse_by_load(own, by)
+    result = sympy.diff(own, by)
+    bad = result.atoms(sympy.Derivative, sympy.Subs, sympy.Heaviside, sympy.DiracDelta, sympy.re, sympy.im, sympy.sign)
+    if bad:
+        found = sorted(map(str, bad))[0]
+        raise Unsupported(f"derivative of {str(expr)[:80]!r} by {by} contains {found!r}: give it a gradient rule")
+    return result.replace(functions.absolute, sympy.Abs).replace(functions.power, sympy.Pow)
+
+
+def _refuse_by_load(expr: Expr, by: sympy.Symbol) -> None:
+    for found in expr.atoms(functions.load):
+        if found.args[0] == by:
+            raise Unsupported(f"{found} cannot be differentiated by the array it reads: give it a gradient rule")

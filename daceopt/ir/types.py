@@ -1,0 +1,130 @@
+"""The element types of daceopt and their names in DaCe, NumPy, PyTorch, ONNX and C++."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import dace
+import numpy as np
+from dace import dtypes
+
+from daceopt.errors import Unsupported
+
+DType = dtypes.typeclass
+
+
+class _Row(NamedTuple):
+    dtype: DType
+    name: str  # the name in NumPy and in PyTorch
+    onnx: int  # onnx.TensorProto.DataType
+    cpp: str
+
+
+_ROWS = (
+    _Row(dace.float32, "float32", 1, "float"),
+    _Row(dace.float64, "float64", 11, "double"),
+    _Row(dace.int8, "int8", 3, "int8_t"),
+    _Row(dace.int16, "int16", 5, "int16_t"),
+    _Row(dace.int32, "int32", 6, "int32_t"),
+    _Row(dace.int64, "int64", 7, "int64_t"),
+    _Row(dace.uint8, "uint8", 2, "uint8_t"),
+    _Row(dace.uint16, "uint16", 4, "uint16_t"),
+    _Row(dace.uint32, "uint32", 12, "uint32_t"),
+    _Row(dace.uint64, "uint64", 13, "uint64_t"),
+    _Row(dace.bool_, "bool", 9, "bool"),
+)
+DTYPES: tuple[DType, ...] = tuple(row.dtype for row in _ROWS)
+_BY_NAME = {row.name: row for row in _ROWS} | {"bool_": next(row for row in _ROWS if row.name == "bool")}
+_BY_ONNX = {row.onnx: row for row in _ROWS}
+
+
+def name_of(dtype: DType) -> str:
+    """``"float32"``, ..., ``"bool"``: the name used in manifests and reports."""
+    return _row(dtype).name
+
+
+def from_name(name: str) -> DType:
+    """The dtype called ``name`` in NumPy or PyTorch; raises ``Unsupported`` for any other."""
+    return _row(name).dtype
+
+
+def from_numpy(dtype: Any) -> DType:
+    """The dtype of a NumPy dtype or scalar type; raises ``Unsupported`` for any other (float16, complex, strings)."""
+    return _row(np.dtype(dtype).name).dtype
+
+
+def to_numpy(dtype: DType) -> np.dtype[Any]:
+    """The NumPy dtype."""
+    return np.dtype(_row(dtype).name)
+
+
+def from_torch(dtype: Any) -> DType:
+    """The dtype of a ``torch.dtype``; raises ``Unsupported`` for any other (half types, complex, quantised)."""
+    return _row(str(dtype).removeprefix("torch.")).dtype
+
+
+def to_torch(dtype: DType) -> Any:
+    """The ``torch.dtype``."""
+    import torch
+
+    return getattr(torch, _row(dtype).name)
+
+
+def from_onnx(elem_type: int) -> DType:
+    """The dtype of an ``onnx.TensorProto.DataType``; raises ``Unsupported`` for any other."""
+    if elem_type not in _BY_ONNX:
+        raise Unsupported(f"ONNX element type {elem_type}: expected one of {sorted(_BY_ONNX)} ({_expected()})")
+    return _BY_ONNX[elem_type].dtype
+
+
+def to_onnx(dtype: DType) -> int:
+    """The ``onnx.TensorProto.DataType``."""
+    return _row(dtype).onnx
+
+
+def cpp(dtype: DType) -> str:
+    """The C++ type of one element."""
+    return _row(dtype).cpp
+
+
+def is_float(dtype: DType) -> bool:
+    """True for float32 and float64."""
+    return dtype in (dace.float32, dace.float64)
+
+
+def is_bool(dtype: DType) -> bool:
+    """True for bool only."""
+    return _row(dtype).name == "bool"
+
+
+def is_integer(dtype: DType) -> bool:
+    """True for the signed and unsigned integers; false for bool."""
+    return not is_float(dtype) and not is_bool(dtype)
+
+
+def itemsize(dtype: DType) -> int:
+    """Bytes of one element."""
+    return to_numpy(dtype).itemsize
+
+
+def promote(*types: DType) -> DType:
+    """The type in which values of ``types`` meet: a float absorbs integers (as in PyTorch), bool is the smallest."""
+    floats = [t for t in types if is_float(t)]
+    if floats:
+        return dace.float64 if dace.float64 in floats else dace.float32
+    result = to_numpy(types[0])
+    for other in types[1:]:
+        result = np.promote_types(result, to_numpy(other))
+    # uint64 with a signed integer: NumPy answers float64, an index or a counter must stay an integer
+    return dace.int64 if result.kind == "f" else from_numpy(result)
+
+
+def _row(key: DType | str) -> _Row:
+    name = key if isinstance(key, str) else getattr(key, "type", key).__name__
+    if name not in _BY_NAME:
+        raise Unsupported(f"element type {key}: expected one of {_expected()}")
+    return _BY_NAME[name]
+
+
+def _expected() -> str:
+    return ", ".join(row.name for row in _ROWS)

@@ -126,8 +126,12 @@ def _write_locally(graph: Graph, merged: Kernel, stage: Stage, needed: Callable[
         if name not in merged.locals or access.array in merged.locals:
             writes[conn] = access
             continue
+        keep = needed(access.array)
+        if any(other.array == name for other in stage.writes.values()):  # an earlier merge made the copy
+            writes |= {conn: access} if keep else {}
+            continue
         local = replace(_local_copy(graph, merged, access), wcr=access.wcr)
-        if not needed(access.array):
+        if not keep:
             writes[conn] = local
             continue
         assignment = next(a for a in stage.assignments if str(a.symbol) == conn)

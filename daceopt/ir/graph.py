@@ -454,7 +454,11 @@ class Graph:
             if name not in self._access:
                 raise ValueError(f"output {name} does not exist")
         self.nodes()
-        self.sdfg.validate()
+        self.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
+        try:
+            self.sdfg.validate()
+        finally:
+            del self.sdfg.save
 
     def __iter__(self) -> Iterator[nodes.Node]:
         return iter(self.nodes())

@@ -148,8 +148,8 @@ class Kernel:
         local = {name: self._add_local(graph, name) for name in self.locals}
         for k, stage in enumerate(self.stages):
             self._emit_stage(graph, k, stage, outer, entry, exit_, local)
-        _connect_outside(graph, entry, exit_)
         graph.add_scope(entry, exit_)
+        _connect_outside(graph, entry, exit_, local.values())
         return entry
 
     def _add_map(self, graph: Graph, label: str, params: Iterable[sympy.Symbol]) -> tuple[nodes.MapEntry, nodes.MapExit]:
@@ -258,7 +258,9 @@ def _keep_inside(state, entry, exit_, ends, tasklet) -> None:  # type: ignore[no
         state.add_edge(last, None, exit_, None, Memlet())
 
 
-def _connect_outside(graph: Graph, entry: nodes.MapEntry, exit_: nodes.MapExit) -> None:
+def _connect_outside(
+    graph: Graph, entry: nodes.MapEntry, exit_: nodes.MapExit, local: Iterable[nodes.AccessNode]
+) -> None:
     for conn in entry.in_connectors:
         name = conn[len("IN_") :]
         graph.state.add_edge(graph.access(name), None, entry, conn, graph.whole(name))
@@ -267,8 +269,7 @@ def _connect_outside(graph: Graph, entry: nodes.MapEntry, exit_: nodes.MapExit) 
         name = conn[len("IN_") :]
         memlet = Memlet.from_array(name, graph.desc(name), wcr=wcr[conn])
         graph.state.add_edge(exit_, f"OUT_{name}", graph.access(name), None, memlet)
-    for name in (n.data for n in graph.scope(entry) if isinstance(n, nodes.AccessNode)):
-        node = next(n for n in graph.scope(entry) if isinstance(n, nodes.AccessNode) and n.data == name)
+    for node in local:
         if graph.state.in_degree(node) == 0:
             graph.state.add_edge(entry, None, node, None, Memlet())
         if graph.state.out_degree(node) == 0:
@@ -279,7 +280,9 @@ def _connect_outside(graph: Graph, entry: nodes.MapEntry, exit_: nodes.MapExit) 
 
 
 def _wcr_source(memlet: Memlet) -> str | None:
-    return None if memlet.wcr is None else ast.unparse(memlet.wcr)
+    if memlet.wcr is None or isinstance(memlet.wcr, str):
+        return memlet.wcr
+    return ast.unparse(memlet.wcr)
 
 
 def _enclosing(graph: Graph, node: nodes.Node, top: nodes.MapEntry) -> list[nodes.Map]:

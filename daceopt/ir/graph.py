@@ -112,6 +112,11 @@ class Graph:
         self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
         return name
 
+    def bind(self, name: str, value: np.ndarray) -> None:
+        """Turn an input into a constant of the same shape and dtype."""
+        self.inputs.remove(name)
+        self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
+
     def add_output(self, name: str) -> None:
         """Declare an array that is no view as the next output."""
         if name in self._views:

@@ -1,0 +1,273 @@
+"""The way through, in one file: capture -> import -> recipe -> differentiate -> recipe -> build.
+
+Only the first step runs on a warm start: the trace's fingerprint finds the built programs in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daceopt._version import __version__
+from daceopt.build import machine
+from daceopt.build.cache import default_cache, key
+from daceopt.build.executable import Executable, load
+from daceopt.errors import BuildError, Unsupported
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
+    from daceopt.capture.trace import Trace
+    from daceopt.ir.graph import Graph
+    from daceopt.recipe import Recipe, Step
+
+logger = logging.getLogger("daceopt.pipeline")
+
+FORWARD, BACKWARD, REPORT = "forward", "backward", "report.json"
+
+
+@dataclass
+class Graphs:
+    """Both directions as graphs, with the roles of their arguments at the boundary.
+
+    Roles: ``input:k`` and ``output:k`` of the forward program; the backward program reads ``input:k``, ``output:k`` and ``grad:k`` (the
+    gradient of output k) and writes ``grad_input:k``.
+    """
+
+    forward: Graph
+    forward_roles: dict[str, str]
+    backward: Graph | None = None
+    backward_roles: dict[str, str] = field(default_factory=dict)
+    history: list[Step] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+class CompiledPair:
+    """A forward program, its backward program if one was asked for, and how they came about.
+
+    ``report`` is plain JSON: ``history`` (one record per recipe step), ``seconds`` per phase. ``graphs`` derives the graphs again when they are
+    asked for after a warm start.
+    """
+
+    def __init__(self, folder: Path, source: _Source):
+        self._source = source
+        self.cached = source.graphs is None
+        self.report: dict[str, Any] = json.loads((folder / REPORT).read_text())
+        self.forward: Executable = load(folder / FORWARD)
+        self.backward: Executable | None = load(folder / BACKWARD) if (folder / BACKWARD).exists() else None
+
+    @cached_property
+    def graphs(self) -> Graphs:
+        return self._source.graphs or self._source.derive()
+
+
+@dataclass
+class _Source:
+    """What the graphs can be derived from."""
+
+    trace: Trace | None
+    model: onnx.ModelProto | None
+    recipe: Recipe
+    wanted: tuple[int, ...]
+    verify: str | None = None
+    fallback: bool = False
+    policy: str = "recompute"
+    graphs: Graphs | None = None
+
+    def derive(self) -> Graphs:
+        started = time.perf_counter()
+        constants = self._constants()
+        model = self.model
+        if model is None:
+            assert self.trace is not None
+            model = self.trace.to_onnx()
+        graphs = derive(model, constants, self.recipe, self.wanted, self.verify, self.fallback, self.policy)
+        graphs.seconds = {"capture": time.perf_counter() - started - sum(graphs.seconds.values()), **graphs.seconds}
+        return graphs
+
+    def _constants(self) -> dict[int, np.ndarray]:
+        specs = self.trace.inputs if self.trace is not None else []
+        return {k: s.value.detach().numpy() for k, s in enumerate(specs) if s.value is not None}
+
+
+def compile_trace(
+    trace: Trace, *, recipe: str | Recipe = "auto", wanted: Sequence[int] = (), verify: str | None = None
+) -> CompiledPair:
+    """Compile a traced call; with ``wanted`` (positions in ``trace.inputs`` whose gradients are needed) also its backward pass.
+
+    ``verify`` as in :class:`daceopt.recipe.Runner`. Raises Unsupported, CaptureError, BuildError or VerificationError with the reason.
+    """
+    source = _Source(trace, None, _recipe(recipe), tuple(wanted), verify)
+    return _compile(source, trace.fingerprint)
+
+
+def compile_model(
+    model: onnx.ModelProto, *, recipe: str | Recipe = "auto", verify: str | None = None, fallback: bool = True
+) -> CompiledPair:
+    """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in ONNX Runtime."""
+    source = _Source(None, model, _recipe(recipe), (), verify, fallback)
+    return _compile(source, key("onnx", model.SerializeToString(deterministic=True), fallback))
+
+
+def _recipe(recipe: str | Recipe) -> Recipe:
+    if not isinstance(recipe, str):
+        return recipe
+    from daceopt import recipes
+
+    return recipes.get(recipe)
+
+
+def _compile(source: _Source, fingerprint: str) -> CompiledPair:
+    identity = key(
+        "pair",
+        fingerprint,
+        source.recipe.fingerprint(),
+        source.wanted,
+        source.verify or "",
+        source.policy,
+        machine.fingerprint(),
+        __version__,
+        _own_source(),
+    )
+    store = default_cache()
+    for attempt in range(2):
+        folder = store.build("program", identity, lambda entry: _write(entry, source))
+        try:
+            return CompiledPair(folder, source)
+        except BuildError:
+            if attempt:
+                raise
+            store.discard("program", identity)
+    raise AssertionError("unreachable")
+
+
+def _write(folder: Path, source: _Source) -> None:
+    from daceopt.build import program
+
+    graphs = source.graphs = source.derive()
+    with graphs.timed("build"):
+        parts = [(FORWARD, graphs.forward, graphs.forward_roles)]
+        if graphs.backward is not None:
+            parts.append((BACKWARD, graphs.backward, graphs.backward_roles))
+        program.write(folder, parts, _implement)
+    report = {"seconds": graphs.seconds, "history": [vars(s) for s in graphs.history]}
+    (folder / REPORT).write_text(json.dumps(report, default=str))
+
+
+def _implement(graph: Graph) -> Any:
+    from daceopt import libs
+
+    return libs.implement(graph)
+
+
+def derive(
+    model: onnx.ModelProto,
+    constants: dict[int, np.ndarray],
+    recipe: Recipe,
+    wanted: Sequence[int] = (),
+    verify: str | None = None,
+    fallback: bool = False,
+    policy: str = "recompute",
+) -> Graphs:
+    """From a checked ONNX model to the graphs that are built: import, recipe, differentiation, recipe.
+
+    ``constants``: model input position -> value known now. ``wanted``: input positions to differentiate by (none: inference).
+    """
+    from daceopt.importer import import_model
+    from daceopt.recipe import Runner
+
+    runner = Runner(recipe, verify)
+    graph = import_model(model, fallback=fallback and not wanted)
+    roles = {name: f"input:{k}" for k, name in enumerate(graph.inputs)}
+    roles |= {name: f"output:{k}" for k, name in enumerate(graph.outputs)}
+    graphs = Graphs(graph, roles)
+    by_position = list(graph.inputs)
+    for position, value in constants.items():
+        graph.bind(by_position[position], value)
+    outputs = list(graph.outputs)
+    with graphs.timed("recipe"):
+        graphs.history += runner.run(graph, part="before")
+    _rename_outputs(graph, roles, outputs)
+    if wanted:
+        with graphs.timed("differentiate"):
+            _differentiate(graphs, by_position, wanted, policy)
+    with graphs.timed("recipe"):
+        _finish(graphs, runner)
+    return graphs
+
+
+def _rename_outputs(graph: Graph, roles: dict[str, str], before: Sequence[str]) -> None:
+    """A transformation may put another array in an output's place; the position, not the name, is what stays."""
+    for k, (old, new) in enumerate(zip(before, graph.outputs)):
+        if old != new:
+            roles.pop(old, None)
+            roles[new] = f"output:{k}"
+
+
+def _differentiate(graphs: Graphs, inputs: Sequence[str], wanted: Sequence[int], policy: str) -> None:
+    from daceopt.autodiff import differentiate
+    from daceopt.ir import types
+
+    graph = graphs.forward
+    outputs = [n for n in graph.outputs if types.is_float(graph.dtype(n))]
+    names = [inputs[k] for k in wanted]
+    result = differentiate(graph, outputs, names, policy=policy)
+    if all(v is None for v in result.grad_inputs.values()):
+        raise Unsupported("no output depends on an input or parameter that requires a gradient")
+    graphs.forward, graphs.backward = result.forward, result.backward
+    roles = {n: r for n, r in graphs.forward_roles.items() if n in result.backward.inputs}
+    roles |= {g: f"grad:{graph.outputs.index(n)}" for n, g in result.grad_outputs.items()}
+    roles |= {g: f"grad_input:{inputs.index(n)}" for n, g in result.grad_inputs.items() if g is not None}
+    graphs.backward_roles = roles
+    saved = [n for n in result.saved if n not in roles]
+    graphs.forward.saved, graphs.backward.saved = list(saved), list(saved)
+
+
+def _finish(graphs: Graphs, runner: Any) -> None:
+    """The rest of the recipe, forward first: the backward graph reads saved arrays in the layout that the forward gave them."""
+    forward_outputs = list(graphs.forward.outputs)
+    graphs.history += runner.run(graphs.forward, part="after")
+    _rename_outputs(graphs.forward, graphs.forward_roles, forward_outputs)
+    if graphs.backward is None:
+        return
+    for name in graphs.backward.saved:
+        strides = graphs.forward.strides(name)
+        if strides != graphs.backward.strides(name):
+            graphs.backward.set_strides(name, strides)
+    outputs = list(graphs.backward.outputs)
+    graphs.history += runner.run(graphs.backward, part="after")
+    for old, new in zip(outputs, graphs.backward.outputs):
+        if old != new:
+            graphs.backward_roles[new] = graphs.backward_roles.pop(old)
+
+
+def _own_source() -> str:
+    """Digest of daceopt's own code, so that an edited transformation or printer is never served from the cache."""
+    global _digest
+    if _digest is None:
+        import daceopt.recipes
+        import daceopt.transformations
+
+        packages = [Path(__file__).parent, *map(Path, (*daceopt.recipes.__path__, *daceopt.transformations.__path__))]
+        files = sorted(f for p in packages for pattern in ("*.py", "*.h") for f in p.rglob(pattern))
+        _digest = key(*((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files))
+    return _digest
+
+
+_digest: str | None = None

@@ -1,0 +1,1 @@
+"""What a compiled program needs while it runs: memory, random seeds, and its place in PyTorch's autograd."""

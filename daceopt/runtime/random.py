@@ -1,0 +1,28 @@
+"""Seeds for compiled programs, drawn from PyTorch's generator, and the replay of what a seed generates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def draw_seed() -> int:
+    """A signed 64-bit seed from PyTorch's default CPU generator, so that `torch.manual_seed` governs compiled programs too."""
+    return int(torch.empty((), dtype=torch.int64).random_().item())
+
+
+def uniform(seed: int, node: int, elements: int | np.ndarray) -> np.ndarray:
+    """The float32 numbers in [0, 1) that node `node` of a program draws under `seed`.
+
+    `elements` is a count (the first elements) or an int64 array of element numbers; the result has that array's shape.
+    """
+    import numpy as np
+
+    from daceopt.ir import philox
+
+    index = np.arange(elements, dtype=np.int64) if isinstance(elements, int) else elements
+    return philox.uniform(seed, node, index)

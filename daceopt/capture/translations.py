@@ -1,0 +1,300 @@
+"""ONNX forms of the PyTorch operators that the stock exporter translates wrongly for training, or with needless shape arithmetic.
+
+Each function is called while the exporter records: tensors are ONNX values with known dtype and rank, everything else is Python.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes  # noqa: F401  numpy learns bfloat16
+import numpy as np
+import onnx_ir as ir
+import onnxscript
+import torch
+from onnxscript import opset20 as op
+
+OPSET = 20
+DOMAIN = "daceopt"
+
+Value = Any  # an onnx_ir.Value while the exporter records
+_SMALL = 1 << 16  # ranges up to this many elements become constants
+
+
+@onnxscript.script(onnxscript.values.Opset(DOMAIN, 1), default_opset=op)
+def StopGradient(x):  # type: ignore[no-untyped-def]  # noqa: N802  the name is the operator's
+    """The identity whose gradient is zero (``Tensor.detach``, ``torch.no_grad``)."""
+    return op.Identity(x)
+
+
+def detach(x: Value) -> Value:
+    """``StopGradient`` for real numbers; others have no gradient to stop."""
+    return StopGradient(x) if x.dtype.is_floating_point() else op.Identity(x)
+
+
+def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """x (..., K) @ weight (N, K)^T + bias (N), batch dimensions kept."""
+    if len(weight.shape) == 2:
+        weight = op.Transpose(weight, perm=[1, 0])
+    product = op.MatMul(x, weight)
+    return product if bias is None else op.Add(product, bias)
+
+
+def native_dropout(x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
+    """The result and the mask of kept elements, each of x's shape."""
+    if train is False or p == 0.0:
+        return op.Identity(x), op.Expand(_constant(np.array(True)), op.Shape(x))
+    if p == 1.0:  # ONNX would scale by 1 / (1 - p)
+        shape = op.Shape(x)
+        return op.Expand(_scalar(0, x), shape), op.Expand(_constant(np.array(False)), shape)
+    result, mask = op.Dropout(x, _constant(np.array(p, np.float32)), _constant(np.array(True)))
+    return result, mask
+
+
+def batch_norm_functional(
+    x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool, momentum: float, eps: float
+) -> tuple[Value, ...]:
+    """x (N, C, ...) normalised over all but axis 1; also the saved mean and inverse deviation, and the new running statistics (C)."""
+    weight, bias = _affine(x, weight, bias, mean.dtype)
+    if not training:
+        y = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps)
+        return y, *_saved_empty(x), op.Identity(mean), op.Identity(var)
+    y, new_mean, biased = op.BatchNormalization(
+        x, weight, bias, mean, var, epsilon=eps, momentum=1.0 - momentum, training_mode=1
+    )
+    return y, *_saved(x, eps), new_mean, _unbiased(x, var, biased, momentum)
+
+
+def batch_norm_no_stats(
+    x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, eps: float
+) -> tuple[Value, Value, Value]:
+    """Batch normalisation that always uses the batch's statistics and keeps none."""
+    channels = int(x.shape[1])
+    weight, bias = _affine(x, weight, bias, x.dtype)
+    mean, var = _filled(0, channels, weight.dtype), _filled(1, channels, weight.dtype)
+    y, _, _ = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps, training_mode=1)
+    return y, *_saved(x, eps)
+
+
+def batch_norm_no_training(
+    x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, momentum: float, eps: float
+) -> tuple[Value, Value, Value]:
+    """Batch normalisation with fixed statistics."""
+    weight, bias = _affine(x, weight, bias, mean.dtype)
+    return op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps), *_saved_empty(x)
+
+
+def batch_norm(
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> Value:
+    """``aten.batch_norm`` as it stays in graphs where it changes no buffer."""
+    if training or mean is None:
+        return batch_norm_no_stats(x, weight, bias, True, momentum, eps)[0]
+    return batch_norm_no_training(x, weight, bias, mean, var, momentum, eps)[0]
+
+
+def _affine(x: Value, weight: Value | None, bias: Value | None, dtype: ir.DataType) -> tuple[Value, Value]:
+    channels = int(x.shape[1])
+    weight = _filled(1, channels, dtype) if weight is None else weight
+    return weight, _filled(0, channels, weight.dtype) if bias is None else bias
+
+
+def _unbiased(x: Value, var: Value, biased: Value, momentum: float) -> Value:
+    """PyTorch's running variance from ONNX's: n / (n - 1) for what the batch adds.
+
+    biased = (1 - m) var + m v  and  wanted = (1 - m) var + m v n / (n - 1) = biased n / (n - 1) - var (1 - m) / (n - 1)
+    """
+    extents = [x.shape[axis] for axis in range(len(x.shape)) if axis != 1]
+    if all(isinstance(extent, int) for extent in extents):
+        n = math.prod(extents)
+        return op.Sub(op.Mul(biased, _scalar(n / (n - 1), var)), op.Mul(var, _scalar((1 - momentum) / (n - 1), var)))
+    count = op.Cast(op.Div(op.Size(x), _constant(np.array(x.shape[1], np.int64))), to=var.dtype)
+    rest = op.Sub(count, _scalar(1, var))
+    total = op.Sub(op.Mul(biased, count), op.Mul(var, _scalar(1 - momentum, var)))
+    return op.Div(total, rest)
+
+
+def _saved(x: Value, eps: float) -> tuple[Value, Value]:
+    """Mean and inverse standard deviation (C) of the batch; removed from the model where nobody reads them."""
+    axes = _constant(np.array([a for a in range(len(x.shape)) if a != 1], np.int64))
+    mean = op.ReduceMean(x, axes, keepdims=1)
+    centred = op.Sub(x, mean)
+    variance = op.ReduceMean(op.Mul(centred, centred), axes, keepdims=0)
+    deviation = op.Sqrt(op.Add(variance, _scalar(eps, x)))
+    return op.Squeeze(mean, axes), op.Reciprocal(deviation)
+
+
+def _saved_empty(x: Value) -> tuple[Value, Value]:
+    """Without batch statistics PyTorch returns empty tensors in their place."""
+    return _filled(0, 0, x.dtype), _filled(0, 0, x.dtype)
+
+
+def attention(
+    query: Value,
+    key: Value,
+    value: Value,
+    attn_mask: Value | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """softmax(scale query @ key^T + mask) @ value, with query (..., L, E), key (..., S, E), value (..., S, V).
+
+    A row whose mask admits nothing gives zero (and a zero gradient), as in PyTorch.
+    """
+    if enable_gqa:
+        key, value = (_repeat_heads(t, int(query.shape[-3])) for t in (key, value))
+    scale = 1.0 / math.sqrt(int(query.shape[-1])) if scale is None else scale
+    scores = op.Mul(op.MatMul(query, _swap_last(key)), _scalar(scale, query))
+    if is_causal:
+        scores = op.Where(_causal(query, key), scores, _scalar(-math.inf, query))
+    weights = op.Softmax(scores, axis=-1) if attn_mask is None else _masked_softmax(scores, attn_mask, query)
+    if dropout_p > 0.0:
+        weights, _ = native_dropout(weights, dropout_p, True)
+    return op.MatMul(weights, value)
+
+
+def _masked_softmax(scores: Value, mask: Value, like: Value) -> Value:
+    last = _constant(np.array([-1], np.int64))
+    zero, minus_infinity = _scalar(0, like), _scalar(-math.inf, like)
+    if mask.dtype == ir.DataType.BOOL:
+        alive = op.Cast(op.ReduceMax(op.Cast(mask, to=ir.DataType.INT32), last, keepdims=1), to=ir.DataType.BOOL)
+        scores = op.Where(mask, scores, op.Where(alive, minus_infinity, zero))
+    else:
+        alive = op.Greater(op.ReduceMax(mask, last, keepdims=1), minus_infinity)
+        scores = op.Add(scores, op.Where(alive, mask, zero))
+    return op.Where(alive, op.Softmax(scores, axis=-1), zero)
+
+
+def _causal(query: Value, key: Value) -> Value:
+    rows, columns = query.shape[-2], key.shape[-2]
+    if isinstance(rows, int) and isinstance(columns, int):
+        return _constant(np.tril(np.ones((rows, columns), np.bool_)))
+    index = [op.Range(_int(0), op.Squeeze(op.Shape(t, start=-2, end=-1)), _int(1)) for t in (query, key)]
+    return op.GreaterOrEqual(op.Unsqueeze(index[0], _constant(np.array([1], np.int64))), index[1])
+
+
+def _repeat_heads(x: Value, heads: int) -> Value:
+    """(..., H, S, E) -> (..., heads, S, E), each head repeated in place."""
+    rank, own = len(x.shape), int(x.shape[-3])
+    if own == heads:
+        return x
+    repeat = _constant(np.array([1] * (rank - 2) + [heads // own, 1, 1], np.int64))
+    wide = op.Expand(op.Unsqueeze(x, _constant(np.array([rank - 2], np.int64))), repeat)
+    target = [0] * (rank - 3) + [heads, -1, int(x.shape[-1])]
+    return op.Reshape(wide, _constant(np.array(target, np.int64)))
+
+
+def _swap_last(x: Value) -> Value:
+    rank = len(x.shape)
+    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def view(x: Value, sizes: list[Any]) -> Value:
+    """``sizes`` are ints (one may be -1) and, for dynamic dimensions, scalar values."""
+    if all(isinstance(size, int) for size in sizes):
+        return op.Reshape(x, _constant(np.array(sizes, np.int64)), allowzero=int(0 in sizes))
+    return op.Reshape(x, _vector(sizes), allowzero=1)
+
+
+def expand(x: Value, sizes: list[Any], implicit: bool = False) -> Value:
+    """Broadcast to ``sizes``; -1 keeps the extent, which ONNX writes as 1."""
+    kept = [1 if isinstance(size, int) and size == -1 else size for size in sizes]
+    if all(isinstance(size, int) for size in kept):
+        return op.Expand(x, _constant(np.array(kept, np.int64)))
+    return op.Expand(x, _vector(kept))
+
+
+def _vector(sizes: list[Any]) -> Value:
+    first = _constant(np.array([0], np.int64))
+    parts = [_constant(np.array([s], np.int64)) if isinstance(s, int) else op.Unsqueeze(s, first) for s in sizes]
+    return op.Concat(*parts, axis=0)
+
+
+def arange(end: Any, **options: Any) -> Value:
+    """``torch.arange(end)``."""
+    return arange_start_step(0, end, 1, **options)
+
+
+def arange_start(start: Any, end: Any, **options: Any) -> Value:
+    """``torch.arange(start, end)``."""
+    return arange_start_step(start, end, 1, **options)
+
+
+def arange_start_step(start: Any, end: Any, step: Any = 1, *, dtype: Any = None, **_: Any) -> Value:
+    """``torch.arange(start, end, step)``: a constant when the bounds are numbers, else a Range."""
+    bounds = (start, end, step)
+    numbers = [b for b in bounds if isinstance(b, int | float)]
+    if dtype is None or dtype == -1:
+        floating = any(isinstance(b, float) for b in numbers)
+        dtype = _onnx_dtype(torch.get_default_dtype()) if floating else ir.DataType.INT64
+    dtype = ir.DataType(dtype)
+    if len(numbers) == len(bounds) and (end - start) / step <= _SMALL:
+        return _constant(torch.arange(start, end, step, dtype=_torch_dtype(dtype)))
+    parts = [_constant(np.array(b, dtype.numpy())) if b in numbers else op.Cast(b, to=dtype) for b in bounds]
+    return op.Range(*parts)
+
+
+def _onnx_dtype(dtype: torch.dtype) -> ir.DataType:
+    return ir.tensor(torch.empty(0, dtype=dtype)).dtype
+
+
+def _torch_dtype(dtype: ir.DataType) -> torch.dtype:
+    return next(d for d in _REAL_DTYPES if _onnx_dtype(d) == dtype)
+
+
+_REAL_DTYPES = (torch.int64, torch.float32, torch.float64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_REAL_DTYPES += (torch.float16, torch.bfloat16)
+
+
+def _scalar(value: float, like: Value) -> Value:
+    return _constant(np.array(value, like.dtype.numpy()))
+
+
+def _int(value: int) -> Value:
+    return _constant(np.array(value, np.int64))
+
+
+def _filled(value: float, count: int, dtype: ir.DataType) -> Value:
+    return _constant(np.full(count, value, dtype.numpy()))
+
+
+def _constant(value: np.ndarray | torch.Tensor) -> Value:
+    constant = op.Constant(value=ir.tensor(value))
+    constant.dtype = constant.producer().attributes["value"].value.dtype  # the recorder does not infer it
+    constant.shape = ir.Shape(list(value.shape))
+    return constant
+
+
+def table() -> dict[Callable[..., Any], Callable[..., Any]]:
+    """PyTorch operator -> translation, for ``torch.onnx.export(custom_translation_table=...)``."""
+    aten = torch.ops.aten
+    return {
+        aten.detach.default: detach,
+        aten.linear.default: linear,
+        aten.native_dropout.default: native_dropout,
+        aten._native_batch_norm_legit_functional.default: batch_norm_functional,
+        aten._native_batch_norm_legit.no_stats: batch_norm_no_stats,
+        aten._native_batch_norm_legit_no_training.default: batch_norm_no_training,
+        aten.batch_norm.default: batch_norm,
+        aten.scaled_dot_product_attention.default: attention,
+        aten.view.default: view,
+        aten.reshape.default: view,
+        aten._unsafe_view.default: view,
+        aten.expand.default: expand,
+        aten.arange.default: arange,
+        aten.arange.start: arange_start,
+        aten.arange.start_step: arange_start_step,
+    }

@@ -144,9 +144,11 @@ class Cache:
 
     def clear(self) -> int:
         """Remove every entry and kept failure; return the number of entries removed."""
-        removed = [self._remove(entry) for entry in self._entries()]
+        entries = list(self._entries())
+        for entry in entries:
+            self._remove(entry)
         shutil.rmtree(self.folder / LAYOUT / "failed", ignore_errors=True)
-        return len(removed)
+        return len(entries)
 
     def _find(self, kind: str, key: str) -> Path | None:
         path = self._path(kind, key)

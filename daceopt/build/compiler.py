@@ -95,12 +95,7 @@ def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
 
 def object_key(job: CompileJob) -> str:
     """Return the cache key of a job's object: source, flags, versions, compiler and CPU."""
-    headers = (
-        job.flags.includes,
-        job.flags.headers,
-        job.flags.version,
-        _package_headers() if job.flags.includes else "",
-    )
+    headers = (job.flags.includes, job.flags.headers, job.flags.version)
     dace = _dace_version() if job.kind == "frame" else ""
     return key("object", _source(job), _arguments(job), headers, dace, machine.fingerprint())
 
@@ -171,13 +166,6 @@ def _source(job: CompileJob) -> str:
     # DaCe's frame includes a file that its own build writes and that holds nothing but a number.
     text = "".join(line for line in job.source.splitlines(keepends=True) if '"../../include/hash.h"' not in line)
     return "".join(f"#include <{header}>\n" for header in job.flags.headers) + text
-
-
-@cache
-def _package_headers() -> str:
-    """Return a digest of daceopt's own headers, so that an edited one is compiled again."""
-    package = Path(__file__).parent.parent
-    return key(*(path.read_bytes() for path in sorted(package.rglob("include/**/*.h"))))
 
 
 @cache

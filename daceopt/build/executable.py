@@ -27,8 +27,8 @@ CONSTANTS = "constants.npz"
 # What `daceopt_run` returns; entry.py writes the other side.
 OK, FAILED, BAD_INDEX, HOST_FAILED = 0, 1, 2, 3
 
-HostCall = Callable[[Sequence[int]], None]
-_HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
+HostCall = Callable[["ctypes._Pointer[ctypes.c_int64]"], None]
+_HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
 _LOADED: dict[Path, Executable] = {}
 _LOADING = threading.Lock()
 
@@ -57,8 +57,8 @@ def load(entry: Path) -> Executable:
 class Executable:
     """A loaded program; holds no state between calls, so any number of threads may run it, each with its own arena.
 
-    ``host_calls`` maps the position of a name in ``manifest.host_calls`` to the function that serves it, which gets the
-    addresses that the program passes; its exceptions come out of ``run``.
+    ``host_calls`` maps the position of a name in ``manifest.host_calls`` to the function that serves it, which gets a
+    pointer to the addresses that the program passes; its exceptions come out of ``run``.
     """
 
     def __init__(self, entry: Path) -> None:
@@ -85,8 +85,9 @@ class Executable:
         packed = self._symbols.get(symbols)
         if packed is None:
             packed = self._pack_symbols(symbols)
-        if self._run(self._pack(*pointers), packed):
-            self._fail()
+        status = self._run(self._pack(*pointers), packed)
+        if status:
+            self._fail(status)
 
     def sizes(self, symbols: tuple[int, ...] = ()) -> Sizes:
         """Return what a call with these symbol values needs; computed once for each of them."""
@@ -120,25 +121,21 @@ class Executable:
         packed = self._symbols[symbols] = struct.pack(f"{len(symbols)}q", *symbols)
         return packed
 
-    def _serve(self, number: int, count: int, addresses: ctypes._Pointer[ctypes.c_int64]) -> int:
+    def _serve(self, number: int, addresses: ctypes._Pointer[ctypes.c_int64]) -> int:
         """Do host call ``number`` in the calling thread; an exception waits for ``run`` to raise it."""
         try:
-            self.host_calls[number](addresses[:count])
+            self.host_calls[number](addresses)
             return 0
         except BaseException as error:
             self._raised.error = error
             return 1
 
-    def _fail(self) -> None:
-        status, message = self._last_error()
+    def _fail(self, status: int) -> None:
+        message = (self._library.daceopt_error() or b"unknown error").decode("utf-8", "replace")
         error, self._raised.error = getattr(self._raised, "error", None), None
         if status == HOST_FAILED and error is not None:
             raise error
         raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
-
-    def _last_error(self) -> tuple[int, str]:
-        text = self._library.daceopt_error()
-        return self._library.daceopt_status(), text.decode("utf-8", "replace") if text else "unknown error"
 
 
 def _open(path: Path, libraries: Sequence[str]) -> ctypes.CDLL:

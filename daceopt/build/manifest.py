@@ -13,7 +13,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array that crosses the boundary: its name, numpy dtype name (``float32``, ``bool``) and number of dimensions."""
+    """An array that crosses the boundary: name, numpy dtype name (``float32``, ``bool``) and number of dimensions."""
 
     name: str
     dtype: str
@@ -42,9 +42,9 @@ class KernelInfo:
 class Manifest:
     """Interface of a built program.
 
-    A call passes one address per input, constant and output, in this order, then the saved block, the arena and the seed
-    (null where unused). ``host_calls`` names the Python callbacks by position; ``libraries`` are absolute paths of shared
-    libraries to load first.
+    A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
+    seed (null where unused). ``host_calls`` names the Python callbacks by position; ``libraries`` are absolute paths of
+    shared libraries to load first.
     """
 
     name: str

@@ -94,7 +94,7 @@ def private_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="daceopt-"))
     owner = os.getpid()
     # A forked child that exits must not take its parent's folder along.
-    atexit.register(lambda: os.getpid() == owner and shutil.rmtree(folder, ignore_errors=True))
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == owner else None)
     return folder
 
 

@@ -1,0 +1,71 @@
+"""From sources to a loaded program: compile in parallel, link, store with its manifest and constants, load."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+
+import numpy as np
+
+from daceopt.build import machine
+from daceopt.build.cache import Cache, default_cache, key
+from daceopt.build.compiler import CompileJob, Flags, compile_objects, link
+from daceopt.build.executable import ABI_VERSION, CONSTANTS, LIBRARY, MANIFEST, Executable, load
+from daceopt.build.manifest import Manifest
+from daceopt.errors import BuildError
+
+logger = logging.getLogger("daceopt.build")
+KIND = "program"
+
+
+def program_key(*parts: object) -> str:
+    """Return the cache key of a program described by plain ``parts``, on this machine and with this ABI."""
+    return key(KIND, ABI_VERSION, machine.fingerprint(), *parts)
+
+
+def load_program(name: str, store: Cache | None = None) -> Executable | None:
+    """Return the cached program of that key, loaded; None if there is none. One that does not load is removed."""
+    store = store or default_cache()
+    entry = store.get(KIND, name)
+    if entry is None:
+        return None
+    try:
+        return load(entry)
+    except BuildError as error:
+        logger.warning("%s", error)
+        store.discard(KIND, name)
+        return None
+
+
+def build_program(
+    name: str,
+    manifest: Manifest,
+    jobs: Sequence[CompileJob],
+    constants: Mapping[str, np.ndarray] | None = None,
+    store: Cache | None = None,
+) -> Executable:
+    """Compile and link ``jobs``, store the result under the key ``name`` and load it; what is cached is not redone.
+
+    Raises BuildError when a source does not compile, the objects do not link or the result does not load.
+    """
+    store = store or default_cache()
+    found = load_program(name, store)
+    if found is not None:
+        return found
+    objects = compile_objects(jobs, store)  # outside the program's lock, so that equal kernels of others do not wait
+    flags = reduce(Flags.__add__, (job.flags for job in jobs), Flags())
+    return load(store.build(KIND, name, lambda folder: _write(folder, manifest, objects, flags, constants or {})))
+
+
+def _write(
+    folder: Path, manifest: Manifest, objects: Sequence[Path], flags: Flags, constants: Mapping[str, np.ndarray]
+) -> None:
+    link(list(dict.fromkeys(objects)), folder / LIBRARY, flags)
+    (folder / MANIFEST).write_text(manifest.to_json())
+    missing = [tensor.name for tensor in manifest.constants if tensor.name not in constants]
+    if missing:
+        raise BuildError(f"{manifest.name}: no values were given for the constants {missing}")
+    if manifest.constants:
+        np.savez(folder / CONSTANTS, **{tensor.name: constants[tensor.name] for tensor in manifest.constants})

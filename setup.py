@@ -8,7 +8,9 @@ from setuptools import find_packages, setup
 FOLDERS = {"daceopt": "daceopt", "daceopt.transformations": "transformations", "daceopt.recipes": "recipes"}
 
 setup(
-    packages=[name for top, folder in FOLDERS.items() for name in [top, *(f"{top}.{p}" for p in find_packages(folder))]],
+    packages=[
+        name for top, folder in FOLDERS.items() for name in [top, *(f"{top}.{p}" for p in find_packages(folder))]
+    ],
     package_dir=FOLDERS,
     package_data={"": ["py.typed", "**/include/*", "**/include/**/*", "**/*.css", "**/*.html", "**/*.svg"]},
 )

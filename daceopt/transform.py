@@ -156,8 +156,10 @@ class _Edits:
             raise DaceoptError(f"{self._transformation} does not end: {self._bound} applications, the last at {site}")
         self.sites.append(str(site))
         graph, boundary = self._graph, _boundary(self._graph, site.nodes)
+        nearby = _around(graph, boundary)
         self._transformation.apply(site)
-        return _around(graph, [name for name in boundary if name in graph.sdfg.arrays])
+        after = _around(graph, [name for name in boundary if name in graph.sdfg.arrays])
+        return [n for n in dict.fromkeys([*after, *nearby]) if n in graph]
 
 
 def _boundary(graph: Graph, nodes: Iterable[Any]) -> list[str]:

@@ -35,7 +35,9 @@ class Structure:
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float | None:
         """Raise VerificationError when ``transformation`` broke the graph."""
         if outcome.sites:
-            self._check(graph, f"after step {transformation}, {len(outcome.sites)} sites, the last at {outcome.sites[-1]}")
+            self._check(
+                graph, f"after step {transformation}, {len(outcome.sites)} sites, the last at {outcome.sites[-1]}"
+            )
         return None
 
     def _check(self, graph: Graph, where: str) -> None:
@@ -172,6 +174,8 @@ def save_reproducer(transformation: Any, before: Graph, after: Graph, inputs: di
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "step.txt").write_text(text, encoding="utf-8")
     np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
-    with suppress(TypeError, ValueError, AttributeError):  # a node of the user's own may not serialise: the text is there
+    with suppress(
+        TypeError, ValueError, AttributeError
+    ):  # a node of the user's own may not serialise: the text is there
         (folder / "before.sdfg").write_text(json.dumps(before.sdfg.to_json(), default=str), encoding="utf-8")
     return folder

@@ -1,0 +1,126 @@
+"""Constant folding, with sizes that are symbolic kept in the graph's table of shape values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from daceopt.errors import DaceoptError
+from daceopt.ir import types
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ops import values
+from daceopt.transform import NearMiss, Site, Transformation, sweep
+from daceopt.transformations.coarse._evaluate import evaluate
+from daceopt.transformations.coarse._patterns import RANDOM
+
+_LIST = 64  # a list of sizes is short; anything longer is data
+_LOOKS_AT_SHAPE = {"Reshape": 1, "Expand": 1}  # operator -> position of the operand that only states the output's shape
+
+
+@dataclass(frozen=True)
+class ConstantFolding(Transformation):
+    """Compute at compile time what depends on constants and shapes only, unless the result is larger than ``limit`` and its inputs.
+
+    before:  s = Shape(x: [2, 3, 4]); t = Gather(s, [2]); y = Reshape(x, Concat([-1], t))
+    after:   y = Reshape(x, [-1, 4])
+    """
+
+    level: ClassVar[str] = "coarse"
+    limit: int = 1 << 16
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if getattr(node, "domain", None) != "" or node.op_type in RANDOM:
+            return
+        outputs = graph.outputs_of(node)
+        if node.op_type in _LOOKS_AT_SHAPE:
+            yield from self._stated_shape(graph, node)
+        value = self._value(graph, node)
+        if isinstance(value, str):
+            yield NearMiss(node, value)
+        elif value is not None and any(n in graph.outputs for n in outputs):
+            yield NearMiss(node, f"{node.op_type} of constants is a graph output, which must be computed")
+        elif value is not None:
+            yield Site(graph, (node,), {"values": value})
+
+    def apply(self, site: Site) -> None:
+        graph, node = site.graph, site.nodes[0]
+        if "shape" in site.found:
+            return self._state_shape(site)
+        for name, value in zip(graph.outputs_of(node), site["values"], strict=True):
+            if name is not None:
+                graph.replace_uses(name, graph.add_constant(graph.source_names.get(name, name), value))
+        return sweep(graph, [node])
+
+    def _value(self, graph: Graph, node: Any) -> list[np.ndarray] | str | None:
+        """Values of all outputs; None when they are not known, a text when they are but must stay."""
+        known = _sizes(graph, node)
+        output = graph.outputs_of(node)[0]
+        if known is not None and output is not None:
+            if not all(isinstance(v, int) for v in known):
+                graph.shape_values[output] = known
+                return None
+            return [np.asarray(known, types.to_numpy(graph.dtype(output))).reshape(_ints(graph, output))]
+        inputs = [n for n in graph.inputs_of(node) if n is not None]
+        if not inputs or not all(n in graph.constants for n in inputs):
+            return self._cast_like(graph, node)
+        return self._evaluated(graph, node, inputs)
+
+    def _evaluated(self, graph: Graph, node: Any, inputs: list[str]) -> list[np.ndarray] | str | None:
+        outputs = [n for n in graph.outputs_of(node) if n is not None]
+        sizes = [graph.size(n) for n in outputs]
+        if not all(isinstance(s, int) for s in sizes):
+            return None
+        bound = max(self.limit, sum(graph.constants[n].size for n in inputs))
+        if sum(sizes) > bound:
+            return f"{node.op_type} of constants has {sum(sizes)} elements, more than {bound}: computed at run time"
+        try:
+            found = evaluate(graph, node)
+        except DaceoptError as error:
+            return str(error)
+        wrong = [n for n, v in zip(outputs, found, strict=False) if tuple(v.shape) != graph.shape(n)]
+        return f"{node.op_type} of constants has another shape than {wrong[0]} declares" if wrong else found
+
+    def _cast_like(self, graph: Graph, node: Any) -> list[np.ndarray] | None:
+        """CastLike needs only the type of its second operand."""
+        value = graph.constants.get(graph.inputs_of(node)[0] or "") if node.op_type == "CastLike" else None
+        return None if value is None else [value.astype(types.to_numpy(graph.dtype(str(graph.outputs_of(node)[0]))))]
+
+    def _stated_shape(self, graph: Graph, node: Any) -> Iterable[Site]:
+        """The output's shape is known: the operand that computes it at run time can go."""
+        operand, output = graph.inputs_of(node)[_LOOKS_AT_SHAPE[node.op_type]], str(graph.outputs_of(node)[0])
+        if operand not in graph.constants and all(isinstance(d, int) and d > 0 for d in graph.shape(output)):
+            yield Site(graph, (node,), {"shape": graph.shape(output)})
+
+    def _state_shape(self, site: Site) -> None:
+        graph, node = site.graph, site.nodes[0]
+        inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
+        operand = inputs[_LOOKS_AT_SHAPE[node.op_type]]
+        graph.remove(node)
+        stated = graph.add_constant("shape", np.asarray(site["shape"], np.int64))
+        graph.add_operator(node.op_type, [inputs[0], stated], outputs, node.attributes)
+        sweep(graph, [graph.producer(operand)] if operand else [])
+
+
+def _sizes(graph: Graph, node: Any) -> tuple[Dim, ...] | None:
+    """What ``node`` computes, if that is a short list of integers made from constants and the sizes of arrays."""
+    operands = [] if node.op_type in ("Shape", "Size") else graph.inputs_of(node)
+    if not all(n is None or _is_list(graph, n) for n in (*operands, *graph.outputs_of(node))):
+        return None
+    try:
+        return values.known(graph, graph.outputs_of(node)[0])
+    except IndexError:
+        return None  # out of range: evaluation says so
+
+
+def _is_list(graph: Graph, name: str) -> bool:
+    size = graph.size(name)
+    return (
+        types.is_integer(graph.dtype(name)) and len(graph.shape(name)) <= 1 and isinstance(size, int) and size <= _LIST
+    )
+
+
+def _ints(graph: Graph, name: str) -> tuple[int, ...]:
+    return tuple(int(d) for d in graph.shape(name))

@@ -1,0 +1,38 @@
+"""Removal of nodes and arrays whose values nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from daceopt.ir.graph import Graph
+from daceopt.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class DeadCodeElimination(Transformation):
+    """Remove every node from which no output can be reached.
+
+    before:  a = Exp(x); b = Neg(a); y = Relu(x)     (y is the output)
+    after:   y = Relu(x)
+    """
+
+    level: ClassVar[str] = "coarse"
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        """One site that holds all dead nodes."""
+        needed = {graph.root(n)[0] for n in graph.outputs}
+        dead: list[Any] = []
+        for node in reversed(graph.nodes()):
+            if needed.isdisjoint(n for n in graph.outputs_of(node) if n is not None):
+                dead.append(node)
+            else:
+                needed.update(graph.root(n)[0] for n in graph.inputs_of(node) if n is not None)
+        if dead:
+            yield Site(graph, tuple(dead))
+
+    def apply(self, site: Site) -> None:
+        for node in site.nodes:
+            site.graph.remove(node)
+        site.graph.prune()

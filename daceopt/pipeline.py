@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from daceopt._version import __version__
 from daceopt.build import machine
 from daceopt.build.cache import default_cache, key
-from daceopt.build.executable import Executable, load
+from daceopt.build.assemble import load_program
+from daceopt.build.executable import Executable
 from daceopt.errors import BuildError, Unsupported
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("daceopt.pipeline")
 
-FORWARD, BACKWARD, REPORT = "forward", "backward", "report.json"
+REPORT = "report.json"
 
 
 @dataclass
@@ -61,16 +62,14 @@ class Graphs:
 class CompiledPair:
     """A forward program, its backward program if one was asked for, and how they came about.
 
-    ``report`` is plain JSON: ``history`` (one record per recipe step), ``seconds`` per phase. ``graphs`` derives the graphs again when they are
-    asked for after a warm start.
+    ``report`` is plain JSON: ``history`` (one record per recipe step) and ``seconds`` per phase. ``graphs`` derives the graphs again when they
+    are asked for after a warm start.
     """
 
-    def __init__(self, folder: Path, source: _Source):
-        self._source = source
+    def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: _Source):
+        self.report, self.forward, self.backward = report, forward, backward
         self.cached = source.graphs is None
-        self.report: dict[str, Any] = json.loads((folder / REPORT).read_text())
-        self.forward: Executable = load(folder / FORWARD)
-        self.backward: Executable | None = load(folder / BACKWARD) if (folder / BACKWARD).exists() else None
+        self._source = source
 
     @cached_property
     def graphs(self) -> Graphs:
@@ -146,27 +145,27 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
         _own_source(),
     )
     store = default_cache()
-    for attempt in range(2):
-        folder = store.build("program", identity, lambda entry: _write(entry, source))
-        try:
-            return CompiledPair(folder, source)
-        except BuildError:
-            if attempt:
-                raise
-            store.discard("program", identity)
-    raise AssertionError("unreachable")
+    for _ in range(2):
+        folder = store.build("pair", identity, lambda entry: _write(entry, identity, source))
+        report = json.loads((folder / REPORT).read_text())
+        programs = [load_program(name, store) for name in report["programs"]]
+        if None not in programs:
+            forward, backward = (*programs, None)[:2]
+            return CompiledPair(report, forward, backward, source)  # type: ignore[arg-type]
+        store.discard("pair", identity)
+    raise BuildError(f"the cache in {store.folder} loses programs as soon as they are written; see `python -m daceopt doctor`")
 
 
-def _write(folder: Path, source: _Source) -> None:
+def _write(folder: Path, identity: str, source: _Source) -> None:
     from daceopt.build import program
 
     graphs = source.graphs = source.derive()
     with graphs.timed("build"):
-        parts = [(FORWARD, graphs.forward, graphs.forward_roles)]
+        parts = [(graphs.forward, graphs.forward_roles)]
         if graphs.backward is not None:
-            parts.append((BACKWARD, graphs.backward, graphs.backward_roles))
-        program.write(folder, parts, _implement)
-    report = {"seconds": graphs.seconds, "history": [vars(s) for s in graphs.history]}
+            parts.append((graphs.backward, graphs.backward_roles))
+        names = program.build(identity, parts, _implement)
+    report = {"programs": names, "seconds": graphs.seconds, "history": [vars(s) for s in graphs.history]}
     (folder / REPORT).write_text(json.dumps(report, default=str))
 
 

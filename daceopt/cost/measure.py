@@ -1,0 +1,29 @@
+"""Interleaved timing: on a shared machine only ratios of runs that alternate mean anything."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+
+def interleave(
+    functions: Mapping[str, Callable[[], object]], *, seconds: float = 2.0, warmup: int = 2, at_least: int = 5
+) -> dict[str, float]:
+    """Median seconds of one call of each function; the functions take turns until ``seconds`` per function are spent.
+
+    Each runs ``warmup`` times first and at least ``at_least`` times under the clock.
+    """
+    samples: dict[str, list[float]] = {name: [] for name in functions}
+    for function in functions.values():
+        for _ in range(warmup):
+            function()
+    deadline = time.perf_counter() + seconds * max(1, len(functions))
+    rounds = 0
+    while rounds < at_least or time.perf_counter() < deadline:
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            samples[name].append(time.perf_counter() - start)
+        rounds += 1
+    return {name: statistics.median(values) for name, values in samples.items()}

@@ -1,0 +1,61 @@
+"""The gradient of batched matrix products: two products with transposed operands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from daceopt.autodiff.activation import before_activation
+from daceopt.autodiff.affine import same
+from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.autodiff.sums import sum_to
+from daceopt.ir.builder import Builder, reshaped_strides
+from daceopt.ir.graph import dim, row_major
+from daceopt.ops.library import Contraction
+
+
+@adjoint(Contraction)
+def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Collection[str]) -> Contributions:
+    """dA = alpha dY B^T, dB = alpha A^T dY, dBias = dY summed to its shape, dC = dY."""
+    names = node.operands(b.graph)
+    g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
+    left, right = names["A"], names["B"]
+    found: Contributions = []
+    if left in wanted:
+        found.append((left, sum_to(b, b.matmul(g, _transposed(b, right), alpha=node.alpha), b.graph.shape(left))))
+    if right in wanted:
+        found.append((right, _right_gradient(b, left, g, right, node.alpha)))
+    if names.get("Bias") in wanted:
+        found.append((names["Bias"], sum_to(b, g, b.graph.shape(names["Bias"]))))
+    if names.get("C") in wanted:
+        found.append((names["C"], g))
+    return found
+
+
+def _transposed(b: Builder, x: str) -> str:
+    rank = len(b.graph.shape(x))
+    return b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
+
+
+def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> str:
+    """A^T dY; where all batches share B, the batch joins the contracted dimension: one large product instead of many and a sum."""
+    shape = b.graph.shape(right)
+    if all(same(n, 1) for n in shape[:-2]):
+        rows_left, rows_g = _as_rows(b, left), _as_rows(b, g)
+        if rows_left is not None and rows_g is not None and same(b.graph.shape(rows_left)[0], b.graph.shape(rows_g)[0]):
+            product = b.matmul(b.transpose(rows_left, [1, 0]), rows_g, alpha=alpha)
+            return product if len(shape) == 2 else b.reshape(product, shape)
+    return sum_to(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
+
+
+def _as_rows(b: Builder, x: str) -> str | None:
+    """``x`` with all dimensions but the last folded, if that is a view."""
+    shape, strides = b.graph.shape(x), b.graph.strides(x)
+    if len(shape) == 2:
+        return x
+    rows = 1
+    for n in shape[:-1]:
+        rows = rows * n
+    new = (dim(rows), shape[-1])
+    if strides != row_major(shape) and reshaped_strides(shape, strides, new) is None:
+        return None
+    return b.reshape(x, new)

@@ -1,0 +1,49 @@
+"""The gradient of convolutions: one library node for the data, one for the weights and the bias."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from daceopt.autodiff.activation import before_activation
+from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.ir.builder import Builder
+from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+
+
+@adjoint(Convolution)
+def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Collection[str]) -> Contributions:
+    """dX, dW and dB by their own passes; the residual Z receives dY."""
+    names = node.operands(b.graph)
+    g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
+    window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
+    found: Contributions = []
+    if names["X"] in wanted:
+        dx = like(b, names["X"], "d_data")
+        b.library(ConvolutionBackwardData, {"dY": g, "W": names["W"]}, {"dX": dx}, **window)
+        found.append((names["X"], dx))
+    found += _parameters(b, names, g, wanted, window)
+    if names.get("Z") in wanted:
+        found.append((names["Z"], g))
+    return found
+
+
+def _parameters(b: Builder, names: dict[str, str], g: str, wanted: Collection[str], window: dict[str, Any]) -> Contributions:
+    """Weights and bias in one pass; a bias alone is a sum."""
+    bias = names.get("B") if names.get("B") in wanted else None
+    if names["W"] not in wanted:
+        axes = [k for k in range(len(b.graph.shape(g))) if k != 1]
+        return [] if bias is None else [(bias, b.reduce("sum", None, g, axes=axes, label="d_bias"))]
+    dw = like(b, names["W"], "d_weights")
+    results, outputs = [(names["W"], dw)], {"dW": dw}
+    if bias is not None:
+        outputs["dB"] = like(b, bias, "d_bias")
+        results.append((bias, outputs["dB"]))
+    b.library(ConvolutionBackwardWeights, {"X": names["X"], "dY": g}, outputs, **window)
+    return results
+
+
+def like(b: Builder, x: str, hint: str) -> str:
+    """A new array with the shape, dtype and (unless ``x`` is a view) the physical layout of ``x``."""
+    strides = None if b.graph.is_view(x) else b.graph.strides(x)
+    return b.graph.add_array(hint, b.graph.shape(x), b.graph.dtype(x), strides or None)

@@ -1,0 +1,143 @@
+"""Reverse-mode differentiation: the forward graph is walked backward, one rule per node, then cut into forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dace import nodes
+
+from daceopt.autodiff import forwarding, rules, splitting
+from daceopt.autodiff.path import Path
+from daceopt.autodiff.sums import total
+from daceopt.autodiff.views import view_adjoint
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import SEED, Graph
+
+
+@dataclass
+class Derivative:
+    """A forward graph and the graph of its vector-Jacobian product.
+
+    ``saved``: arrays that the forward leaves in memory and the backward reads, under the same name in both graphs. ``grad_outputs``: forward
+    output -> the backward input that takes its gradient (same shape and dtype; outputs that depend on no wanted input have none).
+    ``grad_inputs``: wanted input -> the backward output with its gradient, None when no path leads there. ``forward_inputs_needed``: forward
+    inputs that the backward reads again, under the same name. The inputs of ``backward`` are the gradients, then ``saved``, then those.
+    Size symbols keep the forward's definition; the backward is called with the values of its forward.
+    """
+
+    forward: Graph
+    backward: Graph
+    saved: list[str]
+    grad_outputs: dict[str, str]
+    grad_inputs: dict[str, str | None]
+    forward_inputs_needed: list[str]
+
+
+def differentiate(graph: Graph, outputs: Sequence[str], wanted: Sequence[str], *, policy: str = "recompute") -> Derivative:
+    """Derive the backward graph of ``graph`` (left as it is) from gradients of ``outputs`` to gradients of the inputs ``wanted``.
+
+    ``policy`` is ``"recompute"`` (see :mod:`daceopt.autodiff.forwarding`) or ``"store"``. An output listed twice has one gradient: the
+    caller adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated; ValueError for a name that is no
+    output or input.
+    """
+    _check_names(graph, outputs, wanted)
+    forward = graph.copy()
+    builder = Builder(forward, "forward")
+    for node in Path(forward, outputs, wanted).nodes:
+        rules.prepare(builder, node)
+    joint = forward.copy()
+    local = _split_fused(joint, Path(joint, outputs, wanted))
+    path = Path(joint, outputs, wanted)
+    boundary = forwarding.Boundary(set(joint.nodes()), {*joint.arrays(), SEED}, local)
+    reverse = _Reverse(Builder(joint, "grad"), path)
+    grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
+    reverse.run()
+    grad_inputs = _declare_outputs(joint, reverse, wanted)
+    saved, needed = _cut(joint, graph, boundary, list(grad_outputs.values()), policy)
+    return Derivative(forward, joint, saved, grad_outputs, grad_inputs, needed)
+
+
+def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
+    for kind, names, known in (("output", outputs, graph.outputs), ("input", wanted, graph.inputs)):
+        for name in names:
+            if name not in known:
+                raise ValueError(f"{name!r} is no {kind} of the graph; expected one of {known}")
+
+
+def _split_fused(graph: Graph, path: Path) -> set[str]:
+    local: set[str] = set()
+    for node in path.nodes:
+        if isinstance(node, nodes.MapEntry):
+            local |= splitting.split(graph, node)[1]
+    return local
+
+
+class _Reverse:
+    """Walks the path backward and keeps, per array, the contributions to its gradient."""
+
+    def __init__(self, builder: Builder, path: Path):
+        self._b, self._path = builder, path
+        self._parts: dict[str, list[str]] = {}
+
+    def seed(self, output: str) -> str:
+        """A backward input for the gradient of ``output``."""
+        graph = self._b.graph
+        name = graph.add_input(f"d_{output}", graph.shape(output), graph.dtype(output))
+        self._parts.setdefault(output, []).append(name)
+        return name
+
+    def run(self) -> None:
+        for node in reversed(self._path.nodes):
+            self._reverse(node)
+
+    def _reverse(self, node: Any) -> None:
+        graph = self._b.graph
+        found = {name: self.gradient(name) for name in graph.outputs_of(node) if name in self._path}
+        grads = {str(name): g for name, g in found.items() if g is not None}
+        if not grads:
+            return
+        wanted = {str(n) for n in graph.inputs_of(node) if n in self._path}
+        for array, part in rules.rule_of(node)(self._b, node, grads, wanted):
+            self._parts.setdefault(array, []).append(part)
+
+    def gradient(self, array: str) -> str | None:
+        """The gradient of ``array``, complete once all its readers were reversed; None when nothing contributes."""
+        parts = self._parts.pop(array, [])
+        for view in self._b.graph.views_of(array):
+            g = self.gradient(view)
+            if g is not None:
+                parts.append(view_adjoint(self._b, view, g))
+        return total(self._b, parts) if parts else None
+
+
+def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> dict[str, str | None]:
+    """Make the gradients of ``wanted`` the only outputs of ``graph``."""
+    for name in graph.outputs:
+        graph.desc(name).transient = name not in graph.inputs and name not in graph.constants
+    graph.outputs = []
+    builder = Builder(graph, "grad")
+    result: dict[str, str | None] = {}
+    for name in dict.fromkeys(wanted):
+        g = reverse.gradient(name)
+        if g is not None and (graph.is_view(g) or g in graph.constants):
+            g = builder.copy(g)
+        if g is not None and g not in graph.outputs:
+            graph.add_output(g)
+        result[name] = g
+    return result
+
+
+def _cut(
+    joint: Graph, graph: Graph, boundary: forwarding.Boundary, incoming: list[str], policy: str
+) -> tuple[list[str], list[str]]:
+    """Reduce the joint graph to the backward; names of the stored arrays and of the forward inputs that it reads."""
+    joint.inputs = incoming
+    joint.prune()
+    saved = forwarding.choose(joint, boundary, policy)
+    forwarding.cut(joint, saved)
+    joint.prune()
+    needed = [n for n in graph.inputs if n in joint.arrays()]
+    joint.inputs.extend(needed)
+    return saved, needed

@@ -1,0 +1,134 @@
+"""Store or recompute: which forward arrays a backward graph reads from memory, and which it computes again.
+
+The argument is bytes moved. Storing an array costs one write in the forward and one read in the backward: twice its size. Computing it
+again costs twice the size of what must be stored only for that, plus one read of graph inputs that the backward would not read otherwise
+(inputs are kept alive by the caller, so they cost no write). An array is computed again when that is strictly less; then neither traffic nor
+memory can grow. Only element-wise and broadcast kernels are computed again: their repetition fuses into the kernel that reads
+the result, so it is free of traffic itself. Reductions, products, convolutions and operators are stored (row statistics are small anyway), and so
+is an array that a library node of the backward reads, because it would have to be written there. A chain of element-wise kernels from an
+input (mish) stores nothing. Random masks are functions of the seed, eight bytes, so they are computed again.
+
+Every forward kernel is repeated at most once, so the backward at most doubles the element-wise work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dace import nodes
+
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.kernel import Kernel
+
+POLICIES = ("recompute", "store")
+_NOMINAL = 64  # what an unknown size counts for
+_MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
+
+
+@dataclass
+class Boundary:
+    """Between the forward and the backward: the forward's nodes and arrays in the joint graph, and its arrays that exist only there."""
+
+    nodes: Collection[nodes.Node]
+    arrays: Collection[str]
+    local: Collection[str]
+
+
+def choose(graph: Graph, boundary: Boundary, policy: str) -> list[str]:
+    """Names of the forward arrays to store, in the order in which they are made.
+
+    ``graph`` is the joint graph, pruned to what the gradients need. Raises ValueError for an unknown policy.
+    """
+    if policy not in POLICIES:
+        raise ValueError(f"policy {policy!r} is not one of {POLICIES}")
+    plan = _Plan(graph, boundary, policy)
+    for node in graph.nodes():
+        if node in boundary.nodes:
+            plan.decide(node)
+    return plan.stored()
+
+
+@dataclass
+class _Plan:
+    graph: Graph
+    boundary: Boundary
+    policy: str
+    demanded: set[str] = field(default_factory=set)  # read by gradient nodes
+    dense: set[str] = field(default_factory=set)  # read by a library node among them
+    present: set[str] = field(default_factory=set)  # read by the backward from memory
+    leaves: dict[str, frozenset[str]] = field(default_factory=dict)  # what an array is recomputed from
+
+    def __post_init__(self) -> None:
+        for node in self.graph.nodes():
+            if node in self.boundary.nodes:
+                continue
+            found = {r for r in _roots(self.graph, self.graph.inputs_of(node)) if r in self.boundary.arrays}
+            self.demanded |= found
+            if not isinstance(node, nodes.MapEntry):
+                self.dense |= found
+        self.present = {r for r in self.demanded if self._must_be_read(r)}
+
+    def _must_be_read(self, array: str) -> bool:
+        maker = self.graph.producer(array)
+        return maker is None or not (self._is_local(maker) or _is_cheap(self.graph, maker))
+
+    def _is_local(self, node: nodes.Node) -> bool:
+        return any(name in self.boundary.local for name in self.graph.outputs_of(node) if name)
+
+    def decide(self, node: nodes.Node) -> None:
+        """Give every output of ``node`` its leaves; nodes come in topological order."""
+        outputs = [n for n in self.graph.outputs_of(node) if n is not None]
+        origin: set[str] = set()
+        for root in _roots(self.graph, self.graph.inputs_of(node)):
+            origin |= self.leaves.get(root, {root})
+        wanted = self.demanded & set(outputs)
+        again = self._is_local(node) or (_is_cheap(self.graph, node) and self._recompute(wanted, origin))
+        for name in outputs:
+            self.leaves[name] = frozenset(origin) if again else frozenset({name})
+        if wanted:
+            self.present |= origin if again else wanted
+
+    def _recompute(self, wanted: set[str], origin: set[str]) -> bool:
+        if not wanted:
+            return len(origin) <= _MOST_LEAVES
+        if self.policy == "store" or wanted & self.dense:
+            return False
+        extra = origin - self.present
+        inputs = {n for n in extra if self.graph.producer(n) is None}
+        return 2 * self._bytes(extra - inputs) + self._bytes(inputs) < 2 * self._bytes(wanted)
+
+    def _bytes(self, arrays: Iterable[str]) -> int:
+        return sum(_nominal(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
+
+    def stored(self) -> list[str]:
+        return [n for n in self.graph.arrays() if n in self.present and self.graph.producer(n) is not None]
+
+
+def cut(graph: Graph, stored: Iterable[str]) -> None:
+    """Turn each stored array into an input of ``graph``; what only served to compute it goes."""
+    for name in stored:
+        maker = graph.producer(name)
+        if maker is not None:
+            graph.remove(maker)
+        graph.desc(name).transient = False
+        graph.inputs.append(name)
+
+
+def _roots(graph: Graph, names: Iterable[Any]) -> set[str]:
+    return {graph.root(n)[0] for n in names if n is not None}
+
+
+def _is_cheap(graph: Graph, node: nodes.Node) -> bool:
+    """One element-wise or broadcast stage: no reduction, no run-time index."""
+    if not isinstance(node, nodes.MapEntry):
+        return False
+    kernel = Kernel.extract(graph, node)
+    if len(kernel.stages) != 1:
+        return False
+    return all(w.wcr is None for w in kernel.writes()) and all(None not in r.index for r in kernel.reads())
+
+
+def _nominal(size: Dim) -> int:
+    return size if isinstance(size, int) else int(size.subs({s: _NOMINAL for s in size.free_symbols}))

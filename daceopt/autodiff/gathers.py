@@ -1,0 +1,103 @@
+"""Run-time indices: the gradient of ``load(W, ...)`` is a scatter with addition into W."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from daceopt.autodiff.affine import same
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.kernel import Stage
+from daceopt.ir.tasklet import Assignment
+from daceopt.ops.library import IndexAdd
+
+
+@dataclass(frozen=True)
+class Load:
+    """One distinct run-time access: ``array[index]``, one expression per dimension."""
+
+    array: str
+    index: tuple[sympy.Expr, ...]
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a load becomes an IndexAdd: ``index`` is the row number, a function of the parameters ``spread``; the gradient is laid out in
+    ``order`` (``spread`` first); ``axis`` is the dimension of rows in the array, None when the array is seen as one flat row.
+    """
+
+    index: sympy.Expr
+    spread: tuple[sympy.Symbol, ...]
+    order: tuple[sympy.Symbol, ...]
+    axis: int | None
+
+
+def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Stage, dict[str, Load]]:
+    """The stage with every load from a wanted array in an assignment of its own; those assignments' names and loads."""
+    names: dict[sympy.Expr, sympy.Symbol] = {}
+    loads: dict[str, Load] = {}
+    assignments: list[Assignment] = []
+    for a in stage.assignments:
+        for found in sorted(a.expr.atoms(scalar.load), key=str):
+            access = stage.reads[str(found.args[0])]
+            if access.array not in wanted:
+                continue
+            if found not in names:
+                dtype = graph.dtype(access.array)
+                names[found] = scalar.symbol(f"loaded{len(names)}", dtype)
+                assignments.append(Assignment(names[found], found, dtype))
+                loads[str(names[found])] = Load(access.array, _full_index(access.index, found), dtype)
+        expr = a.expr.xreplace(names)
+        assignments.append(Assignment(a.symbol, expr, a.dtype))
+    if not loads:
+        return stage, {}
+    return Stage(stage.params, stage.reads, stage.writes, tuple(assignments)), loads
+
+
+def _full_index(index: tuple[Any, ...], found: sympy.Expr) -> tuple[sympy.Expr, ...]:
+    """One expression per dimension: the load's own, and the memlet's where that fixes a dimension."""
+    given = list(found.args[1:])
+    if len(given) == len(index):
+        return tuple(given)
+    return tuple(given.pop(0) if e is None else sympy.sympify(e) for e in index)
+
+
+def plan(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> Plan:
+    """Rows along the one dimension that is not a plain loop, or single elements of the flattened array."""
+    shape = graph.shape(load.array)
+    whole = [k for k, e in enumerate(load.index) if e in extents and same(extents[e], shape[k])]
+    row = tuple(load.index[k] for k in whole)
+    if len(whole) == len(shape) - 1 and len(set(row)) == len(row):
+        axis = next(k for k in range(len(shape)) if k not in whole)
+        spread = tuple(p for p in extents if p not in row)
+        return Plan(load.index[axis], spread, (*spread, *row), axis)
+    return Plan(_flat(load.index, shape), tuple(extents), tuple(extents), None)
+
+
+def _flat(index: tuple[sympy.Expr, ...], shape: tuple[Dim, ...]) -> sympy.Expr:
+    flat: Any = sympy.S.Zero
+    for e, n in zip(index, shape, strict=True):
+        flat = flat * n + scalar.select(scalar.lt(e, 0), e + n, e)
+    return flat
+
+
+def scatter(b: Builder, load: Load, plan: Plan, index: str, rows: str) -> str:
+    """The gradient of the loaded array, from the index array and the gradients in the plan's layout."""
+    graph = b.graph
+    shape = graph.shape(load.array)
+    if plan.axis is None:
+        flat = graph.add_array("d_flat", [graph.size(load.array)], load.dtype)
+        b.library(IndexAdd, {"Index": index, "dY": rows}, {"dW": flat})
+        return b.reshape(flat, shape)
+    moved = [plan.axis, *(k for k in range(len(shape)) if k != plan.axis)]
+    out = graph.add_array("d_rows", [shape[k] for k in moved], load.dtype)
+    b.library(IndexAdd, {"Index": index, "dY": rows}, {"dW": out})
+    if plan.axis == 0:
+        return out
+    return b.transpose(out, [moved.index(k) for k in range(len(shape))])

@@ -1,0 +1,163 @@
+"""The gradient of kernels: the stage's scalar code is differentiated, reads become writes and writes become reads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import dace
+import sympy
+from dace import nodes
+
+from daceopt.autodiff import gathers, reductions
+from daceopt.autodiff.affine import is_bijective, same
+from daceopt.autodiff.partials import Pullback, needed_assignments, pull_back
+from daceopt.autodiff.placement import place
+from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.tasklet import Assignment
+
+
+@dataclass
+class Target:
+    """One read whose gradient is asked for: the array, where it was read, and the scalar gradient at each iteration."""
+
+    array: str
+    index: tuple[Any, ...]
+    value: sympy.Expr
+
+
+@adjoint(nodes.MapEntry)
+def kernel_adjoint(b: Builder, entry: nodes.MapEntry, grads: Grads, wanted: Collection[str]) -> Contributions:
+    """One backward stage per set of reduced parameters, over the forward stage's own domain."""
+    kernel = Kernel.extract(b.graph, entry)
+    if len(kernel.stages) != 1 or kernel.locals:
+        raise Unsupported(f"kernel {kernel.label} has {len(kernel.stages)} stages; split it with autodiff.splitting first")
+    return StageAdjoint(b, kernel, kernel.stages[0], grads, wanted).build()
+
+
+class StageAdjoint:
+    """Builds the backward computation of one stage."""
+
+    def __init__(self, b: Builder, kernel: Kernel, stage: Stage, grads: Grads, wanted: Collection[str]):
+        self.b, self.label = b, kernel.label
+        self.extents: dict[sympy.Symbol, Dim] = {p: kernel.extents[p] for p in stage.params}
+        self.stage, self.loads = gathers.name_loads(b.graph, stage, wanted)
+        self.grads, self.wanted = grads, wanted
+        self.reads = dict(self.stage.reads)
+
+    def build(self) -> Contributions:
+        """Emit the backward kernels; pairs of (array read, its contribution)."""
+        inputs = {c: self.b.graph.dtype(a.array) for c, a in self.reads.items() if a.array in self.wanted and None not in a.index}
+        inputs |= {name: load.dtype for name, load in self.loads.items()}
+        seeds = {c: self._seed(c, a) for c, a in self.stage.writes.items() if a.array in self.grads}
+        pulled = pull_back(self.stage.assignments, seeds, inputs, {*self.reads, *map(str, self.extents)})
+        found: Contributions = []
+        for targets in self._by_reduction(self._targets(pulled)).values():
+            found += self._emit(targets, pulled)
+        for name, load in self.loads.items():
+            if name in pulled.gradients:
+                found.append((load.array, self._scatter(load, pulled, pulled.gradients[name])))
+        return found
+
+    # ---------------------------------------------------------------- incoming gradients
+
+    def _read(self, stem: str, array: str, index: tuple[Any, ...]) -> sympy.Symbol:
+        """A new read connector and its symbol."""
+        taken = {*self.reads, *self.stage.writes, *(str(a.symbol) for a in self.stage.assignments)}
+        name = next(n for k in range(len(taken) + 1) if (n := f"{stem}{k}") not in taken)
+        self.reads[name] = Access(array, index)
+        return scalar.symbol(name, self.b.graph.dtype(array))
+
+    def _seed(self, conn: str, access: Access) -> sympy.Expr:
+        """Gradient of the value that the stage computes for ``conn`` at one iteration."""
+        g = self._read("g", self.grads[access.array], access.index)
+        if access.wcr in (None, "sum") or not self._reduced(access.params()):
+            return g
+        value = next(a.symbol for a in self.stage.assignments if str(a.symbol) == conn)
+        parts = reductions.statistics(self.b, self.label, self.extents, self.stage, conn)
+        symbols = [self._read("s", array, access.index) for array in parts]
+        return reductions.share(access.wcr, value, g, symbols)
+
+    # ---------------------------------------------------------------- outgoing gradients
+
+    def _targets(self, pulled: Pullback) -> list[Target]:
+        """Reads of the same element share one gradient."""
+        merged: dict[tuple[str, tuple[Any, ...]], Target] = {}
+        for conn, value in pulled.gradients.items():
+            if conn in self.loads:
+                continue
+            access = self.reads[conn]
+            key = (access.array, access.index)
+            previous = merged.get(key)
+            total = value if previous is None else previous.value + value
+            merged[key] = Target(access.array, access.index, total)
+        return list(merged.values())
+
+    def _reduced(self, named: Collection[Any]) -> tuple[sympy.Symbol, ...]:
+        return tuple(p for p, n in self.extents.items() if p not in named and not same(n, 1))
+
+    def _by_reduction(self, targets: list[Target]) -> dict[tuple[sympy.Symbol, ...], list[Target]]:
+        groups: dict[tuple[sympy.Symbol, ...], list[Target]] = {}
+        for t in targets:
+            groups.setdefault(self._reduced(Access(t.array, t.index).params()), []).append(t)
+        return groups
+
+    def _emit(self, targets: list[Target], pulled: Pullback) -> Contributions:
+        """One kernel with one output per target; partial reads are put in their place afterwards."""
+        writes, results, finish = {}, [], []
+        for k, t in enumerate(targets):
+            access, done = self._destination(t)
+            conn = f"dx{k}"
+            writes[conn] = access
+            dtype = self.b.graph.dtype(t.array)
+            results.append(Assignment(scalar.symbol(conn, dtype), t.value, dtype))
+            finish.append((t.array, done))
+        self._emit_stage(writes, results, pulled)
+        return [(array, done()) for array, done in finish]
+
+    def _destination(self, t: Target) -> tuple[Access, Any]:
+        """Where the stage writes the target's gradient, and the step that makes it an array of the read array's shape."""
+        graph = self.b.graph
+        shape, dtype = graph.shape(t.array), graph.dtype(t.array)
+        named = Access(t.array, t.index).params()
+        wcr = "sum" if self._reduced(named) else None
+        if is_bijective(t.index, shape, self.extents):
+            out = graph.add_array(f"d_{self.label}", shape, dtype)
+            return Access(out, t.index, wcr), lambda: out
+        order = tuple(p for p in self.extents if p in named)
+        compact = graph.add_array(f"d_{self.label}", [self.extents[p] for p in order], dtype)
+        return Access(compact, order, wcr), lambda: place(self.b, compact, order, self.extents, t.index, shape)
+
+    def _emit_stage(self, writes: dict[str, Access], results: list[Assignment], pulled: Pullback) -> None:
+        chain = (*self.stage.assignments, *pulled.assignments, *results)
+        kept, used = needed_assignments(chain, [r.symbol for r in results])
+        reads = {c: a for c, a in self.reads.items() if c in used}
+        stage = Stage(tuple(self.extents), reads, writes, kept)
+        Kernel(f"{self.label}_grad", dict(self.extents), [stage]).emit(self.b.graph)
+
+    def _scatter(self, load: gathers.Load, pulled: Pullback, value: sympy.Expr) -> str:
+        """Emit the gradient of each loaded element and the index it was loaded from; join them by IndexAdd."""
+        plan = gathers.plan(self.b.graph, load, self.extents)
+        rows = self.b.graph.add_array(f"d_{self.label}", [self.extents[p] for p in plan.order], load.dtype)
+        self._emit_stage({"dx0": Access(rows, plan.order)}, [Assignment(scalar.symbol("dx0", load.dtype), value, load.dtype)], pulled)
+        index = self._emit_index(plan)
+        return gathers.scatter(self.b, load, plan, index, rows)
+
+    def _emit_index(self, plan: gathers.Plan) -> str:
+        result = Assignment(scalar.symbol("dx0", dace.int64), plan.index, dace.int64)
+        kept, used = needed_assignments((*self.stage.assignments, result), [result.symbol])
+        reads = {c: a for c, a in self.reads.items() if c in used}
+        depends = {p for a in reads.values() for p in a.params()} | {p for a in kept for p in a.expr.free_symbols}
+        if any(p in depends for p in self.extents if p not in plan.spread):
+            raise Unsupported(f"kernel {self.label} loads from {plan.index}, which varies along a row of the array it reads")
+        name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
+        stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
+        Kernel("scatter_index", {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
+        return name
+

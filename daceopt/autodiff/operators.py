@@ -1,0 +1,23 @@
+"""The gradient of operators that were kept because their family has a rule for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
+from daceopt.ops import registry
+from daceopt.ops.operator import Operator
+
+
+@adjoint(Operator)
+def operator_adjoint(b: Builder, node: Operator, grads: Grads, wanted: Collection[str]) -> Contributions:
+    """Call the rule that was registered with ``@gradient``. Raises Unsupported when there is none."""
+    if not registry.has_gradient(node):
+        raise Unsupported(f"operator {node.op_type} ({node.label}) has no @gradient rule; lower it before differentiation")
+    inputs, outputs = b.graph.inputs_of(node), b.graph.outputs_of(node)
+    incoming = [None if name is None else grads.get(name) for name in outputs]
+    asked = [name in wanted for name in inputs]
+    results = registry.gradient_rule(node)(b, node, inputs, outputs, incoming, asked)
+    return [(name, g) for name, g, ask in zip(inputs, results, asked, strict=True) if name is not None and ask and g is not None]

@@ -1,0 +1,114 @@
+"""The gradient of scalar code: assignments are walked backward, one SymPy derivative per assignment and operand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.functions import CLASSES
+from daceopt.ir.tasklet import Assignment
+
+_SELECT = CLASSES["select"]
+
+
+@dataclass
+class Pullback:
+    """``assignments`` (adjoints, in order) and, by name, the gradient of each wanted symbol that has one."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    gradients: dict[str, sympy.Expr] = field(default_factory=dict)
+
+
+def pull_back(
+    assignments: Sequence[Assignment],
+    seeds: Mapping[str, sympy.Expr],
+    wanted: Mapping[str, Any],
+    reserved: Iterable[str],
+) -> Pullback:
+    """Reverse mode over SSA ``assignments``.
+
+    ``seeds``: gradient of each assigned name that has one from outside. ``wanted``: input name -> dtype. New symbols are named
+    ``bar0, bar1, ...`` apart from ``reserved``. Raises Unsupported when a derivative has no scalar form.
+    """
+    dtypes = {**wanted, **{str(a.symbol): a.dtype for a in assignments}}
+    varied = _varied(assignments, wanted)
+    terms: dict[str, list[sympy.Expr]] = {name: [seed] for name, seed in seeds.items()}
+    result = Pullback()
+    fresh = _Fresh({*reserved, *dtypes})
+    for assignment in reversed(assignments):
+        if str(assignment.symbol) in wanted:  # a named load: its gradient is a result
+            continue
+        own = terms.pop(str(assignment.symbol), None)
+        if own is None or str(assignment.symbol) not in varied:
+            continue
+        bar = _name(result, fresh, own, assignment.dtype)
+        for symbol in sorted(assignment.expr.free_symbols, key=str):
+            if str(symbol) in varied:
+                _add_term(terms, assignment, symbol, bar)
+    for name in wanted:
+        if name in terms:
+            result.gradients[name] = _name(result, fresh, terms[name], dtypes[name])
+    return result
+
+
+def needed_assignments(
+    assignments: Sequence[Assignment], results: Iterable[sympy.Expr]
+) -> tuple[tuple[Assignment, ...], set[str]]:
+    """The assignments that ``results`` depend on, and the names of all symbols read by either."""
+    needed = {str(s) for e in results for s in e.free_symbols}
+    kept = []
+    for assignment in reversed(assignments):
+        if str(assignment.symbol) in needed:
+            kept.append(assignment)
+            needed |= {str(s) for s in assignment.expr.free_symbols}
+    return tuple(reversed(kept)), needed
+
+
+class _Fresh:
+    def __init__(self, used: set[str]):
+        self._used, self._count = used, 0
+
+    def __call__(self) -> str:
+        while f"bar{self._count}" in self._used:
+            self._count += 1
+        self._count += 1
+        return f"bar{self._count - 1}"
+
+
+def _varied(assignments: Sequence[Assignment], wanted: Iterable[str]) -> set[str]:
+    """Names of floats that depend on a wanted input."""
+    varied = set(wanted)
+    for a in assignments:
+        if types.is_float(a.dtype) and any(str(s) in varied for s in a.expr.free_symbols):
+            varied.add(str(a.symbol))
+    return varied
+
+
+def _name(result: Pullback, fresh: _Fresh, terms: Sequence[sympy.Expr], dtype: Any) -> sympy.Symbol:
+    """A symbol of ``dtype`` that holds the sum of ``terms``."""
+    symbol = scalar.symbol(fresh(), dtype)
+    result.assignments.append(Assignment(symbol, sympy.Add(*terms), dtype))
+    return symbol
+
+
+def _add_term(terms: dict[str, list[sympy.Expr]], a: Assignment, symbol: sympy.Symbol, bar: sympy.Symbol) -> None:
+    derivative = sympy.sympify(scalar.differentiate(a.expr, symbol))
+    if derivative == 0:
+        return
+    if not a.expr.is_Atom:
+        derivative = derivative.xreplace({a.expr: a.symbol})  # exp, tanh, sigmoid: the value is at hand
+    terms.setdefault(str(symbol), []).append(_times(bar, derivative))
+
+
+def _times(bar: sympy.Expr, factor: sympy.Expr) -> sympy.Expr:
+    """``bar * factor``; a branch not taken gives an exact zero, whatever ``bar`` is there (infinite, NaN)."""
+    if factor == 0:
+        return sympy.S.Zero
+    if isinstance(factor, _SELECT):
+        condition, yes, no = factor.args
+        return _SELECT(condition, _times(bar, yes), _times(bar, no))
+    return bar * factor

@@ -1,0 +1,56 @@
+"""The gradient through products, maxima and minima: how one element shares in the gradient of the reduced value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import sympy
+
+from daceopt.autodiff.partials import needed_assignments
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.tasklet import Assignment
+
+
+def statistics(b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stage: Stage, conn: str) -> list[str]:
+    """Arrays of the reduced shape that :func:`share` reads.
+
+    Product: (product of the factors that are not zero, number of zeros). Maximum and minimum: (the result, number of elements that
+    attain it).
+    """
+    access = stage.writes[conn]
+    value = next(a.symbol for a in stage.assignments if str(a.symbol) == conn)
+    if access.wcr == "prod":
+        nonzero = scalar.select(scalar.eq(value, 0), 1, value)
+        zeros = scalar.select(scalar.eq(value, 0), 1, 0)
+        return [_reduce(b, label, extents, stage, conn, "prod", nonzero), _reduce(b, label, extents, stage, conn, "sum", zeros)]
+    stage = Stage(stage.params, {**stage.reads, "best": Access(access.array, access.index)}, stage.writes, stage.assignments)
+    best = scalar.symbol("best", b.graph.dtype(access.array))
+    attains = scalar.select(scalar.eq(value, best), 1, 0)
+    return [access.array, _reduce(b, label, extents, stage, conn, "sum", attains)]
+
+
+def share(kind: str, value: sympy.Expr, g: sympy.Expr, statistics: Sequence[sympy.Expr]) -> sympy.Expr:
+    """Gradient of one element ``value``, given the result's gradient ``g``; elements that tie share evenly, as in PyTorch's ``amax``."""
+    first, count = statistics
+    if kind != "prod":
+        return scalar.select(scalar.eq(value, first), g / count, 0)
+    only_zero = scalar.logical_and(scalar.eq(count, 1), scalar.eq(value, 0))
+    return scalar.select(scalar.eq(count, 0), g * first / value, scalar.select(only_zero, g * first, 0))
+
+
+def _reduce(
+    b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stage: Stage, conn: str, kind: str, value: sympy.Expr
+) -> str:
+    """Reduce ``value`` (over the stage's symbols) as the write ``conn`` does."""
+    access = stage.writes[conn]
+    dtype = b.graph.dtype(access.array)
+    out = b.graph.add_array(f"{label}_{kind}", b.graph.shape(access.array), dtype)
+    result = Assignment(scalar.symbol("stat", dtype), value, dtype)
+    kept, used = needed_assignments((*stage.assignments, result), [result.symbol])
+    reads = {c: a for c, a in stage.reads.items() if c in used}
+    new = Stage(stage.params, reads, {"stat": Access(out, access.index, kind)}, kept)
+    Kernel(f"{label}_{kind}", dict(extents), [new]).emit(b.graph)
+    return out

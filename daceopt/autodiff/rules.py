@@ -1,0 +1,68 @@
+"""The table of gradient rules: one function per node class, found by the class's ancestry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from typing import Any
+
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
+
+Grads = Mapping[str, str]
+Contributions = list[tuple[str, str]]
+Rule = Callable[[Builder, Any, Grads, Collection[str]], Contributions]
+Preparation = Callable[[Builder, Any], None]
+
+_RULES: dict[type, Rule] = {}
+_PREPARATIONS: dict[type, Preparation] = {}
+_BUILT_IN = ("kernels", "contraction", "convolution", "pooling", "operators")
+
+
+def adjoint(node_class: type) -> Callable[[Rule], Rule]:
+    """Register the rule of a node class.
+
+    ``rule(b, node, grads, wanted)``: ``grads`` maps arrays that the node writes to arrays holding their gradients (those that have
+    one); ``wanted`` names the arrays it reads whose gradient is asked for. The rule builds the gradient computation with ``b`` (the
+    graph holds the forward computation too) and returns pairs (array read, array with one contribution to its gradient).
+    """
+
+    def register(rule: Rule) -> Rule:
+        _RULES[node_class] = rule
+        return rule
+
+    return register
+
+
+def preparation(node_class: type) -> Callable[[Preparation], Preparation]:
+    """Register what must change on a node of the forward graph so that its rule has all it reads (an extra output, say)."""
+
+    def register(rule: Preparation) -> Preparation:
+        _PREPARATIONS[node_class] = rule
+        return rule
+
+    return register
+
+
+def rule_of(node: Any) -> Rule:
+    """The rule for ``node``. Raises Unsupported when its class and ancestors have none."""
+    rule = _lookup(_RULES, node)
+    if rule is None:
+        raise Unsupported(
+            f"{type(node).__name__} {getattr(node, 'label', node)!r} has no gradient rule; expected one of "
+            f"{sorted(c.__name__ for c in _RULES)}: register one with daceopt.autodiff.adjoint, or train this part in eager mode"
+        )
+    return rule
+
+
+def prepare(b: Builder, node: Any) -> None:
+    """Change the forward ``node`` where its rule asks for that."""
+    change = _lookup(_PREPARATIONS, node)
+    if change is not None:
+        change(b, node)
+
+
+def _lookup(table: dict[type, Any], node: Any) -> Any:
+    for module in _BUILT_IN:
+        import_module(f"daceopt.autodiff.{module}")
+    return next((table[c] for c in type(node).__mro__ if c in table), None)

@@ -1,0 +1,165 @@
+"""The gradient of views: a view again where every element is seen once, else elements put in their place or summed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from daceopt.autodiff.affine import affine, is_bijective, same
+from daceopt.autodiff.placement import place
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder, reshaped_strides
+from daceopt.ir.graph import Dim, Shape, dim, row_major
+from daceopt.ir.kernel import param
+
+
+def view_adjoint(b: Builder, view: str, g: str) -> str:
+    """The contribution to the gradient of the view's source, in the source's shape, from the view's gradient ``g``.
+
+    Raises Unsupported when the view's strides cannot be explained by those of its source.
+    """
+    graph = b.graph
+    source = graph.view_source(view)
+    shape, strides = graph.shape(source), graph.strides(source)
+    if _is_reshape(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides):
+        return b.reshape(g, shape)
+    index = view_index(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides)
+    if index is not None:
+        return _undo(b, g, index, shape)
+    if not _same_strides(strides, row_major(shape), shape):
+        raise Unsupported(
+            f"view {view} (shape {graph.shape(view)}, strides {graph.strides(view)}) of {source} (shape {shape}, strides {strides}) has "
+            "no index in its source's dimensions; copy the source to make it contiguous"
+        )
+    flat: Any = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
+    return b.reshape(_undo(b, g, (dim(flat),), (graph.size(source),)), shape)
+
+
+def view_index(own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape) -> tuple[Any, ...] | None:
+    """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None."""
+    index = _split_offset(offset, shape, strides)
+    if index is None:
+        return None
+    last = list(index)
+    for k, (n, step) in enumerate(zip(own, steps, strict=True)):
+        if n == 1:
+            continue
+        if step == 0:
+            _match_broadcast(k, n, shape, strides, index)
+            continue
+        found = _dimension(n, step, shape, strides, last)
+        if found is None:
+            return None
+        axis, factor = found
+        index[axis] = dim(index[axis] + factor * param(k))
+        last[axis] = dim(last[axis] + (factor * (n - 1) if factor > 0 else 0))
+    return tuple(index)
+
+
+def _match_broadcast(k: int, n: Dim, shape: Shape, strides: Shape, index: list[Dim]) -> None:
+    """A broadcast dimension of the view may stand for a broadcast dimension of its source."""
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if stride == 0 and same(size, n) and index[axis] == 0:
+            index[axis] = param(k)
+            return
+
+
+def _dimension(n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim]) -> tuple[int, int] | None:
+    """The source dimension that a view dimension of extent ``n`` walks along, and its step there."""
+    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        factor = 1 if same(step, stride) else _quotient(step, stride)
+        if factor == 0 or same(size, 1):
+            continue
+        reach = last[axis] + factor * (n - 1)
+        if _surely(sympy.sympify(reach) <= size - 1) and _surely(sympy.sympify(reach) >= 0):
+            return axis, factor
+    return None
+
+
+def _surely(claim: Any) -> bool:
+    """True when the comparison holds for all positive sizes."""
+    if claim in (True, False, sympy.true, sympy.false):
+        return bool(claim)
+    positive = {s: sympy.Dummy(str(s), integer=True, positive=True) for s in claim.free_symbols}
+    return sympy.simplify(claim.xreplace(positive)) == sympy.true
+
+
+def _quotient(step: Dim, stride: Dim) -> int:
+    """``step / stride`` when that is an integer, else 0."""
+    ratio = sympy.cancel(sympy.sympify(step) / stride) if stride != 0 else sympy.S.Zero
+    return int(ratio) if ratio.is_Integer else 0
+
+
+def _split_offset(offset: Dim, shape: Shape, strides: Shape) -> list[Dim] | None:
+    """The multi-index of the element at ``offset``; None when it cannot be told for symbolic strides."""
+    index: list[Dim] = [0] * len(shape)
+    if same(offset, 0):
+        return index
+    rest = offset
+    for axis in sorted(range(len(shape)), key=lambda k: _nominal(strides[k]), reverse=True):
+        if strides[axis] == 0 or same(shape[axis], 1):
+            continue
+        steps = _steps(rest, strides[axis])
+        index[axis] = steps
+        rest = dim(sympy.expand(sympy.sympify(rest - steps * strides[axis])))
+    return index if same(rest, 0) else None
+
+
+def _steps(rest: Dim, stride: Dim) -> Dim:
+    if isinstance(rest, int) and isinstance(stride, int):
+        return rest // stride
+    quotient, _ = sympy.div(sympy.sympify(rest), sympy.sympify(stride))
+    return dim(quotient)
+
+
+def _nominal(size: Dim) -> int:
+    return size if isinstance(size, int) else int(size.subs({s: 64 for s in size.free_symbols}))
+
+
+def _is_reshape(own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape) -> bool:
+    """Does the view list the source's elements in the source's row-major order?"""
+    if not same(offset, 0) or not same(sympy.prod(own), sympy.prod(shape)):
+        return False
+    expected = reshaped_strides(shape, strides, own)
+    return expected is not None and _same_strides(steps, expected, own)
+
+
+def _same_strides(a: Shape, b: Shape, shape: Shape) -> bool:
+    return all(n == 1 or same(s, t) for s, t, n in zip(a, b, shape, strict=True))
+
+
+def _undo(b: Builder, g: str, index: tuple[Any, ...], shape: Shape) -> str:
+    """The array of ``shape`` whose elements gather the entries of ``g`` whose ``index`` points to them."""
+    own = b.graph.shape(g)
+    used = {s for e in index if isinstance(e, sympy.Expr) for s in e.free_symbols}
+    dropped = [k for k in range(len(own)) if param(k) not in used]
+    if dropped:
+        g = _drop(b, g, dropped)
+    extents = {param(k): n for k, n in enumerate(own) if k not in dropped}
+    if not is_bijective(index, shape, extents):
+        return place(b, g, list(extents), extents, index, shape)
+    return _permuted(b, g, list(extents), index, shape)
+
+
+def _drop(b: Builder, g: str, axes: list[int]) -> str:
+    """Sum over broadcast dimensions; those of extent 1 are only squeezed."""
+    if all(same(b.graph.shape(g)[k], 1) for k in axes):
+        return b.squeeze(g, axes)
+    return b.reduce("sum", None, g, axes=axes, label="sum_gradient")
+
+
+def _permuted(b: Builder, g: str, order: list[sympy.Symbol], index: tuple[Any, ...], shape: Shape) -> str:
+    """A view of ``g`` with its dimensions permuted, reversed, and extents of 1 inserted."""
+    steps, offset = [], 0
+    for e, n in zip(index, shape, strict=True):
+        form = affine(e, order)
+        assert form is not None
+        if not form.coefficients:
+            steps.append(1)
+            continue
+        ((p, sign),) = form.coefficients.items()
+        stride = b.graph.strides(g)[order.index(p)]
+        steps.append(dim(stride * sign))
+        offset += stride * (n - 1) if sign < 0 else 0
+    return b.graph.add_view(g, b.label, shape, steps, dim(offset))

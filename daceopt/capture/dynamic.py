@@ -25,10 +25,10 @@ def flat_specs(
     """
     if dynamic is None:
         return {}
+    specs: dict[int, Spec] = {}
     if isinstance(dynamic, Mapping) and all(isinstance(key, int) for key in dynamic):
-        specs = {i: dict.fromkeys(_axes(i, axes), Dim.DYNAMIC) for i, axes in dynamic.items()}
+        specs.update({i: dict.fromkeys(_axes(i, axes), Dim.DYNAMIC) for i, axes in dynamic.items()})
     else:
-        specs = {}
         _spread(dynamic, _index_tree(len(leaves), in_tree, forward, dynamic), specs, "dynamic")
     _check(specs, leaves)
     return specs

@@ -13,8 +13,8 @@ from torch import nn
 
 from daceopt.errors import CaptureError
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), enum.Enum, slice)
-_PLAIN += (torch.dtype, torch.device, torch.memory_format, torch.layout)
+_PYTHON = (bool, int, float, complex, str, bytes, type(None), enum.Enum, slice)
+_TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 
 
 class FlatCall(nn.Module):
@@ -63,7 +63,7 @@ class _Call:
 
 
 def _plain(leaf: Any, where: str) -> Any:
-    if isinstance(leaf, _PLAIN):
+    if isinstance(leaf, (*_PYTHON, *_TORCH)):
         return leaf
     if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
         raise CaptureError(f"{where} is a number that depends on a dynamic size; daceopt compiles tensors and constants")

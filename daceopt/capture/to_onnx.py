@@ -98,8 +98,8 @@ def _tidy(model: ir.Model, trace: Trace) -> ir.Model:
     RemoveUnusedFunctionsPass()(model)
     for i, (value, spec) in enumerate(zip(model.graph.inputs, trace.inputs, strict=True)):
         value.name = f"{spec.kind}_{i}"
-    for i, (value, spec) in enumerate(zip(model.graph.outputs, trace.graph_outputs, strict=True)):
-        value.name = f"{spec.kind}_out_{i}"
+    for i, (value, result) in enumerate(zip(model.graph.outputs, trace.graph_outputs, strict=True)):
+        value.name = f"{result.kind}_out_{i}"
     model.graph.name = "trace"
     model.graph.metadata_props.clear()
     for node in model.graph:

@@ -252,11 +252,9 @@ def _onnx_dtype(dtype: torch.dtype) -> ir.DataType:
 
 
 def _torch_dtype(dtype: ir.DataType) -> torch.dtype:
-    return next(d for d in _REAL_DTYPES if _onnx_dtype(d) == dtype)
-
-
-_REAL_DTYPES = (torch.int64, torch.float32, torch.float64, torch.int32, torch.int16, torch.int8, torch.uint8)
-_REAL_DTYPES += (torch.float16, torch.bfloat16)
+    integers = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    floats = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    return next(d for d in (*integers, *floats) if _onnx_dtype(d) == dtype)
 
 
 def _scalar(value: float, like: Value) -> Value:

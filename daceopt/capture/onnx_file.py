@@ -1,0 +1,157 @@
+"""``load`` reads an ONNX model from an untrusted source: every defect becomes a ``ModelFileError`` that says what, where and what to do."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+import ml_dtypes  # noqa: F401  numpy learns bfloat16 and the 8-bit floats
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import numpy_helper
+
+from daceopt.capture.external_data import load_external
+from daceopt.capture.onnx_limits import check_declared_sizes, check_messages
+from daceopt.errors import ModelFileError
+
+_OLDEST_IR = 3
+_OLDEST_OPSET = 13  # older models are converted to this one
+_PROTOBUF_LIMIT = 2**31 - 1
+_MAIN_DOMAIN = ("", "ai.onnx")
+
+Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
+
+
+def load(source: Source) -> onnx.ModelProto:
+    """A checked, shape-inferred copy of the model, at opset 13 or later, with external data inside.
+
+    ``source`` is a path, the bytes of a file, or a model (left unchanged). External data is read only from the file's own folder, so only
+    for a path. Raises ``ModelFileError``.
+    """
+    name = _name(source)
+    try:
+        model = _parse(source, name)
+        check_messages(model, name)
+        _check_versions(model, name)
+        load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
+        model = _infer(_modern(_checked(model, name), name), name)
+        check_declared_sizes(model, name)
+    except UnicodeDecodeError as error:
+        raise ModelFileError(f"{name}: a text field is not UTF-8 ({error.reason}); the file is damaged, export it again") from error
+    except RecursionError as error:
+        raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error
+    return model
+
+
+def initializers(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """The main graph's initializers by name; bfloat16 and the like as ``ml_dtypes`` arrays, sparse ones dense."""
+    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    for sparse in model.graph.sparse_initializer:
+        found[sparse.values.name] = _dense(sparse)
+    return found
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
+    size = math.prod(sparse.dims)
+    if size > _PROTOBUF_LIMIT:
+        raise ModelFileError(f"sparse tensor {sparse.values.name[:100]!r} has {size} elements; expected less than 2 GiB when dense")
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def _name(source: Source) -> str:
+    return str(Path(source)) if isinstance(source, str | os.PathLike) else f"<{type(source).__name__}>"
+
+
+def _parse(source: Source, name: str) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    if isinstance(source, onnx.ModelProto):
+        model.CopyFrom(source)
+        return model
+    data = source if isinstance(source, bytes) else _read(Path(source), name)
+    if not data:
+        raise ModelFileError(f"{name}: the file is empty; expected an ONNX model. Export it again")
+    try:
+        model.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelFileError(
+            f"{name}: expected an ONNX model, found {len(data)} bytes that are not one protobuf message ({error}). "
+            "The file is truncated, damaged or of another format; export or download it again"
+        ) from error
+    return model
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > _PROTOBUF_LIMIT:
+            raise ModelFileError(f"{name}: {size} bytes exceed protobuf's 2 GiB; save the weights as external data")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{name}: cannot be read ({error}); expected the path of an ONNX file") from error
+
+
+def _check_versions(model: onnx.ModelProto, name: str) -> None:
+    if not model.HasField("graph"):
+        raise ModelFileError(f"{name}: holds no graph; the file is truncated or not an ONNX model. Export it again")
+    if not model.graph.node:
+        raise ModelFileError(f"{name}: the graph is empty; expected at least one node")
+    if not _OLDEST_IR <= model.ir_version <= onnx.IR_VERSION:
+        raise ModelFileError(
+            f"{name}: IR version {model.ir_version}, expected {_OLDEST_IR} to {onnx.IR_VERSION}. Export for a supported version"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    for domain, version in _opsets(model):
+        if domain in _MAIN_DOMAIN and not 1 <= version <= newest:
+            raise ModelFileError(f"{name}: opset {version}, expected 1 to {newest}. Export with opset_version={newest}")
+    if not any(domain in _MAIN_DOMAIN for domain, _ in _opsets(model)):
+        raise ModelFileError(f"{name}: no opset of the ONNX domain is imported, found {_opsets(model)}. Export it again")
+
+
+def _opsets(model: onnx.ModelProto) -> list[tuple[str, int]]:
+    return [(opset.domain, opset.version) for opset in model.opset_import]
+
+
+def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:  # ValidationError, or whatever the C++ side meets in a damaged model
+        raise ModelFileError(f"{name}: fails the ONNX checker: {_first_lines(error)}. Repair or export it again") from error
+    return model
+
+
+def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    version = max(version for domain, version in _opsets(model) if domain in _MAIN_DOMAIN)
+    if version >= _OLDEST_OPSET:
+        return model
+    try:
+        return _checked(onnx.version_converter.convert_version(model, _OLDEST_OPSET), name)
+    except ModelFileError:
+        raise
+    except Exception as error:  # the converter raises RuntimeError, ValueError and its own kinds
+        raise ModelFileError(
+            f"{name}: opset {version} cannot be converted to {_OLDEST_OPSET}: {_first_lines(error)}. "
+            f"Export with opset_version={_OLDEST_OPSET} or later"
+        ) from error
+
+
+def _infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:  # InferenceError, or whatever the C++ side meets in a damaged model
+        raise ModelFileError(
+            f"{name}: shapes or types do not fit together: {_first_lines(error)}. Repair or export it again"
+        ) from error
+
+
+def _first_lines(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("==>")]
+    return " ".join(lines[:2])[:500] or type(error).__name__

@@ -1,0 +1,117 @@
+"""Bounds on what an ONNX model may declare, checked before anything is allocated: sizes, nesting, text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx
+from onnx import TensorProto
+
+from daceopt.errors import ModelFileError
+
+_MAX_BYTES = 1 << 40  # of one declared tensor
+_MAX_NESTING = 60  # messages; a subgraph in a subgraph takes four
+_INT64_MAX = 2**63 - 1
+
+_BITS = {TensorProto.DOUBLE: 64, TensorProto.INT64: 64, TensorProto.UINT64: 64, TensorProto.COMPLEX64: 64}
+_BITS |= {TensorProto.FLOAT: 32, TensorProto.INT32: 32, TensorProto.UINT32: 32, TensorProto.COMPLEX128: 128}
+_BITS |= {TensorProto.FLOAT16: 16, TensorProto.BFLOAT16: 16, TensorProto.INT16: 16, TensorProto.UINT16: 16}
+_BITS |= {TensorProto.INT8: 8, TensorProto.UINT8: 8, TensorProto.BOOL: 8, TensorProto.INT4: 4, TensorProto.UINT4: 4}
+_BITS |= {TensorProto.FLOAT8E4M3FN: 8, TensorProto.FLOAT8E4M3FNUZ: 8, TensorProto.FLOAT8E5M2: 8, TensorProto.FLOAT8E5M2FNUZ: 8}
+
+# Where elements without raw_data are kept; types not named here use int32_data.
+_FIELDS = {TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data", TensorProto.DOUBLE: "double_data"}
+_FIELDS |= {TensorProto.COMPLEX128: "double_data", TensorProto.INT64: "int64_data", TensorProto.STRING: "string_data"}
+_FIELDS |= {TensorProto.UINT32: "uint64_data", TensorProto.UINT64: "uint64_data"}
+
+
+def check_messages(model: onnx.ModelProto, name: str) -> None:
+    """Walk every message: text is UTF-8, nesting is bounded, every tensor's size is sane and its bytes are there.
+
+    Raises ``ModelFileError``, or ``UnicodeDecodeError`` from reading a damaged text field.
+    """
+    stack: list[tuple[Any, int]] = [(model, 0)]
+    while stack:
+        message, depth = stack.pop()
+        if depth > _MAX_NESTING:
+            raise ModelFileError(f"{name}: messages nested deeper than {_MAX_NESTING}; expected fewer subgraphs in subgraphs")
+        _check_message(message, name)
+        stack.extend((child, depth + 1) for child in _children(message))
+
+
+def _children(message: Any) -> list[Any]:
+    """Sub-messages; reading the text fields on the way proves them valid."""
+    found: list[Any] = []
+    for field in message.DESCRIPTOR.fields:
+        if field.type == field.TYPE_MESSAGE:
+            value = getattr(message, field.name) if field.is_repeated or message.HasField(field.name) else []
+            found.extend(value if field.is_repeated else [value] if value != [] else [])
+        elif field.type == field.TYPE_STRING:
+            value = getattr(message, field.name)
+            _ = list(value) if field.is_repeated else value
+    return found
+
+
+def _check_message(message: Any, name: str) -> None:
+    if isinstance(message, TensorProto):
+        check_tensor(message, name)
+    elif isinstance(message, onnx.SparseTensorProto):
+        _elements(list(message.dims), 64, f"{name}: sparse tensor {message.values.name!r}")
+    elif isinstance(message, onnx.TypeProto.Tensor):
+        _check_declared(message, f"{name}: a declared tensor type")
+
+
+def check_tensor(tensor: TensorProto, name: str) -> None:
+    """The tensor's type is known, its size is in bounds, and as many bytes are present as it declares (unless they are external)."""
+    where = f"{name}: tensor {tensor.name[:100]!r}"
+    if tensor.data_type != TensorProto.STRING and tensor.data_type not in _BITS:
+        raise ModelFileError(f"{where} has element type {tensor.data_type}, which daceopt does not know; convert the model")
+    count = _elements(list(tensor.dims), _BITS.get(tensor.data_type, 8), where)
+    if tensor.data_location == TensorProto.EXTERNAL:
+        return
+    expected, found, unit = _amount(tensor, count)
+    if expected != found:
+        dims = list(tensor.dims)
+        raise ModelFileError(
+            f"{where} declares shape {dims}, {expected} {unit}, but {found} are present; the file is damaged, export it again"
+        )
+
+
+def byte_count(tensor: TensorProto) -> int:
+    """Bytes of the tensor's elements as they lie in raw or external data."""
+    return (math.prod(tensor.dims) * _BITS[tensor.data_type] + 7) // 8
+
+
+def _amount(tensor: TensorProto, count: int) -> tuple[int, int, str]:
+    """Expected and present amount of data, and its unit."""
+    if tensor.HasField("raw_data") and tensor.data_type != TensorProto.STRING:
+        return byte_count(tensor), len(tensor.raw_data), "bytes"
+    found = len(getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data")))
+    if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
+        count *= 2
+    if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4):
+        count = (count + 1) // 2
+    return count, found, "elements"
+
+
+def _elements(dims: list[int], bits: int, where: str) -> int:
+    """Number of elements in Python's own integers, which do not overflow."""
+    if any(d < 0 for d in dims):
+        raise ModelFileError(f"{where} declares a negative extent in {dims}; the file is damaged, export it again")
+    count = math.prod(d for d in dims if d != 0)
+    if count > _INT64_MAX or count * bits // 8 > _MAX_BYTES:
+        raise ModelFileError(f"{where} declares {dims}, more than {_MAX_BYTES >> 30} GiB; the file is damaged or hostile")
+    return 0 if 0 in dims else count
+
+
+def _check_declared(tensor: onnx.TypeProto.Tensor, where: str) -> None:
+    dims = [d.dim_value for d in tensor.shape.dim if d.HasField("dim_value")]
+    _elements(dims, _BITS.get(tensor.elem_type, 8), where)
+
+
+def check_declared_sizes(model: onnx.ModelProto, name: str) -> None:
+    """The same bound on the shapes that inference found: an operator may ask for a size that no value declares."""
+    for value in (*model.graph.input, *model.graph.value_info, *model.graph.output):
+        if value.type.HasField("tensor_type"):
+            _check_declared(value.type.tensor_type, f"{name}: value {value.name[:100]!r}")

@@ -10,6 +10,7 @@ import sympy
 
 from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
+from daceopt.ir.iteration import quotient
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.tasklet import Assignment
 
@@ -327,11 +328,10 @@ def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
 
 
 def _smaller(a: Dim, b: Dim) -> bool:
-    """Is ``a`` a proper divisor side of ``b``? Symbolic sizes are compared by their quotient."""
+    """Does ``a`` divide ``b`` properly? Ints are simply compared."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    quotient = sympy.cancel(sympy.sympify(b) / a)
-    return bool(quotient.is_polynomial()) and quotient != 1
+    return quotient(b, a) not in (None, 1)
 
 
 def _tidy_unit_strides(shape: Shape, strides: Sequence[Dim]) -> Shape:

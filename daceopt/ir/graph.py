@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -459,6 +460,20 @@ class Graph:
             if name not in self._access:
                 raise ValueError(f"output {name} does not exist")
         self.nodes()
+        with self._without_isolated():
+            self._validate_sdfg()
+
+    @contextmanager
+    def _without_isolated(self) -> Iterator[None]:
+        """DaCe refuses access nodes without edges, which unused inputs have."""
+        isolated = [a for a in self._access.values() if not self.state.degree(a)]
+        self.state.remove_nodes_from(isolated)
+        try:
+            yield
+        finally:
+            self.state.add_nodes_from(isolated)
+
+    def _validate_sdfg(self) -> None:
         self.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
         try:
             self.sdfg.validate()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import dace
 import numpy as np
@@ -10,7 +10,7 @@ from dace import dtypes
 
 from daceopt.errors import Unsupported
 
-DType = dtypes.typeclass
+DType: TypeAlias = dtypes.typeclass
 
 
 class _Row(NamedTuple):

@@ -1,0 +1,208 @@
+"""What a dense library offers, the choice between libraries, and the step that turns library nodes into C++ calls."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from daceopt.build.compiler import CompileJob, Flags
+from daceopt.errors import DaceoptError, Unsupported
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import DenseNode
+
+_HERE = Path(__file__).parent
+INCLUDE = _HERE / "include"
+
+
+class Missing(NamedTuple):
+    """Why a library cannot be used on this machine, and the command or change that helps."""
+
+    what: str
+    install: str
+
+    def __str__(self) -> str:
+        return f"{self.what}; {self.install}"
+
+
+@dataclass(frozen=True)
+class Requirements:
+    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it."""
+
+    flags: Flags = field(default_factory=Flags)
+    jobs: tuple[CompileJob, ...] = ()
+
+    def __add__(self, other: Requirements) -> Requirements:
+        return Requirements(self.flags + other.flags, tuple(dict.fromkeys((*self.jobs, *other.jobs))))
+
+
+class Library:
+    """One external library. To add another, subclass, ``register`` an instance and name it in ``PREFERENCE``."""
+
+    name: ClassVar[str]
+
+    def available(self) -> Missing | None:
+        """What is missing on this machine and what to install; None when the library is there."""
+        raise NotImplementedError
+
+    def version(self) -> str:
+        """Return the library's version for reports and cache keys; "" when it is missing."""
+        raise NotImplementedError
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Return None if the library implements this very node, else the reason why not."""
+        raise NotImplementedError
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """Return C++ statements over the node's connectors, which are pointers, and the graph's symbols."""
+        raise NotImplementedError
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Return what the emitted statements need to compile and link."""
+        raise NotImplementedError
+
+
+# Best first, as measured (docs/decisions/dense-libraries.md).
+PREFERENCE: dict[str, tuple[str, ...]] = {
+    "Contraction": ("mkl", "native"),
+    "Convolution": ("onednn", "aten"),
+    "ConvolutionBackwardData": ("onednn", "aten"),
+    "ConvolutionBackwardWeights": ("onednn", "aten"),
+    "Pool": ("onednn", "aten"),
+    "PoolBackward": ("onednn", "aten"),
+    "IndexAdd": ("native",),
+    "HostCall": ("host",),
+}
+_LIBRARIES: dict[str, Library] = {}
+_preferred: ContextVar[Mapping[str, str] | None] = ContextVar("daceopt_preferred_libraries", default=None)
+
+
+def register(library: Library) -> Library:
+    """Make a library known under its name; a later one of the same name replaces it."""
+    _LIBRARIES[library.name] = library
+    return library
+
+
+def names() -> list[str]:
+    """Return the names of all known libraries."""
+    return list(_LIBRARIES)
+
+
+def get(name: str) -> Library:
+    """Return the library called ``name``; raises DaceoptError for an unknown name."""
+    if name not in _LIBRARIES:
+        raise DaceoptError(f"no library {name!r}; known are {names()}")
+    return _LIBRARIES[name]
+
+
+@contextmanager
+def prefer(**choice: str) -> Iterator[None]:
+    """Within the block, use the named library for a node kind: ``prefer(Contraction="native")``."""
+    token = _preferred.set({**(_preferred.get() or {}), **choice})
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+def candidates(kind: str) -> tuple[str, ...]:
+    """Return the libraries for a node kind, best first; one named by ``prefer`` is the only candidate."""
+    wanted = (_preferred.get() or {}).get(kind)
+    return (wanted,) if wanted else PREFERENCE.get(kind, ())
+
+
+def reasons(node: DenseNode, graph: Graph) -> dict[str, str | None]:
+    """Return for each candidate why it cannot implement ``node``; None for those that can."""
+    found: dict[str, str | None] = {}
+    for name in candidates(type(node).__name__):
+        library = get(name)
+        missing = library.available()
+        found[name] = str(missing) if missing else library.supports(node, graph)
+    return found
+
+
+def choose(node: DenseNode, graph: Graph) -> Library:
+    """Return the best library for ``node``; raises Unsupported with each candidate's reason if there is none."""
+    found = reasons(node, graph)
+    for name, reason in found.items():
+        if reason is None:
+            return get(name)
+    listed = "; ".join(f"{name}: {reason}" for name, reason in found.items()) or "no candidates"
+    raise Unsupported(f"no library implements {type(node).__name__} {node.label!r}: {listed}")
+
+
+def implement(graph: Graph) -> Requirements:
+    """Replace every library node of ``graph`` by a C++ tasklet that calls the chosen library.
+
+    The tasklet has the node's connectors, typed as pointers, over whole arrays. Raises Unsupported as ``choose`` does.
+    """
+    from daceopt.ops.library import DenseNode
+
+    total = Requirements()
+    for node in graph.nodes():
+        if isinstance(node, DenseNode):
+            total = total + _implement_node(graph, node)
+    return total
+
+
+def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
+    import dace
+
+    library = choose(node, graph)
+    code, needs = library.emit(node, graph), library.requirements(node, graph)
+    reads, writes = graph.reads(node), graph.writes(node)
+    tasklet = dace.nodes.Tasklet(
+        f"{type(node).__name__.lower()}_{library.name}",
+        _pointers(graph, reads),
+        _pointers(graph, writes),
+        code,
+        dace.dtypes.Language.CPP,
+        debuginfo=node.debuginfo,
+    )
+    graph.remove(node)
+    graph.add_node(tasklet, reads, writes)
+    return needs
+
+
+def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:
+    import dace
+
+    return {connector: dace.pointer(graph.dtype(name)) for connector, name in operands.items()}
+
+
+def support(
+    source: str, *, header: str, flags: Flags | None = None, define: str = "", version: str = ""
+) -> Requirements:
+    """Return requirements of a call into ``src/<source>``, declared in ``daceopt/<header>``.
+
+    ``flags`` are the external library's, for that source and for linking; ``define`` is one macro, NAME=value.
+    """
+    own = Flags(includes=(str(INCLUDE),), version=f"{_headers_digest()} {version}".strip())
+    external = flags or Flags()
+    options = Flags(compile=(f"-D{define}",)) if define else Flags()
+    job = CompileJob(
+        _source(source), "kernel", own + Flags(includes=external.includes) + options, f"daceopt {source} {define}"
+    )
+    frame = own + Flags(headers=(f"daceopt/{header}",), link=external.link)
+    return Requirements(frame, (job,))
+
+
+@cache
+def _source(name: str) -> str:
+    return (_HERE / "src" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _headers_digest() -> str:
+    """Stands for the content of our own headers in cache keys."""
+    digest = hashlib.sha256()
+    for path in sorted(INCLUDE.rglob("*.h")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,70 @@
+"""How a ``Contraction`` is called: one C++ call with every operand's strides; MKL and plain loops share it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.libs.emission import boolean, braces, broadcast_strides, extent
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import Contraction
+
+
+def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | None:
+    """Return the reason why an operand's type or shape is not one a product can have; None if all are."""
+    names = node.operands(graph)
+    found = {graph.dtype(name) for name in names.values()}
+    if len(found) != 1 or not found <= set(dtypes):
+        return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, dtypes))}"
+    if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
+        return "operands A, B and Y need at least two dimensions"
+    (m, k), (k2, n) = graph.shape(names["A"])[-2:], graph.shape(names["B"])[-2:]
+    if graph.shape(names["Y"])[-2:] != (m, n) or k != k2:
+        return (
+            f"shapes {[graph.shape(names[c]) for c in ('A', 'B', 'Y')]}, expected [..., M, K], [..., K, N], [..., M, N]"
+        )
+    y = graph.strides(names["Y"])
+    if 1 not in y[-2:] and 1 not in graph.shape(names["Y"])[-2:]:
+        return f"output strides {y}: one of the last two must be 1"
+    try:
+        _operand_strides(node, graph)
+    except Unsupported as error:
+        return str(error)
+    return None
+
+
+def emit(node: Contraction, graph: Graph, function: str) -> str:
+    """Return the call of ``function`` (``contraction_mkl`` or ``contraction_native``)."""
+    names, strides = node.operands(graph), _operand_strides(node, graph)
+    ctype = types.cpp(graph.dtype(names["Y"]))
+    shape = graph.shape(names["Y"])
+    sizes = ", ".join(extent(v) for v in (*shape[-2:], graph.shape(names["A"])[-1]))
+    operands = ", ".join(_matrix(conn, strides.get(conn), len(shape)) for conn in ("A", "B", "Bias", "C", "Y"))
+    return (
+        f"daceopt::{function}(daceopt::Product<{ctype}>{{{sizes}, {braces(shape[:-2])}, {ctype}({node.alpha!r}), "
+        f"{operands}, {boolean(node.activation == 'relu')}}});"
+    )
+
+
+def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
+    """Strides of each operand over [batch..., row, column] of the product."""
+    names = node.operands(graph)
+    full = graph.shape(names["Y"])
+    found = {c: broadcast_strides(graph, names[c], full) for c in ("Bias", "C") if c in names}
+    for conn in ("A", "B"):
+        matrix = graph.shape(names[conn])[-2:]
+        # Rows and columns keep their strides even where their extent is 1: the call sorts that out.
+        batch = broadcast_strides(graph, names[conn], (*full[:-2], *matrix))[:-2]
+        found[conn] = [*batch, *graph.strides(names[conn])[-2:]]
+    found["Y"] = list(graph.strides(names["Y"]))
+    return found
+
+
+def _matrix(connector: str, strides: Sequence[Any] | None, rank: int) -> str:
+    if strides is None:
+        return f"{{nullptr, 0, 0, {braces([0] * (rank - 2))}}}"
+    return f"{{{connector}, {extent(strides[-2])}, {extent(strides[-1])}, {braces(strides[:-2])}}}"

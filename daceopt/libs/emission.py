@@ -1,0 +1,68 @@
+"""Sizes, strides and strings of a graph as C++ text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from daceopt.errors import Unsupported
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+
+def extent(value: Any) -> str:
+    """An integer expression over the graph's symbols as C++ of type int64_t; raises Unsupported for anything else."""
+    expr = sympy.sympify(value)
+    if expr.is_Integer:
+        return f"int64_t({int(expr)})"
+    if expr.is_Symbol:
+        return f"int64_t({expr})"
+    if isinstance(expr, (sympy.Add, sympy.Mul)) and all(not a.is_Rational or a.is_Integer for a in expr.args):
+        sign = " + " if isinstance(expr, sympy.Add) else " * "
+        return "(" + sign.join(extent(a) for a in expr.args) + ")"
+    if isinstance(expr, sympy.Pow) and expr.exp.is_Integer and expr.exp > 0:
+        return "(" + " * ".join([extent(expr.base)] * int(expr.exp)) + ")"
+    if isinstance(expr, sympy.floor):
+        top, bottom = sympy.fraction(sympy.together(expr.args[0]))
+        return f"({extent(top)} / {extent(bottom)})"  # sizes are never negative
+    if isinstance(expr, (sympy.Max, sympy.Min)):
+        return _fold("std::max" if isinstance(expr, sympy.Max) else "std::min", [extent(a) for a in expr.args])
+    raise Unsupported(f"size {expr}: expected sums, products, powers, floor, min or max of integers and size symbols")
+
+
+def _fold(function: str, terms: list[str]) -> str:
+    text = terms[0]
+    for term in terms[1:]:
+        text = f"{function}({text}, {term})"
+    return text
+
+
+def braces(values: Iterable[Any]) -> str:
+    """``{a, b}``: a C++ initialiser list of integer expressions."""
+    return "{" + ", ".join(extent(v) for v in values) + "}"
+
+
+def boolean(value: bool) -> str:
+    """``true`` or ``false``."""
+    return "true" if value else "false"
+
+
+def literal(text: str) -> str:
+    """A C++ string literal of ``text`` in UTF-8; every byte that is no letter, digit or blank is an octal escape."""
+    plain = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 _.:-")
+    return '"' + "".join(chr(b) if b in plain else f"\\{b:03o}" for b in text.encode()) + '"'
+
+
+def broadcast_strides(graph: Graph, name: str, shape: Sequence[Any]) -> list[Any]:
+    """Strides with which ``name`` is read at every index of ``shape``, right-aligned: 0 where it broadcasts.
+
+    Raises Unsupported when its shape does not broadcast to ``shape``.
+    """
+    own, strides = graph.shape(name), graph.strides(name)
+    lead = len(shape) - len(own)
+    if lead < 0 or any(n not in (1, m) for n, m in zip(own, shape[lead:], strict=True)):
+        raise Unsupported(f"an array of shape {own} does not broadcast to {tuple(shape)}")
+    return [0] * lead + [0 if n == 1 else stride for n, stride in zip(own, strides, strict=True)]

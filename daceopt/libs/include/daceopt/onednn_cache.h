@@ -1,0 +1,193 @@
+// Primitives of oneDNN: created once per shape, executed from any thread.
+#pragma once
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <unordered_map>
+
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include "daceopt/onednn.h"
+
+namespace daceopt::detail {
+
+using dnnl::memory;
+using Key = std::vector<int64_t>;
+
+inline const dnnl::engine& engine() {
+    static const dnnl::engine instance(dnnl::engine::kind::cpu, 0);
+    return instance;
+}
+
+inline dnnl::stream& stream() {
+    thread_local dnnl::stream instance(engine());
+    return instance;
+}
+
+// Memory of one thread that lives from call to call, one block per purpose; grows and is never smaller than the last call's.
+class Scratch {
+public:
+    ~Scratch() { std::free(data_); }
+    void* get(size_t bytes) {
+        if (bytes > size_) {
+            std::free(data_);
+            size_ = (bytes + 4095) / 4096 * 4096;
+            data_ = std::aligned_alloc(64, size_);
+            if (!data_) { size_ = 0; throw std::bad_alloc(); }
+        }
+        return data_;
+    }
+
+private:
+    void* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+inline Scratch& scratch(int purpose) {
+    thread_local std::unordered_map<int, Scratch> blocks;
+    return blocks[purpose];
+}
+
+constexpr int kScratchpad = -1;
+
+// A tensor of a call: the caller's description, and the one that the primitive wants.
+struct Argument {
+    int name;  // DNNL_ARG_...
+    memory::desc given, wanted;
+    bool output;
+    std::shared_ptr<dnnl::reorder> reorder;  // between the two, when they differ
+};
+
+struct Entry {
+    dnnl::primitive primitive;
+    memory::desc scratchpad;
+    std::vector<Argument> arguments;
+    std::string implementation;
+
+    void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
+        Argument argument{name, given, wanted, output, nullptr};
+        if (given != wanted) {
+            const memory::desc &from = output ? wanted : given, &to = output ? given : wanted;
+            argument.reorder = std::make_shared<dnnl::reorder>(dnnl::reorder::primitive_desc(engine(), from, engine(), to));
+        }
+        arguments.push_back(std::move(argument));
+    }
+
+    void run(const std::vector<float*>& data) const {
+        std::unordered_map<int, memory> operands;
+        for (size_t i = 0; i < arguments.size(); ++i) operands[arguments[i].name] = bind(arguments[i], data[i]);
+        if (scratchpad.get_size())
+            operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), scratch(kScratchpad).get(scratchpad.get_size()));
+        primitive.execute(stream(), operands);
+        for (size_t i = 0; i < arguments.size(); ++i) finish(arguments[i], operands[arguments[i].name], data[i]);
+    }
+
+private:
+    static memory bind(const Argument& argument, float* data) {
+        memory given(argument.given, engine(), data);
+        if (!argument.reorder) return given;
+        memory copy(argument.wanted, engine(), scratch(argument.name).get(argument.wanted.get_size()));
+        if (!argument.output) argument.reorder->execute(stream(), given, copy);
+        return copy;
+    }
+
+    static void finish(const Argument& argument, memory& computed, float* data) {
+        if (!argument.reorder || !argument.output) return;
+        memory given(argument.given, engine(), data);
+        argument.reorder->execute(stream(), computed, given);
+    }
+};
+
+// Two threads that miss at once both build; the first to store wins. Entries are never dropped, so references stay valid.
+class Cache {
+public:
+    const Entry& get(const Key& key, const std::function<std::shared_ptr<Entry>()>& make) {
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            auto found = entries_.find(key);
+            if (found != entries_.end()) return *found->second;
+        }
+        auto entry = make();
+        std::lock_guard<std::mutex> lock(mutex_);
+        return *entries_.emplace(key, std::move(entry)).first->second;
+    }
+
+private:
+    std::mutex mutex_;
+    std::map<Key, std::shared_ptr<Entry>> entries_;
+};
+
+inline void append(Key& key, const std::vector<int64_t>& values) {
+    key.push_back(static_cast<int64_t>(values.size()));
+    key.insert(key.end(), values.begin(), values.end());
+}
+
+inline void append(Key& key, const Tensor& x) {
+    key.push_back(x.data != nullptr);
+    if (!x.data) return;
+    append(key, x.dims);
+    append(key, x.strides);
+}
+
+inline bool same_layout(const Tensor& x, const std::vector<int64_t>& strides) {
+    for (size_t d = 0; d < x.dims.size(); ++d)
+        if (x.dims[d] > 1 && x.strides[d] != strides[d]) return false;
+    return true;
+}
+
+// Strides of dims stored in the given order, outermost first.
+inline std::vector<int64_t> dense(const std::vector<int64_t>& dims, const std::vector<size_t>& order) {
+    std::vector<int64_t> strides(dims.size());
+    int64_t step = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+        strides[order[i]] = step;
+        step *= dims[order[i]];
+    }
+    return strides;
+}
+
+// The description of a tensor in memory. Strides along extents of 1 are arbitrary: they are set so that oneDNN recognises
+// channels-last, or else channels-first, memory.
+inline memory::desc describe(const Tensor& x) {
+    std::vector<size_t> first(x.dims.size()), last;
+    for (size_t d = 0; d < first.size(); ++d) first[d] = d;
+    last = first;
+    if (last.size() > 2) {
+        last.erase(last.begin() + 1);
+        last.push_back(1);
+    }
+    for (const auto& order : {last, first}) {
+        const auto strides = dense(x.dims, order);
+        if (same_layout(x, strides)) return memory::desc(x.dims, memory::data_type::f32, strides);
+    }
+    return memory::desc(x.dims, memory::data_type::f32, x.strides);
+}
+
+inline memory::desc any(const memory::desc& desc) {
+    return memory::desc(desc.get_dims(), memory::data_type::f32, memory::format_tag::any);
+}
+
+// oneDNN's reference kernels are orders of magnitude slower than a copy into a layout that it has fast code for.
+inline bool is_slow(const std::string& implementation) { return implementation.find("ref") != std::string::npos; }
+
+inline dnnl::primitive_attr attributes(const dnnl::post_ops& operations = {}) {
+    dnnl::primitive_attr attr;
+    attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    attr.set_post_ops(operations);
+    return attr;
+}
+
+template <typename F>
+void guarded(const char* where, F&& body) {
+    try {
+        body();
+    } catch (const std::exception& error) {  // dnnl::error, std::bad_alloc
+        fail(where, error.what());
+    }
+}
+
+}  // namespace daceopt::detail

@@ -1,0 +1,24 @@
+// The error state of one run: library calls report into it, the entry point of a program clears and returns it.
+#pragma once
+#include <cstdio>
+
+namespace daceopt {
+
+struct Status {
+    bool failed = false;
+    char message[512] = {0};
+};
+
+// Per thread, because any number of threads may run one program. Parallel regions report after they join.
+inline thread_local Status status;
+
+inline void clear_status() { status.failed = false; status.message[0] = 0; }
+
+// Keeps the first error of a run.
+inline void fail(const char* where, const char* what) {
+    if (status.failed) return;
+    status.failed = true;
+    std::snprintf(status.message, sizeof status.message, "%s: %s", where, what);
+}
+
+}  // namespace daceopt

@@ -1,0 +1,71 @@
+"""Matrix products by the MKL that torch brings inside ``libtorch_cpu.so``."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import TYPE_CHECKING, ClassVar
+
+import dace
+
+from daceopt.libs import contraction
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.ops.library import Contraction
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import DenseNode
+
+_SYMBOLS = ("sgemm_64_", "dgemm_64_", "sgemm_batch_64_", "dgemm_batch_64_")
+
+
+class Mkl(Library):
+    """float32 and float64 products over any strides; operands that no BLAS takes are packed first."""
+
+    name: ClassVar[str] = "mkl"
+
+    def available(self) -> Missing | None:
+        """Missing when torch is another build (no MKL inside), as on machines other than x86-64."""
+        lacking = _lacking()
+        if not lacking:
+            return None
+        return Missing(
+            f"libtorch_cpu.so has no {', '.join(lacking)}", "install an x86-64 build of torch, which has MKL inside"
+        )
+
+    def version(self) -> str:
+        """Return MKL's version as torch reports it."""
+        import torch
+
+        return (
+            torch.__config__.show().partition("Math Kernel Library Version ")[2].split(" ")[0] if not _lacking() else ""
+        )
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any contraction of float32 or float64 whose result has unit stride in its rows or columns."""
+        if not isinstance(node, Contraction):
+            return "MKL is used for products only"
+        return contraction.why_not(node, graph, (dace.float32, dace.float64))
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/contraction_mkl.cpp``."""
+        assert isinstance(node, Contraction)
+        return contraction.emit(node, graph, "contraction_mkl")
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Nothing to link: the symbols are looked up in the process."""
+        return support("contraction_mkl.cpp", header="contraction.h")
+
+
+@cache
+def _lacking() -> list[str]:
+    import torch  # noqa: F401  (loads the library)
+
+    try:
+        library = ctypes.CDLL("libtorch_cpu.so")
+    except OSError:
+        return list(_SYMBOLS)
+    return [symbol for symbol in _SYMBOLS if not hasattr(library, symbol)]
+
+
+register(Mkl())

@@ -1,0 +1,138 @@
+"""Convolutions by oneDNN, from the wheels ``onednn-cpu-gomp`` (library) and ``onednn-devel-cpu-gomp`` (headers)."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import dace
+
+from daceopt.build.compiler import Flags
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.emission import boolean, braces, extent
+from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import DenseNode
+
+_LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
+_INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"
+_ABSENT = "daceopt::Tensor{nullptr, {}, {}}"
+
+
+class _Files(NamedTuple):
+    library: Path
+    include: Path
+    version: str
+
+
+class OneDnn(Library):
+    """float32 convolutions of one to three spatial dimensions, all three passes, in channels-first or -last memory."""
+
+    name: ClassVar[str] = "onednn"
+
+    def available(self) -> Missing | None:
+        """Missing when one of the two wheels is not installed."""
+        return None if _files() else Missing("oneDNN's library or headers are not installed", _INSTALL)
+
+    def version(self) -> str:
+        """Return the version that the headers declare."""
+        files = _files()
+        return files.version if files else ""
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any float32 convolution of 1 to 3 spatial dimensions without negative padding."""
+        if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
+            return "oneDNN is used for convolutions only"
+        names = node.operands(graph)
+        found = {graph.dtype(name) for name in names.values()}
+        if found != {dace.float32}:
+            return f"element types {sorted(map(str, found))}, expected float32"
+        rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
+        if rank not in (1, 2, 3):
+            return f"{rank} spatial dimensions, expected 1 to 3"
+        if any(p < 0 for p in node.pads):
+            return f"negative padding {list(node.pads)}"
+        return _why_not_strides(graph, names)
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/onednn_convolution.cpp``."""
+        names = node.operands(graph)
+
+        def tensor(*connectors: str) -> str:
+            return ", ".join(_tensor(graph, c, names.get(c)) for c in connectors)
+
+        assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
+        rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
+        shared = f"daceopt::Window{{{', '.join(braces(v) for v in node.window(rank))}}}, {extent(node.group)}"
+        if isinstance(node, Convolution):
+            relu = boolean(node.activation == "relu")
+            return f"daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}, {relu});"
+        if isinstance(node, ConvolutionBackwardData):
+            return f"daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared});"
+        return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW', 'dB')}, {shared});"
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Our source, oneDNN's headers, and the library with its folder as run path."""
+        files = _files()
+        assert files is not None
+        link = (str(files.library), f"-Wl,-rpath,{files.library.parent}")
+        flags = Flags(includes=(str(files.include),), link=link)
+        return support("onednn_convolution.cpp", header="onednn.h", flags=flags, version=f"onednn-{files.version}")
+
+
+def _tensor(graph: Graph, connector: str, name: str | None) -> str:
+    if name is None:
+        return _ABSENT
+    return f"daceopt::Tensor{{{connector}, {braces(graph.shape(name))}, {braces(graph.strides(name))}}}"
+
+
+def _why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:
+    for connector, name in names.items():
+        steps = _outer_strides(graph.shape(name), graph.strides(name))
+        if any(step == 0 for step in steps):
+            return f"operand {connector} is a broadcast view (strides {graph.strides(name)})"
+        if len(steps) == 1 and steps != [1]:
+            return f"operand {connector} has stride {steps[0]}, expected 1"
+        if any(getattr(step, "is_negative", False) or (isinstance(step, int) and step < 0) for step in steps):
+            return f"operand {connector} has a negative stride {graph.strides(name)}"
+    return None
+
+
+def _outer_strides(shape: Sequence[Any], strides: Sequence[Any]) -> list[Any]:
+    """Strides along dimensions that are longer than 1."""
+    return [step for n, step in zip(shape, strides, strict=True) if n != 1]
+
+
+@cache
+def _files() -> _Files | None:
+    library, header = _find(_LIBRARY_WHEEL, "libdnnl.so.3"), _find(_HEADER_WHEEL, "oneapi/dnnl/dnnl.hpp")
+    if library is None or header is None:
+        return None
+    include = header.parents[2]
+    return _Files(library, include, _header_version(include / "oneapi/dnnl/dnnl_version.h"))
+
+
+def _find(wheel: str, ending: str) -> Path | None:
+    try:
+        files = importlib.metadata.files(wheel) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(f.locate())).resolve() for f in files if str(f).endswith(ending)]
+    return next((path for path in found if path.exists()), None)
+
+
+def _header_version(path: Path) -> str:
+    wanted = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[1].startswith("DNNL_VERSION_"):
+            wanted[words[1]] = words[2]
+    return ".".join(wanted.get(f"DNNL_VERSION_{part}", "0") for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+register(OneDnn())

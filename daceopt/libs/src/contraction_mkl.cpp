@@ -1,0 +1,67 @@
+// Matrix products by the MKL inside torch, found in the process rather than linked: torch is loaded before any program.
+#include <dlfcn.h>
+
+#include "daceopt/contraction_impl.h"
+
+namespace daceopt {
+namespace {
+
+using Int = const int64_t*;
+template <typename T>
+using Gemm = void (*)(const char*, const char*, Int, Int, Int, const T*, const T*, Int, const T*, Int, const T*, T*, Int);
+template <typename T>
+using GemmBatch = void (*)(const char*, const char*, Int, Int, Int, const T*, const T**, Int, const T**, Int, const T*, T**, Int, Int, Int);
+
+void* find(const char* name) {
+    void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+    return torch ? dlsym(torch, name) : nullptr;
+}
+
+template <typename T>
+struct Names;
+template <>
+struct Names<float> { static constexpr const char *gemm = "sgemm_64_", *batch = "sgemm_batch_64_"; };
+template <>
+struct Names<double> { static constexpr const char *gemm = "dgemm_64_", *batch = "dgemm_batch_64_"; };
+
+template <typename T>
+Gemm<T> gemm_function() {
+    static const auto function = reinterpret_cast<Gemm<T>>(find(Names<T>::gemm));
+    return function;
+}
+
+template <typename T>
+GemmBatch<T> batch_function() {
+    static const auto function = reinterpret_cast<GemmBatch<T>>(find(Names<T>::batch));
+    return function;
+}
+
+struct Mkl {
+    template <typename T>
+    static void gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, T alpha, const T* a, int64_t lda, const T* b,
+                     int64_t ldb, T* c, int64_t ldc) {
+        const T beta = 0;
+        gemm_function<T>()(&ta, &tb, &m, &n, &k, &alpha, a, &lda, b, &ldb, &beta, c, &ldc);
+    }
+    // As fast as a parallel loop of sequential products, and splits few large ones too.
+    template <typename T>
+    static void gemm_batch(char ta, char tb, int64_t m, int64_t n, int64_t k, T alpha, const T** a, int64_t lda,
+                           const T** b, int64_t ldb, T** c, int64_t ldc, int64_t count) {
+        const T beta = 0;
+        const int64_t groups = 1;
+        batch_function<T>()(&ta, &tb, &m, &n, &k, &alpha, a, &lda, b, &ldb, &beta, c, &ldc, &groups, &count);
+    }
+};
+
+}  // namespace
+
+template <typename T>
+void contraction_mkl(const Product<T>& product) {
+    if (!gemm_function<T>() || !batch_function<T>()) return fail("Contraction", "no MKL in libtorch_cpu.so; import torch first");
+    contract<Mkl, T>(product);
+}
+
+template void contraction_mkl(const Product<float>&);
+template void contraction_mkl(const Product<double>&);
+
+}  // namespace daceopt

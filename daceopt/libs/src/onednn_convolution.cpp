@@ -1,0 +1,205 @@
+// Convolutions by oneDNN. Weights take the layout the kernel prefers; activations too, when their own has no fast kernel.
+#include <algorithm>
+
+#include "daceopt/onednn_cache.h"
+
+namespace daceopt {
+namespace {
+
+using namespace detail;
+using dnnl::algorithm;
+using dnnl::prop_kind;
+
+enum Pass : int64_t { kForward, kBackwardData, kBackwardWeights };
+
+struct Problem {  // descriptions in the caller's layouts; src and dst also name their gradients
+    memory::desc src, weights, bias, dst, residual;
+    memory::dims strides, dilations, pads_begin, pads_end;
+    dnnl::post_ops operations;
+};
+
+memory::desc describe_weights(const Tensor& w, int64_t groups) {
+    memory::dims dims = w.dims, strides = w.strides;
+    if (groups > 1) {
+        dims[0] /= groups;
+        dims.insert(dims.begin(), groups);
+        strides.insert(strides.begin(), strides[0] * dims[1]);
+    }
+    return memory::desc(dims, memory::data_type::f32, strides);
+}
+
+Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+                         const Window& window, int64_t groups, bool relu) {
+    Problem p;
+    p.src = describe(x);
+    p.weights = describe_weights(w, groups);
+    p.dst = describe(y);
+    if (bias.data) p.bias = memory::desc(bias.dims, memory::data_type::f32, memory::format_tag::x);
+    if (residual.data) p.residual = describe(residual);
+    p.strides = window.strides;
+    for (int64_t d : window.dilations) p.dilations.push_back(d - 1);
+    p.pads_begin = window.pads_begin;
+    p.pads_end = window.pads_end;
+    if (residual.data) p.operations.append_binary(algorithm::binary_add, p.dst);
+    if (relu) p.operations.append_eltwise(algorithm::eltwise_relu, 0.f, 0.f);
+    return p;
+}
+
+// What the kernel works on: the caller's layouts of activations, or its own choice.
+struct Choice {
+    memory::desc src, dst;
+};
+
+dnnl::convolution_forward::primitive_desc forward(const Problem& p, const Choice& c) {
+    const auto weights = any(p.weights);
+    if (p.bias.is_zero())
+        return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, c.dst, p.strides,
+                p.dilations, p.pads_begin, p.pads_end, attributes(p.operations)};
+    return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, p.bias, c.dst, p.strides,
+            p.dilations, p.pads_begin, p.pads_end, attributes(p.operations)};
+}
+
+// Backward passes name the forward pass that they belong to.
+dnnl::convolution_forward::primitive_desc hint(const Problem& p) {
+    const auto weights = any(p.weights), src = any(p.src), dst = any(p.dst);
+    return {engine(), prop_kind::forward_training, algorithm::convolution_direct, src, weights, dst, p.strides, p.dilations,
+            p.pads_begin, p.pads_end};
+}
+
+dnnl::convolution_backward_data::primitive_desc backward_data(const Problem& p, const Choice& c) {
+    return {engine(), algorithm::convolution_direct, c.src, any(p.weights), c.dst, p.strides, p.dilations, p.pads_begin,
+            p.pads_end, hint(p), attributes()};
+}
+
+dnnl::convolution_backward_weights::primitive_desc backward_weights(const Problem& p, const Choice& c) {
+    const auto weights = any(p.weights);
+    if (p.bias.is_zero())
+        return {engine(), algorithm::convolution_direct, c.src, weights, c.dst, p.strides, p.dilations, p.pads_begin,
+                p.pads_end, hint(p), attributes()};
+    return {engine(), algorithm::convolution_direct, c.src, weights, p.bias, c.dst, p.strides, p.dilations, p.pads_begin,
+            p.pads_end, hint(p), attributes()};
+}
+
+// The caller's layouts if they have a fast kernel, else oneDNN's own choice, else whatever there is.
+template <typename Make>
+auto fastest(const Problem& p, Make make) {
+    const Choice given{p.src, p.dst}, free{any(p.src), any(p.dst)};
+    try {
+        auto own = make(p, given);
+        if (!is_slow(own.impl_info_str())) return own;
+        auto other = make(p, free);
+        return is_slow(other.impl_info_str()) ? own : other;
+    } catch (const dnnl::error&) {  // strides that no kernel takes
+        return make(p, free);
+    }
+}
+
+template <typename Descriptor>
+std::shared_ptr<Entry> entry_of(const Descriptor& pd, const dnnl::primitive& primitive) {
+    auto entry = std::make_shared<Entry>();
+    entry->primitive = primitive;
+    entry->scratchpad = pd.scratchpad_desc();
+    entry->implementation = pd.impl_info_str();
+    return entry;
+}
+
+std::shared_ptr<Entry> make_forward(const Problem& p) {
+    const auto pd = fastest(p, forward);
+    auto entry = entry_of(pd, dnnl::convolution_forward(pd));
+    entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
+    entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
+    if (!p.bias.is_zero()) entry->add(DNNL_ARG_BIAS, p.bias, p.bias, false);
+    // The post-operation was declared in the layout of the caller's result.
+    if (!p.residual.is_zero()) entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p.residual, p.dst, false);
+    entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
+    return entry;
+}
+
+std::shared_ptr<Entry> make_backward_data(const Problem& p) {
+    const auto pd = fastest(p, backward_data);
+    auto entry = entry_of(pd, dnnl::convolution_backward_data(pd));
+    entry->add(DNNL_ARG_DIFF_DST, p.dst, pd.diff_dst_desc(), false);
+    entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
+    entry->add(DNNL_ARG_DIFF_SRC, p.src, pd.diff_src_desc(), true);
+    return entry;
+}
+
+std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
+    const auto pd = fastest(p, backward_weights);
+    auto entry = entry_of(pd, dnnl::convolution_backward_weights(pd));
+    entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
+    entry->add(DNNL_ARG_DIFF_DST, p.dst, pd.diff_dst_desc(), false);
+    entry->add(DNNL_ARG_DIFF_WEIGHTS, p.weights, pd.diff_weights_desc(), true);
+    if (!p.bias.is_zero()) entry->add(DNNL_ARG_DIFF_BIAS, p.bias, p.bias, true);
+    return entry;
+}
+
+Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+           const Window& window, int64_t groups, bool relu) {
+    Key key{pass, groups, relu};
+    for (const auto* tensor : {&x, &w, &bias, &residual, &y}) append(key, *tensor);
+    for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
+    return key;
+}
+
+bool is_empty(const Tensor& x) {
+    for (int64_t n : x.dims)
+        if (n == 0) return true;
+    return false;
+}
+
+// The sum over no images.
+void zero(const Tensor& x) {
+    int64_t count = 1;
+    for (int64_t n : x.dims) count *= n;
+    if (x.data) std::fill_n(x.data, count, 0.f);
+}
+
+Cache& cache() {
+    static Cache instance;
+    return instance;
+}
+
+const Tensor kNone{nullptr, {}, {}};
+
+}  // namespace
+
+void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+                        const Window& window, int64_t groups, bool relu) {
+    if (is_empty(y)) return;
+    guarded("Convolution", [&] {
+        const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups, relu), [&] {
+            return make_forward(describe_problem(x, w, bias, residual, y, window, groups, relu));
+        });
+        std::vector<float*> data{x.data, w.data};
+        if (bias.data) data.push_back(bias.data);
+        if (residual.data) data.push_back(residual.data);
+        data.push_back(y.data);
+        entry.run(data);
+    });
+}
+
+void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups) {
+    if (is_empty(dy) || is_empty(dx)) return zero(dx);
+    guarded("ConvolutionBackwardData", [&] {
+        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups, false), [&] {
+            return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups, false));
+        });
+        entry.run({dy.data, w.data, dx.data});
+    });
+}
+
+void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
+                                         const Window& window, int64_t groups) {
+    if (is_empty(dy) || is_empty(dw)) return zero(dw), zero(db);
+    guarded("ConvolutionBackwardWeights", [&] {
+        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, db, kNone, dy, window, groups, false), [&] {
+            return make_backward_weights(describe_problem(x, dw, db, kNone, dy, window, groups, false));
+        });
+        std::vector<float*> data{x.data, dy.data, dw.data};
+        if (db.data) data.push_back(db.data);
+        entry.run(data);
+    });
+}
+
+}  // namespace daceopt

@@ -1,0 +1,219 @@
+"""Products against float64 numpy: shapes, strides, batches, epilogues, types, symbols, threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import dace
+import numpy as np
+import pytest
+
+from daceopt import libs
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.graph import Graph, row_major
+from daceopt.ops.library import Contraction
+from tests.libs.harness import compile_graph
+from tests.numerics import assert_within_rounding
+
+LIBRARIES = [name for name in ("mkl", "native") if name in libs.names()]
+
+
+def elements(array: np.ndarray) -> list[int]:
+    """Strides in elements; numpy gives an empty array strides of 0, which stand for broadcasting here."""
+    if array.size == 0:
+        return [max(1, s) for s in row_major(array.shape)]
+    return [s // array.itemsize for s in array.strides]
+
+
+def flat(array: np.ndarray) -> np.ndarray:
+    """The memory below a view, from its first element on."""
+    base = array
+    while base.base is not None:
+        base = base.base
+    return base
+
+
+def build(
+    a: np.ndarray, b: np.ndarray, y: np.ndarray, bias=None, residual=None, **attributes
+) -> tuple[Graph, list[np.ndarray]]:
+    """A graph of one product whose operands are views with exactly the strides of the given arrays."""
+    graph = Graph("product")
+    reads, memory = {}, []
+    for connector, array in {"A": a, "B": b, "Bias": bias, "C": residual}.items():
+        if array is None:
+            continue
+        root = flat(array)
+        dtype = types.from_numpy(array.dtype)
+        offset = (array.__array_interface__["data"][0] - root.__array_interface__["data"][0]) // array.itemsize
+        source = graph.add_input(connector, (max(1, root.size),), dtype)
+        reads[connector] = graph.add_view(source, connector, array.shape, elements(array), offset)
+        memory.append(root)
+    out = graph.add_array("y", y.shape, types.from_numpy(y.dtype), elements(y))
+    graph.add_node(Contraction(**attributes), reads, {"Y": out})
+    graph.add_output(out)
+    return graph, [*memory, y]
+
+
+def check(library: str, a, b, bias=None, residual=None, y=None, alpha=1.0, activation=None) -> None:
+    wide = [
+        np.asarray(x, dtype=np.float64) if x is not None and x.dtype.kind == "f" else x for x in (a, b, bias, residual)
+    ]
+    expected = alpha * np.matmul(wide[0], wide[1]) if alpha != 1.0 else np.matmul(wide[0], wide[1])
+    single = alpha * np.matmul(a, b)
+    expected = expected + (0 if bias is None else wide[2]) + (0 if residual is None else wide[3])
+    single = single + (0 if bias is None else bias) + (0 if residual is None else residual)
+    if activation == "relu":
+        expected, single = np.maximum(expected, 0), np.maximum(single, 0)
+    y = np.full(expected.shape, 7, dtype=a.dtype) if y is None else y
+    graph, memory = build(a, b, y, bias, residual, alpha=alpha, activation=activation)
+    with libs.prefer(Contraction=library):
+        compile_graph(graph)(*memory)
+    assert_within_rounding(y, expected, single)
+
+
+def random(*shape: int, dtype=np.float32) -> np.ndarray:
+    generator = np.random.default_rng(sum(shape) + len(shape))
+    if np.dtype(dtype).kind in "iu":
+        return generator.integers(0, 9, shape).astype(dtype)
+    return generator.standard_normal(shape).astype(dtype)
+
+
+VIEWS = {
+    "rows": lambda x: x,
+    "columns": lambda x: np.ascontiguousarray(x.swapaxes(-1, -2)).swapaxes(-1, -2),
+    "inner": lambda x: np.repeat(x, 2, axis=-1)[..., ::2],
+    "padded": lambda x: np.concatenate([x, x], axis=-1)[..., : x.shape[-1]],
+    "flipped": lambda x: np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :],
+    "broadcast": lambda x: np.broadcast_to(x[..., :1, :].copy(), x.shape),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("view_b", VIEWS)
+@pytest.mark.parametrize("view_a", VIEWS)
+def test_strides(library: str, view_a: str, view_b: str) -> None:
+    a, b = VIEWS[view_a](random(2, 5, 7)), VIEWS[view_b](random(2, 7, 6))
+    check(library, a, b)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b"),
+    [
+        ((5, 7), (7, 6)),
+        ((3, 5, 7), (7, 6)),  # merges into rows
+        ((5, 7), (3, 7, 6)),
+        ((2, 3, 5, 7), (2, 3, 7, 6)),
+        ((2, 1, 5, 7), (3, 7, 6)),
+        ((2, 3, 5, 7), (2, 1, 7, 6)),
+        ((4, 1, 7), (7, 6)),  # one row each
+        ((4, 1, 7), (4, 7, 1)),
+        ((1, 1, 1), (1, 1)),
+        ((3, 5, 1), (1, 6)),
+        ((0, 7), (7, 6)),
+        ((5, 0), (0, 6)),
+        ((5, 7), (7, 0)),
+        ((0, 5, 7), (7, 6)),
+        ((3, 5, 0), (3, 0, 6)),
+    ],
+)
+def test_shapes(library: str, shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> None:
+    a, b = random(*shape_a), random(*shape_b)
+    check(library, a, b)
+    check(library, a, b, bias=random(shape_b[-1]))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("bias_shape", [(6,), (1, 6), (5, 1), (5, 6), (3, 1, 6), (2, 1, 5, 1), (1,)])
+def test_bias_and_residual(library: str, bias_shape: tuple[int, ...], activation: str | None) -> None:
+    a, b = random(2, 3, 5, 7), random(7, 6)
+    check(library, a, b, bias=random(*bias_shape), activation=activation)
+    residual = np.ascontiguousarray(random(2, 3, 6, 5)).swapaxes(-1, -2)
+    check(library, a, b, bias=random(*bias_shape), residual=residual, activation=activation, alpha=0.5)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_result_may_be_transposed_or_padded(library: str) -> None:
+    a, b = random(3, 5, 7), random(3, 7, 6)
+    check(library, a, b, bias=random(6), y=np.zeros((3, 6, 5), np.float32).swapaxes(1, 2), residual=random(3, 5, 6))
+    check(library, a, b[0], y=np.zeros((5, 3, 6), np.float32).swapaxes(0, 1))
+    check(library, a[0], b, y=np.zeros((5, 3, 6), np.float32).swapaxes(0, 1))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_large_enough_for_threads(library: str) -> None:
+    check(library, random(4, 130, 65), random(4, 65, 70), bias=random(70), activation="relu")
+    check(library, random(300, 65)[:, ::2], random(33, 90), residual=random(300, 90))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "uint8", "int16", "int32", "int64", "uint64"])
+def test_element_types(dtype: str) -> None:
+    a, b = random(3, 5, 7, dtype=dtype), random(7, 6, dtype=dtype)
+    check("native", a, b)
+    if dtype == "float64":
+        check("mkl", a, b, bias=random(6, dtype=dtype), alpha=0.1)
+
+
+def test_symbolic_sizes() -> None:
+    graph = Graph("product")
+    batch = dace.symbolic.symbol("s0", dace.int64)
+    a = graph.add_input("a", (batch, 5, 7), dace.float32)
+    b = graph.add_input("b", (7, 6), dace.float32)
+    y = graph.add_array("y", (batch, 5, 6), dace.float32)
+    node = Contraction()
+    graph.add_node(node, {"A": a, "B": b}, {"Y": y})
+    graph.add_output(y)
+    assert node.flops(graph) == 2 * batch * 5 * 6 * 7
+    assert node.bytes(graph) == 4 * (batch * 35 + 42 + batch * 30)
+    run = compile_graph(graph)
+    for size in (1, 3):
+        left, right, out = random(size, 5, 7), random(7, 6), np.zeros((size, 5, 6), np.float32)
+        run(left, right, out, s0=size)
+        assert_within_rounding(out, left.astype(np.float64) @ right, left @ right)
+
+
+def test_nan_and_infinity_pass_the_epilogue() -> None:
+    a = np.array([[np.nan], [np.inf], [-np.inf], [1.0]], np.float32)
+    y = np.zeros((4, 1), np.float32)
+    graph, memory = build(a, np.ones((1, 1), np.float32), y, np.zeros(1, np.float32), activation="relu")
+    compile_graph(graph)(*memory)
+    np.testing.assert_array_equal(y[:, 0], [np.nan, np.inf, 0, 1])
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_eight_threads(library: str) -> None:
+    a, b = random(4, 130, 65), random(4, 65, 70)
+    graph, memory = build(a, b, np.zeros((4, 130, 70), np.float32))
+    with libs.prefer(Contraction=library):
+        run = compile_graph(graph)
+    results = [np.zeros((4, 130, 70), np.float32) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda y: [run(*memory[:-1], y) for _ in range(5)], results))
+    for y in results:
+        assert_within_rounding(y, a.astype(np.float64) @ b, a @ b)
+
+
+def test_refusals_say_why() -> None:
+    a, b = random(5, 7), random(7, 6)
+    graph, _ = build(a, b, np.zeros((5, 6, 2), np.float32)[..., 0])
+    (node,) = graph.nodes()
+    assert "must be 1" in str(libs.reasons(node, graph)["mkl"])
+    with pytest.raises(Unsupported, match=r"no library implements Contraction.*must be 1"):
+        libs.choose(node, graph)
+    graph, _ = build(random(5, 7, dtype="int32"), random(7, 6, dtype="int32"), np.zeros((5, 6), np.int32))
+    (node,) = graph.nodes()
+    assert libs.choose(node, graph).name == "native"
+    assert "element types" in str(libs.reasons(node, graph)["mkl"])
+
+
+def test_missing_torch_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from daceopt.libs import contraction, mkl  # noqa: F401
+
+    monkeypatch.setattr(mkl, "_lacking", lambda: ["sgemm_64_"])
+    missing = libs.get("mkl").available()
+    assert missing is not None and "sgemm_64_" in missing.what and "install" in missing.install
+    graph, _ = build(random(5, 7), random(7, 6), np.zeros((5, 6), np.float32))
+    (node,) = graph.nodes()
+    assert libs.choose(node, graph).name != "mkl"

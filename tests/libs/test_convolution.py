@@ -1,0 +1,163 @@
+"""Convolutions, forward and backward, against torch in float64."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from daceopt import libs
+from daceopt.ir import types
+from daceopt.ir.graph import Graph
+from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from tests.libs.harness import compile_graph
+from tests.numerics import assert_within_rounding
+
+LIBRARIES = [name for name in ("onednn", "aten") if name in libs.names()]
+
+
+class Case(NamedTuple):
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        return {"strides": self.strides, "pads": self.pads, "dilations": self.dilations, "group": self.group}
+
+
+CASES = {
+    "1d": Case((2, 3, 11), (4, 3, 3), (2,), (1, 1)),
+    "2d": Case((2, 3, 9, 8), (5, 3, 3, 3), pads=(1, 1, 1, 1)),
+    "3d": Case((2, 3, 5, 6, 7), (4, 3, 2, 3, 3), (1, 2, 1), (0, 1, 1, 1, 1, 0)),
+    "stem": Case((2, 3, 32, 32), (64, 3, 7, 7), (2, 2), (3, 3, 3, 3)),
+    "block": Case((2, 64, 8, 8), (64, 64, 3, 3), pads=(1, 1, 1, 1)),
+    "1x1": Case((2, 64, 8, 8), (128, 64, 1, 1), (2, 2)),
+    "asymmetric": Case((2, 16, 9, 7), (16, 16, 3, 2), (2, 1), (0, 1, 2, 0)),
+    "dilated": Case((2, 16, 12, 12), (16, 16, 3, 3), pads=(2, 2, 2, 2), dilations=(2, 2)),
+    "grouped": Case((2, 8, 7, 7), (12, 2, 3, 3), pads=(1, 1, 1, 1), group=4),
+    "depthwise": Case((2, 32, 9, 9), (32, 1, 3, 3), (2, 2), (1, 1, 1, 1), group=32),
+    "one channel": Case((2, 1, 6, 6), (1, 1, 3, 3)),
+    "one pixel": Case((2, 16, 1, 1), (16, 16, 1, 1)),
+}
+
+
+def make(shape: tuple[int, ...], last: bool, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    torch.manual_seed(sum(shape))
+    x = torch.randn(shape, dtype=dtype)
+    return x.movedim(1, -1).contiguous().movedim(-1, 1) if last and len(shape) > 2 else x
+
+
+def reference(case: Case, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> torch.Tensor:
+    rank = x.dim() - 2
+    pads = case.pads or (0,) * 2 * rank
+    amounts = [p for d in reversed(range(rank)) for p in (pads[d], pads[d + rank])]
+    function = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[rank]
+    return function(F.pad(x, amounts), w, b, case.strides or 1, 0, case.dilations or 1, case.group)
+
+
+def add(graph: Graph, hint: str, tensor: torch.Tensor, *, output: bool = False) -> str:
+    dtype = types.from_torch(tensor.dtype)
+    name = graph.add_array(hint, tensor.shape, dtype, tensor.stride(), transient=False)
+    (graph.outputs if output else graph.inputs).append(name)
+    return name
+
+
+def execute(node, reads: dict[str, torch.Tensor], writes: dict[str, torch.Tensor], library: str) -> None:
+    graph = Graph("convolution")
+    graph.add_node(
+        node,
+        {c: add(graph, c, t) for c, t in reads.items()},
+        {c: add(graph, c, t, output=True) for c, t in writes.items()},
+    )
+    with libs.prefer(**{type(node).__name__: library}):
+        compile_graph(graph)(*reads.values(), *writes.values())
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", CASES)
+def test_forward_and_backward(library: str, last: bool, name: str) -> None:
+    case = CASES[name]
+    x, w, b = make(case.x, last), make(case.w, False), make(case.w[:1], False)
+    wide = [t.double().requires_grad_() for t in (x, w, b)]
+    single = [t.detach().clone().requires_grad_() for t in (x, w, b)]
+    expected, theirs = reference(case, *wide), reference(case, *single)
+    y, dy = make(tuple(expected.shape), last), make(tuple(expected.shape), last)
+    expected.backward(dy.double())
+    theirs.backward(dy)
+
+    execute(Convolution(**case.attributes), {"X": x, "W": w, "B": b}, {"Y": y}, library)
+    assert_within_rounding(y, expected, theirs)
+
+    dx = torch.full_like(x, 7.0)
+    execute(ConvolutionBackwardData(**case.attributes), {"dY": dy, "W": w}, {"dX": dx}, library)
+    assert_within_rounding(dx, wide[0].grad, single[0].grad)
+
+    dw, db = torch.full_like(w, 7.0), torch.full_like(b, 7.0)
+    execute(ConvolutionBackwardWeights(**case.attributes), {"X": x, "dY": dy}, {"dW": dw, "dB": db}, library)
+    assert_within_rounding(dw, wide[1].grad, single[1].grad)
+    assert_within_rounding(db, wide[2].grad, single[2].grad)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", ["stem", "block", "depthwise", "1d"])
+def test_epilogues(library: str, last: bool, name: str) -> None:
+    case = CASES[name]
+    x, w, b = make(case.x, last), make(case.w, False), make(case.w[:1], False)
+    plain = reference(case, x.double(), w.double(), None)
+    z, y = make(tuple(plain.shape), last), make(tuple(plain.shape), last)
+    kept = z.clone()
+    single = reference(case, x, w, None)
+    bias = b.reshape(-1, *[1] * (x.dim() - 2))
+    for reads, addend in (({}, 0), ({"B": b}, bias), ({"Z": z}, z), ({"B": b, "Z": z}, bias + z)):
+        execute(Convolution(**case.attributes, activation="relu"), {"X": x, "W": w, **reads}, {"Y": y}, library)
+        assert_within_rounding(y, (plain + addend).relu(), (single + addend).relu())
+    assert torch.equal(z, kept)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_residual_in_another_layout(library: str) -> None:
+    case = CASES["block"]
+    x, w = make(case.x, True), make(case.w, False)
+    expected, single = reference(case, x.double(), w.double(), None), reference(case, x, w, None)
+    z, y = make(tuple(expected.shape), False), make(tuple(expected.shape), True)
+    execute(Convolution(**case.attributes), {"X": x, "W": w, "Z": z}, {"Y": y}, library)
+    assert_within_rounding(y, expected + z, single + z)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_no_images_give_zero_gradients(library: str) -> None:
+    w = make((4, 3, 3, 3), False)
+    dw, db = torch.full_like(w, 7.0), torch.full((4,), 7.0)
+    reads = {"X": torch.zeros(0, 3, 8, 8), "dY": torch.zeros(0, 4, 6, 6)}
+    execute(ConvolutionBackwardWeights(), reads, {"dW": dw, "dB": db}, library)
+    assert not dw.any() and not db.any()
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_eight_threads(library: str) -> None:
+    case = CASES["block"]
+    x, w = make(case.x, True), make(case.w, False)
+    expected, single = reference(case, x.double(), w.double(), None), reference(case, x, w, None)
+    graph = Graph("convolution")
+    y = make(tuple(expected.shape), True)
+    graph.add_node(
+        Convolution(**case.attributes),
+        {"X": add(graph, "x", x), "W": add(graph, "w", w)},
+        {"Y": add(graph, "y", y, output=True)},
+    )
+    with libs.prefer(Convolution=library):
+        run = compile_graph(graph)
+    results = [torch.zeros_like(y) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda out: [run(x, w, out) for _ in range(5)], results))
+    for out in results:
+        assert_within_rounding(out, expected, single)

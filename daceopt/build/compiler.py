@@ -19,6 +19,7 @@ from daceopt.build.cache import Cache, default_cache, key
 from daceopt.errors import BuildError
 
 OBJECT = "object.o"
+INCLUDE = Path(__file__).parent / "include"
 _PRELUDE = "prelude.h"
 _STDERR_LINES = 12
 _COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
@@ -95,7 +96,7 @@ def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
 
 def object_key(job: CompileJob) -> str:
     """Return the cache key of a job's object: source, flags, versions, compiler and CPU."""
-    headers = (job.flags.includes, job.flags.headers, job.flags.version)
+    headers = (job.flags.includes, job.flags.headers, job.flags.version, _own_headers())
     dace = _dace_version() if job.kind == "frame" else ""
     return key("object", _source(job), _arguments(job), headers, dace, machine.fingerprint())
 
@@ -158,7 +159,7 @@ def _arguments(job: CompileJob) -> tuple[str, ...]:
 
 
 def _include_folders(job: CompileJob) -> list[str]:
-    return [*job.flags.includes, *([_dace_include()] if job.kind == "frame" else [])]
+    return [str(INCLUDE), *job.flags.includes, *([_dace_include()] if job.kind == "frame" else [])]
 
 
 def _source(job: CompileJob) -> str:
@@ -166,6 +167,12 @@ def _source(job: CompileJob) -> str:
     # DaCe's frame includes a file that its own build writes and that holds nothing but a number.
     text = "".join(line for line in job.source.splitlines(keepends=True) if '"../../include/hash.h"' not in line)
     return "".join(f"#include <{header}>\n" for header in job.flags.headers) + text
+
+
+@cache
+def _own_headers() -> str:
+    """Return a digest of our own headers, which every source may include."""
+    return key(*(path.read_bytes() for path in sorted(INCLUDE.rglob("*.h"))))
 
 
 @cache

@@ -143,14 +143,17 @@ def _open(path: Path, libraries: Sequence[str]) -> ctypes.CDLL:
         for needed in (*_openmp_runtime(), *libraries):
             ctypes.CDLL(needed, mode=os.RTLD_NOW | os.RTLD_LOCAL)
         library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        library.daceopt_error.restype = ctypes.c_char_p
-        library.daceopt_sizes.argtypes, library.daceopt_sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
-        library.daceopt_set_host.argtypes, library.daceopt_set_host.restype = (_HOST_CALLBACK,), None
-        found = library.daceopt_abi_version()
-    except (OSError, AttributeError) as error:
+    except OSError as error:
         raise BuildError(f"cannot load {path}: {error}; it has to be built again") from error
+    version = getattr(library, "daceopt_abi_version", None)
+    found = version() if version else None
     if found != ABI_VERSION:
+        # Still loaded, it would be found under its name instead of the one built in its place.
+        ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
         raise BuildError(f"{path} has ABI version {found}, expected {ABI_VERSION}; it has to be built again")
+    library.daceopt_error.restype = ctypes.c_char_p
+    library.daceopt_sizes.argtypes, library.daceopt_sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
+    library.daceopt_set_host.argtypes, library.daceopt_set_host.restype = (_HOST_CALLBACK,), None
     return library
 
 

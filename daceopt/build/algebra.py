@@ -1,0 +1,116 @@
+"""Algebra that is safe over the whole range of the type: functions of one argument that share a single exponential.
+
+With ``e = exp(minimum(x, c))``, where ``c`` is the point from which ``1 + exp(-x)`` rounds to 1 (20 in float32, 40 in float64):
+
+- ``sigmoid(x) = e / (1 + e)``
+- ``tanh(softplus(x)) = n / (n + 2)`` with ``n = e * (e + 2)``
+- ``softplus(x) = log1p(e)`` below ``c`` and ``x`` above it
+
+``minimum`` keeps NaN; at -inf ``e`` is 0 and at +inf all three saturate, exactly as the functions themselves do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.tasklet import Assignment, Assignments, fresh
+
+_SATURATION = {"float32": 20, "float64": 40}
+
+
+def simplify(assignments: Sequence[Assignment], known: Mapping[Any, types.DType]) -> Assignments:
+    """Rewrite by the rules above, looking through assignments. ``known`` has the dtypes of the free symbols.
+
+    Unused assignments may remain; the order stays SSA.
+    """
+    return _Rewriter(assignments, known).run()
+
+
+class _Rewriter:
+    def __init__(self, assignments: Sequence[Assignment], known: Mapping[Any, types.DType]):
+        self._assignments = assignments
+        self._types = dict(known) | {a.symbol: a.dtype for a in assignments}
+        self._infer = scalar.Types(self._types)
+        self._taken = {str(s) for s in self._types}
+        self._symbols: dict[tuple[Any, str], Any] = {}
+        self._out: list[Assignment] = []
+
+    def run(self) -> Assignments:
+        for a in self._assignments:
+            expr = self._rewrite(a.expr)
+            self._out.append(Assignment(a.symbol, expr, a.dtype))
+        return tuple(self._out)
+
+    def _rewrite(self, expr: Any) -> Any:
+        if not expr.args:
+            return expr
+        inner = self._softplus_of(expr.args[0]) if isinstance(expr, sympy.tanh) else None
+        if inner is not None:
+            return self._tanh_softplus(inner)
+        inner = self._softplus_of(expr)
+        if inner is not None:
+            return self._softplus(inner)
+        if isinstance(expr, scalar.sigmoid):
+            return self._sigmoid(expr.args[0])
+        args = [self._rewrite(a) for a in expr.args]
+        return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else expr.func(*args)
+
+    def _softplus_of(self, expr: Any) -> Any:
+        """``x`` where ``expr`` is softplus(x), log(1 + exp(x)) or log1p(exp(x)), directly or by assignment."""
+        for a in self._assignments if expr.is_Symbol else ():
+            if a.symbol == expr and types.is_float(a.dtype) and a.dtype == self._infer.strong(a.expr, a.dtype):
+                return self._softplus_of(a.expr)
+        if isinstance(expr, scalar.softplus):
+            return expr.args[0]
+        if isinstance(expr, scalar.log1p) and isinstance(expr.args[0], sympy.exp):
+            return expr.args[0].args[0]
+        if isinstance(expr, sympy.log) and expr.args[0].is_Add and len(expr.args[0].args) == 2:
+            one, power = expr.args[0].args
+            return power.args[0] if one == 1 and isinstance(power, sympy.exp) else None
+        return None
+
+    def _tanh_softplus(self, x: Any) -> Any:
+        e = self._exponential(x)
+        n = self._shared("n", e * (e + 2), self._float_type(x))
+        return self._shared("q", n / (n + 2), self._float_type(x))
+
+    def _sigmoid(self, x: Any) -> Any:
+        e = self._exponential(x)
+        return self._shared("s", e / (1 + e), self._float_type(x))
+
+    def _softplus(self, x: Any) -> Any:
+        e = self._exponential(x)
+        x = self._rewrite(x)
+        limit = _SATURATION[types.name_of(self._float_type(x))]
+        return scalar.select(scalar.gt(x, limit), x, scalar.log1p(e))
+
+    def _float_type(self, x: Any) -> types.DType:
+        dtype = self._infer.strong(x, dace.float32)
+        return dtype if types.is_float(dtype) else dace.float32
+
+    def _exponential(self, x: Any) -> Any:
+        dtype = self._float_type(x)
+        limit = _SATURATION[types.name_of(dtype)]
+        return self._shared("e", sympy.exp(scalar.minimum(self._rewrite(x), limit)), dtype)
+
+    def _shared(self, hint: str, expr: Any, dtype: types.DType) -> Any:
+        """The symbol assigned ``expr``, made at its first use.
+
+        Quotients get symbols of their own: merged into a larger product, their numerators would overflow.
+        """
+        key = (expr, types.name_of(dtype))
+        if key not in self._symbols:
+            self._symbols[key] = self._assign(hint, expr, dtype)
+        return self._symbols[key]
+
+    def _assign(self, hint: str, expr: Any, dtype: types.DType) -> Any:
+        symbol = scalar.symbol(fresh(hint, self._taken), dtype)
+        self._taken.add(str(symbol))
+        self._types[symbol] = dtype
+        self._out.append(Assignment(symbol, expr, dtype))
+        return symbol

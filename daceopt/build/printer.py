@@ -1,0 +1,194 @@
+"""Prints scalar expressions as C++: every operation in its own type, every literal typed and exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import dace
+import numpy as np
+import sympy
+from sympy.printing.cxx import CXX17CodePrinter
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.functions import ScalarFunction
+from daceopt.ir.tasklet import Assignment
+
+_LARGEST_POWER = 64
+
+
+class Printer(CXX17CodePrinter):
+    """Prints expressions over symbols of known dtypes; integer symbols without a dtype (indices, extents) are int64.
+
+    ``names`` says how symbols are called in the code (default: their own names); ``loads`` prints ``load(array, i...)`` from the
+    array symbol and the printed indices.
+    """
+
+    def __init__(self, symbols: Mapping[Any, types.DType], names: Mapping[Any, str] | None = None, loads: Any = None):
+        super().__init__()
+        self._infer = scalar.Types(symbols)
+        self._names = names or {}
+        self._loads = loads
+        self._dtype = dace.float32  # in which the expression at hand is computed
+
+    def text(self, expr: Any, dtype: types.DType) -> str:
+        """``expr`` converted to ``dtype``, as one primary expression. Raises ``Unsupported`` where it has no C++ form."""
+        expr = sympy.sympify(expr)
+        own = self._infer.strong(expr, dtype)
+        outer, self._dtype = self._dtype, own
+        code = self._print(expr)
+        self._dtype = outer
+        if own != dtype and types.is_bool(dtype):
+            return f"({code} != 0)"
+        return code if own == dtype else f"{types.cpp(dtype)}({code})"
+
+    def emptyPrinter(self, expr: Any) -> str:  # noqa: N802, D102
+        raise Unsupported(f"no C++ form for {type(expr).__name__} in {str(expr)[:80]!r}")
+
+    def _print_Symbol(self, expr: Any) -> str:
+        return self._names.get(expr, str(expr))
+
+    def _print_Number(self, expr: Any) -> str:
+        return literal(expr, self._dtype)
+
+    _print_Integer = _print_Rational = _print_Float = _print_NumberSymbol = _print_Number
+    _print_Zero = _print_One = _print_NegativeOne = _print_Half = _print_Pi = _print_Exp1 = _print_Number
+
+    def _print_Add(self, expr: Any, order: Any = None) -> str:
+        code = self.text(expr.args[0], self._dtype)
+        for term in expr.args[1:]:
+            negative = term.could_extract_minus_sign() and (term.is_Mul or term.is_Number)
+            code += f" {'-' if negative else '+'} {self.text(-term if negative else term, self._dtype)}"
+        return self._narrow(f"({code})")
+
+    def _print_Mul(self, expr: Any) -> str:
+        if not expr.free_symbols and not expr.has(ScalarFunction):
+            return literal(expr, self._dtype)
+        dtype = self._dtype
+        numbers = [f for f in expr.args if f.is_number and not f.has(ScalarFunction)]
+        coefficient = sympy.Mul(*numbers)
+        above, below = scalar.quotient(sympy.Mul(*(f for f in expr.args if f not in numbers)))
+        factors = [self.text(f, dtype) for f in above if f != 1]
+        if coefficient not in (1, -1) or not factors:
+            factors.insert(0, literal(abs(coefficient) if coefficient == -1 else coefficient, dtype))
+        code = " * ".join(factors)
+        for divisor in below:
+            code += f" / {self.text(divisor, dtype)}"
+        if coefficient != -1:
+            return self._narrow(f"({code})")
+        return self._narrow(f"(-{code})" if len(factors) == 1 and not below else f"(-({code}))")
+
+    def _print_Pow(self, expr: Any) -> str:
+        base, exponent, dtype = expr.base, expr.exp, self._dtype
+        if not expr.free_symbols and not expr.has(ScalarFunction):
+            return literal(expr, dtype)
+        if exponent.is_number and exponent.is_negative:
+            return f"({literal(sympy.S.One, dtype)} / {self.text(sympy.Pow(base, -exponent), dtype)})"
+        whole, half = _split_exponent(exponent)
+        if whole is None:
+            return f"dop::power({self.text(base, dtype)}, {self.text(exponent, dtype)})"
+        root = f"dop::sqrt({self.text(base, dtype)})"
+        if whole == 0:
+            return root if half else literal(sympy.S.One, dtype)
+        power = f"dop::ipow<{whole}>({self.text(base, dtype)})"
+        return f"({power} * {root})" if half else power
+
+    def _print_Function(self, expr: Any) -> str:
+        name, dtype = type(expr).__name__, self._dtype
+        if not isinstance(expr, ScalarFunction):
+            if name == "floor" and types.is_integer(dtype):
+                return self._floor_quotient(expr)
+            suffix = "f" if dtype == dace.float32 else ""
+            return f"{name}{suffix}({self.text(expr.args[0], dtype)})"
+        if name == "load":
+            index = [self.text(i, dace.int64) for i in expr.args[1:]]
+            return str(self._loads(expr.args[0], index))
+        operands = self._infer.operands(expr, dtype)
+        args = [self.text(a, t) for a, t in zip(expr.args, operands, strict=True)]
+        if expr.row.rule == "cast":
+            return args[0] if operands[0] == dtype else _cast(args[0], operands[0], dtype)
+        code = expr.row.cpp.format(*args, type=types.cpp(dtype))
+        return code
+
+    _print_exp = _print_log = _print_sin = _print_cos = _print_tan = _print_erf = _print_Function
+    _print_sinh = _print_cosh = _print_tanh = _print_asinh = _print_acosh = _print_atanh = _print_Function
+    _print_asin = _print_acos = _print_atan = _print_floor = _print_Function
+
+    def _print_Abs(self, expr: Any) -> str:
+        return f"dop::abs({self.text(expr.args[0], self._dtype)})"
+
+    def _floor_quotient(self, expr: Any) -> str:
+        above, below = sympy.together(expr.args[0]).as_numer_denom()
+        return f"dop::floordiv({self.text(above, dace.int64)}, {self.text(below, dace.int64)})"
+
+    def _narrow(self, code: str) -> str:
+        """C++ computes small integers as int; results must wrap in their own type."""
+        small = types.is_integer(self._dtype) and types.itemsize(self._dtype) < 4
+        return f"{types.cpp(self._dtype)}{code}" if small else code
+
+
+def literal(value: Any, dtype: types.DType) -> str:
+    """A number as a literal of exactly ``dtype``: ``0.1f``, ``0.1``, ``INT64_C(3)``, ``true``."""
+    if types.is_bool(dtype):
+        return "true" if value != 0 else "false"
+    if types.is_float(dtype):
+        return _float_literal(value, dtype)
+    number = int(value)
+    limits = np.iinfo(types.to_numpy(dtype))
+    if not limits.min <= number <= limits.max:
+        raise Unsupported(f"constant {number} does not fit {types.name_of(dtype)}")
+    if dtype == dace.int32:
+        return str(number) if number >= 0 and number < limits.max else f"int32_t({number})"
+    if dtype == dace.int64:
+        return f"INT64_C({number})" if number >= 0 else f"(-INT64_C({-number - 1}) - 1)"
+    if dtype == dace.uint64:
+        return f"UINT64_C({number})"
+    return f"{types.cpp(dtype)}({number})"
+
+
+def _float_literal(value: Any, dtype: types.DType) -> str:
+    number = to_float(value)
+    name = types.cpp(dtype)
+    with np.errstate(over="ignore"):
+        rounded = types.to_numpy(dtype).type(number)
+    if math.isnan(rounded):
+        return f"dop::nan<{name}>()"
+    if math.isinf(rounded):
+        return f"dop::infinity<{name}>()" if rounded > 0 else f"(-dop::infinity<{name}>())"
+    text = np.format_float_positional(rounded, trim="0") if 1e-4 <= abs(rounded) < 1e7 or rounded == 0 else f"{rounded!s}"
+    suffix = "f" if dtype == dace.float32 else ""
+    return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
+
+
+def to_float(value: Any) -> float:
+    """The float64 nearest to a SymPy number; raises ``Unsupported`` for complex ones."""
+    number = sympy.sympify(value)
+    if number.is_infinite or number is sympy.nan:
+        return float(number)
+    number = number if number.is_Rational or number.is_Float else number.evalf(20)
+    if not number.is_Number:
+        raise Unsupported(f"constant {str(value)[:80]} is not a real number")
+    return float(number)
+
+
+def _cast(code: str, source: types.DType, target: types.DType) -> str:
+    if types.is_bool(target):
+        return f"({code} != 0)"
+    return f"{types.cpp(target)}({code})"
+
+
+def _split_exponent(exponent: Any) -> tuple[int | None, bool]:
+    """(n, has a half) where the exponent is n or n + 1/2 for a small n; (None, False) otherwise."""
+    if not exponent.is_number:
+        return None, False
+    doubled = 2 * float(exponent)
+    if int(doubled) != doubled or doubled > 2 * _LARGEST_POWER:
+        return None, False
+    return int(doubled) // 2, int(doubled) % 2 == 1
+
+
+def statements(assignments: Iterable[Assignment], printer: Printer, names: Mapping[Any, str]) -> list[str]:
+    """One C++ declaration for each assignment; ``names`` gives the variable of each assigned symbol."""
+    return [f"const {types.cpp(a.dtype)} {names[a.symbol]} = {printer.text(a.expr, a.dtype)};" for a in assignments]

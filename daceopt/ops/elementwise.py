@@ -1,0 +1,149 @@
+"""Arithmetic, rounding, trigonometry, selection and casts."""
+
+from __future__ import annotations
+
+from functools import reduce
+from typing import Any
+
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ops.registry import ANY, FLOATS, NUMBERS, SIGNED, Names, Operator, elementwise, lowering, present
+
+_SMOOTH = {
+    "Exp": sympy.exp,
+    "Log": sympy.log,
+    "Sqrt": sympy.sqrt,
+    "Sin": sympy.sin,
+    "Cos": sympy.cos,
+    "Tan": sympy.tan,
+    "Sinh": sympy.sinh,
+    "Cosh": sympy.cosh,
+    "Tanh": sympy.tanh,
+    "Asin": sympy.asin,
+    "Acos": sympy.acos,
+    "Atan": sympy.atan,
+    "Asinh": sympy.asinh,
+    "Acosh": sympy.acosh,
+    "Atanh": sympy.atanh,
+    "Erf": sympy.erf,
+    "Reciprocal": lambda x: 1 / x,
+    "Floor": scalar.floor,
+    "Ceil": scalar.ceil,
+    "Round": scalar.round_even,
+    "IsNaN": scalar.isnan,
+}
+for _name, _function in _SMOOTH.items():
+    elementwise(_name, _function)
+
+elementwise("Abs", sympy.Abs, types=NUMBERS)
+elementwise("Neg", lambda x: -x, types=SIGNED)
+elementwise("Sign", scalar.sign, types=NUMBERS)
+elementwise("Add", lambda a, b: a + b, types=NUMBERS)
+elementwise("Mul", lambda a, b: a * b, types=NUMBERS)
+elementwise("Where", scalar.select, types=types.DTYPES)
+elementwise("Not", scalar.logical_not, types=ANY)
+
+
+def _distinct(b: Builder, names: Names) -> list[str]:
+    """Two operands that are one array get two names: SymPy would make ``x - x`` zero and ``x / x`` one, for NaN and infinity too."""
+    first, second = present(names)
+    return [first, b.reshape(second, b.graph.shape(second))] if first == second else [first, second]
+
+
+@lowering("Sub", types=NUMBERS)
+def subtract(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    b.elementwise(lambda x, y: x - y, *_distinct(b, inputs), out=outputs[0], label="sub")
+
+
+@lowering("Div", types=NUMBERS)
+def divide(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Integers truncate towards zero, as in C."""
+    first, second = _distinct(b, inputs)
+    is_float = types.is_float(b.graph.dtype(first))
+    b.elementwise((lambda x, y: x / y) if is_float else scalar.idiv, first, second, out=outputs[0], label="div")
+
+
+@lowering("Mod", types=NUMBERS)
+def modulo(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """The sign of the divisor (``fmod=0``), or of the dividend (``fmod=1``)."""
+    b.elementwise(scalar.fmod if node.attribute("fmod") else scalar.pymod, *_distinct(b, inputs), out=outputs[0], label="mod")
+
+
+@lowering("Pow", types=NUMBERS)
+def power(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Computed in the wider of both types, then converted to the base's."""
+    base, exponent = present(inputs)
+    b.elementwise(lambda x, y: x ** _exact(y), base, exponent, out=outputs[0], label="pow")
+
+
+def _exact(exponent: Any) -> Any:
+    """Halves are written as fractions, for which there are square roots."""
+    if exponent.is_Float and float(2 * exponent).is_integer():
+        return sympy.Rational(int(2 * exponent), 2)
+    return exponent
+
+
+def _variadic(op_type: str, combine: Any, accepted: Any = NUMBERS) -> None:
+    elementwise(op_type, lambda *terms: reduce(combine, terms), types=accepted)
+
+
+_variadic("Max", scalar.maximum)
+_variadic("Min", scalar.minimum)
+_variadic("Sum", lambda a, b: a + b, FLOATS)
+elementwise("Mean", lambda *terms: sum(terms) / len(terms))
+
+
+@lowering("Identity")
+def identity(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    alias(b, inputs[0], outputs[0])
+
+
+def alias(b: Builder, source: str | None, out: str | None) -> None:
+    """``out`` becomes another name of ``source``."""
+    assert source is not None and out is not None
+    b.reshape(source, b.graph.shape(source), out=out)
+
+
+@lowering("Cast", "CastLike")
+def cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """To the output's type, as C converts; a cast to the same type is no work at all."""
+    source, out = inputs[0], outputs[0]
+    assert source is not None and out is not None
+    dtype = b.graph.dtype(out)
+    if b.graph.dtype(source) == dtype:
+        return alias(b, source, out)
+    b.cast(source, dtype, out=out)
+    return None
+
+
+@lowering("Clip", types=NUMBERS)
+def clip(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Bounds are inputs (both optional) or, before opset 11, attributes. The gradient at a bound is 1, as in PyTorch."""
+    low, high = ([*inputs, None, None])[1:3]
+    bounds = [n for n in (low, high) if n is not None]
+
+    def fn(x: Any, *given: Any) -> Any:
+        values = iter(given)
+        lo = next(values) if low is not None else _literal(node.attribute("min"))
+        hi = next(values) if high is not None else _literal(node.attribute("max"))
+        x = x if lo is None else scalar.select(scalar.lt(x, lo), lo, x)
+        return x if hi is None else scalar.select(scalar.gt(x, hi), hi, x)
+
+    b.elementwise(fn, inputs[0], *bounds, out=outputs[0], label="clip")  # type: ignore[arg-type]
+
+
+def _literal(value: float | None) -> Any:
+    return None if value is None else sympy.Float(value)
+
+
+@lowering("IsInf", types=FLOATS)
+def is_infinite(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    signs = [c for c, on in ((scalar.gt, node.attribute("detect_positive")), (scalar.lt, node.attribute("detect_negative"))) if on]
+
+    def fn(x: Any) -> Any:
+        hit = reduce(scalar.logical_or, [sign(x, 0) for sign in signs], sympy.Integer(0))
+        return scalar.logical_and(scalar.isinf(x), hit)
+
+    b.elementwise(fn, inputs[0], out=outputs[0], label="isinf")  # type: ignore[arg-type]

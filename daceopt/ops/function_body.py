@@ -1,0 +1,146 @@
+"""Progressive lowering by the standard itself: an operator whose schema has a function body becomes that body's operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.extents import parse
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ops.operator import Operator, schema_of
+
+
+def exists(op_type: str, domain: str = "", version: int | None = None) -> bool:
+    """Does the schema have a function body whose operators, as far as they are fixed, are supported?"""
+    from daceopt.ops import registry
+
+    schema = schema_of(op_type, domain, version)
+    if schema is None or not (schema.has_function or schema.has_context_dependent_function):
+        return False
+    inner = {n.op_type for n in schema.function_body.node} if schema.has_function else set()
+    return all(registry.supported(name) for name in inner - {op_type, "Constant"})
+
+
+def why_unsupported(graph: Graph, node: Operator) -> str | None:
+    """The reason for which this node's body cannot take its place."""
+    try:
+        body = _inlined(graph, node, graph.inputs_of(node), graph.outputs_of(node))
+        trial = _declare_operands(graph, node)
+        _import_body(Builder(trial[0]), body, *trial[1:])
+    except Unsupported as error:
+        return f"function body of {node.op_type}: {error}"
+    return None
+
+
+def lower_body(b: Builder, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> None:
+    """Replace ``node``, which is no longer in the graph, by its body's operators."""
+    _import_body(b, _inlined(b.graph, node, inputs, outputs), inputs, outputs)
+
+
+def _declare_operands(graph: Graph, node: Operator) -> tuple[Graph, list[str | None], list[str | None]]:
+    """A scratch graph with arrays like the node's operands, in which its body is tried."""
+    trial = Graph("trial")
+    trial.opset = dict(graph.opset)
+
+    def declare(name: str | None) -> str | None:
+        if name is None:
+            return None
+        if name in graph.constants:
+            return trial.add_constant("constant", graph.constants[name])
+        return trial.add_array("operand", graph.shape(name), graph.dtype(name))
+
+    return trial, [declare(n) for n in graph.inputs_of(node)], [declare(n) for n in graph.outputs_of(node)]
+
+
+def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> Any:
+    """A shape-inferred model that holds the body; operands are called ``in0, ...`` and ``out0, ...``."""
+    import onnx
+    from onnx import helper, inliner, numpy_helper, shape_inference
+
+    attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.attributes.items()}
+    call = helper.make_node(node.op_type, _labels("in", inputs), _labels("out", outputs), domain=node.domain, **attributes)
+    values = [_value_info(f"in{k}", graph, n) for k, n in enumerate(inputs) if n is not None]
+    results = [_value_info(f"out{k}", graph, n) for k, n in enumerate(outputs) if n is not None]
+    given = [numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants]
+    model = helper.make_model(
+        helper.make_graph([call], "body", values, results, given),
+        opset_imports=[helper.make_opsetid(node.domain, max(node.since_version, graph.opset.get(node.domain, 0)))],
+    )
+    body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
+    if any(n.op_type == node.op_type for n in body.graph.node):
+        raise Unsupported(f"no body for opset {model.opset_import[0].version}")
+    try:
+        return shape_inference.infer_shapes(body, data_prop=True, strict_mode=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+        raise Unsupported(f"shapes cannot be inferred: {error}") from error
+
+
+def _labels(stem: str, names: list[str | None]) -> list[str]:
+    return ["" if n is None else f"{stem}{k}" for k, n in enumerate(names)]
+
+
+def _value_info(label: str, graph: Graph, name: str) -> Any:
+    from onnx import helper
+
+    extents = [e if isinstance(e, int) else str(e) for e in graph.shape(name)]
+    return helper.make_tensor_value_info(label, types.to_onnx(graph.dtype(name)), extents)
+
+
+def _import_body(b: Builder, body: Any, inputs: list[str | None], outputs: list[str | None]) -> None:
+    arrays: dict[str, str] = {}
+    for stem, names in (("in", inputs), ("out", outputs)):
+        arrays |= {f"{stem}{k}": n for k, n in enumerate(names) if n is not None}
+    inferred = {v.name: v.type.tensor_type for v in (*body.graph.value_info, *body.graph.output)}
+    symbols = _size_symbols(b.graph, list(arrays.values()))
+    for proto in body.graph.node:
+        _import_node(b, proto, arrays, inferred, symbols)
+
+
+def _size_symbols(graph: Graph, names: list[str]) -> dict[str, Any]:
+    extents = [e for n in names for e in graph.shape(n) if not isinstance(e, int)]
+    return {str(s): s for e in extents for s in e.free_symbols}
+
+
+def _import_node(b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[str, Any], symbols: dict[str, Any]) -> None:
+    from onnx import helper
+
+    from daceopt.ops import registry
+
+    attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
+    if proto.op_type == "Constant":
+        node = registry.make("Constant", "", 0, 1, attributes)
+        arrays[proto.output[0]] = b.constant(registry.constant_value(node.attributes))
+        return
+    for name in proto.output:
+        if name and name not in arrays:
+            arrays[name] = b.graph.add_array(b.label, _extents(name, inferred.get(name), symbols), _dtype(inferred[name]))
+    read = [arrays[n] if n else None for n in proto.input]
+    operator = b.graph.add_operator(proto.op_type, read, [arrays[n] if n else None for n in proto.output], attributes, proto.domain)
+    reason = registry.why_unsupported(b.graph, operator)
+    if reason is not None:
+        raise Unsupported(reason)
+
+
+def _dtype(tensor: Any) -> Any:
+    return types.from_onnx(tensor.elem_type)
+
+
+def _extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
+    if tensor is None or not tensor.HasField("shape"):
+        raise Unsupported(f"the shape of {name} is not known before running")
+    return [_extent(name, d, symbols) for d in tensor.shape.dim]
+
+
+def _extent(name: str, proto: Any, symbols: dict[str, Any]) -> Dim:
+    def known(text: str) -> Any:
+        if text not in symbols:
+            raise Unsupported(f"a dimension of {name} is not known before running")
+        return symbols[text]
+
+    if not proto.dim_param and not proto.HasField("dim_value"):
+        raise Unsupported(f"a dimension of {name} is not known before running")
+    return parse(proto.dim_param, known) if proto.dim_param else int(proto.dim_value)

@@ -1,0 +1,265 @@
+"""Batch, layer, RMS, instance and group normalization: the mean first, then the variance of the centred values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ops import values
+from daceopt.ops.reduction import element_count, mean
+from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, supports
+
+
+def _inverse_deviation(b: Builder, variance: str, node: Operator) -> str:
+    epsilon = sympy.Float(node.attribute("epsilon", 1e-5))
+    return str(b.elementwise(lambda v: 1 / sympy.sqrt(v + epsilon), variance, label="inverse_deviation"))
+
+
+def _statistics(b: Builder, x: str, axes: Sequence[int], node: Operator) -> tuple[str, str]:
+    """Mean and inverse standard deviation of ``x`` over ``axes``, which stay as extents of 1."""
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    return centre, _inverse_deviation(b, variance, node)
+
+
+def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
+    """All axes from ``axis`` on."""
+    rank = len(b.graph.shape(x))
+    return tuple(range(node.attribute("axis", -1) % rank, rank))
+
+
+def _deliver(b: Builder, value: str, out: str | None) -> None:
+    """Write an optional output in its own type and shape."""
+    if out is not None:
+        b.cast(b.reshape(value, b.graph.shape(out)), b.graph.dtype(out), out=out)
+
+
+# -------------------------------------------------------------------- layer and RMS normalization
+
+
+@lowering("LayerNormalization", types=FLOATS)
+def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
+    x, scale, bias = str(inputs[0]), str(inputs[1]), values.at(inputs, 2)
+    centre, inverse = _statistics(b, x, _axes(b, node, x), node)
+
+    def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
+        return sympy.Add((v - m) * r * s, *c)
+
+    b.elementwise(fn, x, centre, inverse, scale, *([bias] if bias else []), out=outputs[0], label="layer_norm")
+    _deliver(b, centre, values.at(outputs, 1))
+    _deliver(b, inverse, values.at(outputs, 2))
+
+
+@gradient("LayerNormalization")
+def layer_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n))."""
+    _no_gradient_of_statistics(node, grads_out)
+    x, scale, dy = str(inputs[0]), str(inputs[1]), grads_out[0]
+    result: Names = [None] * len(inputs)
+    if dy is None:
+        return result
+    axes = _axes(b, node, x)
+    centre, inverse = _statistics(b, x, axes, node)
+    unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
+    if wanted[0]:
+        scaled = b.elementwise(lambda g, s: g * s, dy, scale)
+        result[0] = _centred_gradient(b, unit, inverse, scaled, axes)
+    if wanted[1]:
+        result[1] = _sum_to(b, lambda g, n: g * n, dy, unit, like=scale)
+    if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
+        result[2] = _sum_to(b, None, dy, like=inputs[2])
+    return result
+
+
+def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequence[int]) -> str:
+    """r (g - mean(g) - n mean(g n))"""
+    mean_g = mean(b, None, g, axes=axes, keepdims=True)
+    mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
+    return str(b.elementwise(lambda p, n, r, u, w: r * (p - u - n * w), g, unit, inverse, mean_g, mean_gn, label="norm_grad"))
+
+
+def _sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
+    """Sum ``fn`` over the axes along which ``like`` was broadcast."""
+    shape, own = b.graph.shape(arrays[0]), b.graph.shape(like)
+    lead = len(shape) - len(own)
+    axes = [*range(lead), *(lead + k for k, s in enumerate(own) if s == 1 and shape[lead + k] != 1)]
+    if not axes and fn is None:
+        return arrays[0]
+    total = b.reduce("sum", fn, *arrays, axes=axes, dtype=b.graph.dtype(like))
+    return total if b.graph.shape(total) == own else b.reshape(total, own)
+
+
+def _no_gradient_of_statistics(node: Operator, grads_out: Names) -> None:
+    if any(g is not None for g in grads_out[1:]):
+        raise Unsupported(f"{node.op_type}: a gradient through the statistics it returns; supported is one through output Y only")
+
+
+@lowering("RMSNormalization", types=FLOATS)
+def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x, scale = str(inputs[0]), str(inputs[1])
+    inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b, node, x)), node)
+    b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=outputs[0], label="rms_norm")
+
+
+def _mean_square(b: Builder, x: str, axes: Sequence[int]) -> str:
+    return mean(b, lambda v: v * v, x, axes=axes, keepdims=True)
+
+
+@gradient("RMSNormalization")
+def rms_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n))."""
+    x, scale, dy = str(inputs[0]), str(inputs[1]), grads_out[0]
+    if dy is None:
+        return [None, None]
+    axes = _axes(b, node, x)
+    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node)
+    unit = b.elementwise(lambda v, r: v * r, x, inverse, label="normalized")
+    dx = None
+    if wanted[0]:
+        g = b.elementwise(lambda p, s: p * s, dy, scale)
+        mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
+        dx = b.elementwise(lambda p, n, r, w: r * (p - n * w), g, unit, inverse, mean_gn, label="norm_grad")
+    return [dx, _sum_to(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
+
+
+# -------------------------------------------------------------------- batch normalization
+
+
+def _training(node: Operator) -> bool:
+    return bool(node.attribute("training_mode", 0))
+
+
+def _per_channel(b: Builder, name: str, rank: int) -> str:
+    """[C] as [C, 1, ...], which broadcasts over [N, C, d...]."""
+    return b.reshape(name, (*b.graph.shape(name), *[1] * max(rank - 2, 0)))
+
+
+def _batch_axes(rank: int) -> tuple[int, ...]:
+    return tuple(k for k in range(rank) if k != 1)
+
+
+@lowering("BatchNormalization", types=FLOATS)
+def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Inference: the running statistics. Training: the batch's, and both running statistics move towards them.
+
+    As in ONNX, the running variance moves towards the biased variance of the batch.
+    """
+    x, *rest = (str(n) for n in inputs)
+    rank = len(b.graph.shape(x))
+    scale, bias, running_mean, running_var = (_per_channel(b, n, rank) for n in rest)
+    centre, variance = (running_mean, running_var) if not _training(node) else _batch_statistics(b, x)
+    inverse = _inverse_deviation(b, variance, node)
+    b.elementwise(
+        lambda v, m, r, s, c: (v - m) * (r * s) + c, x, centre, inverse, scale, bias, out=outputs[0], label="batch_norm"
+    )
+    if _training(node):
+        _move(b, node, rest[2], centre, values.at(outputs, 1))
+        _move(b, node, rest[3], variance, values.at(outputs, 2))
+
+
+def _batch_statistics(b: Builder, x: str) -> tuple[str, str]:
+    axes = _batch_axes(len(b.graph.shape(x)))
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    return centre, mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+
+
+def _move(b: Builder, node: Operator, running: str, batch: str, out: str | None) -> None:
+    """running * momentum + batch * (1 - momentum)"""
+    if out is None:
+        return
+    momentum = sympy.Float(node.attribute("momentum", 0.9))
+    flat = b.reshape(batch, b.graph.shape(running))
+    b.elementwise(lambda r, v: r * momentum + v * (1 - momentum), running, flat, out=out, label="running_statistics")
+
+
+@supports("BatchNormalization")
+def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
+    if node.since_version < 9 and node.attribute("is_test", 1) == 0:
+        return f"BatchNormalization of opset {node.since_version} in training mode; supported from opset 14 on"
+    if not _training(node) and any(graph.outputs_of(node)[1:]):
+        return "running statistics as outputs without training_mode=1"
+    if node.attribute("spatial", 1) != 1:
+        return "spatial=0; supported is one statistic for each channel"
+    return None
+
+
+@gradient("BatchNormalization", when=_training)
+def batch_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """As layer normalization, with the statistics over the batch and the scale for each channel."""
+    _no_gradient_of_statistics(node, grads_out)
+    result: Names = [None] * len(inputs)
+    dy = grads_out[0]
+    if dy is None:
+        return result
+    x, scale = str(inputs[0]), str(inputs[1])
+    axes = _batch_axes(len(b.graph.shape(x)))
+    centre, variance = _batch_statistics(b, x)
+    inverse = _inverse_deviation(b, variance, node)
+    unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
+    d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
+    d_scale = b.reduce("sum", lambda g, n: g * n, dy, unit, axes=axes, keepdims=True)
+    if wanted[0]:
+        result[0] = _batch_input_gradient(b, (dy, unit, inverse, scale), (d_bias, d_scale), element_count(b.graph, x, axes))
+    for position, total in ((1, d_scale), (2, d_bias)):
+        if wanted[position]:
+            result[position] = b.reshape(total, b.graph.shape(scale))
+    return result
+
+
+def _batch_input_gradient(b: Builder, arrays: tuple[str, str, str, str], sums: tuple[str, str], count: Any) -> str:
+    """scale * r (dy - sum(dy)/n - unit sum(dy unit)/n): the sums serve the gradients of bias and scale too."""
+    from daceopt.ir import scalar
+
+    dy, unit, inverse, scale = arrays
+    n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(dy))
+    per_channel = _per_channel(b, scale, len(b.graph.shape(dy)))
+
+    def fn(g: Any, u: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
+        return (s * r) * (g - sum_g / n - u * (sum_gu / n))
+
+    return str(b.elementwise(fn, dy, unit, inverse, per_channel, *sums, label="norm_grad"))
+
+
+# -------------------------------------------------------------------- instance and group normalization
+
+
+@lowering("InstanceNormalization", types=FLOATS)
+def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x = str(inputs[0])
+    rank = len(b.graph.shape(x))
+    scale, bias = (_per_channel(b, str(n), rank) for n in inputs[1:3])
+    centre, inverse = _statistics(b, x, range(2, rank), node)
+    b.elementwise(
+        lambda v, m, r, s, c: (v - m) * r * s + c, x, centre, inverse, scale, bias, out=outputs[0], label="instance_norm"
+    )
+
+
+@lowering("GroupNormalization", types=FLOATS)
+def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Scale and bias are per channel or, in opset 18, per group."""
+    x, groups = str(inputs[0]), int(node.attribute("num_groups"))
+    batch, channels, *space = b.graph.shape(x)
+    grouped = b.reshape(x, (batch, groups, channels // groups, *space))
+    rank = len(b.graph.shape(grouped))
+    centre, inverse = _statistics(b, grouped, range(2, rank), node)
+
+    def operand(name: str) -> str:
+        per_group = b.graph.shape(name)[0] == groups and node.since_version < 21
+        own = (groups, 1) if per_group else (groups, channels // groups)
+        return b.reshape(name, (*own, *[1] * len(space)))
+
+    scale, bias = (operand(str(n)) for n in inputs[1:3])
+    y = b.elementwise(lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm")
+    b.reshape(y, b.graph.shape(x), out=outputs[0])

@@ -1,0 +1,243 @@
+"""Which operators there are and what is known of each: how it is lowered, differentiated, and what it supports.
+
+A family file registers rules with the decorators below; a user's file does the same, and the last registration wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ops.operator import Operator, make, schema_of
+
+__all__ = [
+    "FLOATS", "INTEGERS", "NUMBERS", "ANY", "SIGNED", "BOOL", "Operator", "Lowering", "Gradient", "make", "schema_of", "lowering", "gradient",
+    "supports", "elementwise", "lower", "lower_all", "has_gradient", "gradient_rule", "supported", "why_unsupported", "constant_value",
+    "coverage", "Coverage",
+]  # fmt: skip
+
+Names = list["str | None"]
+Lowering = Callable[[Builder, Operator, Names, Names], None]
+Gradient = Callable[[Builder, Any, Names, Names, Names, "list[bool]"], Names]
+Check = Callable[[Graph, Operator], "str | None"]
+
+FLOATS = tuple(t for t in types.DTYPES if types.is_float(t))
+INTEGERS = tuple(t for t in types.DTYPES if types.is_integer(t))
+SIGNED = tuple(t for t in types.DTYPES if types.is_float(t) or types.to_numpy(t).kind == "i")
+BOOL = tuple(t for t in types.DTYPES if types.is_bool(t))
+NUMBERS = FLOATS + INTEGERS
+ANY = types.DTYPES
+
+_LOWERINGS: dict[tuple[str, str], Lowering] = {}
+_TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
+_CHECKS: dict[tuple[str, str], Check] = {}
+_GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
+
+
+# -------------------------------------------------------------------- registration
+
+
+def lowering(*op_types: str, types: Iterable[Any] = ANY, domain: str = "") -> Callable[[Lowering], Lowering]:
+    """Register the native expansion of operators; ``types`` are the element types that its first input may have.
+
+    The rule ``(builder, node, inputs, outputs)`` runs after the node was taken out of the graph and writes every output that is
+    not None.
+    """
+
+    def register(rule: Lowering) -> Lowering:
+        for op_type in op_types:
+            _LOWERINGS[domain, op_type] = rule
+            _TYPES[domain, op_type] = tuple(types)
+        return rule
+
+    return register
+
+
+def elementwise(op_type: str, fn: Callable[..., Any], types: Iterable[Any] = FLOATS, domain: str = "") -> None:
+    """Register a point-wise operator: ``fn`` maps one scalar expression per input to the output's."""
+
+    def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+        b.elementwise(fn, *present(inputs), out=outputs[0], label=node.op_type.lower())
+
+    lowering(op_type, types=types, domain=domain)(rule)
+
+
+def gradient(
+    *op_types: str, when: Callable[[Any], bool] = lambda node: True, domain: str = ""
+) -> Callable[[Gradient], Gradient]:
+    """Register a reverse-mode rule, used instead of differentiating the lowering for nodes for which ``when(node)`` holds.
+
+    The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the backward graph and returns one array (or None: zero)
+    per input; forward arrays stand there under their own names. Library nodes are registered by class name.
+    """
+
+    def register(rule: Gradient) -> Gradient:
+        for op_type in op_types:
+            _GRADIENTS[domain, op_type] = (rule, when)
+        return rule
+
+    return register
+
+
+def supports(*op_types: str, domain: str = "") -> Callable[[Check], Check]:
+    """Register a check ``(graph, node) -> reason or None`` that runs at import, before anything is lowered."""
+
+    def register(check: Check) -> Check:
+        for op_type in op_types:
+            _CHECKS[domain, op_type] = check
+        return check
+
+    return register
+
+
+def present(names: Names) -> list[str]:
+    return [n for n in names if n is not None]
+
+
+# -------------------------------------------------------------------- questions
+
+
+def supported(op_type: str, domain: str = "", version: int | None = None) -> bool:
+    """Is there a native lowering, or a function body that consists of operators?"""
+    if (_domain(domain), op_type) in _LOWERINGS:
+        return True
+    from daceopt.ops import function_body
+
+    return function_body.exists(op_type, _domain(domain), version)
+
+
+def why_unsupported(graph: Graph, node: Operator) -> str | None:
+    """None when ``lower`` will work; else what was found and what is supported. ``node`` stands in ``graph``."""
+    key = (node.domain, node.op_type)
+    if key not in _LOWERINGS:
+        return _why_no_body(graph, node)
+    reason = _wrong_type(graph, node, key)
+    if reason is None and key in _CHECKS:
+        reason = _CHECKS[key](graph, node)
+    return reason
+
+
+def _why_no_body(graph: Graph, node: Operator) -> str | None:
+    from daceopt.ops import function_body
+
+    if not function_body.exists(node.op_type, node.domain, node.since_version or None):
+        return f"{_title(node)} has no native lowering"
+    return function_body.why_unsupported(graph, node)
+
+
+def _wrong_type(graph: Graph, node: Operator, key: tuple[str, str]) -> str | None:
+    operands = present(graph.inputs_of(node)) or present(graph.outputs_of(node))
+    if not operands or graph.dtype(operands[0]) in _TYPES[key]:
+        return None
+    names = ", ".join(types.name_of(t) for t in _TYPES[key])
+    return f"{_title(node)} over {types.name_of(graph.dtype(operands[0]))}; supported are {names}"
+
+
+def _title(node: Operator) -> str:
+    return f"{node.domain or 'onnx'}.{node.op_type}"
+
+
+def has_gradient(node: Any) -> bool:
+    """Is there a gradient rule for this operator or library node (or for the operator type named)?"""
+    if isinstance(node, str):
+        return ("", node) in _GRADIENTS
+    found = _GRADIENTS.get(_key(node))
+    return found is not None and found[1](node)
+
+
+def gradient_rule(node: Any) -> Gradient:
+    """The rule of a node for which :func:`has_gradient` holds; KeyError otherwise."""
+    return _GRADIENTS[_key(node)][0]
+
+
+def _key(node: Any) -> tuple[str, str]:
+    return (node.domain, node.op_type) if isinstance(node, Operator) else ("", type(node).__name__)
+
+
+def _domain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+# -------------------------------------------------------------------- lowering
+
+
+def lower(graph: Graph, node: Operator) -> None:
+    """Replace ``node`` by maps, views, library nodes or other operators. Raises Unsupported and leaves the graph as it was."""
+    reason = why_unsupported(graph, node)
+    if reason is not None:
+        raise Unsupported(f"cannot lower {_title(node)}: {reason}")
+    rule = _LOWERINGS.get((node.domain, node.op_type))
+    if rule is None:
+        from daceopt.ops import function_body
+
+        rule = function_body.lower_body
+    inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
+    graph.remove(node)
+    rule(Builder(graph, node.op_type.lower()), node, inputs, outputs)
+
+
+def lower_all(graph: Graph, keep: Callable[[Operator], bool] = lambda node: False) -> int:
+    """Lower every operator for which ``keep`` is false until none is left; returns how many were lowered.
+
+    Consumers go first, so that a lowering can still see how its shape operands are computed.
+    """
+    count = 0
+    while True:
+        waiting = [n for n in graph.operators() if not keep(n)]
+        if not waiting:
+            return count
+        for node in reversed(waiting):
+            lower(graph, node)
+            count += 1
+
+
+def constant_value(attributes: dict[str, Any]) -> Any:
+    """The numpy array of a ``Constant`` operator's attributes. Raises Unsupported for sparse and string values."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    for name, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32), ("value_floats", np.float32)):
+        if name in attributes:
+            return np.asarray(attributes[name], dtype)
+    value = attributes.get("value")
+    if value is None:
+        raise Unsupported(f"Constant with {sorted(attributes)}: expected a dense tensor, ints or floats")
+    return value if isinstance(value, np.ndarray) else numpy_helper.to_array(value)
+
+
+# -------------------------------------------------------------------- coverage
+
+
+class Coverage(NamedTuple):
+    """One line of the coverage table."""
+
+    op_type: str
+    domain: str
+    since_version: int
+    how: str  # "native", "function body" or "fallback"
+    types: tuple[str, ...]
+    gradient: str  # "rule", "derived" or ""
+
+
+def coverage() -> list[Coverage]:
+    """One line per operator of the default domain that is not deprecated, and per operator that a user registered elsewhere."""
+    import onnx.defs
+
+    names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
+    keys = sorted({("", n) for n in names} | set(_LOWERINGS))
+    return [_coverage_of(domain, op_type) for domain, op_type in keys]
+
+
+def _coverage_of(domain: str, op_type: str) -> Coverage:
+    schema = schema_of(op_type, domain)
+    native = (domain, op_type) in _LOWERINGS
+    how = "native" if native else "function body" if supported(op_type, domain) else "fallback"
+    accepted: Sequence[Any] = _TYPES[domain, op_type] if native else FLOATS if how != "fallback" else ()
+    differentiable = how != "fallback" and any(t in FLOATS for t in accepted)
+    rule = "rule" if (domain, op_type) in _GRADIENTS else "derived" if differentiable else ""
+    names = tuple(types.name_of(t) for t in accepted)
+    return Coverage(op_type, domain, schema.since_version if schema else 0, how, names, rule)

@@ -1,0 +1,213 @@
+"""Operators that only rearrange: views wherever strides allow. Target shapes come from the declared outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ops import values
+from daceopt.ops.registry import NUMBERS, Names, Operator, constant_value, lowering, supports
+
+
+@lowering("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x, out = str(inputs[0]), str(outputs[0])
+    b.reshape(x, b.graph.shape(out), out=out)
+
+
+@lowering("Transpose")
+def transpose(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x = str(inputs[0])
+    reverse = list(range(len(b.graph.shape(x))))[::-1]
+    b.transpose(x, node.attribute("perm") or reverse, out=outputs[0])
+
+
+@lowering("Expand")
+def expand(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    b.expand(str(inputs[0]), b.graph.shape(str(outputs[0])), out=outputs[0])
+
+
+@lowering("Constant")
+def constant(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    name = b.constant(constant_value(node.attributes))
+    b.reshape(name, b.graph.shape(str(outputs[0])), out=outputs[0])
+
+
+@lowering("ConstantOfShape")
+def constant_of_shape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    value = np.asarray(node.attribute("value", np.zeros(1, np.float32))).reshape(())
+    one = b.constant(value)
+    b.expand(one, b.graph.shape(str(outputs[0])), out=outputs[0])
+
+
+# -------------------------------------------------------------------- numbers about shapes
+
+
+@lowering("Shape", "Size")
+def shape_of(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """A constant, or integers computed from the size symbols."""
+    x, out = str(inputs[0]), str(outputs[0])
+    extents: tuple[Dim, ...] = b.graph.shape(x)
+    if node.op_type == "Size":
+        _write_integers(b, (b.graph.size(x),), out)
+    else:
+        _write_integers(b, extents[slice(node.attribute("start", 0), node.attribute("end"))], out)
+
+
+def _write_integers(b: Builder, extents: tuple[Dim, ...], out: str) -> None:
+    shape = b.graph.shape(out)
+    if all(isinstance(e, int) for e in extents):
+        b.reshape(b.constant(np.asarray(extents, np.int64).reshape([int(s) for s in shape])), shape, out=out)
+        return
+    b.graph.shape_values[out] = extents
+
+    def pick(i: Any) -> Any:
+        if not i:
+            return extents[0]
+        value: Any = extents[-1]
+        for k in range(len(extents) - 2, -1, -1):
+            value = scalar.select(scalar.eq(i[0], k), extents[k], value)
+        return value
+
+    b.map(shape, {}, {"out": (out, lambda *i: i)}, pick, label="shape")
+
+
+@lowering("Range", types=NUMBERS)
+def range_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """start + delta * i; the length is the declared output's."""
+    start, delta, out = str(inputs[0]), str(inputs[2]), str(outputs[0])
+    dtype = b.graph.dtype(out)
+    reads = {"start": (b.reshape(start, ()), lambda *i: ()), "delta": (b.reshape(delta, ()), lambda *i: ())}
+    b.map(
+        b.graph.shape(out),
+        reads,
+        {"out": (out, lambda *i: i)},
+        lambda i, start, delta: start + delta * scalar.cast(i[0], dtype),
+        label="range",
+    )
+
+
+# -------------------------------------------------------------------- Slice and Split
+
+
+def _bounds(graph: Graph, node: Operator, inputs: Names) -> tuple[list[int], list[Any], list[Any], list[int]]:
+    """(axes, starts, ends, steps), as given."""
+    starts = _list(graph, node, inputs, "starts", 1)
+    ends = _list(graph, node, inputs, "ends", 2)
+    axes = values.integers(graph, node, inputs, "axes", 3)
+    steps = values.integers(graph, node, inputs, "steps", 4)
+    rank = len(graph.shape(str(inputs[0])))
+    return [a % rank for a in axes or range(len(starts))], starts, ends, steps or [1] * len(starts)
+
+
+def _list(graph: Graph, node: Operator, inputs: Names, attribute: str, position: int) -> list[Any]:
+    given = node.attribute(attribute)
+    return list(given) if given is not None else list(values.known(graph, values.at(inputs, position)) or ())
+
+
+@lowering("Slice")
+def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """A view; steps backward are copied. The number of elements is the declared output's."""
+    x, out = str(inputs[0]), str(outputs[0])
+    axes, starts, _, steps = _bounds(b.graph, node, inputs)
+    shape, result = b.graph.shape(x), b.graph.shape(out)
+    first = [_start(s, shape[a], step, result[a]) for s, a, step in zip(starts, axes, steps)]
+    if all(step > 0 for step in steps):
+        ends = [s + (result[a] - 1) * step + 1 if result[a] != 0 else s for s, a, step in zip(first, axes, steps)]
+        b.slice(x, first, ends, steps, axes, out=out)
+        return
+    origin = dict(zip(axes, zip(first, steps)))
+
+    def index(*i: Any) -> Any:
+        return tuple(origin[k][0] + p * origin[k][1] if k in origin else p for k, p in enumerate(i))
+
+    b.map(result, {"x": (x, index)}, {"out": (out, lambda *i: i)}, lambda i, x: x, label="slice")
+
+
+def _start(start: Any, extent: Dim, step: int, count: Dim) -> Any:
+    """The first element: negative positions count from the end, positions outside are brought to the edge."""
+    if count == 0:
+        return 0
+    if not isinstance(start, int):
+        return start
+    if not isinstance(extent, int):
+        return _symbolic_start(start, extent, step)
+    start = start + extent if start < 0 else start
+    return min(max(start, 0), extent if step > 0 else extent - 1)
+
+
+_FAR = 2**31 - 1
+
+
+def _symbolic_start(start: int, extent: Dim, step: int) -> Any:
+    if step < 0 and (start >= _FAR or start == -1):
+        return extent - 1
+    return extent + start if start < 0 else start
+
+
+@supports("Slice")
+def why_not_slice(graph: Graph, node: Operator) -> str | None:
+    inputs = graph.inputs_of(node)
+    if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
+        return "input starts of Slice is computed at run time; expected a constant or a function of the input's sizes"
+    return values.unknown(graph, node, 3, 4)
+
+
+@lowering("Split")
+def split(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """One view for each output, whose declared extent says how long it is."""
+    x = str(inputs[0])
+    axis = node.attribute("axis", 0) % len(b.graph.shape(x))
+    sizes = _split_sizes(b.graph, node, inputs, outputs, axis)
+    start: Any = 0
+    for size, out in zip(sizes, outputs):
+        if out is not None:
+            b.slice(x, [start], [start + size], axes=[axis], out=out)
+        start = start + size
+
+
+def _split_sizes(graph: Graph, node: Operator, inputs: Names, outputs: Names, axis: int) -> list[Any]:
+    sizes: list[Any] = _list(graph, node, inputs, "split", 1)
+    if not sizes and None not in outputs:
+        return [graph.shape(str(out))[axis] for out in outputs]
+    extent, parts = graph.shape(str(inputs[0]))[axis], node.attribute("num_outputs", len(outputs))
+    return sizes or [-(-extent // parts)] * len(outputs)
+
+
+@supports("Split")
+def why_not_split(graph: Graph, node: Operator) -> str | None:
+    inputs = graph.inputs_of(node)
+    if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
+        return "input split of Split is computed at run time; expected a constant"
+    return None
+
+
+# -------------------------------------------------------------------- diagonals
+
+
+@lowering("EyeLike", types=NUMBERS)
+def eye_like(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    offset, out = int(node.attribute("k", 0)), str(outputs[0])
+    b.map(b.graph.shape(out), {}, {"out": (out, lambda *i: i)}, lambda i: scalar.select(scalar.eq(i[1] - i[0], offset), 1, 0))
+
+
+@lowering("Trilu")
+def trilu(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """The upper (or lower) triangle, counted from diagonal k; zero elsewhere."""
+    x, out = str(inputs[0]), str(outputs[0])
+    (k,) = values.known(b.graph, values.at(inputs, 1)) or (0,)
+    keep = scalar.ge if node.attribute("upper", 1) else scalar.le
+    b.map(
+        b.graph.shape(out),
+        {"x": (x, lambda *i: i)},
+        {"out": (out, lambda *i: i)},
+        lambda i, x: scalar.select(keep(i[-1] - i[-2], k), x, 0),
+        label="trilu",
+    )
+
+
+supports("Trilu")(lambda graph, node: values.unknown(graph, node, 1))

@@ -1,0 +1,157 @@
+"""What this machine has and lacks for daceopt, and what to install: the report of ``python -m daceopt doctor``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from daceopt.build import machine
+from daceopt.build.cache import default_cache
+from daceopt.errors import DaceoptError
+
+OK, NOTE, MISSING = "ok", "note", "MISSING"
+# The versions that the tests run with (constraints.txt); others may work.
+_TESTED = {
+    "torch": "2.13.0",
+    "dace": "1.0.2",
+    "numpy": "1.26.4",
+    "sympy": "1.14.0",
+    "onnx": "1.23.2",
+    "onnxscript": "0.7.2",
+    "onnxruntime": "1.31.1",
+}
+_OPTIONAL_PACKAGES = frozenset({"onnxruntime"})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report: what was looked at, how it stands (``ok``, ``note``, ``MISSING``), what was found."""
+
+    topic: str
+    status: str
+    found: str
+    advice: str = ""
+
+
+def report() -> list[Finding]:
+    """Look at compiler, CPU, packages, libraries and cache; never raises for something that is missing."""
+    parts: list[Callable[[], Iterator[Finding]]] = [_python, _compiler, _cpu, _packages, _libraries, _cache]
+    return list(chain.from_iterable(part() for part in parts))
+
+
+def render(findings: list[Finding]) -> str:
+    """Return the report as text, one line per finding and one more for each advice."""
+    width = max(len(finding.topic) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.status:8}{finding.topic:{width}}  {finding.found}")
+        if finding.advice:
+            lines.append(f"{'':8}{'':{width}}  -> {finding.advice}")
+    missing = sum(finding.status == MISSING for finding in findings)
+    lines.append("")
+    lines.append(f"{missing} needed things are missing." if missing else "Everything needed is there.")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Print the report; return 1 if something needed is missing, else 0."""
+    findings = report()
+    print(render(findings))
+    return int(any(finding.status == MISSING for finding in findings))
+
+
+def _python() -> Iterator[Finding]:
+    version = sys.version.split()[0]
+    fits = (3, 10) <= sys.version_info[:2] < (3, 13)
+    yield Finding("python", OK if fits else MISSING, version, "" if fits else "use Python 3.10, 3.11 or 3.12")
+
+
+def _compiler() -> Iterator[Finding]:
+    found = machine.compiler()
+    if found is None:
+        yield Finding("C++ compiler", MISSING, "none", machine.INSTALL_COMPILER)
+        return
+    yield Finding("C++ compiler", OK, f"{found.version} ({' '.join(found.command)})")
+    if machine.openmp_works():
+        yield Finding("OpenMP", OK, f"{machine.cores()} threads")
+    else:
+        advice = "install the compiler's OpenMP runtime (Debian: `apt-get install libgomp1`, for clang `libomp-dev`)"
+        yield Finding("OpenMP", MISSING, f"{found.command[0]} -fopenmp does not work", advice)
+
+
+def _cpu() -> Iterator[Finding]:
+    caches = machine.caches()
+    sizes = ", ".join(f"L{level} {_size(n)}" for level, n in enumerate((caches.l1, caches.l2, caches.l3), 1) if n)
+    yield Finding("CPU", OK, f"{machine.cpu_name()}, {machine.cores()} cores, {sizes or 'cache sizes unknown'}")
+    yield Finding("vector width", OK, f"{machine.vector_bits()} bits")
+    lacking = {"expf", "logf", "tanhf", "erff"} - machine.vector_math()
+    if lacking:
+        advice = "kernels use scalar functions instead; a system with glibc 2.35 or newer on x86-64 has them all"
+        yield Finding("vector math", NOTE, f"glibc {machine.glibc_version() or '-'} lacks {sorted(lacking)}", advice)
+    else:
+        yield Finding("vector math", OK, f"libmvec of glibc {machine.glibc_version()}, tanhf and erff included")
+
+
+def _packages() -> Iterator[Finding]:
+    for name, tested in _TESTED.items():
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            status = NOTE if name in _OPTIONAL_PACKAGES else MISSING
+            yield Finding(name, status, "not installed", f"`pip install {name}=={tested}`")
+            continue
+        same = version.split("+")[0] == tested
+        yield Finding(name, OK if same else NOTE, version, "" if same else f"tested with {tested}")
+
+
+def _libraries() -> Iterator[Finding]:
+    """Each dense library with its version, and for each kind of node the first one that is there."""
+    try:
+        libs = importlib.import_module("daceopt.libs")
+    except ImportError as error:
+        yield Finding("libraries", MISSING, f"cannot be imported: {error}", "install the packages named above")
+        return
+    present = set()
+    for name in libs.names():
+        lack = libs.get(name).available()
+        if lack is None:
+            present.add(name)
+        # A library that is absent leaves its work to the next in line; what that leaves undone is said below.
+        yield (
+            Finding(name, NOTE, lack.what, lack.install)
+            if lack
+            else Finding(name, OK, libs.get(name).version() or "built in")
+        )
+    for kind in libs.PREFERENCE:
+        usable = [name for name in libs.candidates(kind) if name in present]
+        advice = f"install one of {', '.join(libs.candidates(kind))}" if not usable else ""
+        yield Finding(
+            kind, OK if usable else NOTE, f"uses {', then '.join(usable)}" if usable else "no library", advice
+        )
+
+
+def _cache() -> Iterator[Finding]:
+    cache = default_cache()
+    try:
+        writable = os.access(cache.scratch(), os.W_OK)
+    except DaceoptError as error:
+        yield Finding("cache", MISSING, str(error))
+        return
+    stats = cache.stats()
+    found = f"{cache.folder}: {sum(stats.entries.values())} entries, {_size(stats.total_bytes)} of {_size(stats.limit)}"
+    usable = writable and cache.folder in cache.scratch().parents
+    advice = "" if usable else "it cannot be written: models are built again in each process; set DACEOPT_CACHE_DIR"
+    yield Finding("cache", OK if usable else NOTE, found, advice)
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count} {unit}"
+        count //= 1024
+    return f"{count} GiB"

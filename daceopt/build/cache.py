@@ -5,6 +5,7 @@ An entry is a folder of JSON, npz (never pickled), object and library files, who
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
@@ -26,6 +27,10 @@ LAYOUT = "v1"
 DEFAULT_LIMIT = 10 << 30
 _EVICTION_INTERVAL = 256 << 20  # measure the folder again after this many bytes were added
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+_DISK_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOLCK, errno.EOPNOTSUPP}
+)
 
 Writer = Callable[[Path], None]
 
@@ -81,7 +86,7 @@ class Cache:
     def put(self, kind: str, key: str, writer: Writer) -> Path:
         """Let ``writer(folder)`` fill a fresh folder and publish it whole; if another process was first, use its entry.
 
-        Errors of ``writer`` pass through, but an OSError (disk full, no permission) makes it run again in the private
+        Errors of ``writer`` pass through, but one of the disk (full, not writable) makes it run again in the private
         folder; BuildError when that fails too.
         """
         if self._spare is not None:
@@ -181,7 +186,7 @@ class Cache:
                     if winner is not None:
                         return winner
             else:
-                raise OSError(f"cannot move a finished cache entry to {final}")
+                raise OSError(errno.EACCES, "cannot move a finished cache entry to its place", str(final))
         self._evict_after(size)
         return final
 
@@ -195,10 +200,19 @@ class Cache:
         self._prepared = True
 
     def _fall_back(self, error: OSError) -> Cache:
+        if not self._concerns(error):
+            raise error
         with self._guard:
             if self._spare is None:
                 self._spare = Cache(_spare_folder(self.folder, error), self.limit)
             return self._spare
+
+    def _concerns(self, error: OSError) -> bool:
+        """Tell whether an error is about this cache's disk or folder, and not about some file that a writer reads."""
+        if error.errno in _DISK_ERRORS or not isinstance(error.filename, str):
+            return error.errno in _DISK_ERRORS
+        path = Path(error.filename)
+        return path == self.folder or path in self.folder.parents or self.folder in path.parents
 
     def _path(self, kind: str, key: str) -> Path:
         return self.folder / LAYOUT / "entries" / kind / key[:2] / key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import hashlib
 import os
@@ -23,7 +24,9 @@ def make_private(folder: Path) -> None:
     """Create ``folder`` (mode 0700) and its parents; PermissionError if another user owns it or may write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not is_ours(folder):
-        raise PermissionError(f"{folder} belongs to another user, is writable by others, or is a link")
+        raise PermissionError(
+            errno.EACCES, "it belongs to another user, is writable by others, or is a link", str(folder)
+        )
 
 
 def is_ours(path: Path) -> bool:

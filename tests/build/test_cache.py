@@ -165,6 +165,11 @@ def test_disk_that_fills_up_in_the_middle_of_an_entry(store: Cache) -> None:
     assert not list((store.folder / "v1" / "tmp").iterdir())
 
 
+def test_error_of_a_file_that_the_writer_reads_passes_through(store: Cache) -> None:
+    with pytest.raises(FileNotFoundError, match="/no/model"):
+        store.build("object", KEY, lambda folder: write(folder, Path("/no/model").read_bytes()))
+
+
 def test_nothing_can_be_written_anywhere(store: Cache) -> None:
     def fail(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

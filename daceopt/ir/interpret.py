@@ -1,0 +1,214 @@
+"""Executes a graph with NumPy, in its own types or all in float64: the reference that ``verify="numerics"`` compares against.
+
+Every access is checked against its buffer, so an index out of range is an error here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dace
+import numpy as np
+import sympy
+from dace import nodes as dace_nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.kernel import Access, Kernel, Stage
+
+NodeFunction = Callable[["Memory", Any], None]
+NODES: dict[str, NodeFunction] = {}  # library node class name -> implementation
+
+_UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
+    """Register how a library node (or a subclass of it) is executed: ``function(memory, node)``."""
+
+    def register(function: NodeFunction) -> NodeFunction:
+        NODES[class_name] = function
+        return function
+
+    return register
+
+
+def interpret(graph: Graph, inputs: Mapping[str, Any], dtype: Any = None) -> dict[str, np.ndarray]:
+    """Run ``graph`` on arrays by input name; returns its outputs, and what it saves for a backward graph, by name.
+
+    ``dtype=numpy.float64`` keeps every float in double precision. Raises ValueError for a missing or misshapen input or an
+    access out of range, Unsupported for a node that has no reference implementation.
+    """
+    memory = Memory(graph, inputs, reference=dtype is not None)
+    for node in graph.nodes():
+        _run(memory, node)
+    return {name: memory.array(name).copy() for name in (*graph.outputs, *graph.saved)}
+
+
+def _run(memory: Memory, node: Any) -> None:
+    if isinstance(node, dace_nodes.MapEntry):
+        _Execution(memory, Kernel.extract(memory.graph, node)).run()
+        return
+    function = next((NODES[c.__name__] for c in type(node).__mro__ if c.__name__ in NODES), None)
+    if function is None:
+        raise Unsupported(f"{type(node).__name__} has no reference implementation; known are {sorted(NODES)}")
+    function(memory, node)
+
+
+class Memory:
+    """The buffers of one execution; views are windows into their root's buffer."""
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Any], reference: bool):
+        self.graph = graph
+        self.reference = reference
+        self.sizes: dict[str, int] = {}
+        self._buffers: dict[str, np.ndarray] = {}
+        given = {n: np.asarray(inputs[n]) for n in graph.inputs if n in inputs}
+        if missing := [n for n in graph.inputs if n not in given]:
+            raise ValueError(f"missing inputs {missing}; given are {sorted(inputs)}")
+        for symbol, (name, axis) in graph.symbols.items():
+            self.sizes[symbol] = given[name].shape[axis]
+        for name, value in (given | graph.constants).items():
+            self._fill(name, value)
+        if graph.uses_seed:
+            self.array(SEED)[...] = inputs.get(SEED, 0)
+
+    def _fill(self, name: str, value: np.ndarray) -> None:
+        target = self.array(name)
+        if target.shape != value.shape:
+            raise ValueError(f"array {name}: expected shape {target.shape}, found {value.shape}")
+        target[...] = value
+
+    def number(self, extent: Any) -> int:
+        """A symbolic extent under this execution's sizes."""
+        if isinstance(extent, int):
+            return extent
+        return int(extent.subs({s: self.sizes[str(s)] for s in extent.free_symbols}))
+
+    def numpy_dtype(self, dtype: Any) -> np.dtype[Any]:
+        return types.to_numpy(dace.float64 if self.reference and types.is_float(dtype) else dtype)
+
+    def buffer(self, root: str) -> np.ndarray:
+        if root not in self._buffers:
+            shape = [self.number(e) for e in self.graph.shape(root)]
+            strides = [self.number(e) for e in self.graph.strides(root)]
+            span = 1 + sum(max(n - 1, 0) * s for n, s in zip(shape, strides))
+            self._buffers[root] = np.zeros(span, self.numpy_dtype(self.graph.dtype(root)))
+        return self._buffers[root]
+
+    def array(self, name: str) -> np.ndarray:
+        """A writable window on ``name``."""
+        root, offset = self.graph.root(name)
+        shape = [self.number(e) for e in self.graph.shape(name)]
+        strides = [self.number(e) for e in self.graph.strides(name)]
+        return window(self.buffer(root), shape, strides, self.number(offset), name)
+
+    def store(self, name: str, value: Any) -> None:
+        """Write a whole array."""
+        self.array(name)[...] = value
+
+
+def window(buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], offset: int, what: str) -> np.ndarray:
+    """Elements ``offset + sum(strides * i)`` of a flat buffer. Raises ValueError where that leaves the buffer."""
+    if 0 in shape:
+        return np.empty(shape, buffer.dtype)
+    steps = [(n - 1) * s for n, s in zip(shape, strides)]
+    first, last = offset + sum(min(s, 0) for s in steps), offset + sum(max(s, 0) for s in steps)
+    if first < 0 or last >= buffer.size:
+        raise ValueError(f"{what}: elements {first} to {last} of a buffer of {buffer.size} (shape {list(shape)}, strides {list(strides)})")
+    return np.lib.stride_tricks.as_strided(buffer[offset:], shape, [s * buffer.itemsize for s in strides])
+
+
+class _Execution:
+    """One kernel, each stage as whole-array operations over its iteration domain."""
+
+    def __init__(self, memory: Memory, kernel: Kernel):
+        self.memory, self.kernel = memory, kernel
+        self.extents = {str(p): memory.number(e) for p, e in kernel.extents.items()}
+        self.outer = [str(p) for p in kernel.outer]
+        self.locals: dict[str, np.ndarray] = {}
+        lead = [self.extents[p] for p in self.outer]
+        for name, (dtype, shape) in kernel.locals.items():
+            own = [memory.number(e) for e in shape or (1,)]
+            self.locals[name] = np.zeros((*lead, *own), memory.numpy_dtype(dtype))
+
+    def run(self) -> None:
+        for stage in self.kernel.stages:
+            self._stage(stage)
+
+    def _stage(self, stage: Stage) -> None:
+        params = list(dict.fromkeys([*(self.outer if self.kernel.locals else []), *map(str, stage.params)]))
+        domain = [self.extents[p] for p in params]
+        if any(n == 0 for n in domain) and not any(a.wcr for a in stage.writes.values()):
+            return
+        values = {c: self._read(a, params, domain) for c, a in stage.reads.items()}
+        for k, p in enumerate(params):
+            values[p] = np.arange(domain[k]).reshape([-1 if d == k else 1 for d in range(len(domain))])
+        for name, size in self.memory.sizes.items():
+            values.setdefault(name, np.asarray(size))
+        reference = dace.float64 if self.memory.reference else None
+        for a in stage.assignments:
+            bound = {s: values[str(s)] for s in a.expr.free_symbols}
+            result = scalar.evaluate(a.expr, bound, reference)
+            with np.errstate(all="ignore"):
+                values[str(a.symbol)] = np.asarray(result).astype(self.memory.numpy_dtype(a.dtype))
+        for connector, access in stage.writes.items():
+            self._write(access, values[connector], params, domain)
+
+    def _place(self, access: Access) -> tuple[np.ndarray, list[Any], list[int], Any]:
+        """(flat buffer, index expressions, strides, offset) of an access."""
+        if access.array in self.locals:
+            local = self.locals[access.array]
+            strides = [s // local.itemsize for s in local.strides]
+            index = [*(sympy.Symbol(p, integer=True) for p in self.outer), *access.index]
+            return local.reshape(-1), index, strides, 0
+        graph = self.memory.graph
+        root, offset = graph.root(access.array)
+        strides = [self.memory.number(s) for s in graph.strides(access.array)]
+        return self.memory.buffer(root), list(access.index), strides, self.memory.number(offset)
+
+    def _window(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+        buffer, index, strides, offset = self._place(access)
+        steps = dict.fromkeys(params, 0)
+        for expr, stride in zip(index, strides):
+            constant, terms = self._affine(expr, params)
+            offset += constant * stride
+            for p, factor in terms.items():
+                steps[p] += factor * stride
+        return window(buffer, domain, list(steps.values()), offset, f"kernel {self.kernel.label}, array {access.array}")
+
+    def _affine(self, expr: Any, params: Sequence[str]) -> tuple[int, dict[str, int]]:
+        if isinstance(expr, int):
+            return expr, {}
+        symbols = {str(s): s for s in expr.free_symbols}
+        at_sizes = expr.subs({s: self.memory.sizes[n] for n, s in symbols.items() if n not in params})
+        terms = {n: int(at_sizes.diff(s)) for n, s in symbols.items() if n in params}
+        return int(at_sizes.subs({s: 0 for n, s in symbols.items() if n in params})), terms
+
+    def _read(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+        if None in access.index:
+            return self.memory.array(access.array)
+        return self._window(access, params, domain)
+
+    def _write(self, access: Access, value: np.ndarray, params: Sequence[str], domain: Sequence[int]) -> None:
+        value = np.broadcast_to(value, domain)
+        if access.wcr is None:
+            self._window(access, params, domain)[...] = value
+            return
+        named = {str(s) for e in self._place(access)[1] if isinstance(e, sympy.Expr) for s in e.free_symbols}
+        gone = tuple(k for k, p in enumerate(params) if p not in named)
+        kept = [k for k in range(len(params)) if k not in gone]
+        target = self._window(access, [params[k] for k in kept], [domain[k] for k in kept])
+        initial = _identity(access.wcr, value.dtype)
+        target[...] = _UFUNC[access.wcr].reduce(value, axis=gone, initial=initial, dtype=value.dtype)
+
+
+def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
+    if kind in ("sum", "prod"):
+        return dtype.type(kind == "prod")
+    if dtype.kind == "f":
+        return dtype.type(-np.inf if kind == "max" else np.inf)
+    if dtype.kind == "b":
+        return kind == "min"
+    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max

@@ -24,7 +24,7 @@ class Derivative:
     output -> the backward input that takes its gradient (same shape and dtype; outputs that depend on no wanted input have none).
     ``grad_inputs``: wanted input -> the backward output with its gradient, None when no path leads there. ``forward_inputs_needed``: forward
     inputs that the backward reads again, under the same name. The inputs of ``backward`` are the gradients, then ``saved``, then those.
-    Size symbols keep the forward's definition; the backward is called with the values of its forward.
+    Size symbols are the forward's; the backward defines each by one of its own inputs where one has that extent, else as the forward does.
     """
 
     forward: Graph
@@ -56,6 +56,8 @@ def differentiate(graph: Graph, outputs: Sequence[str], wanted: Sequence[str], *
     reverse.run()
     grad_inputs = _declare_outputs(joint, reverse, wanted)
     saved, needed = _cut(joint, graph, boundary, list(grad_outputs.values()), policy)
+    forward.saved, joint.saved = list(saved), list(saved)
+    _relocate_symbols(joint)
     return Derivative(forward, joint, saved, grad_outputs, grad_inputs, needed)
 
 
@@ -138,6 +140,18 @@ def _cut(
     saved = forwarding.choose(joint, boundary, policy)
     forwarding.cut(joint, saved)
     joint.prune()
-    needed = [n for n in graph.inputs if n in joint.arrays()]
+    present = set(joint.arrays())
+    needed = [n for n in graph.inputs if n in present]
     joint.inputs.extend(needed)
     return saved, needed
+
+
+def _relocate_symbols(graph: Graph) -> None:
+    """A size that was read from an input the backward does not have is read from one that it has, if there is one."""
+    found: dict[str, tuple[str, int]] = {}
+    for name in graph.inputs:
+        for axis, extent in enumerate(graph.shape(name)):
+            found.setdefault(str(extent), (name, axis))
+    graph.symbols = {
+        symbol: place if place[0] in graph.inputs else found.get(symbol, place) for symbol, place in graph.symbols.items()
+    }

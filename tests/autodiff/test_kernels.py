@@ -1,0 +1,143 @@
+"""Gradients of kernels: broadcasting, reductions, partial and overlapping reads, run-time indices, fused kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dace
+import pytest
+import sympy
+import torch
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.tasklet import Assignment
+from tests.autodiff.checking import check
+
+BROADCASTS = [((3, 4), (4,)), ((3, 4), (3, 1)), ((3, 4), ()), ((3, 1, 4), (2, 1)), ((1, 4), (3, 1)), ((1,), (2, 3))]
+
+
+@pytest.mark.parametrize("shapes", BROADCASTS)
+def test_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    check(lambda b, x, y: b.elementwise(lambda u, v: u * v + sympy.sin(v), x, y), lambda x, y: x * y + torch.sin(y), *shapes)
+
+
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (0, 1, 2)])
+def test_sum(axes: tuple[int, ...], keepdims: bool) -> None:
+    check(
+        lambda b, x: b.reduce("sum", lambda v: v * v, x, axes=axes, keepdims=keepdims),
+        lambda x: (x * x).sum(axes, keepdim=keepdims),
+        (2, 3, 4),
+    )
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+def test_extremum_shares_evenly_among_ties(kind: str) -> None:
+    reference = {"max": torch.amax, "min": torch.amin}[kind]
+    values = [[[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [0.0, -1.0, 5.0]]]
+    check(lambda b, x: b.reduce(kind, lambda v: 2 * v, x, axes=[1]), lambda x: reference(2 * x, 1), values=values)
+
+
+def test_product_with_no_one_and_two_zeros() -> None:
+    values = [[[1.5, 2.0, -3.0], [0.0, 2.0, 4.0], [0.0, 0.0, 5.0]]]
+    check(lambda b, x: b.reduce("prod", None, x, axes=[1]), lambda x: x.prod(1), values=values)
+
+
+def test_several_results_of_one_kernel() -> None:
+    check(
+        lambda b, x, y: b.elementwise(lambda u, v: (u * v, u + sympy.exp(v)), x, y),
+        lambda x, y: (x * y, x + y.exp()),
+        (3, 4),
+        (4,),
+    )
+
+
+def test_an_input_used_twice() -> None:
+    check(lambda b, x: b.elementwise(lambda u, v: u * v, x, b.elementwise(sympy.exp, x)), lambda x: x * x.exp(), (3, 4))
+
+
+def _mapped(extents: list[int], shape: tuple[int, ...], read: Any, write: Any) -> Any:
+    def build(b: Builder, x: str) -> str:
+        out = b.graph.add_array("out", shape, dace.float64)
+        b.map(extents, {"a": (x, read)}, {"out": (out, *write)}, lambda p, a: a * a)
+        return out
+
+    return build
+
+
+def test_overlapping_windows() -> None:
+    build = _mapped([6, 3], (6,), lambda i, k: (2 * i + k,), (lambda i, k: (i,), "sum"))
+    check(build, lambda x: (x.unfold(0, 3, 2) ** 2).sum(1)[:6], (14,))
+
+
+def test_diagonal() -> None:
+    check(_mapped([4], (4,), lambda i: (i, i), (lambda i: (i,),)), lambda x: x.diagonal() ** 2, (4, 5))
+
+
+def test_reversed_and_strided_reads() -> None:
+    check(_mapped([5], (5,), lambda i: (4 - i,), (lambda i: (i,),)), lambda x: x.flip(0) ** 2, (5,))
+    check(_mapped([3], (3,), lambda i: (7 - 2 * i,), (lambda i: (i,),)), lambda x: x[[7, 5, 3]] ** 2, (9,))
+
+
+def test_fixed_element() -> None:
+    check(_mapped([4], (4,), lambda i: (i, 1), (lambda i: (i,),)), lambda x: x[:, 1] ** 2, (4, 3))
+
+
+def _gathered(index: Any, load: Any, extents: tuple[int, ...], rank: int = 2) -> Any:
+    def build(b: Builder, w: str, k: str) -> str:
+        out = b.graph.add_array("out", extents, dace.float64)
+        reads = {"w": (w, lambda *i: (None,) * rank), "k": (k, index)}
+        b.map(list(extents), reads, {"out": (out, lambda *i: i)}, load)
+        return out
+
+    return build
+
+
+def test_embedding() -> None:
+    build = _gathered(lambda n, s, d: (n, s), lambda p, w, k: scalar.load(w, k, p[2]), (2, 3, 5))
+    check(build, lambda w, k: torch.nn.functional.embedding(k, w), (7, 5), integers=[[[0, 1, 6], [1, 1, 3]]])
+
+
+def test_gather_along_the_last_axis() -> None:
+    build = _gathered(lambda i, n: (n,), lambda p, w, k: scalar.load(w, p[0], k) ** 2, (5, 3))
+    check(build, lambda w, k: w[:, k] ** 2, (5, 7), integers=[[0, 1, 1]])
+
+
+def test_gather_of_single_elements() -> None:
+    build = _gathered(lambda i, n: (i, n), lambda p, w, k: scalar.load(w, k, k + 1) ** 2, (2, 3))
+    check(build, lambda w, k: w[k, k + 1] ** 2, (5, 6), integers=[[[0, 1, 1], [4, 4, 4]]])
+
+
+def _fused_softmax(b: Builder, x: str) -> str:
+    """Rows of softmax without the maximum: three stages, the exponentials and their sum local to a row."""
+    shape = b.graph.shape(x)
+    out = b.graph.add_array("out", shape, dace.float64)
+    i, j = param(0), param(1)
+    a, e, s, y = (scalar.symbol(n, dace.float64) for n in ("a", "e", "s", "y"))
+    stages = [
+        Stage((i, j), {"a": Access(x, (i, j))}, {"e": Access("exps", (j,))}, (Assignment(e, sympy.exp(a), dace.float64),)),
+        Stage((i, j), {"e": Access("exps", (j,))}, {"s": Access("row", (0,), "sum")}, (Assignment(s, e, dace.float64),)),
+        Stage(
+            (i, j),
+            {"e": Access("exps", (j,)), "s": Access("row", (0,))},
+            {"y": Access(out, (i, j))},
+            (Assignment(y, e / s, dace.float64),),
+        ),
+    ]
+    local = {"exps": (dace.float64, (shape[1],)), "row": (dace.float64, (1,))}
+    Kernel("softmax", {i: shape[0], j: shape[1]}, stages, (i,), local).emit(b.graph)
+    return out
+
+
+def test_fused_kernel_is_recomputed_from_its_input() -> None:
+    for derivative in check(_fused_softmax, lambda x: x.softmax(1), (3, 5)):
+        assert derivative.saved == []
+
+
+def test_integers_carry_no_gradient() -> None:
+    derivative = check(
+        lambda b, x, k: b.elementwise(lambda u, n: u * n, x, k), lambda x, k: x * k, (3,), integers=[[1, 2, 3]]
+    )[0]
+    assert len(derivative.forward_inputs_needed) == 1

@@ -1,0 +1,106 @@
+"""Gradients of the library nodes: products, convolutions, pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dace
+import pytest
+import torch
+import torch.nn.functional as F
+
+from daceopt.ir.builder import Builder
+from daceopt.ops.library import Contraction, Convolution, Pool
+from tests.autodiff.checking import check
+
+PRODUCTS = [
+    ((3, 4), (4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((2, 3, 4), (2, 4, 5)),
+    ((6, 2, 3, 4), (1, 2, 4, 5)),
+    ((3, 4), (2, 4, 5)),
+    ((2, 1, 3, 4), (5, 4, 2)),
+    ((4,), (4, 5)),
+    ((2, 3, 4), (4,)),
+    ((4,), (4,)),
+]
+
+
+@pytest.mark.parametrize("shapes", PRODUCTS)
+def test_product(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    check(lambda b, x, y: b.matmul(x, y, alpha=0.5), lambda x, y: 0.5 * (x @ y), *shapes)
+
+
+def test_a_weight_shared_by_the_batch_takes_one_product() -> None:
+    derivative = check(lambda b, x, w: b.matmul(x, w), lambda x, w: x @ w, (2, 3, 4), (4, 5))[0]
+    products = [n for n in derivative.backward.nodes() if isinstance(n, Contraction)]
+    assert sorted(len(derivative.backward.shape(n.operands(derivative.backward)["Y"])) for n in products) == [2, 3]
+    assert not derivative.backward.kernels()
+
+
+def test_transposed_operands() -> None:
+    check(
+        lambda b, x, w: b.matmul(b.transpose(x, [1, 0, 2]), b.transpose(w, [1, 0])),
+        lambda x, w: x.transpose(0, 1) @ w.T,
+        (2, 3, 4),
+        (5, 4),
+    )
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("bias", [(5,), (3, 1), (2, 1, 5)])
+def test_fused_product(bias: tuple[int, ...], activation: str | None) -> None:
+    def build(b: Builder, x: str, w: str, c: str, r: str) -> str:
+        y = b.graph.add_array("y", (2, 3, 5), dace.float64)
+        inputs = ["A", "B", "Bias", "C"]
+        node = Contraction("fused", inputs=inputs, activation=activation, alpha=2.0)
+        b.graph.add_node(node, dict(zip(inputs, (x, w, c, r))), {"Y": y})
+        return y
+
+    def reference(x: Any, w: Any, c: Any, r: Any) -> Any:
+        y = 2 * (x @ w) + c + r
+        return y.relu() if activation else y
+
+    check(build, reference, (2, 3, 4), (4, 5), bias, (2, 3, 5))
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize(
+    "window", [{}, {"strides": [2, 2], "pads": [1, 1, 1, 1]}, {"dilations": [2, 1], "pads": [2, 0, 2, 0]}, {"group": 2}]
+)
+def test_convolution(window: dict[str, Any], activation: str | None) -> None:
+    groups = window.get("group", 1)
+    options = {
+        "stride": window.get("strides", 1), "padding": window.get("pads", [0, 0])[:2], "dilation": window.get("dilations", 1), "groups": groups
+    }  # fmt: skip
+
+    def reference(x: Any, w: Any, c: Any, z: Any = None) -> Any:
+        y = F.conv2d(x, w, c, **options)
+        return (y if z is None else y + z).relu() if activation else y
+
+    shapes = ((2, 4, 7, 6), (6, 4 // groups, 3, 3), (6,))
+    shape = tuple(reference(*(torch.zeros(s) for s in shapes)).shape)
+
+    def build(b: Builder, x: str, w: str, c: str) -> str:
+        y = b.graph.add_array("y", shape, dace.float64)
+        node = Convolution("conv", inputs=["X", "W", "B"], activation=activation, **window)
+        b.graph.add_node(node, {"X": x, "W": w, "B": c}, {"Y": y})
+        return y
+
+    check(build, reference, *shapes)
+
+
+@pytest.mark.parametrize("kind", ["max", "average"])
+def test_pool(kind: str) -> None:
+    def build(b: Builder, x: str) -> str:
+        y = b.graph.add_array("y", (2, 3, 4, 3), dace.float64)
+        window = {"kernel": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}
+        b.library(Pool, {"X": x}, {"Y": y}, kind=kind, **window)
+        return y
+
+    options = {"kernel_size": 3, "stride": 2, "padding": 1}
+    references = {
+        "max": lambda x: F.max_pool2d(x, **options),
+        "average": lambda x: F.avg_pool2d(x, count_include_pad=False, **options),
+    }
+    check(build, references[kind], (2, 3, 7, 6))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from daceopt.build import storage
+from daceopt.build import sealed, storage
 from daceopt.errors import BuildError
 
 logger = logging.getLogger("daceopt.cache")
@@ -144,7 +143,7 @@ class Cache:
         for entry in self._entries():
             kind = entry.parent.parent.name
             result.entries[kind] = result.entries.get(kind, 0) + 1
-            result.bytes[kind] = result.bytes.get(kind, 0) + _size(entry)
+            result.bytes[kind] = result.bytes.get(kind, 0) + sealed.size(entry)
         return result
 
     def clear(self) -> int:
@@ -159,9 +158,9 @@ class Cache:
         path = self._path(kind, key)
         if not os.path.lexists(path):
             return None
-        reason = _damage(path)
+        reason = sealed.damage(path)
         if reason is None:
-            _touch(path / "entry.json")
+            sealed.touch(path)
             return path
         if os.path.lexists(path):  # else evicted while we read it
             logger.warning("cache entry %s is unusable and will be built again: %s", path, reason)
@@ -175,7 +174,7 @@ class Cache:
             fresh = work / "entry"
             fresh.mkdir(mode=0o700)
             writer(fresh)
-            size = _seal(fresh)
+            size = sealed.seal(fresh)
             final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             for _ in range(2):
                 try:
@@ -238,7 +237,7 @@ class Cache:
 
     def _evict(self) -> None:
         """Remove least recently used entries until nine tenths of the limit remain; loaded libraries stay loaded."""
-        entries = sorted((_last_use(entry), _size(entry), entry) for entry in self._entries())
+        entries = sorted((sealed.last_use(entry), sealed.size(entry), entry) for entry in self._entries())
         total = sum(size for _, size, _ in entries)
         if total <= self.limit:
             return
@@ -325,58 +324,3 @@ def _feed(digest: hashlib._Hash, value: object) -> None:
         digest.update(f"{type(value).__name__}{len(data)}:".encode() + data)
     else:
         raise TypeError(f"a cache key holds plain values; got {type(value).__name__}")
-
-
-def _seal(entry: Path) -> int:
-    """Write ``entry.json`` with every file's digest; return the entry's size in bytes."""
-    files, total = {}, 0
-    for path in sorted(entry.iterdir()):
-        path.chmod(0o700 if path.suffix == ".so" else 0o600)
-        files[path.name] = {"sha256": storage.file_digest(path)}
-        total += path.stat().st_size
-    (entry / "entry.json").write_text(json.dumps({"files": files}, indent=1))
-    (entry / "entry.json").chmod(0o600)
-    return total
-
-
-def _damage(entry: Path) -> str | None:
-    """Say what is wrong with an entry; None = nothing."""
-    if not storage.is_ours(entry) or not entry.is_dir():
-        return "it is not a folder that only we may write to"
-    try:
-        files = json.loads((entry / "entry.json").read_text())["files"]
-        expected = {str(name): str(info["sha256"]) for name, info in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"its entry.json cannot be read ({type(error).__name__})"
-    return next((reason for reason in (_file_damage(entry, *item) for item in expected.items()) if reason), None)
-
-
-def _file_damage(entry: Path, name: str, digest: str) -> str | None:
-    path = entry / name
-    if path.parent != entry or not storage.is_ours(path) or not path.is_file():
-        return f"{name!r} is missing or not a plain file of ours"
-    try:
-        return None if storage.file_digest(path) == digest else f"{name!r} has changed since it was written"
-    except OSError as error:
-        return f"{name!r} cannot be read ({error.strerror})"
-
-
-def _size(entry: Path) -> int:
-    try:
-        return sum(path.stat().st_size for path in entry.iterdir())
-    except OSError:
-        return 0
-
-
-def _last_use(entry: Path) -> float:
-    try:
-        return (entry / "entry.json").stat().st_mtime
-    except OSError:
-        return 0.0
-
-
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError:  # a read-only cache folder still serves
-        logger.debug("cannot mark %s as used", path)

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from daceopt.build import cache as cache_module
-from daceopt.build import storage
+from daceopt.build import sealed, storage
 from daceopt.build.cache import Cache, default_cache, default_folder, key
 from daceopt.errors import BuildError
 
@@ -88,7 +87,7 @@ def test_entry_of_another_user_is_refused(store: Cache, monkeypatch) -> None:
     store.put("object", KEY, write)
     real = os.geteuid()
     monkeypatch.setattr(storage.os, "geteuid", lambda: real + 1)
-    assert cache_module._damage(store._path("object", KEY)) is not None
+    assert sealed.damage(store._path("object", KEY)) is not None
 
 
 def test_folder_of_another_user_is_not_used(tmp_path: Path) -> None:
@@ -191,7 +190,7 @@ def test_read_only_cache_still_serves(store: Cache, monkeypatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(cache_module.os, "utime", refuse)
+    monkeypatch.setattr(sealed.os, "utime", refuse)
     monkeypatch.setattr(storage.os, "open", refuse)
     assert Cache(store.folder).build("object", KEY, write) == path
 

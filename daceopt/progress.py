@@ -11,7 +11,7 @@ _LONG = 500  # nodes: below this a recipe ends before a bar could be read
 
 
 class Progress:
-    """Context manager that reports each finished step to ``callback``, or else draws a bar on stderr when that is useful."""
+    """Context manager that tells ``callback`` of each finished step, or else draws a bar on stderr when useful."""
 
     def __init__(self, steps: int, nodes: int, callback: Callable[[Any], None] | None = None):
         self._steps, self._callback = steps, callback

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from daceopt import trace
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.progress import Progress
+from daceopt.registry import transformations
 from daceopt.transform import LEVELS, NearMiss, Outcome, Site, Transformation
 
 if TYPE_CHECKING:
@@ -19,8 +21,7 @@ if TYPE_CHECKING:
 
     from daceopt.ir.graph import Graph
 
-# Local fusion may stand on either side of differentiation: before it means recomputing, after it means storing.
-_RANK = {level: rank for level, rank in zip(LEVELS, (0, 1, 2, 2, 3, 4), strict=True)}
+_BEFORE, _AFTER = ("coarse", "lower", "local"), ("lower", "local", "layout", "hardware")
 _VERIFY = (None, "structure", "numerics")
 
 
@@ -38,7 +39,7 @@ class Differentiate(Transformation):
 def as_step(step: Transformation | type[Transformation] | str) -> Transformation:
     """A transformation from an instance, a class, or text like ``map-tiling{size=32}``. Raises DaceoptError."""
     if isinstance(step, str):
-        return Differentiate() if step.strip() == "differentiate" else Transformation.parse(step)
+        return Differentiate() if step.strip() == Differentiate.kebab_name() else Transformation.parse(step)
     if isinstance(step, type) and issubclass(step, Transformation):
         return step()
     if isinstance(step, Transformation):
@@ -48,7 +49,7 @@ def as_step(step: Transformation | type[Transformation] | str) -> Transformation
 
 @dataclass(frozen=True)
 class Recipe:
-    """Transformations in order of level; steps may be given as instances, classes or text. Immutable: edits give a new one.
+    """Transformations in order of level, given as instances, classes or text. Immutable: edits give a new one.
 
     Text is looked up when the recipe is first used, so that naming a recipe imports nothing.
     """
@@ -87,33 +88,42 @@ class Recipe:
         self._index(name)
         return self._edited([s for s in self.steps if _step_name(s) != name])
 
-    def __add__(self, other: Recipe | Iterable[Any] | Transformation | str) -> Recipe:
-        """Both lists of steps, merged so that the levels stay in order."""
-        if isinstance(other, (str, Transformation)):
-            added: tuple[Any, ...] = (other,)
-        else:
-            added = other.steps if isinstance(other, Recipe) else tuple(other)
-        steps = sorted((as_step(s) for s in (*self.steps, *added)), key=lambda s: _RANK[_level(s)])
-        return self._edited(steps)
+    def __add__(self, other: Recipe | Transformation | str) -> Recipe:
+        """A recipe with one more step, the last of its level, or with all steps of another recipe.
+
+        Where it matters, a single local step stands after the differentiation; use ``before`` to place it elsewhere.
+        """
+        if not isinstance(other, Recipe):
+            step = as_step(other)
+            other = Recipe("", (step,) if step.level in ("coarse", "differentiate") else (Differentiate(), step))
+        early, late = (
+            _by_level([*getattr(self, part)(), *getattr(other, part)()])
+            for part in ("before_differentiation", "after_differentiation")
+        )
+        return self._edited([*early, Differentiate(), *late])
 
     def before_differentiation(self) -> Recipe:
         """The steps that run on the forward graph alone."""
-        at = self._differentiate()
-        return self if at is None else Recipe(self.name, self.steps[:at])
+        return Recipe(self.name, self.steps[: self._split()[0]])
 
     def after_differentiation(self) -> Recipe:
         """The steps that run on the forward and the backward graph."""
-        at = self._differentiate()
-        return Recipe(self.name, () if at is None else self.steps[at + 1 :])
+        return Recipe(self.name, self.steps[self._split()[1] :])
 
     def __str__(self) -> str:
         return f"{self.name}:\n" + "\n".join(f"  {step}" for step in self.steps)
 
     def fingerprint(self) -> str:
-        """Digest of the steps, their options and the source text of transformations that are not daceopt's own."""
+        """Digest of the steps, their options and the source text of transformations that are not daceopt's own.
+
+        Imports none of daceopt's own: a warm start asks for it.
+        """
         digest = hashlib.sha256()
-        for step in self.resolved():
-            digest.update(f"{step}\n{_foreign_source(type(step))}\n".encode())
+        for step in self.steps:
+            own = isinstance(step, str) and (
+                transformations.is_built_in(_step_name(step)) or _step_name(step) == Differentiate.kebab_name()
+            )
+            digest.update(f"{step}\n{'' if own else _foreign_source(type(as_step(step)))}\n".encode())
         return digest.hexdigest()
 
     def _edited(self, steps: Iterable[Any]) -> Recipe:
@@ -127,31 +137,47 @@ class Recipe:
             raise DaceoptError(f"recipe {self.name} has no step {name!r}; it has: {', '.join(map(str, self.steps))}")
         return found[-1 if last else 0]
 
-    def _differentiate(self) -> int | None:
-        return next((k for k, s in enumerate(self.steps) if _step_name(s) == "differentiate"), None)
+    def _split(self) -> tuple[int, int]:
+        """Where the part before differentiation ends and the part after it begins."""
+        names = [_step_name(s) for s in self.steps]
+        if Differentiate.kebab_name() in names:
+            at = names.index(Differentiate.kebab_name())
+            return at, at + 1
+        levels = [as_step(s).level for s in self.steps]
+        at = next((k for k, level in enumerate(levels) if level not in _BEFORE), len(levels))
+        return at, at
 
 
 def _step_name(step: Transformation | str) -> str:
     return step.split("{")[0].strip() if isinstance(step, str) else step.name
 
 
-def _level(step: Transformation) -> str:
-    if step.level not in _RANK:
-        raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
-    return step.level
+def _by_level(steps: list[Transformation]) -> list[Transformation]:
+    return sorted(steps, key=lambda s: LEVELS.index(s.level))
 
 
 def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
-    for first, second in zip(steps, steps[1:], strict=False):
-        if _RANK[_level(first)] > _RANK[_level(second)]:
+    for step in steps:
+        if step.level not in LEVELS:
+            raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
+    at = next((k for k, s in enumerate(steps) if s.level == "differentiate"), None)
+    parts = [(steps, LEVELS)] if at is None else [(steps[:at], _BEFORE), (steps[at + 1 :], _AFTER)]
+    for part, allowed in parts:
+        _check_part(name, part, allowed)
+
+
+def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str, ...]) -> None:
+    for step in steps:
+        if step.level not in allowed:
+            raise DaceoptError(f"recipe {name}: {step} ({step.level}) is misplaced; expected one of {', '.join(allowed)}")
+    for first, second in itertools.pairwise(steps):
+        if LEVELS.index(first.level) > LEVELS.index(second.level):
             order = f"{second} ({second.level}) stands after {first} ({first.level})"
-            raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(LEVELS)}")
-    if sum(s.level == "differentiate" for s in steps) > 1:
-        raise DaceoptError(f"recipe {name}: expected at most one step of level differentiate")
+            raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(allowed)}")
 
 
 def _foreign_source(cls: type) -> str:
-    """The source of the file that defines ``cls``, empty for daceopt's own (the version in the cache key stands for those)."""
+    """The source of the file that defines ``cls``; empty for daceopt's own, which its version stands for."""
     if cls.__module__.partition(".")[0] == "daceopt":
         return ""
     try:
@@ -165,7 +191,10 @@ def _foreign_source(cls: type) -> str:
 
 @dataclass
 class Step:
-    """What one step of a recipe did. Bytes are symbolic if shapes are; ``error`` is the numeric error after it (numerics only)."""
+    """What one step of a recipe did.
+
+    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``).
+    """
 
     name: str
     level: str
@@ -186,9 +215,9 @@ class Step:
 class Runner:
     """Applies a recipe to graphs and keeps the history of what it did.
 
-    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph is also executed
-    on ``inputs``, array name -> values, random where absent, and compared with float64). ``progress``: called with each ``Step``; None
-    shows a bar on a terminal when the graph is large.
+    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph
+    is also executed on ``inputs``, array name -> values, random where absent, and compared with float64).
+    ``progress``: called with each ``Step``; None shows a bar on a terminal when the graph is large.
     """
 
     def __init__(
@@ -277,12 +306,8 @@ def _run(transformation: Transformation, graph: Graph) -> Outcome:
 
 
 def bytes_moved(graph: Graph) -> Any:
-    """Bytes that the graph's nodes read and write, symbolic where shapes are."""
-    from daceopt.ir import types
+    """Bytes that the graph's nodes read and write: an int, or an expression where shapes are symbolic."""
+    from daceopt.cost import data_movement
 
-    total: Any = 0
-    for node in graph.nodes():
-        for name in (*graph.inputs_of(node), *graph.outputs_of(node)):
-            if name is not None:
-                total += graph.size(name) * types.itemsize(graph.dtype(name))
-    return total
+    total = data_movement(graph).total
+    return int(total) if total.is_Integer else total

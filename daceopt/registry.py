@@ -18,7 +18,7 @@ from daceopt.errors import DaceoptError
 
 
 class Registry:
-    """Finds by name in a package (``pad-conv-fusion`` stands in a file ``pad_conv_fusion.py``), entry points and loaded files.
+    """Finds ``pad-conv-fusion`` in ``pad_conv_fusion.py`` of a package, in entry points, or in loaded files.
 
     ``pick(module)`` gives the things that a module defines, as ``{name: thing}``.
     """
@@ -41,6 +41,10 @@ class Registry:
         if name in self._entry_points():
             return self._entry_points()[name].load()
         raise DaceoptError(f"no {self._kind} is called {name!r}; there are: {', '.join(self.names())}")
+
+    def is_built_in(self, name: str) -> bool:
+        """Does ``name`` come from daceopt itself? Imports nothing but the package."""
+        return name not in self._loaded and name in self._files()
 
     def add(self, name: str, thing: Any) -> None:
         """Register ``thing`` for this process; a later one of the same name replaces it."""

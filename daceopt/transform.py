@@ -1,4 +1,4 @@
-"""Transformation: the base class that users subclass, and the driver that applies one to a whole graph in linear time."""
+"""Transformation: the base class that users subclass, and the driver that applies one in linear time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_ROUNDS = 64
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One place where a transformation applies: the compute nodes it edits (the first is the anchor) and what ``match`` found."""
+    """One place where a transformation applies: the nodes it edits, the anchor first, and what ``match`` found."""
 
     graph: Graph
     nodes: tuple[Any, ...]
@@ -64,7 +64,7 @@ def label_of(node: Any) -> str:
 class Transformation:
     """A named rewrite of a graph; subclasses are frozen dataclasses whose fields are the options.
 
-    Override ``match_at`` (preferred: the driver then revisits only the neighbourhood of an edit) or ``match``, and ``apply``.
+    Override ``apply``, and ``match_at`` (preferred: only the neighbourhood of an edit is visited again) or ``match``.
     """
 
     level: ClassVar[str] = "local"
@@ -218,7 +218,7 @@ def _run_local(transformation: Transformation, graph: Graph, limit: int | None) 
 
 
 def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None) -> Outcome:
-    """Match the whole graph, apply every site whose surroundings no earlier edit touched, and repeat while something applied."""
+    """Match the whole graph, apply every site that no earlier edit touched, and repeat while something applied."""
     edits = _Edits(transformation, graph, limit)
     for _ in range(_MAX_ROUNDS):
         found = list(transformation.match(graph))

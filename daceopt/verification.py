@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.transform import Outcome, Transformation
 
-# A step may reorder operations: errors of this many times the unoptimized graph's, plus some units in the last place, are rounding.
+# A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
 _FACTOR = 4.0
 _ULPS = 16.0
 _SYMBOL_VALUE = 3
@@ -48,7 +48,7 @@ class Structure:
 
 
 def check_complete(graph: Graph) -> None:
-    """Cheap check: no cycle, and everything that is read or returned is an input, a constant, or written. Raises ValueError."""
+    """Cheap check: no cycle, and everything read or returned is an input, a constant, or written. Raises ValueError."""
     read = {graph.root(n)[0] for node in graph.nodes() for n in graph.inputs_of(node) if n is not None}
     given = {*graph.inputs, *graph.constants}
     for name in sorted(read.union(graph.outputs)):
@@ -74,7 +74,7 @@ class Numerics:
         self._previous = graph.copy()
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float:
-        """The error now; raises VerificationError, naming the site and a saved reproducer, when rounding does not explain it."""
+        """The error now. Raises VerificationError, with the site and a reproducer, when it is more than rounding."""
         self._structure.after(transformation, graph, outcome)
         if not outcome.sites:
             return max(self._errors(graph), default=0.0)
@@ -101,12 +101,13 @@ class Numerics:
         folder = save_reproducer(transformation, self._previous, graph, self.inputs)
         return (
             f"step {transformation} changes output {graph.outputs[output]}: error {error:.3e} against float64, "
-            f"{self._first[output]:.3e} before the recipe; site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}; "
+            f"{self._first[output]:.3e} before the recipe; "
+            f"site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}; "
             f"reproducer in {folder}"
         )
 
     def guilty_site(self, transformation: Transformation, graph: Graph, count: int) -> int:
-        """The index of the first of ``count`` sites after which the numbers are wrong (bisection on copies of ``graph``)."""
+        """The index of the first of ``count`` sites after which the numbers are wrong (bisection on copies)."""
         low, high = 0, count  # right after ``low`` sites, wrong after ``high``
         while high - low > 1:
             middle = (low + high) // 2

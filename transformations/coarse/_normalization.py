@@ -1,4 +1,4 @@
-"""What the liftings of layer norm and RMS norm share: ``n / sqrt(mean(d * d) + eps)`` and the scale and bias after it."""
+"""What the liftings of normalizations share: ``n / sqrt(mean(d * d) + eps)`` and the scale and bias after it."""
 
 from __future__ import annotations
 

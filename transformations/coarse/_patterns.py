@@ -1,4 +1,4 @@
-"""Questions about the operator graph that the coarse transformations share: who made this, is it that constant, who else reads it."""
+"""Questions that coarse transformations ask the graph: who made this, what constant is it, who reads it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_scalar(graph: Graph, name: str | None, expected: float, tolerance: float 
 
 
 def with_scalar(graph: Graph, node: Any) -> tuple[str, float] | None:
-    """``(x, c)`` of a binary operator over an array and a one-element constant, in either order, that keeps the array's shape."""
+    """``(x, c)`` of an operator over an array and a one-element constant in either order, with the array's shape."""
     a, b = graph.inputs_of(node)
     output = graph.outputs_of(node)[0]
     for array, other in ((a, b), (b, a)):
@@ -81,7 +81,7 @@ def scaled(graph: Graph, name: str | None) -> tuple[str, float] | None:
 
 
 def int_list(graph: Graph, node: Any, attribute: str, position: int) -> list[int] | None:
-    """Integers that older opsets give as an attribute and newer ones as a constant input; None when absent or not constant."""
+    """Integers given as an attribute (older opsets) or a constant input; None when absent or not constant."""
     found = node.attribute(attribute)
     if found is not None:
         return [int(v) for v in found]
@@ -164,7 +164,7 @@ def _collect(graph: Graph, node: Any, starts: set[str], found: dict[Any, None]) 
 
 
 def scaled_by_vector(graph: Graph, name: str, op_type: str, shape: Sequence[Any]) -> tuple[Any, str] | None:
-    """``(node, v)`` when the only reader of ``name`` is ``op_type(name, v)``, in either order, with ``v`` of exactly ``shape``."""
+    """``(node, v)`` when the only reader of ``name`` is ``op_type`` of it and ``v`` of ``shape``, in either order."""
     readers = graph.consumers(name)
     if len(readers) != 1 or not is_op(readers[0], op_type) or not reads_only(graph, name, readers[0]):
         return None

@@ -15,7 +15,7 @@ _SWAP = [0, 1, 3, 2]
 
 @dataclass(frozen=True)
 class AttentionLifting(Transformation):
-    """One Attention operator for four-dimensional queries, keys and values (batch, head, position, feature), without dropout.
+    """One Attention operator for queries, keys and values of (batch, head, position, feature), without dropout.
 
     before:  y = MatMul(Softmax(MatMul(q, Transpose(k)) * s + mask), v)
     after:   y = Attention(q, k, v, mask; scale=s)
@@ -52,7 +52,8 @@ def _scores(graph: Graph, node: Any, softmax: Any, v: str) -> dict[str, Any] | s
     weights, scores = str(graph.outputs_of(softmax)[0]), str(graph.inputs_of(softmax)[0])
     rank = len(graph.shape(weights))
     if rank != 4 or len(graph.shape(v)) != 4:
-        return f"the weights have {rank} and the values {len(graph.shape(v))} dimensions, expected 4: batch, head, position, feature"
+        ranks = f"the weights have {rank} and the values {len(graph.shape(v))} dimensions"
+        return f"{ranks}, expected 4: batch, head, position, feature"
     if softmax.attribute("axis", -1) % rank != rank - 1:
         return f"the softmax is over axis {softmax.attribute('axis', -1)}, expected the last"
     if not reads_only(graph, weights, node):

@@ -11,9 +11,8 @@ import numpy as np
 from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ops import values
+from daceopt.ops import reference, values
 from daceopt.transform import NearMiss, Site, Transformation, sweep
-from daceopt.transformations.coarse._evaluate import evaluate
 from daceopt.transformations.coarse._patterns import RANDOM
 
 _LIST = 64  # a list of sizes is short; anything longer is data
@@ -22,7 +21,9 @@ _LOOKS_AT_SHAPE = {"Reshape": 1, "Expand": 1}  # operator -> position of the ope
 
 @dataclass(frozen=True)
 class ConstantFolding(Transformation):
-    """Compute at compile time what depends on constants and shapes only, unless the result is larger than ``limit`` and its inputs.
+    """Compute at compile time what depends on constants and shapes only, unless the result is large.
+
+    Large is more than ``limit`` elements and more than the inputs have.
 
     before:  s = Shape(x: [2, 3, 4]); t = Gather(s, [2]); y = Reshape(x, Concat([-1], t))
     after:   y = Reshape(x, [-1, 4])
@@ -49,9 +50,9 @@ class ConstantFolding(Transformation):
         graph, node = site.graph, site.nodes[0]
         if "shape" in site.found:
             return self._state_shape(site)
-        for name, value in zip(graph.outputs_of(node), site["values"], strict=True):
-            if name is not None:
-                graph.replace_uses(name, graph.add_constant(graph.source_names.get(name, name), value))
+        present = [n for n in graph.outputs_of(node) if n is not None]
+        for name, value in zip(present, site["values"], strict=True):
+            graph.replace_uses(name, graph.add_constant(graph.source_names.get(name, name), value))
         return sweep(graph, [node])
 
     def _value(self, graph: Graph, node: Any) -> list[np.ndarray] | str | None:
@@ -77,10 +78,11 @@ class ConstantFolding(Transformation):
         if sum(sizes) > bound:
             return f"{node.op_type} of constants has {sum(sizes)} elements, more than {bound}: computed at run time"
         try:
-            found = evaluate(graph, node)
+            computed = reference.compute(node, [graph.constants.get(n or "") for n in graph.inputs_of(node)])
         except DaceoptError as error:
             return str(error)
-        wrong = [n for n, v in zip(outputs, found, strict=False) if tuple(v.shape) != graph.shape(n)]
+        found = [v.astype(types.to_numpy(graph.dtype(n))) for n, v in zip(outputs, computed, strict=True)]
+        wrong = [n for n, v in zip(outputs, found, strict=True) if tuple(v.shape) != graph.shape(n)]
         return f"{node.op_type} of constants has another shape than {wrong[0]} declares" if wrong else found
 
     def _cast_like(self, graph: Graph, node: Any) -> list[np.ndarray] | None:

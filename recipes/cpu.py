@@ -1,0 +1,35 @@
+"""The recipe ``cpu``: fewer passes over memory, dense products in libraries, everything else in few vectorised kernels."""
+
+from daceopt.recipe import Recipe
+
+cpu = Recipe(
+    "cpu",
+    (
+        # coarse: the operators that the author meant, and nothing that is known before running
+        "constant-folding",
+        "identity-removal",
+        "constant-folding",
+        "common-subexpressions",
+        "transpose-lifting",
+        "softmax-lifting",
+        "gelu-lifting",
+        "layer-norm-lifting",
+        "rms-norm-lifting",
+        "attention-scale-folding",
+        "attention-lifting",
+        "identity-removal",
+        "pad-conv-fusion",
+        "batch-norm-folding",
+        "dead-code-elimination",
+        # what has a gradient rule of its own is lowered after differentiation
+        "lower-operators{keep_rules=True}",
+        "tasklet-fusion",
+        "differentiate",
+        "lower-operators",
+        "reduction-lowering",
+        "map-fusion",
+        "epilogue-fusion",
+        "channels-last",
+        "transient-reuse",
+    ),
+)

@@ -1,0 +1,5 @@
+"""The recipe ``none``: operators are lowered and nothing is optimized; what every other recipe is compared with."""
+
+from daceopt.recipe import Recipe
+
+none = Recipe("none", ("lower-operators", "differentiate"))

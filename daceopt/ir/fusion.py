@@ -34,6 +34,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     if unified is None:
         return f"{address_1.buffer} is walked differently by {first.label} and {second.label}"
     first, second, mapping = unified
+    _align_rest(graph, first, second, mapping)
     second = rename(second, mapping)
     merged = _concatenate(first, second)
     if written:
@@ -73,6 +74,26 @@ def _by_buffer(graph: Graph, accesses: list[Access]) -> dict[str, Address]:
 
 def _again(graph: Graph, kernel: Kernel, buffer: str) -> Address | None:
     return _by_buffer(graph, kernel.reads()).get(buffer)
+
+
+def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> None:
+    """Give the second's other parameters the first's names too where both walk a common buffer alike.
+
+    Names decide nothing about legality, but stages that use one name can share a loop, and two reads of one array can be seen to be alike.
+    """
+    known = {**_by_buffer(graph, first.reads()), **_by_buffer(graph, first.writes())}
+    for access in second.reads():
+        theirs = address(graph, access)
+        if theirs is None or theirs.buffer not in known:
+            continue
+        taken = {mapping[q] for q in access.params() if q in mapping}
+        free = {c: p for p, c in known[theirs.buffer].terms if p not in taken}
+        for q, coefficient in theirs.terms:
+            p = free.get(coefficient)
+            if q in mapping or p is None or first.extents[p] != second.extents[q]:
+                continue
+            if not any(q in s.params and any(mapping.get(o) == p for o in s.params) for s in second.stages):
+                mapping[q] = p
 
 
 def _concatenate(first: Kernel, second: Kernel) -> Kernel:

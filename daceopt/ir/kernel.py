@@ -141,6 +141,18 @@ class Kernel:
 
     def emit(self, graph: Graph) -> nodes.MapEntry:
         """Add the scope to ``graph`` (its arrays exist already, locals are declared here); returns its entry."""
+        return self._without_unit_loops()._emit(graph)
+
+    def _without_unit_loops(self) -> Kernel:
+        """Loops of one iteration vanish, so that equal iteration spaces look equal."""
+        unit = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1}
+        if not unit:
+            return self
+        extents = {p: n for p, n in self.extents.items() if p not in unit}
+        stages = [s.subs(unit, tuple(p for p in s.params if p not in unit)) for s in self.stages]
+        return Kernel(self.label, extents, stages, tuple(p for p in self.outer if p not in unit), dict(self.locals))
+
+    def _emit(self, graph: Graph) -> nodes.MapEntry:
         outer = self.outer if len(self.stages) > 1 or self.locals else self.stages[0].params
         entry, exit_ = self._add_map(graph, self.label, outer)
         for array in dict.fromkeys(a.array for a in self.writes()):

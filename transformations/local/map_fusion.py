@@ -133,7 +133,8 @@ class _Plan:
         result = merge(self.graph, first.kernel, second.kernel, lambda a: self._needed(a, first, second))
         if isinstance(result, Kernel):
             same_space = len(result.outer) == len(result.extents) or result.outer == second.kernel.outer
-            reason = "iteration spaces differ" if siblings and not same_space else _unprofitable(self.graph, result)
+            reason = "iteration spaces differ" if siblings and not same_space else None
+            reason = reason or _lost_loops(first.kernel, second.kernel, result) or _unprofitable(self.graph, result)
             if reason is None:
                 self._join(first, second, result)
                 return
@@ -193,6 +194,15 @@ class _Plan:
         return bool(self.readers.get(array))
 
 
+def _lost_loops(first: Kernel, second: Kernel, merged: Kernel) -> str | None:
+    """A small map (a vector per row, say) must not take its reader's parallel loops away; a reduction may."""
+    before = second.outer or tuple(second.extents)
+    small = all(set(s.params) == set(first.extents) for s in first.stages) and not any(a.wcr for a in first.writes())
+    if small and len(merged.outer) < len(before) and len(first.extents) < len(second.extents):
+        return f"{first.label} runs over fewer parameters than {second.label}"
+    return None
+
+
 def _unprofitable(graph: Graph, kernel: Kernel) -> str | None:
     """Why the merged loops would run slower than the separate ones, or None."""
     inner = [p for p in kernel.extents if p not in kernel.outer]
@@ -207,7 +217,9 @@ def _unprofitable(graph: Graph, kernel: Kernel) -> str | None:
             continue
         for access in [*stage.reads.values(), *stage.writes.values()]:
             where = None if access.array in kernel.locals else address(graph, access)
-            unit = next((p for p, c in where.terms if c == 1), None) if where else None
+            if where is None or all(p in kernel.outer for p, _ in where.terms):
+                continue
+            unit = next((p for p, c in where.terms if c == 1), None)
             across += unit in kernel.outer
             along += unit is not None and unit not in kernel.outer
     return "the inner loops would walk memory with a stride" if across > along else None

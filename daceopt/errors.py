@@ -33,3 +33,7 @@ class RunIndexError(RunError, IndexError):
 
 class VerificationError(DaceoptError):
     """A transformation broke the graph or its numbers; names the step and the site."""
+
+
+class FallbackWarning(UserWarning):
+    """A module, or an operator of it, runs outside compiled code; the message says which and why."""

@@ -1,0 +1,45 @@
+"""daceopt optimizes PyTorch modules and ONNX models as dataflow graphs. Names load on first use, so importing this is quick."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from daceopt._version import __version__
+from daceopt.logs import configure as _configure_logs
+
+if TYPE_CHECKING:
+    from daceopt.module import optimized_module as optimized_module
+    from daceopt.recipe import Recipe as Recipe
+    from daceopt.transform import Transformation as Transformation
+
+# Public name -> (module, attribute); no attribute: the module itself.
+_NAMES: dict[str, tuple[str, str | None]] = {
+    "optimized_module": ("daceopt.module", "optimized_module"),
+    "from_onnx": ("daceopt.onnx_file", "from_onnx"),
+    "explain": ("daceopt.explore", "explain"),
+    "Transformation": ("daceopt.transform", "Transformation"),
+    "Recipe": ("daceopt.recipe", "Recipe"),
+    "recipes": ("daceopt.recipes", None),
+    "transformations": ("daceopt.transformations", None),
+    "cost": ("daceopt.cost", None),
+}
+
+__all__ = ["__version__", *_NAMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'daceopt' has no attribute {name!r}")
+    module, attribute = _NAMES[name]
+    found = importlib.import_module(module)
+    value = found if attribute is None else getattr(found, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})
+
+
+_configure_logs()

@@ -1,0 +1,31 @@
+"""``DACEOPT_LOGS``: shows chosen parts of daceopt's log on stderr, through the standard ``logging`` module."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+ARTIFACTS = ("dispatch", "importer", "pipeline", "recipe", "build", "cache")
+
+
+def configure() -> None:
+    """Read ``DACEOPT_LOGS``: names from ``ARTIFACTS`` between commas, or ``all``; a ``+`` before a name also shows its details."""
+    for item in filter(None, (part.strip() for part in os.environ.get("DACEOPT_LOGS", "").split(","))):
+        name, level = item.lstrip("+"), logging.DEBUG if item.startswith("+") else logging.INFO
+        if name != "all" and name not in ARTIFACTS:
+            sys.stderr.write(f"daceopt: DACEOPT_LOGS names {name!r}; expected all, {', '.join(ARTIFACTS)}\n")
+            continue
+        for artifact in ARTIFACTS if name == "all" else (name,):
+            _show(logging.getLogger(f"daceopt.{artifact}"), level)
+
+
+def _show(logger: logging.Logger, level: int) -> None:
+    logger.setLevel(level)
+    if any(getattr(h, "daceopt", False) for h in logger.handlers):
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    handler.daceopt = True  # type: ignore[attr-defined]
+    logger.addHandler(handler)
+    logger.propagate = False

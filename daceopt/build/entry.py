@@ -179,7 +179,8 @@ def _expression(text: str, symbols: Sequence[str]) -> str:
 
 
 _LIBRARY_CHECK = f"""
-    if (daceopt::status.failed) return report({FAILED}, daceopt::status.message);"""
+    if (daceopt::status.failed)
+        return report(daceopt::status.index ? {BAD_INDEX} : {FAILED}, daceopt::status.message);"""
 
 _TEMPLATE = """\
 #include <algorithm>

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import daceopt.errors
 from daceopt.build.assemble import build_program, program_key
 from daceopt.build.cache import Cache
-from daceopt.build.compiler import CompileJob
+from daceopt.build.compiler import CompileJob, Flags
 from daceopt.build.entry import Argument, Parameter, Program, entry_source, signature
 from daceopt.build.manifest import Manifest, Symbol, Tensor
-from daceopt.errors import BuildError
-from tests.build.programs import SCALE
+from daceopt.errors import BuildError, RunError, RunIndexError
+from tests.build.programs import SCALE, frame
 
 PROGRAM = Program(
     "scale",
@@ -119,6 +120,23 @@ def test_hostile_names_are_refused(name: str) -> None:
         entry_source(replace(PROGRAM, name=name), SCALE)
     with pytest.raises(BuildError, match="not a C\\+\\+ type"):
         entry_source(replace(PROGRAM, parameters=(Parameter("x", name + ";", True), PROGRAM.parameters[1])), SCALE)
+
+
+@pytest.mark.parametrize(("call", "error"), [("fail", RunError), ("fail_index", RunIndexError)])
+def test_errors_of_library_calls(tmp_path: Path, call: str, error: type[RunError]) -> None:
+    flags = Flags(includes=(str(Path(daceopt.errors.__file__).parent / "libs" / "include"),))
+    source = frame(
+        "scale", "float* x, int64_t n", f'daceopt::{call}("Gather", "no row 7");', '#include "daceopt/status.h"'
+    )
+    jobs = [
+        CompileJob(source, "kernel", flags),
+        CompileJob(entry_source(replace(PROGRAM, status_header=True), SCALE), "entry", flags),
+    ]
+    program = build_program(program_key("status"), SCALE, jobs, store=Cache(tmp_path))
+    for _ in range(2):
+        with pytest.raises(error, match="scale: Gather: no row 7") as raised:
+            program.run([0] * 5, (1,))
+        assert type(raised.value) is error
 
 
 def test_arguments_that_do_not_exist() -> None:

@@ -42,7 +42,7 @@ void check(const Index* index, int64_t count, int64_t rows) {
         std::snprintf(message, sizeof message, "index %lld at position %lld is outside of [-%lld, %lld)",
                       static_cast<long long>(index[i]), static_cast<long long>(i), static_cast<long long>(rows),
                       static_cast<long long>(rows));
-        return fail("IndexAdd", message);
+        return fail_index("IndexAdd", message);
     }
 }
 

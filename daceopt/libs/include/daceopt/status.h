@@ -6,19 +6,28 @@ namespace daceopt {
 
 struct Status {
     bool failed = false;
+    bool index = false;  // the error is an index out of range
     char message[512] = {0};
 };
 
 // Per thread, because any number of threads may run one program. Parallel regions report after they join.
 inline thread_local Status status;
 
-inline void clear_status() { status.failed = false; status.message[0] = 0; }
+inline void clear_status() {
+    status.failed = status.index = false;
+    status.message[0] = 0;
+}
 
 // Keeps the first error of a run.
 inline void fail(const char* where, const char* what) {
     if (status.failed) return;
     status.failed = true;
     std::snprintf(status.message, sizeof status.message, "%s: %s", where, what);
+}
+
+inline void fail_index(const char* where, const char* what) {
+    if (!status.failed) status.index = true;
+    fail(where, what);
 }
 
 }  // namespace daceopt

@@ -15,7 +15,7 @@ from daceopt.ops import (
     pooling,
     random,
     reduction,
-    reference,
+    interpretation,
     shape,
     softmax,
 )
@@ -37,6 +37,6 @@ from daceopt.ops.registry import (
 
 __all__ = [
     "Coverage", "Operator", "activation", "attention", "comparison", "contraction", "convolution", "coverage", "einsum", "elementwise",
-    "gradient", "gradient_rule", "has_gradient", "indexing", "joining", "lower", "lower_all", "lowering",
-    "normalization", "pooling", "random", "reduction", "reference", "registry", "shape", "softmax", "supported", "supports", "why_unsupported",
+    "gradient", "gradient_rule", "has_gradient", "indexing", "interpretation", "joining", "lower", "lower_all", "lowering",
+    "normalization", "pooling", "random", "reduction", "registry", "shape", "softmax", "supported", "supports", "why_unsupported",
 ]  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from tests.ops.single import check
+from daceopt.ir.interpret import interpret
+from tests.ops.single import check, lowered, single
 
 FLOATS = ("float32", "float64")
 INTEGERS = ("int8", "int32", "int64", "uint8")
@@ -22,9 +24,10 @@ BINARY = {
     "Mod": INTEGERS, "PRelu": FLOATS, "Sum": FLOATS, "Mean": FLOATS, "Pow": FLOATS, "And": ("bool",), "Or": ("bool",), "Xor": ("bool",),
 }  # fmt: skip
 SPECIAL = np.array([0.0, -0.0, 0.5, 1.5, 2.5, -2.5, np.nan, np.inf, -np.inf, 1.0, -1.0, 3.0, -3.0])
-# the reference evaluator itself gives NaN or fails for infinite arguments of these
-NOT_AT_INFINITY = {"Softplus", "Mish", "Selu", "Sigmoid", "HardSwish", "Erf", "Softsign", "Swish", "Gelu"}
+# the reference evaluator itself gives NaN (or, for ThresholdedRelu, loses it) at infinite arguments of these
+NOT_AT_INFINITY = {"Softplus", "Mish", "Selu", "Sigmoid", "HardSwish", "Erf", "Softsign", "Swish", "Gelu", "ThresholdedRelu"}
 OPSET = {"Swish": 24}
+EXACT = {"Erf": torch.erf, "HardSwish": torch.nn.functional.hardswish, "Gelu": torch.nn.functional.gelu}  # else float32 inside
 
 
 def data(dtype: str, shape: tuple[int, ...] = (3, 5), seed: int = 0) -> np.ndarray:
@@ -38,7 +41,7 @@ def cases(table: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("op_type, dtype", cases(UNARY))
 def test_unary(op_type: str, dtype: str) -> None:
-    check(op_type, [data(dtype)], opset=OPSET.get(op_type, 23))
+    check(op_type, [data(dtype)], opset=OPSET.get(op_type, 23), exact=EXACT.get(op_type))
 
 
 @pytest.mark.parametrize("op_type", [n for n, types in UNARY.items() if "float32" in types and n not in NOT_AT_INFINITY])
@@ -74,9 +77,6 @@ def test_nan_and_infinity_survive(op_type: str) -> None:
 
 @pytest.mark.parametrize("op_type", ["Sub", "Div"])
 def test_one_array_as_both_operands(op_type: str) -> None:
-    from daceopt.ir.interpret import interpret
-    from tests.ops.single import lowered, single
-
     graph, feeds = single(op_type, [SPECIAL.astype(np.float32)] * 2)
     node = graph.operators()[0]
     x = graph.inputs[0]
@@ -128,6 +128,13 @@ def test_gelu_by_tanh() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_variadic(op_type: str, count: int) -> None:
     check(op_type, [data("float32", seed=k) for k in range(count)])
+
+
+@pytest.mark.parametrize("op_type", ["Relu", "Clip", "Softplus", "Sigmoid", "Gelu", "ThresholdedRelu", "LeakyRelu", "Max"])
+def test_not_a_number_stays(op_type: str) -> None:
+    x = np.array([np.nan, 1.0], np.float32)
+    graph, feeds = single(op_type, [x, x] if op_type == "Max" else [x])
+    assert np.isnan(interpret(lowered(graph), feeds)[graph.outputs[0]]).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("positive, negative", [(1, 1), (1, 0), (0, 1), (0, 0)])

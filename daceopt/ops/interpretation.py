@@ -1,0 +1,194 @@
+"""Reference implementations of library nodes and operators for :mod:`daceopt.ir.interpret`, in float64 throughout."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from daceopt.ir import types
+from daceopt.ir.interpret import Memory, interprets
+from daceopt.ops import reference
+from daceopt.ops.operator import Operator
+
+
+def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
+    arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
+    return {c: a.astype(np.float64) if a.dtype.kind == "f" else a for c, a in arrays.items()}
+
+
+def _finish(value: np.ndarray, node: Any) -> np.ndarray:
+    return np.where(value <= 0, 0, value) if node.activation == "relu" else value
+
+
+@interprets("Contraction")
+def _contraction(memory: Memory, node: Any) -> None:
+    given = _read(memory, node)
+    with np.errstate(all="ignore"):
+        y = node.alpha * np.matmul(given["A"], given["B"])
+        y = y + given.get("Bias", 0.0) + given.get("C", 0.0)
+    memory.store(memory.graph.writes(node)["Y"], _finish(y, node))
+
+
+# -------------------------------------------------------------------- convolution
+
+
+def _convolve(node: Any, x: Any, w: Any, bias: Any = None) -> Any:
+    import torch
+
+    rank = w.dim() - 2
+    strides, dilations, begins, ends = node.window(rank)
+    margins = [m for pair in zip(reversed(begins), reversed(ends)) for m in pair]
+    function = getattr(torch.nn.functional, f"conv{rank}d")
+    return function(torch.nn.functional.pad(x, margins), w, bias, strides, 0, dilations, node.group)
+
+
+def _tensor(value: np.ndarray | None) -> Any:
+    import torch
+
+    return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
+
+
+def _zeros(memory: Memory, name: str) -> Any:
+    import torch
+
+    return torch.zeros(memory.array(name).shape, dtype=torch.float64, requires_grad=True)
+
+
+@interprets("Convolution")
+def _convolution(memory: Memory, node: Any) -> None:
+    given = _read(memory, node)
+    y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
+    memory.store(memory.graph.writes(node)["Y"], _finish(y + given.get("Z", 0.0), node))
+
+
+@interprets("ConvolutionBackwardData")
+def _convolution_data(memory: Memory, node: Any) -> None:
+    import torch
+
+    given, out = _read(memory, node), memory.graph.writes(node)["dX"]
+    x = _zeros(memory, out)
+    y = _convolve(node, x, _tensor(given["W"]))
+    memory.store(out, torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
+
+
+@interprets("ConvolutionBackwardWeights")
+def _convolution_weights(memory: Memory, node: Any) -> None:
+    import torch
+
+    given, out = _read(memory, node), memory.graph.writes(node)
+    dy = given["dY"]
+    w = _zeros(memory, out["dW"])
+    y = _convolve(node, _tensor(given["X"]), w)
+    memory.store(out["dW"], torch.autograd.grad(y, w, _tensor(dy))[0].numpy())
+    if "dB" in out:
+        memory.store(out["dB"], dy.sum(axis=tuple(k for k in range(dy.ndim) if k != 1)))
+
+
+# -------------------------------------------------------------------- pooling
+
+
+class _Windows:
+    """The padded image of a pool, and the elements that stand at one place of every window."""
+
+    def __init__(self, node: Any, size: tuple[int, ...], result: tuple[int, ...]):
+        self.strides, self.dilations, self.begins, self.ends = node.window(len(node.kernel))
+        self.size, self.result, self.kernel = size, result, list(node.kernel)
+        reach = [
+            (o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(result, self.strides, self.kernel, self.dilations)
+        ]
+        self.padded = [max(r, n + b + e) for r, n, b, e in zip(reach, size, self.begins, self.ends)]
+
+    def image(self, lead: tuple[int, ...], fill: float) -> np.ndarray:
+        return np.full((*lead, *self.padded), fill)
+
+    def inner(self, image: np.ndarray) -> np.ndarray:
+        return image[(..., *(slice(b, b + n) for b, n in zip(self.begins, self.size)))]
+
+    def with_pads(self, image: np.ndarray) -> np.ndarray:
+        return image[(..., *(slice(0, b + n + e) for b, n, e in zip(self.begins, self.size, self.ends)))]
+
+    def offsets(self) -> list[tuple[int, ...]]:
+        return list(product(*(range(k) for k in self.kernel)))
+
+    def at(self, image: np.ndarray, offset: tuple[int, ...]) -> np.ndarray:
+        steps = zip(offset, self.dilations, self.result, self.strides)
+        return image[(..., *(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in steps))]
+
+    def counts(self, include_pad: bool) -> np.ndarray:
+        """Elements of each window that are no padding (or none beyond the declared padding)."""
+        ones = self.image((), 0.0)
+        (self.with_pads(ones) if include_pad else self.inner(ones))[...] = 1
+        return np.asarray(np.sum([self.at(ones, k) for k in self.offsets()], axis=0))
+
+
+@interprets("Pool")
+def _pool(memory: Memory, node: Any) -> None:
+    x, out = _read(memory, node)["X"], memory.graph.writes(node)
+    windows = _Windows(node, x.shape[2:], memory.array(out["Y"]).shape[2:])
+    image = windows.image(x.shape[:2], -np.inf if node.kind == "max" else 0.0)
+    windows.inner(image)[...] = x
+    parts = np.stack([windows.at(image, k) for k in windows.offsets()])
+    if node.kind == "average":
+        memory.store(out["Y"], parts.sum(axis=0) / windows.counts(node.count_include_pad))
+        return
+    memory.store(out["Y"], parts.max(axis=0))
+    if "Workspace" in out:
+        memory.store(out["Workspace"], parts.argmax(axis=0))
+
+
+@interprets("PoolBackward")
+def _pool_backward(memory: Memory, node: Any) -> None:
+    given, out = _read(memory, node), memory.graph.writes(node)["dX"]
+    dy = given["dY"]
+    windows = _Windows(node, memory.array(out).shape[2:], dy.shape[2:])
+    image = windows.image(dy.shape[:2], 0.0)
+    share = dy / windows.counts(node.count_include_pad) if node.kind == "average" else dy
+    for number, offset in enumerate(windows.offsets()):
+        part = windows.at(image, offset)
+        part += share if node.kind == "average" else np.where(given["Workspace"] == number, share, 0.0)
+    memory.store(out, windows.inner(image))
+
+
+# -------------------------------------------------------------------- indices, callbacks, operators
+
+
+@interprets("IndexAdd")
+def _index_add(memory: Memory, node: Any) -> None:
+    given, out = _read(memory, node), memory.graph.writes(node)["dW"]
+    result = np.zeros(memory.array(out).shape)
+    np.add.at(result, given["Index"], given["dY"])
+    memory.store(out, result)
+
+
+@interprets("HostCall")
+def _host_call(memory: Memory, node: Any) -> None:
+    reads, writes = memory.graph.reads(node), memory.graph.writes(node)
+    inputs = [_own(memory, reads[c]) for c in sorted(reads, key=_number)]
+    outputs = [_own(memory, writes[c]) for c in sorted(writes, key=_number)]
+    module, _, name = node.callback.partition(":")
+    getattr(import_module(module), name)(node.payload, inputs, outputs)
+    for c, value in zip(sorted(writes, key=_number), outputs):
+        memory.store(writes[c], value)
+
+
+def _own(memory: Memory, name: str) -> np.ndarray:
+    """A contiguous copy in the array's declared type."""
+    return np.ascontiguousarray(memory.array(name), types.to_numpy(memory.graph.dtype(name)))
+
+
+def _number(connector: str) -> int:
+    return int(connector.lstrip("InOut"))
+
+
+@interprets("Operator")
+def _operator(memory: Memory, node: Operator) -> None:
+    """An operator that is not lowered yet, by ONNX's reference evaluator."""
+    names_in, names_out = memory.graph.inputs_of(node), memory.graph.outputs_of(node)
+    inputs = [None if n is None else np.array(memory.array(n)) for n in names_in]
+    with np.errstate(all="ignore"):
+        results = reference.compute(node, inputs)
+    for name, value in zip([n for n in names_out if n is not None], results):
+        memory.store(name, value)

@@ -11,6 +11,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from daceopt.capture.replica import Replica
 from daceopt.errors import CaptureError
 
 _PYTHON = (bool, int, float, complex, str, bytes, type(None), enum.Enum, slice)
@@ -24,17 +25,20 @@ class FlatCall(nn.Module):
     tensors returned) and ``out_constants`` (flat index -> Python value) describe the result.
     """
 
-    def __init__(self, root: nn.Module, leaves: Sequence[Any], in_tree: pytree.TreeSpec) -> None:
+    def __init__(self, replica: Replica, leaves: Sequence[Any], in_tree: pytree.TreeSpec) -> None:
         super().__init__()
-        self.train(root.training)
-        self.root = root
+        self.train(replica.root.training)
+        self.root = replica.root
         self.call = _Call(list(leaves), in_tree)
+        self.replica = replica
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Flat tensors in, flat tensors out."""
         args, kwargs = self.call.arguments(tensors)
         forward = self.root.forward  # not __call__: the hooks of the outermost module run outside the compiled program
-        return self.call.record(forward(*args, **kwargs))
+        with self.replica.unchanged():
+            result = forward(*args, **kwargs)
+        return self.call.record(result)
 
 
 class _Call:

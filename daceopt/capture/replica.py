@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -32,7 +34,6 @@ class Replica:
         for copy in self._copies.values():
             self._relink(copy)
         self.root = self._copies[id(root)]
-        self._before = {key: {k: _own(v) for k, v in copy.__dict__.items()} for key, copy in self._copies.items()}
 
     def _relink(self, copy: nn.Module) -> None:
         children = copy._modules
@@ -55,17 +56,28 @@ class Replica:
         owner = self._copies.get(id(method.__self__))
         return method if owner is None else types.MethodType(method.__func__, owner)
 
-    def check_unchanged(self) -> None:
-        """Raise ``CaptureError`` naming the attribute that ``forward`` set: such state would not change in a compiled call."""
-        for key, before in self._before.items():
-            after = self._copies[key].__dict__
-            for name in [*before, *(after.keys() - before.keys())]:
-                if name not in before or name not in after or not _same(before[name], after[name]):
-                    where = self._names[key] or type(self.root).__name__
-                    raise CaptureError(
-                        f"forward sets the attribute {name!r} of {where!r}; a compiled call would not repeat that. "
-                        "Register tensors as buffers, or keep such state out of forward."
-                    )
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Raise ``CaptureError`` naming an attribute that was set inside: such state would not change in a compiled call."""
+        before = {key: {k: _own(v) for k, v in copy.__dict__.items()} for key, copy in self._copies.items()}
+        yield
+        for key, attributes in before.items():
+            changed = _changed(attributes, self._copies[key].__dict__)
+            if changed is not None:
+                where = self._names[key] or type(self.root).__name__
+                raise CaptureError(
+                    f"forward sets the attribute {changed!r} of {where!r}; a compiled call would not repeat that. "
+                    "Register tensors as buffers, or keep such state out of forward."
+                )
+
+
+def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    for name in (*before, *(after.keys() - before.keys())):
+        if name in _REGISTRIES:  # buffers may change: the exporter tracks them
+            continue
+        if name not in before or name not in after or not _same(before[name], after[name]):
+            return name
+    return None
 
 
 def _shallow(module: nn.Module) -> nn.Module:

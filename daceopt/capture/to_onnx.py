@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 import torch
 import torch.utils._pytree as pytree
-from onnx_ir.passes.common import RemoveUnusedFunctionsPass, RemoveUnusedNodesPass
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec
@@ -17,7 +17,7 @@ from torch.export.graph_signature import ExportGraphSignature, InputKind, InputS
 from daceopt.capture.quiet import quiet
 from daceopt.capture.static_sizes import use_static_sizes
 from daceopt.capture.trace import Trace
-from daceopt.capture.translations import OPSET, table
+from daceopt.capture.translations import DOMAIN, OPSET, stop_gradient_function, table
 from daceopt.errors import CaptureError
 
 _FOLD_LIMIT = 1 << 16  # elements; larger results are left to the recipes, which know what they cost
@@ -43,7 +43,7 @@ def to_onnx(trace: Trace) -> onnx.ModelProto:
             )
             assert exported is not None
             model = _tidy(exported.model, trace)
-            return _checked(ir.to_proto(model))
+            return _checked(_with_functions(ir.to_proto(model)))
     except CaptureError:
         raise
     except Exception as error:  # the exporter raises many kinds
@@ -95,7 +95,6 @@ def _tidy(model: ir.Model, trace: Trace) -> ir.Model:
         value.name = f"out_{i}"
     onnxscript.optimizer.fold_constants(model, input_size_limit=_FOLD_LIMIT, output_size_limit=_FOLD_LIMIT)
     RemoveUnusedNodesPass()(model)
-    RemoveUnusedFunctionsPass()(model)
     for i, (value, spec) in enumerate(zip(model.graph.inputs, trace.inputs, strict=True)):
         value.name = f"{spec.kind}_{i}"
     for i, (value, result) in enumerate(zip(model.graph.outputs, trace.graph_outputs, strict=True)):
@@ -104,6 +103,13 @@ def _tidy(model: ir.Model, trace: Trace) -> ir.Model:
     model.graph.metadata_props.clear()
     for node in model.graph:
         node.metadata_props.clear()
+    return model
+
+
+def _with_functions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Define ``StopGradient`` in the model, so that any ONNX tool can run it."""
+    if any(node.domain == DOMAIN for node in model.graph.node):
+        model.functions.append(stop_gradient_function())
     return model
 
 

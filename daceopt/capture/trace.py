@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -108,9 +109,8 @@ def trace(
     leaves, in_tree = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
     replica = Replica(module)
     specs = flat_specs(dynamic, leaves, in_tree, replica.root.forward)
-    flat = FlatCall(replica.root, leaves, in_tree)
+    flat = FlatCall(replica, leaves, in_tree)
     program = _export(flat, [leaves[i] for i in flat.call.in_tensors], [specs.get(i) for i in flat.call.in_tensors])
-    replica.check_unchanged()
     return _describe(program, flat, module)
 
 
@@ -141,6 +141,7 @@ def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> Tr
     inputs = _inputs(program, flat, module)
     assert flat.call.out_tree is not None
     symbols = {d: (i, axis) for i, s in reversed(list(enumerate(inputs))) for axis, d in enumerate(s.shape) if _symbol(d)}
+    used = {word for s in inputs for d in s.shape if isinstance(d, str) for word in re.findall(r"\w+", d)}
     return Trace(
         program=program,
         inputs=inputs,
@@ -148,7 +149,7 @@ def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> Tr
         in_tree=flat.call.in_tree,
         out_tree=flat.call.out_tree,
         symbols={str(name): place for name, place in symbols.items()},
-        ranges={str(s): _range(r) for s, r in program.range_constraints.items()},
+        ranges={str(s): _range(r) for s, r in program.range_constraints.items() if str(s) in used},
         call_constants=flat.call.in_constants,
         training=module.training,
     )

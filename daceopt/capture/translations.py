@@ -11,6 +11,7 @@ from typing import Any
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnxscript
 import torch
@@ -23,15 +24,28 @@ Value = Any  # an onnx_ir.Value while the exporter records
 _SMALL = 1 << 16  # ranges up to this many elements become constants
 
 
-@onnxscript.script(onnxscript.values.Opset(DOMAIN, 1), default_opset=op)
-def StopGradient(x):  # type: ignore[no-untyped-def]  # noqa: N802  the name is the operator's
-    """The identity whose gradient is zero (``Tensor.detach``, ``torch.no_grad``)."""
-    return op.Identity(x)
+_STOP_GRADIENT = onnx.defs.OpSchema(
+    "StopGradient",
+    DOMAIN,
+    1,
+    inputs=[onnx.defs.OpSchema.FormalParameter("x", "T")],
+    outputs=[onnx.defs.OpSchema.FormalParameter("y", "T")],
+    type_constraints=[("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "real numbers")],
+)
+_stop_gradient = onnxscript.values.Op(onnxscript.values.Opset(DOMAIN, 1), "StopGradient", _STOP_GRADIENT)
+
+
+def stop_gradient_function() -> onnx.FunctionProto:
+    """Body of ``daceopt::StopGradient``: the identity whose gradient is zero (``Tensor.detach``, ``torch.no_grad``)."""
+    body = [onnx.helper.make_node("Identity", ["x"], ["y"])]
+    return onnx.helper.make_function(
+        DOMAIN, "StopGradient", ["x"], ["y"], body, [onnx.helper.make_opsetid("", OPSET)]
+    )
 
 
 def detach(x: Value) -> Value:
     """``StopGradient`` for real numbers; others have no gradient to stop."""
-    return StopGradient(x) if x.dtype.is_floating_point() else op.Identity(x)
+    return _stop_gradient(x) if x.dtype.is_floating_point() else op.Identity(x)
 
 
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
@@ -61,10 +75,12 @@ def batch_norm_functional(
     if not training:
         y = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps)
         return y, *_saved_empty(x), op.Identity(mean), op.Identity(var)
+    # The old variance is read before the node whose implementations may write the new one in its place.
+    kept = op.Mul(var, _scalar(1.0 - momentum, var))
     y, new_mean, biased = op.BatchNormalization(
         x, weight, bias, mean, var, epsilon=eps, momentum=1.0 - momentum, training_mode=1
     )
-    return y, *_saved(x, eps), new_mean, _unbiased(x, var, biased, momentum)
+    return y, *_saved(x, eps), new_mean, _unbiased(x, kept, biased, var.dtype)
 
 
 def batch_norm_no_stats(
@@ -109,19 +125,18 @@ def _affine(x: Value, weight: Value | None, bias: Value | None, dtype: ir.DataTy
     return weight, _filled(0, channels, weight.dtype) if bias is None else bias
 
 
-def _unbiased(x: Value, var: Value, biased: Value, momentum: float) -> Value:
-    """PyTorch's running variance from ONNX's: n / (n - 1) for what the batch adds.
+def _unbiased(x: Value, kept: Value, biased: Value, dtype: ir.DataType) -> Value:
+    """PyTorch's running variance from ONNX's: what the batch adds counts n / (n - 1) times.
 
-    biased = (1 - m) var + m v  and  wanted = (1 - m) var + m v n / (n - 1) = biased n / (n - 1) - var (1 - m) / (n - 1)
+    biased = kept + m v, with kept = (1 - m) var, and wanted = kept + m v n / (n - 1) = biased + (biased - kept) / (n - 1)
     """
     extents = [x.shape[axis] for axis in range(len(x.shape)) if axis != 1]
+    added = op.Sub(biased, kept)
     if all(isinstance(extent, int) for extent in extents):
-        n = math.prod(extents)
-        return op.Sub(op.Mul(biased, _scalar(n / (n - 1), var)), op.Mul(var, _scalar((1 - momentum) / (n - 1), var)))
-    count = op.Cast(op.Div(op.Size(x), _constant(np.array(x.shape[1], np.int64))), to=var.dtype)
-    rest = op.Sub(count, _scalar(1, var))
-    total = op.Sub(op.Mul(biased, count), op.Mul(var, _scalar(1 - momentum, var)))
-    return op.Div(total, rest)
+        factor = _constant(np.array(1 / (math.prod(extents) - 1), dtype.numpy()))
+        return op.Add(biased, op.Mul(added, factor))
+    count = op.Div(op.Size(x), _constant(np.array(x.shape[1], np.int64)))
+    return op.Add(biased, op.Div(added, op.Cast(op.Sub(count, _int(1)), to=dtype)))
 
 
 def _saved(x: Value, eps: float) -> tuple[Value, Value]:
@@ -154,12 +169,15 @@ def attention(
 
     A row whose mask admits nothing gives zero (and a zero gradient), as in PyTorch.
     """
+    rank = len(key.shape)
+    transposed = [*range(rank - 2), rank - 1, rank - 2]
+    causal = _causal(query, key) if is_causal else None
     if enable_gqa:
         key, value = (_repeat_heads(t, int(query.shape[-3])) for t in (key, value))
     scale = 1.0 / math.sqrt(int(query.shape[-1])) if scale is None else scale
-    scores = op.Mul(op.MatMul(query, _swap_last(key)), _scalar(scale, query))
-    if is_causal:
-        scores = op.Where(_causal(query, key), scores, _scalar(-math.inf, query))
+    scores = op.Mul(op.MatMul(query, op.Transpose(key, perm=transposed)), _scalar(scale, query))
+    if causal is not None:
+        scores = op.Where(causal, scores, _scalar(-math.inf, query))  # every row sees at least its first key
     weights = op.Softmax(scores, axis=-1) if attn_mask is None else _masked_softmax(scores, attn_mask, query)
     if dropout_p > 0.0:
         weights, _ = native_dropout(weights, dropout_p, True)
@@ -195,11 +213,6 @@ def _repeat_heads(x: Value, heads: int) -> Value:
     wide = op.Expand(op.Unsqueeze(x, _constant(np.array([rank - 2], np.int64))), repeat)
     target = [0] * (rank - 3) + [heads, -1, int(x.shape[-1])]
     return op.Reshape(wide, _constant(np.array(target, np.int64)))
-
-
-def _swap_last(x: Value) -> Value:
-    rank = len(x.shape)
-    return op.Transpose(x, perm=[*range(rank - 2), rank - 1, rank - 2])
 
 
 def view(x: Value, sizes: list[Any]) -> Value:

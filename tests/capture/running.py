@@ -30,7 +30,8 @@ def call(captured: Trace, module: nn.Module, args: tuple[Any, ...], kwargs: dict
     tensors = {**dict(module.named_parameters(remove_duplicate=False)), **dict(module.named_buffers())}
     values = [_value(spec, leaves, tensors) for spec in captured.inputs]
     model = captured.to_onnx()
-    feeds = {v.name: t.detach().numpy() for v, t in zip(model.graph.input, values, strict=True)}
+    # Copies, because ONNX Runtime writes new running statistics over the old ones.
+    feeds = {v.name: t.detach().clone().numpy() for v, t in zip(model.graph.input, values, strict=True)}
     found = iter(run(model, feeds))
     results = [next(found) if out.kind in ("user", "buffer_mutation") else None for out in captured.outputs]
     flat: dict[int, Any] = {}

@@ -79,10 +79,18 @@ class Numerics:
         if not outcome.sites:
             return max(self._errors(graph), default=0.0)
         errors = self._errors(graph)
-        guilty = self.worse(errors)
-        if guilty is None:
+        if self.worse(errors) is None:
             return max(errors, default=0.0)
-        raise VerificationError(self._report(transformation, graph, outcome, errors[guilty], guilty))
+        raise VerificationError(self._report(transformation, graph, outcome))
+
+    def complaint(self, graph: Graph) -> str | None:
+        """What is wrong with the numbers of ``graph``, or None."""
+        errors = self._errors(graph)
+        output = self.worse(errors)
+        if output is None:
+            return None
+        first = f"{self._first[output]:.3e} before the recipe"
+        return f"output {graph.outputs[output]} has error {errors[output]:.3e} against float64, {first}"
 
     def worse(self, errors: list[float]) -> int | None:
         """The position of an output whose error rounding does not explain, or None."""
@@ -95,16 +103,12 @@ class Numerics:
     def _errors(self, graph: Graph) -> list[float]:
         return [relative_error(a, e) for a, e in zip(outputs(graph, self.inputs), self._exact, strict=True)]
 
-    def _report(self, transformation: Any, graph: Graph, outcome: Outcome, error: float, output: int) -> str:
+    def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
         assert self._previous is not None
         site = self.guilty_site(transformation, self._previous, len(outcome.sites))
         folder = save_reproducer(transformation, self._previous, graph, self.inputs)
-        return (
-            f"step {transformation} changes output {graph.outputs[output]}: error {error:.3e} against float64, "
-            f"{self._first[output]:.3e} before the recipe; "
-            f"site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}; "
-            f"reproducer in {folder}"
-        )
+        where = f"site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}"
+        return f"step {transformation}: {self.complaint(graph)}; {where}; reproducer in {folder}"
 
     def guilty_site(self, transformation: Transformation, graph: Graph, count: int) -> int:
         """The index of the first of ``count`` sites after which the numbers are wrong (bisection on copies)."""
@@ -124,8 +128,8 @@ def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) ->
     """Interpret ``graph``; the outputs in order, computed in float64 if ``exact``."""
     from daceopt.ir.interpret import interpret
 
-    found: Any = interpret(graph, inputs, np.float64) if exact else interpret(graph, inputs)
-    return [np.asarray(found[name]) for name in graph.outputs] if isinstance(found, dict) else list(found)
+    found = interpret(graph, inputs, np.float64 if exact else None)
+    return [np.asarray(found[name]) for name in graph.outputs]
 
 
 def relative_error(ours: np.ndarray, exact: np.ndarray) -> float:

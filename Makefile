@@ -1,0 +1,58 @@
+# `make help` lists the targets. A virtual environment in .venv is made once, and again when the pinned versions change.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+# the first interpreter of a supported version that can make virtual environments; override with `make PYTHON=...`
+CANDIDATES := python3 python3.12 python3.11 python3.10
+SUITABLE := import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))
+PYTHON ?= $(firstword $(foreach p,$(CANDIDATES),$(shell $(p) -c '$(SUITABLE)' 2>/dev/null && echo $(p))))
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+JOBS ?= 2
+
+.PHONY: help demo test test-fast lint format types bench clean setup
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: $(READY) ## make .venv with the pinned versions
+
+$(READY): constraints.txt pyproject.toml setup.py
+	@command -v g++ >/dev/null || { echo "daceopt needs a C++ compiler and found no g++: install it (Debian: apt-get install g++)" >&2; exit 1; }
+	@test -n "$(PYTHON)" || { echo "daceopt needs Python 3.10, 3.11 or 3.12 with the venv module and found none among: $(CANDIDATES); install one or run make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "setuptools>=77" wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(READY) ## optimize four models, check them against PyTorch and compare the times
+	$(BIN)/python -m daceopt demo
+
+test: $(READY) ## the whole test suite
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+test-fast: $(READY) ## the tests without those marked slow
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+
+lint: $(READY) ## ruff: rules and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY) ## let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY) ## mypy
+	$(BIN)/mypy
+
+bench: $(READY) ## side-by-side measurements against eager, torch.compile and others
+	$(BIN)/python -m daceopt bench
+
+clean: ## remove .venv and everything that was built here
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

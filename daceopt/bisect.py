@@ -1,0 +1,75 @@
+"""Finds the step and the site of a recipe that breaks a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from daceopt.errors import VerificationError
+from daceopt.recipe import Differentiate, Recipe
+from daceopt.transform import Transformation
+from daceopt.verification import Numerics, Structure
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from daceopt.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class Guilty:
+    """The step, its index among the recipe's steps, the number of the site (from 1; None: not one site), and what happens."""
+
+    step: str
+    index: int
+    site: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        place = "" if self.site is None else f", site {self.site}"
+        return f"step {self.index + 1} ({self.step}{place}): {self.reason}"
+
+
+def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = None) -> Guilty | None:
+    """The first step of ``recipe`` that breaks ``graph`` (its structure, its numbers on ``inputs``, or by an exception).
+
+    None when all is well. ``graph`` is not changed. The steps are bisected on copies, so that a long recipe needs few executions.
+    """
+    steps = [s for s in recipe.resolved() if not isinstance(s, Differentiate)]
+    check = Numerics(graph.copy(), inputs)
+    right, wrong = 0, len(steps) + 1  # the graph is right after ``right`` steps and wrong after ``wrong``
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        if _broken(steps[:middle], graph, check) is None:
+            right = middle
+        else:
+            wrong = middle
+    return None if wrong > len(steps) else _explain(steps, wrong - 1, graph, check)
+
+
+def _broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
+    """What is wrong after ``steps`` (the last one at most ``limit`` times), or None."""
+    trial = graph.copy()
+    try:
+        for step in steps[:-1]:
+            step.run(trial)
+        for step in steps[-1:]:
+            step.run(trial, limit)
+        Structure(full=True).before(trial)
+        return check.complaint(trial)
+    except VerificationError as error:
+        return str(error)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def _explain(steps: list[Transformation], index: int, graph: Graph, check: Numerics) -> Guilty:
+    prefix = steps[: index + 1]
+    reason = _broken(prefix, graph, check) or ""
+    right, wrong = 0, 1
+    while _broken(prefix, graph, check, wrong) is None:
+        right, wrong = wrong, 2 * wrong
+    while wrong - right > 1:
+        middle = (right + wrong) // 2
+        right, wrong = (middle, wrong) if _broken(prefix, graph, check, middle) is None else (right, middle)
+    return Guilty(str(steps[index]), index, wrong, reason)

@@ -1,0 +1,167 @@
+"""``python -m daceopt``: the command line. Every command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from daceopt.errors import DaceoptError
+
+_FAILED, _USAGE = 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 when it worked, 1 when what it checks failed, 2 with one line on stderr for an error."""
+    options = _parser().parse_args(argv)
+    try:
+        return int(options.run(options) or 0)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+    except (DaceoptError, OSError) as error:
+        if options.debug:
+            raise
+        print(f"daceopt {options.command}: {_one_line(error)}", file=sys.stderr)
+        return _USAGE
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _parser() -> argparse.ArgumentParser:
+    from daceopt._version import __version__
+
+    parser = argparse.ArgumentParser(prog="daceopt", description="Optimizes PyTorch modules and ONNX models.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _command(commands, "doctor", _doctor, "what this machine has and lacks, and what to install")
+    _command(commands, "demo", _demo, "optimize four models, check them and compare the times")
+    _model_command(
+        commands, "explain", _explain, "what a model moves and computes, and what each step did"
+    ).add_argument("--html", type=Path, metavar="FILE", help="write the report as HTML too")
+    optimize = _model_command(commands, "optimize", _optimize, "compile a model and compare it with ONNX Runtime")
+    optimize.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write the optimized graph and the report here"
+    )
+    optimize.add_argument("--seconds", type=float, default=1.0, help="time to spend on measuring (default: 1)")
+    _model_command(commands, "bisect", _bisect, "find the step and the site of a recipe that breaks a model")
+    _command(commands, "bench", _bench, "measurements beside eager PyTorch, torch.compile and others").add_argument(
+        "names", nargs="*", help="benchmarks to run (default: all)"
+    )
+    cache = _command(commands, "cache", _cache, "show or empty the compilation cache")
+    cache.add_argument("action", choices=("info", "clear"))
+    _command(commands, "operators", _operators, "table of the operators: how each is lowered, its types, its gradient")
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[[Any], int | None], text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _model_command(commands: Any, name: str, run: Callable[[Any], int | None], text: str) -> argparse.ArgumentParser:
+    parser = _command(commands, name, run, text)
+    parser.add_argument("model", type=Path, help="an ONNX file")
+    parser.add_argument("--recipe", default="auto", help="name of a recipe (default: auto)")
+    parser.add_argument(
+        "--load", type=Path, action="append", default=[], metavar="FILE", help="register the transformations of a file"
+    )
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="add a step, e.g. my-fusion{size=32}, after its level's last",
+    )
+    parser.add_argument("--verify", choices=("structure", "numerics"), help="check the graph around every step")
+    return parser
+
+
+def _recipe(options: Any) -> Any:
+    """The recipe that the options describe, with files loaded before it is looked up."""
+    from daceopt import recipes, transformations
+
+    for path in options.load:
+        transformations.load_file(path)
+    recipe = recipes.get(options.recipe)
+    for step in options.add:
+        recipe = recipe + step
+    return recipe
+
+
+def _doctor(options: Any) -> int:
+    from daceopt import doctor
+
+    return doctor.main()
+
+
+def _demo(options: Any) -> int:
+    from daceopt import demo
+
+    return 0 if demo.run() else _FAILED
+
+
+def _explain(options: Any) -> None:
+    from daceopt.explore import explain_onnx
+
+    report = explain_onnx(options.model, recipe=_recipe(options), verify=options.verify)
+    print(report)
+    if options.html is not None:
+        options.html.write_text(report.html(), encoding="utf-8")
+        print(f"written: {options.html}")
+
+
+def _optimize(options: Any) -> int:
+    from daceopt import optimize
+
+    summary = optimize.run(options.model, _recipe(options), options.verify, options.output, options.seconds)
+    print(summary)
+    return 0 if summary.correct else _FAILED
+
+
+def _bisect(options: Any) -> int:
+    from daceopt.bisect import bisect
+    from daceopt.capture.onnx_file import load
+    from daceopt.importer import import_model
+
+    found = bisect(_recipe(options), import_model(load(options.model)))
+    print(found if found is not None else "no step of the recipe breaks the model")
+    return 0 if found is None else _FAILED
+
+
+def _bench(options: Any) -> int:
+    import subprocess
+
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    if not folder.is_dir():
+        raise DaceoptError(f"expected the benchmarks in {folder}: run this command in a checkout of the source")
+    return subprocess.call([sys.executable, "-m", "benchmarks", *options.names], cwd=folder.parent)
+
+
+def _cache(options: Any) -> None:
+    from daceopt.build.cache import default_cache
+
+    cache = default_cache()
+    if options.action == "clear":
+        print(f"{cache.clear()} entries removed from {cache.folder}")
+        return
+    stats = cache.stats()
+    print(f"folder  {stats.folder}\ntotal   {stats.total_bytes / 1e6:.1f} MB of at most {stats.limit / 1e6:.0f} MB")
+    for kind in sorted(stats.entries):
+        print(f"{kind:<8}{stats.entries[kind]} entries, {stats.bytes[kind] / 1e6:.1f} MB")
+
+
+def _operators(options: Any) -> None:
+    from daceopt.ops import coverage
+
+    print(f"{'operator':<32}{'version':<9}{'how':<15}{'gradient':<10}types")
+    for row in coverage():
+        name = f"{row.domain}.{row.op_type}" if row.domain else row.op_type
+        print(f"{name:<32}{row.since_version:<9}{row.how:<15}{row.gradient or '-':<10}{' '.join(row.types)}")

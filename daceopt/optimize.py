@@ -1,0 +1,110 @@
+"""``python -m daceopt optimize``: compiles an ONNX file, checks it against ONNX Runtime and measures both."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from daceopt.verification import relative_error
+
+_ROUNDING = 1e-3  # two float32 programs agree to 1e-5 or so, deep networks to 1e-4; more than this is a wrong answer
+
+
+@dataclass
+class Summary:
+    """What was made of a model; errors are relative, against ONNX Runtime in float32 on random inputs."""
+
+    model: str
+    recipe: str
+    kernels: int
+    bytes_before: str
+    bytes_after: str
+    error: float
+    correct: bool
+    milliseconds: float
+    milliseconds_onnxruntime: float
+    compile_seconds: float
+
+    def __str__(self) -> str:
+        verdict = "within rounding" if self.correct else "LARGER THAN ROUNDING EXPLAINS"
+        ratio = self.milliseconds_onnxruntime / self.milliseconds if self.milliseconds else float("nan")
+        return "\n".join(
+            (
+                f"{self.model}  recipe {self.recipe}",
+                f"  kernels   {self.kernels}",
+                f"  bytes     {self.bytes_before} before, {self.bytes_after} after",
+                f"  error     {self.error:.2e} beside ONNX Runtime: {verdict}",
+                f"  time      {self.milliseconds:.3f} ms, ONNX Runtime {self.milliseconds_onnxruntime:.3f} ms ({ratio:.2f}x)",
+                f"  compile   {self.compile_seconds:.2f} s",
+            )
+        )
+
+
+def run(
+    path: Path, recipe: Any, verify: str | None = None, output: Path | None = None, seconds: float = 1.0
+) -> Summary:
+    """Compile the ONNX file ``path`` with ``recipe`` and compare it with ONNX Runtime on random inputs.
+
+    ``output``: a folder for the optimized graph as text and the summary as JSON. Raises DaceoptError with the reason.
+    """
+    import daceopt
+    from daceopt import pipeline
+    from daceopt.capture.onnx_file import load
+    from daceopt.cost.measure import interleave
+    from daceopt.verification import random_inputs
+
+    start = time.perf_counter()
+    pair = pipeline.compile_model(load(path), recipe=recipe, verify=verify)
+    elapsed = time.perf_counter() - start
+    graph, compiled = pair.graphs.forward, daceopt.from_onnx(path, recipe=recipe)
+    feeds = list(random_inputs(graph).values())
+    theirs = _onnxruntime(path, feeds)
+    times = interleave({"ours": lambda: compiled(*feeds), "onnxruntime": theirs}, seconds=seconds)
+    error = max(map(relative_error, _arrays(compiled(*feeds)), theirs()), default=0.0)
+    history = pair.report["history"]
+    summary = Summary(
+        str(path),
+        recipe.name,
+        len(graph.kernels()),
+        _megabytes(history[0]["bytes_before"] if history else None),
+        _megabytes(history[-1]["bytes_after"] if history else None),
+        error,
+        error <= _ROUNDING,
+        times["ours"] * 1e3,
+        times["onnxruntime"] * 1e3,
+        elapsed,
+    )
+    if output is not None:
+        _write(output, summary, graph)
+    return summary
+
+
+def _onnxruntime(path: Path, feeds: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    named = dict(zip((i.name for i in session.get_inputs()), feeds, strict=True))
+    return lambda: [np.asarray(v) for v in session.run(None, named)]
+
+
+def _arrays(result: Any) -> list[np.ndarray]:
+    values = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else [result]
+    return [np.asarray(v) for v in values]
+
+
+def _megabytes(amount: Any) -> str:
+    return f"{amount / 1e6:.2f} MB" if isinstance(amount, (int, float)) else str(amount)
+
+
+def _write(folder: Path, summary: Summary, graph: Any) -> None:
+    from daceopt.ir.render import render
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "graph.txt").write_text(render(graph), encoding="utf-8")
+    (folder / "summary.json").write_text(json.dumps(asdict(summary), indent=1), encoding="utf-8")

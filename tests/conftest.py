@@ -1,0 +1,42 @@
+"""What every test gets: one private cache folder per session (shared by its workers), fixed seeds, no stray settings."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+_CACHE = "DACEOPT_CACHE_DIR"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The first process makes the cache folder; workers inherit it through the environment."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_FOLDER] = folder = tempfile.TemporaryDirectory(
+            prefix="daceopt-tests-", ignore_cleanup_errors=True
+        )
+        os.environ[_CACHE] = str(Path(folder.name) / "cache")
+    for name in ("DACEOPT_TRACE", "DACEOPT_DISABLE_CACHE", "DACEOPT_LOGS"):
+        os.environ.pop(name, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    folder = config.stash.get(_FOLDER, None)
+    if folder is not None:
+        folder.cleanup()
+
+
+_FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    import torch
+
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002  (libraries under test draw from the global generator)
+    torch.manual_seed(0)

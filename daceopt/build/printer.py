@@ -44,6 +44,12 @@ class Printer(CXX17CodePrinter):
             return f"({code} != 0)"
         return code if own == dtype else f"{types.cpp(dtype)}({code})"
 
+    def _print(self, expr: Any, **kwargs: Any) -> str:
+        # SymPy dispatches on class names, and has printers of its own for some of ours (isnan, log1p, floor)
+        if isinstance(expr, ScalarFunction):
+            return self._print_Function(expr)
+        return str(super()._print(expr, **kwargs))
+
     def emptyPrinter(self, expr: Any) -> str:  # noqa: N802, D102
         raise Unsupported(f"no C++ form for {type(expr).__name__} in {str(expr)[:80]!r}")
 
@@ -157,7 +163,9 @@ def _float_literal(value: Any, dtype: types.DType) -> str:
         return f"dop::nan<{name}>()"
     if math.isinf(rounded):
         return f"dop::infinity<{name}>()" if rounded > 0 else f"(-dop::infinity<{name}>())"
-    text = np.format_float_positional(rounded, trim="0") if 1e-4 <= abs(rounded) < 1e7 or rounded == 0 else f"{rounded!s}"
+    text = (
+        np.format_float_positional(rounded, trim="0") if 1e-4 <= abs(rounded) < 1e7 or rounded == 0 else f"{rounded!s}"
+    )
     suffix = "f" if dtype == dace.float32 else ""
     return f"({text}{suffix})" if text.startswith("-") else f"{text}{suffix}"
 

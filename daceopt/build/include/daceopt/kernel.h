@@ -1,6 +1,7 @@
 // What generated kernels use: vector math, NaN-propagating selection, integer division, random numbers, scratch memory.
 // Kept small: a kernel compiles in about 0.2 s because nothing of the C++ library is included.
-#pragma once
+#ifndef DACEOPT_KERNEL_H
+#define DACEOPT_KERNEL_H
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -197,3 +198,5 @@ DOP_REDUCTIONS(uint16_t)
 DOP_REDUCTIONS(uint32_t)
 DOP_REDUCTIONS(uint64_t)
 DOP_REDUCTIONS(bool)
+
+#endif  // DACEOPT_KERNEL_H

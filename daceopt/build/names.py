@@ -1,0 +1,89 @@
+"""Canonical names of a kernel's loops, buffers, sizes and values, and the text of sizes and elements in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.build.printer import Printer
+from daceopt.build.references import Buffer, Param, Reference
+from daceopt.ir import scalar, types
+from daceopt.ir.graph import Dim
+
+
+class Names:
+    """Names in order of first use: loops ``i0``, pointers ``p0``, locals ``l0``, sizes ``n0``, values ``v0``, accumulators ``a0``."""
+
+    def __init__(self) -> None:
+        self._loops: dict[Param, sympy.Symbol] = {}
+        self._sizes: dict[str, sympy.Symbol] = {}
+        self._buffers: dict[Buffer, str] = {}
+        self._locals: dict[Buffer, str] = {}
+        self._values = 0
+        self._accumulators = 0
+        self._printer = Printer({})
+
+    def loop(self, p: Param) -> str:
+        return str(self._loops.setdefault(p, _index(f"i{len(self._loops)}")))
+
+    def buffer(self, buffer: Buffer) -> str:
+        return self._buffers.setdefault(buffer, f"p{len(self._buffers)}")
+
+    def local(self, buffer: Buffer) -> str:
+        return self._locals.setdefault(buffer, f"l{len(self._locals)}")
+
+    def buffers(self) -> dict[Buffer, str]:
+        return self._buffers
+
+    def sizes(self) -> dict[str, str]:
+        """Size symbols of the graph that the text uses -> their names in it."""
+        return {s: str(n) for s, n in self._sizes.items()}
+
+    def value(self, dtype: types.DType) -> sympy.Symbol:
+        """A new value symbol of ``dtype``."""
+        self._values += 1
+        return scalar.symbol(f"v{self._values - 1}", dtype)
+
+    def accumulator(self) -> str:
+        self._accumulators += 1
+        return f"a{self._accumulators - 1}"
+
+    def canonical(self, symbols: Iterable[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Symbol]:
+        """Loop parameters and sizes -> their canonical symbols."""
+        return {s: self._canonical(s) for s in sorted(symbols, key=str)}
+
+    def _canonical(self, s: sympy.Symbol) -> sympy.Symbol:
+        if s in self._loops:
+            return self._loops[s]
+        return self._sizes.setdefault(str(s), _index(f"n{len(self._sizes)}"))
+
+    def size_text(self, size: Dim) -> str:
+        """An extent, stride or offset as an int64 expression."""
+        if isinstance(size, int):
+            return str(size)
+        return self._printer.text(size.xreplace(self.canonical(size.free_symbols)), dace.int64)
+
+    def element(self, reference: Reference) -> str:
+        """``p0[128 * i0 + i1]``."""
+        buffer = reference.buffer
+        name = self.local(buffer) if buffer.local else self.buffer(buffer)
+        return f"{name}[{self.address(reference)}]"
+
+    def address(self, reference: Reference) -> str:
+        """The element's position in its buffer."""
+        order = list(self._loops)
+        steps = sorted(reference.steps, key=lambda item: order.index(item[0]))
+        terms = [self._term(p, step) for p, step in steps if step != 0]
+        if reference.rest != 0:
+            terms.append(self.size_text(reference.rest))
+        return " + ".join(terms) or "0"
+
+    def _term(self, p: Param, step: Dim) -> str:
+        return self.loop(p) if step == 1 else f"{self.size_text(step)} * {self.loop(p)}"
+
+
+def _index(name: str) -> Any:
+    return sympy.Symbol(name, integer=True)

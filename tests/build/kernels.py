@@ -1,0 +1,76 @@
+"""Compiles the kernels of a graph and runs them one by one over NumPy buffers, without DaCe's frame."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sympy
+
+from daceopt.build.compiler import CompileJob, compile_objects, link
+from daceopt.build.kernel_source import KernelSource, kernel_source
+from daceopt.ir import types
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+
+
+_EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
+
+
+class IndexOutOfRange(Exception):
+    pass
+
+
+def run(
+    graph: Graph, inputs: dict[str, np.ndarray], folder: Path, symbols: dict[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """The value of every array that is no view, after all kernels ran on ``inputs``."""
+    sources = [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
+    target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
+    link(compile_objects([CompileJob(f"{_EXPORT}{s.unit}", "kernel") for s in sources]), target)
+    library = ctypes.CDLL(str(target))
+    values = symbols or {}
+    memory = {name: _allocate(graph, name, inputs, values) for name in graph.arrays() if not graph.is_view(name)}
+    if graph.uses_seed:
+        memory["rng_seed"] = np.asarray(inputs["rng_seed"])
+    for source in sources:
+        _call(library, source, memory, values)
+    return {n: _shaped(graph, n, m, values) for n, m in memory.items() if n in graph.arrays()}
+
+
+def _number(size: Any, values: dict[str, int]) -> int:
+    size = sympy.sympify(size)
+    return int(size.subs({s: values[str(s)] for s in size.free_symbols}))
+
+
+def _allocate(graph: Graph, name: str, inputs: dict[str, np.ndarray], values: dict[str, int]) -> np.ndarray:
+    given = inputs.get(name, graph.constants.get(name))
+    size = _number(graph.desc(name).total_size, values)
+    memory = np.zeros(max(size, 1), types.to_numpy(graph.dtype(name)))
+    if given is not None:
+        _shaped(graph, name, memory, values)[...] = given
+    return memory
+
+
+def _shaped(graph: Graph, name: str, memory: np.ndarray, values: dict[str, int]) -> np.ndarray:
+    shape = [_number(s, values) for s in graph.shape(name)]
+    strides = [_number(s, values) * memory.itemsize for s in graph.strides(name)]
+    return np.lib.stride_tricks.as_strided(memory, shape, strides)
+
+
+def _call(library: ctypes.CDLL, source: KernelSource, memory: dict[str, np.ndarray], values: dict[str, int]) -> None:
+    status = ctypes.c_int32(0)
+    arguments: list[Any] = []
+    for a in source.arguments:
+        if a.kind == "pointer":
+            array = memory[a.array]
+            arguments.append(ctypes.c_void_p(array.ctypes.data + _number(a.offset, values) * array.itemsize))
+        elif a.kind == "symbol":
+            arguments.append(ctypes.c_int64(values[a.symbol]))
+        else:
+            arguments.append(ctypes.byref(status))
+    getattr(library, source.name)(*arguments)
+    if status.value:
+        raise IndexOutOfRange(source.name)

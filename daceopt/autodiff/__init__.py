@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation of a graph: one rule per node kind, and the choice of what to store and what to recompute."""
+"""Reverse-mode differentiation of graphs: one rule per node kind; what is stored and what is recomputed."""
 
 from __future__ import annotations
 

@@ -8,7 +8,9 @@ from daceopt.ir.builder import Builder
 
 
 def before_activation(b: Builder, activation: str | None, y: str, g: str) -> str:
-    """Gradient of the activation's argument, told from its result ``y``. Raises Unsupported for an activation without a rule."""
+    """Gradient of the activation's argument, told from its result ``y``. Raises Unsupported for an activation without a
+    rule.
+    """
     if activation is None:
         return g
     if activation != "relu":

@@ -37,7 +37,9 @@ def _transposed(b: Builder, x: str) -> str:
 
 
 def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> str:
-    """A^T dY; where all batches share B, the batch joins the contracted dimension: one large product instead of many and a sum."""
+    """A^T dY; where all batches share B, the batch joins the contracted dimension: one large product instead of many
+    and a sum.
+    """
     shape = b.graph.shape(right)
     if all(same(n, 1) for n in shape[:-2]):
         rows_left, rows_g = _as_rows(b, left), _as_rows(b, g)

@@ -28,7 +28,9 @@ def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Col
     return found
 
 
-def _parameters(b: Builder, names: dict[str, str], g: str, wanted: Collection[str], window: dict[str, Any]) -> Contributions:
+def _parameters(
+    b: Builder, names: dict[str, str], g: str, wanted: Collection[str], window: dict[str, Any]
+) -> Contributions:
     """Weights and bias in one pass; a bias alone is a sum."""
     bias = names.get("B") if names.get("B") in wanted else None
     if names["W"] not in wanted:

@@ -1,4 +1,4 @@
-"""Reverse-mode differentiation: the forward graph is walked backward, one rule per node, then cut into forward and backward."""
+"""Reverse-mode differentiation: the graph is walked backward, one rule per node, then cut in two."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from daceopt.ir.graph import SEED, Graph
 class Derivative:
     """A forward graph and the graph of its vector-Jacobian product.
 
-    ``saved``: arrays that the forward leaves in memory and the backward reads, under the same name in both graphs. ``grad_outputs``: forward
-    output -> the backward input that takes its gradient (same shape and dtype; outputs that depend on no wanted input have none).
-    ``grad_inputs``: wanted input -> the backward output with its gradient, None when no path leads there. ``forward_inputs_needed``: forward
-    inputs that the backward reads again, under the same name. The inputs of ``backward`` are the gradients, then ``saved``, then those.
-    Size symbols are the forward's; the backward defines each by one of its own inputs where one has that extent, else as the forward does.
+    ``saved``: arrays that the forward leaves in memory and the backward reads, under the same name in both graphs.
+    ``grad_outputs``: forward output -> the backward input that takes its gradient (same shape and dtype; outputs that
+    depend on no wanted input have none). ``grad_inputs``: wanted input -> the backward output with its gradient, None
+    when no path leads there. ``forward_inputs_needed``: forward inputs that the backward reads again, under the same
+    name. The inputs of ``backward`` are the gradients, then ``saved``, then those. Size symbols are the forward's; the
+    backward defines each by one of its own inputs where one has that extent, else as the forward does.
     """
 
     forward: Graph
@@ -35,12 +36,15 @@ class Derivative:
     forward_inputs_needed: list[str]
 
 
-def differentiate(graph: Graph, outputs: Sequence[str], wanted: Sequence[str], *, policy: str = "recompute") -> Derivative:
-    """Derive the backward graph of ``graph`` (left as it is) from gradients of ``outputs`` to gradients of the inputs ``wanted``.
+def differentiate(
+    graph: Graph, outputs: Sequence[str], wanted: Sequence[str], *, policy: str = "recompute"
+) -> Derivative:
+    """Derive the backward graph of ``graph`` (left as it is) from gradients of ``outputs`` to gradients of the inputs
+    ``wanted``.
 
-    ``policy`` is ``"recompute"`` (see :mod:`daceopt.autodiff.forwarding`) or ``"store"``. An output listed twice has one gradient: the
-    caller adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated; ValueError for a name that is no
-    output or input.
+    ``policy`` is ``"recompute"`` (see :mod:`daceopt.autodiff.forwarding`) or ``"store"``. An output listed twice has
+    one gradient: the caller adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated;
+    ValueError for a name that is no output or input.
     """
     _check_names(graph, outputs, wanted)
     forward = graph.copy()
@@ -96,8 +100,8 @@ class _Reverse:
 
     def _reverse(self, node: Any) -> None:
         graph = self._b.graph
-        found = {name: self.gradient(name) for name in graph.outputs_of(node) if name in self._path}
-        grads = {str(name): g for name, g in found.items() if g is not None}
+        found = {n: self.gradient(n) for n in map(str, graph.outputs_of(node)) if n in self._path}
+        grads = {name: g for name, g in found.items() if g is not None}
         if not grads:
             return
         wanted = {str(n) for n in graph.inputs_of(node) if n in self._path}
@@ -153,5 +157,6 @@ def _relocate_symbols(graph: Graph) -> None:
         for axis, extent in enumerate(graph.shape(name)):
             found.setdefault(str(extent), (name, axis))
     graph.symbols = {
-        symbol: place if place[0] in graph.inputs else found.get(symbol, place) for symbol, place in graph.symbols.items()
+        symbol: place if place[0] in graph.inputs else found.get(symbol, place)
+        for symbol, place in graph.symbols.items()
     }

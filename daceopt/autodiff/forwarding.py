@@ -1,11 +1,12 @@
 """Store or recompute: which forward arrays a backward graph reads from memory, and which it computes again.
 
-The argument is bytes moved. Storing an array costs one write in the forward and one read in the backward: twice its size. Computing it
-again costs twice the size of what must be stored only for that, plus one read of graph inputs that the backward would not read otherwise
-(inputs are kept alive by the caller, so they cost no write). An array is computed again when that is strictly less; then neither traffic nor
-memory can grow. Only element-wise and broadcast kernels are computed again: their repetition fuses into the kernel that reads
-the result, so it is free of traffic itself. Reductions, products, convolutions and operators are stored (row statistics are small anyway), and so
-is an array that a library node of the backward reads, because it would have to be written there. A chain of element-wise kernels from an
+The argument is bytes moved. Storing an array costs one write in the forward and one read in the backward: twice its
+size. Computing it again costs twice the size of what must be stored only for that, plus one read of graph inputs that
+the backward would not read otherwise (inputs are kept alive by the caller, so they cost no write). An array is computed
+again when that is strictly less; then neither traffic nor memory can grow. Only element-wise and broadcast kernels are
+computed again: their repetition fuses into the kernel that reads the result, so it is free of traffic itself.
+Reductions, products, convolutions and operators are stored (row statistics are small anyway), and so is an array that a
+library node of the backward reads, because it would have to be written there. A chain of element-wise kernels from an
 input (mish) stores nothing. Random masks are functions of the seed, eight bytes, so they are computed again.
 
 Every forward kernel is repeated at most once, so the backward at most doubles the element-wise work.
@@ -29,7 +30,9 @@ _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
 
 @dataclass
 class Boundary:
-    """Between the forward and the backward: the forward's nodes and arrays in the joint graph, and its arrays that exist only there."""
+    """Between the forward and the backward: the forward's nodes and arrays in the joint graph, and its arrays that
+    exist only there.
+    """
 
     nodes: Collection[nodes.Node]
     arrays: Collection[str]
@@ -131,4 +134,4 @@ def _is_cheap(graph: Graph, node: nodes.Node) -> bool:
 
 
 def _nominal(size: Dim) -> int:
-    return size if isinstance(size, int) else int(size.subs({s: _NOMINAL for s in size.free_symbols}))
+    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, _NOMINAL)))

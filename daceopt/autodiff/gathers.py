@@ -28,8 +28,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a load becomes an IndexAdd: ``index`` is the row number, a function of the parameters ``spread``; the gradient is laid out in
-    ``order`` (``spread`` first); ``axis`` is the dimension of rows in the array, None when the array is seen as one flat row.
+    """How a load becomes an IndexAdd: ``index`` is the row number, a function of the parameters ``spread``; the
+    gradient is laid out in ``order`` (``spread`` first); ``axis`` is the dimension of rows in the array, None when the
+    array is seen as one flat row.
     """
 
     index: sympy.Expr

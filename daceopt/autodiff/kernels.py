@@ -37,7 +37,9 @@ def kernel_adjoint(b: Builder, entry: nodes.MapEntry, grads: Grads, wanted: Coll
     """One backward stage per set of reduced parameters, over the forward stage's own domain."""
     kernel = Kernel.extract(b.graph, entry)
     if len(kernel.stages) != 1 or kernel.locals:
-        raise Unsupported(f"kernel {kernel.label} has {len(kernel.stages)} stages; split it with autodiff.splitting first")
+        raise Unsupported(
+            f"kernel {kernel.label} has {len(kernel.stages)} stages; split it with autodiff.splitting first"
+        )
     return StageAdjoint(b, kernel, kernel.stages[0], grads, wanted).build()
 
 
@@ -53,7 +55,11 @@ class StageAdjoint:
 
     def build(self) -> Contributions:
         """Emit the backward kernels; pairs of (array read, its contribution)."""
-        inputs = {c: self.b.graph.dtype(a.array) for c, a in self.reads.items() if a.array in self.wanted and None not in a.index}
+        inputs = {
+            c: self.b.graph.dtype(a.array)
+            for c, a in self.reads.items()
+            if a.array in self.wanted and None not in a.index
+        }
         inputs |= {name: load.dtype for name, load in self.loads.items()}
         seeds = {c: self._seed(c, a) for c, a in self.stage.writes.items() if a.array in self.grads}
         pulled = pull_back(self.stage.assignments, seeds, inputs, {*self.reads, *map(str, self.extents)})
@@ -122,7 +128,7 @@ class StageAdjoint:
         return [(array, done()) for array, done in finish]
 
     def _destination(self, t: Target) -> tuple[Access, Any]:
-        """Where the stage writes the target's gradient, and the step that makes it an array of the read array's shape."""
+        """Where the stage writes the gradient, and the step that brings it to the shape of the array read."""
         graph = self.b.graph
         shape, dtype = graph.shape(t.array), graph.dtype(t.array)
         named = Access(t.array, t.index).params()
@@ -145,7 +151,9 @@ class StageAdjoint:
         """Emit the gradient of each loaded element and the index it was loaded from; join them by IndexAdd."""
         plan = gathers.plan(self.b.graph, load, self.extents)
         rows = self.b.graph.add_array(f"d_{self.label}", [self.extents[p] for p in plan.order], load.dtype)
-        self._emit_stage({"dx0": Access(rows, plan.order)}, [Assignment(scalar.symbol("dx0", load.dtype), value, load.dtype)], pulled)
+        self._emit_stage(
+            {"dx0": Access(rows, plan.order)}, [Assignment(scalar.symbol("dx0", load.dtype), value, load.dtype)], pulled
+        )
         index = self._emit_index(plan)
         return gathers.scatter(self.b, load, plan, index, rows)
 
@@ -155,9 +163,10 @@ class StageAdjoint:
         reads = {c: a for c, a in self.reads.items() if c in used}
         depends = {p for a in reads.values() for p in a.params()} | {p for a in kept for p in a.expr.free_symbols}
         if any(p in depends for p in self.extents if p not in plan.spread):
-            raise Unsupported(f"kernel {self.label} loads from {plan.index}, which varies along a row of the array it reads")
+            raise Unsupported(
+                f"kernel {self.label} loads from {plan.index}, which varies along a row of the array it reads"
+            )
         name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
         stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
         Kernel("scatter_index", {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
         return name
-

@@ -15,9 +15,15 @@ from daceopt.ops.operator import Operator
 def operator_adjoint(b: Builder, node: Operator, grads: Grads, wanted: Collection[str]) -> Contributions:
     """Call the rule that was registered with ``@gradient``. Raises Unsupported when there is none."""
     if not registry.has_gradient(node):
-        raise Unsupported(f"operator {node.op_type} ({node.label}) has no @gradient rule; lower it before differentiation")
+        raise Unsupported(
+            f"operator {node.op_type} ({node.label}) has no @gradient rule; lower it before differentiation"
+        )
     inputs, outputs = b.graph.inputs_of(node), b.graph.outputs_of(node)
     incoming = [None if name is None else grads.get(name) for name in outputs]
     asked = [name in wanted for name in inputs]
     results = registry.gradient_rule(node)(b, node, inputs, outputs, incoming, asked)
-    return [(name, g) for name, g, ask in zip(inputs, results, asked, strict=True) if name is not None and ask and g is not None]
+    return [
+        (name, g)
+        for name, g, ask in zip(inputs, results, asked, strict=True)
+        if name is not None and ask and g is not None
+    ]

@@ -31,8 +31,8 @@ def pull_back(
 ) -> Pullback:
     """Reverse mode over SSA ``assignments``.
 
-    ``seeds``: gradient of each assigned name that has one from outside. ``wanted``: input name -> dtype. New symbols are named
-    ``bar0, bar1, ...`` apart from ``reserved``. Raises Unsupported when a derivative has no scalar form.
+    ``seeds``: gradient of each assigned name that has one from outside. ``wanted``: input name -> dtype. New symbols
+    are named ``bar0, bar1, ...`` apart from ``reserved``. Raises Unsupported when a derivative has no scalar form.
     """
     dtypes = {**wanted, **{str(a.symbol): a.dtype for a in assignments}}
     varied = _varied(assignments, wanted)

@@ -1,4 +1,4 @@
-"""The transpose of an affine read: gradients per iteration are brought back to the elements that were read, the rest is zero."""
+"""The transpose of an affine read: gradients per iteration go back to the elements read; the rest is zero."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def place(
 ) -> str:
     """An array of ``shape`` whose element j is the sum of ``compact[p]`` over all p with ``index(p) == j``.
 
-    ``compact`` has one dimension per parameter in ``named``. Written as a gather (each element looks for the iterations that read
-    it), so nothing is written twice. Raises Unsupported for an index that is not affine.
+    ``compact`` has one dimension per parameter in ``named``. Written as a gather (each element looks for the iterations
+    that read it), so nothing is written twice. Raises Unsupported for an index that is not affine.
     """
     target = tuple(sympy.Dummy(f"j{k}", integer=True) for k in range(len(shape)))
     solved, conditions = _solve(named, extents, index, target)
@@ -40,20 +40,34 @@ def place(
     rename = {s: param(k) for k, s in enumerate((*target, *free))}
     out = b.graph.add_array(b.label, shape, b.graph.dtype(compact))
     domain = [*shape, *(extents[p] for p in free)]
-    _emit(b, compact, out, domain, [_rename(e, rename) for e in position], [_rename(e, rename) for e in checks], len(shape))
+    _emit(
+        b,
+        compact,
+        out,
+        domain,
+        [_rename(e, rename) for e in position],
+        [_rename(e, rename) for e in checks],
+        len(shape),
+    )
     return out
 
 
-def _solve(named: Sequence[Any], extents: Mapping[Any, Dim], index: Sequence[Any], target: Sequence[Any]) -> tuple[dict, list]:
+def _solve(
+    named: Sequence[Any], extents: Mapping[Any, Dim], index: Sequence[Any], target: Sequence[Any]
+) -> tuple[dict, list]:
     """Parameters as (numerator, divisor) over target coordinates and free parameters; and the equations left over."""
     solved: dict[sympy.Symbol, tuple[Any, int]] = {}
     conditions: list[tuple[Any, Any]] = []
     free: set[sympy.Symbol] = set()
-    fewest_first = sorted(zip(target, index, strict=True), key=lambda pair: len(_plain(pair[1]).free_symbols & set(named)))
+    fewest_first = sorted(
+        zip(target, index, strict=True), key=lambda pair: len(_plain(pair[1]).free_symbols & set(named))
+    )
     for j, expr in fewest_first:
         form = affine(expr, named)
         if form is None:
-            raise Unsupported(f"index {expr} is not affine in {list(map(str, named))}, so its gradient cannot be placed")
+            raise Unsupported(
+                f"index {expr} is not affine in {list(map(str, named))}, so its gradient cannot be placed"
+            )
         open_ = [p for p in form.coefficients if p not in solved and p not in free]
         if not open_:
             conditions.append((_plain(expr), j))
@@ -84,7 +98,9 @@ def _hint(extent: Dim) -> int:
     return extent if isinstance(extent, int) else 1 << 30
 
 
-def _coordinate(solution: Any, extent: Dim, target: Sequence[Any], shape: Sequence[Dim], p: Any) -> tuple[Any, list[Any]]:
+def _coordinate(
+    solution: Any, extent: Dim, target: Sequence[Any], shape: Sequence[Dim], p: Any
+) -> tuple[Any, list[Any]]:
     """A value of the parameter that is always inside its extent, and the conditions under which it is the true one."""
     if solution is None:
         return p, []
@@ -102,7 +118,9 @@ def _rename(expr: Any, mapping: Mapping[Any, Any]) -> Any:
     return sympy.sympify(expr).xreplace(dict(mapping))
 
 
-def _emit(b: Builder, compact: str, out: str, domain: list[Dim], position: list[Any], checks: list[Any], rank: int) -> None:
+def _emit(
+    b: Builder, compact: str, out: str, domain: list[Dim], position: list[Any], checks: list[Any], rank: int
+) -> None:
     """out[j] (+)= checks ? compact[position] : 0."""
     direct = all(e.is_Symbol for e in position)
     whole = tuple(position) if direct else (None,) * len(position)

@@ -17,23 +17,30 @@ from daceopt.ir.tasklet import Assignment
 def statistics(b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stage: Stage, conn: str) -> list[str]:
     """Arrays of the reduced shape that :func:`share` reads.
 
-    Product: (product of the factors that are not zero, number of zeros). Maximum and minimum: (the result, number of elements that
-    attain it).
+    Product: (product of the factors that are not zero, number of zeros). Maximum and minimum: (the result, number of
+    elements that attain it).
     """
     access = stage.writes[conn]
     value = next(a.symbol for a in stage.assignments if str(a.symbol) == conn)
     if access.wcr == "prod":
         nonzero = scalar.select(scalar.eq(value, 0), 1, value)
         zeros = scalar.select(scalar.eq(value, 0), 1, 0)
-        return [_reduce(b, label, extents, stage, conn, "prod", nonzero), _reduce(b, label, extents, stage, conn, "sum", zeros)]
-    stage = Stage(stage.params, {**stage.reads, "best": Access(access.array, access.index)}, stage.writes, stage.assignments)
+        return [
+            _reduce(b, label, extents, stage, conn, "prod", nonzero),
+            _reduce(b, label, extents, stage, conn, "sum", zeros),
+        ]
+    stage = Stage(
+        stage.params, {**stage.reads, "best": Access(access.array, access.index)}, stage.writes, stage.assignments
+    )
     best = scalar.symbol("best", b.graph.dtype(access.array))
     attains = scalar.select(scalar.eq(value, best), 1, 0)
     return [access.array, _reduce(b, label, extents, stage, conn, "sum", attains)]
 
 
 def share(kind: str, value: sympy.Expr, g: sympy.Expr, statistics: Sequence[sympy.Expr]) -> sympy.Expr:
-    """Gradient of one element ``value``, given the result's gradient ``g``; elements that tie share evenly, as in PyTorch's ``amax``."""
+    """Gradient of one element ``value``, given the result's gradient ``g``; elements that tie share evenly, as in
+    PyTorch's ``amax``.
+    """
     first, count = statistics
     if kind != "prod":
         return scalar.select(scalar.eq(value, first), g / count, 0)

@@ -22,9 +22,10 @@ _BUILT_IN = ("kernels", "contraction", "convolution", "pooling", "operators")
 def adjoint(node_class: type) -> Callable[[Rule], Rule]:
     """Register the rule of a node class.
 
-    ``rule(b, node, grads, wanted)``: ``grads`` maps arrays that the node writes to arrays holding their gradients (those that have
-    one); ``wanted`` names the arrays it reads whose gradient is asked for. The rule builds the gradient computation with ``b`` (the
-    graph holds the forward computation too) and returns pairs (array read, array with one contribution to its gradient).
+    ``rule(b, node, grads, wanted)``: ``grads`` maps arrays that the node writes to arrays holding their gradients
+    (those that have one); ``wanted`` names the arrays it reads whose gradient is asked for. The rule builds the
+    gradient computation with ``b`` (the graph holds the forward computation too) and returns pairs (array read, array
+    with one contribution to its gradient).
     """
 
     def register(rule: Rule) -> Rule:
@@ -35,7 +36,9 @@ def adjoint(node_class: type) -> Callable[[Rule], Rule]:
 
 
 def preparation(node_class: type) -> Callable[[Preparation], Preparation]:
-    """Register what must change on a node of the forward graph so that its rule has all it reads (an extra output, say)."""
+    """Register what must change on a node of the forward graph so that its rule has all it reads (an extra output,
+    say).
+    """
 
     def register(rule: Preparation) -> Preparation:
         _PREPARATIONS[node_class] = rule
@@ -50,7 +53,8 @@ def rule_of(node: Any) -> Rule:
     if rule is None:
         raise Unsupported(
             f"{type(node).__name__} {getattr(node, 'label', node)!r} has no gradient rule; expected one of "
-            f"{sorted(c.__name__ for c in _RULES)}: register one with daceopt.autodiff.adjoint, or train this part in eager mode"
+            f"{sorted(c.__name__ for c in _RULES)}: register one with "
+            "daceopt.autodiff.adjoint, or train this part in eager mode"
         )
     return rule
 

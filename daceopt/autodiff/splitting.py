@@ -11,17 +11,15 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 def split(graph: Graph, entry: nodes.MapEntry) -> tuple[list[nodes.MapEntry], set[str]]:
     """Replace a kernel of several stages by one kernel per stage.
 
-    Returns the new kernels in order and the names of the arrays that were local: they exist in no forward program, so they can be
-    recomputed but not stored.
+    Returns the new kernels in order and the names of the arrays that were local: they exist in no forward program, so
+    they can be recomputed but not stored.
     """
     kernel = Kernel.extract(graph, entry)
     if len(kernel.stages) == 1 and not kernel.locals:
         return [entry], set()
     graph.remove(entry)
     around = [kernel.extents[p] for p in kernel.outer]
-    names = {
-        local: graph.add_array(local, (*around, *shape), dtype) for local, (dtype, shape) in kernel.locals.items()
-    }
+    names = {local: graph.add_array(local, (*around, *shape), dtype) for local, (dtype, shape) in kernel.locals.items()}
     made = []
     for k, stage in enumerate(kernel.stages):
         widened = _widen(stage, kernel, names)

@@ -29,7 +29,8 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
         return _undo(b, g, index, shape)
     if not _same_strides(strides, row_major(shape), shape):
         raise Unsupported(
-            f"view {view} (shape {graph.shape(view)}, strides {graph.strides(view)}) of {source} (shape {shape}, strides {strides}) has "
+            f"view {view} (shape {graph.shape(view)}, strides {graph.strides(view)}) of {source} "
+            f"(shape {shape}, strides {strides}) has "
             "no index in its source's dimensions; copy the source to make it contiguous"
         )
     flat: Any = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
@@ -114,7 +115,7 @@ def _steps(rest: Dim, stride: Dim) -> Dim:
 
 
 def _nominal(size: Dim) -> int:
-    return size if isinstance(size, int) else int(size.subs({s: 64 for s in size.free_symbols}))
+    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, 64)))
 
 
 def _is_reshape(own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape) -> bool:

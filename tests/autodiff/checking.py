@@ -32,13 +32,15 @@ class Problem:
         integers: Sequence[Any] = (),
     ):
         rng = np.random.default_rng(7)
-        floats = [rng.standard_normal(s) for s in shapes] if values is None else [np.asarray(v, np.float64) for v in values]
+        floats = (
+            [rng.standard_normal(s) for s in shapes] if values is None else [np.asarray(v, np.float64) for v in values]
+        )
         self.graph = Graph("problem")
         self.wanted = [self.graph.add_input("x", v.shape, dace.float64) for v in floats]
         whole = [np.asarray(v, np.int64) for v in integers]
         names = [*self.wanted, *(self.graph.add_input("k", v.shape, dace.int64) for v in whole)]
         self.values = [*floats, *whole]
-        self.feeds: Arrays = dict(zip(names, self.values))
+        self.feeds: Arrays = dict(zip(names, self.values, strict=True))
         builder = Builder(self.graph, "forward")
         result = build(builder, *names)
         for name in result if isinstance(result, tuple) else (result,):
@@ -68,7 +70,9 @@ def run(graph: Graph, feeds: Arrays, wanted: Sequence[str]) -> Arrays:
     return {name: done[name] for name in wanted}
 
 
-def check(build: Callable[..., Any], reference: Callable[..., Any], *shapes: tuple[int, ...], **given: Any) -> list[Derivative]:
+def check(
+    build: Callable[..., Any], reference: Callable[..., Any], *shapes: tuple[int, ...], **given: Any
+) -> list[Derivative]:
     """Outputs and gradients of ``build`` against those of ``reference`` (torch tensors in, one or a tuple out)."""
     problem = Problem(build, shapes, **given)
     tensors = [torch.tensor(v, requires_grad=v.dtype == np.float64) for v in problem.values]
@@ -84,10 +88,10 @@ def check(build: Callable[..., Any], reference: Callable[..., Any], *shapes: tup
 def _compare(problem: Problem, policy: str, expected: Any, seeds: Any, gradients: Any) -> Derivative:
     derivative = problem.derive(policy)
     outputs = problem.graph.outputs
-    results, found = problem.execute(derivative, dict(zip(outputs, seeds)))
-    for name, value in zip(outputs, expected):
+    results, found = problem.execute(derivative, dict(zip(outputs, seeds, strict=True)))
+    for name, value in zip(outputs, expected, strict=True):
         assert_within_rounding(results[name], value, value, ulps=ULPS)
-    for name, gradient in zip(problem.wanted, gradients):
+    for name, gradient in zip(problem.wanted, gradients, strict=True):
         if found[name] is None:
             assert gradient is None or not gradient.any(), f"no gradient of {name}, expected {gradient}"
             continue

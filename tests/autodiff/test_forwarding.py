@@ -47,7 +47,7 @@ def test_a_chain_from_an_input_keeps_the_input_only() -> None:
 
     problem = Problem(build, [(3, 4)])
     assert problem.derive().saved == []
-    assert len(problem.derive("store").saved) == 11
+    assert len(problem.derive("store").saved) == 6
 
 
 def test_a_residual_sum_is_stored_rather_than_both_of_its_terms() -> None:

@@ -105,7 +105,7 @@ def _layers(depth: int) -> tuple[int, int]:
 
     def build(b: Builder, x: str, w: str) -> str:
         for _ in range(depth):
-            y = b.matmul(x, b.transpose(w, [1, 0]))
+            y = b.matmul(x, w)
             x = str(b.elementwise(lambda u, r: sympy.tanh(u) + r, y, x))
         return x
 

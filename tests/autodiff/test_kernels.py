@@ -20,7 +20,11 @@ BROADCASTS = [((3, 4), (4,)), ((3, 4), (3, 1)), ((3, 4), ()), ((3, 1, 4), (2, 1)
 
 @pytest.mark.parametrize("shapes", BROADCASTS)
 def test_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
-    check(lambda b, x, y: b.elementwise(lambda u, v: u * v + sympy.sin(v), x, y), lambda x, y: x * y + torch.sin(y), *shapes)
+    check(
+        lambda b, x, y: b.elementwise(lambda u, v: u * v + sympy.sin(v), x, y),
+        lambda x, y: x * y + torch.sin(y),
+        *shapes,
+    )
 
 
 @pytest.mark.parametrize("keepdims", [False, True])
@@ -117,8 +121,12 @@ def _fused_softmax(b: Builder, x: str) -> str:
     i, j = param(0), param(1)
     a, e, s, y = (scalar.symbol(n, dace.float64) for n in ("a", "e", "s", "y"))
     stages = [
-        Stage((i, j), {"a": Access(x, (i, j))}, {"e": Access("exps", (j,))}, (Assignment(e, sympy.exp(a), dace.float64),)),
-        Stage((i, j), {"e": Access("exps", (j,))}, {"s": Access("row", (0,), "sum")}, (Assignment(s, e, dace.float64),)),
+        Stage(
+            (i, j), {"a": Access(x, (i, j))}, {"e": Access("exps", (j,))}, (Assignment(e, sympy.exp(a), dace.float64),)
+        ),
+        Stage(
+            (i, j), {"e": Access("exps", (j,))}, {"s": Access("row", (0,), "sum")}, (Assignment(s, e, dace.float64),)
+        ),
         Stage(
             (i, j),
             {"e": Access("exps", (j,)), "s": Access("row", (0,))},

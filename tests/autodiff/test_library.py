@@ -54,7 +54,7 @@ def test_fused_product(bias: tuple[int, ...], activation: str | None) -> None:
         y = b.graph.add_array("y", (2, 3, 5), dace.float64)
         inputs = ["A", "B", "Bias", "C"]
         node = Contraction("fused", inputs=inputs, activation=activation, alpha=2.0)
-        b.graph.add_node(node, dict(zip(inputs, (x, w, c, r))), {"Y": y})
+        b.graph.add_node(node, dict(zip(inputs, (x, w, c, r), strict=True)), {"Y": y})
         return y
 
     def reference(x: Any, w: Any, c: Any, r: Any) -> Any:
@@ -71,8 +71,11 @@ def test_fused_product(bias: tuple[int, ...], activation: str | None) -> None:
 def test_convolution(window: dict[str, Any], activation: str | None) -> None:
     groups = window.get("group", 1)
     options = {
-        "stride": window.get("strides", 1), "padding": window.get("pads", [0, 0])[:2], "dilation": window.get("dilations", 1), "groups": groups
-    }  # fmt: skip
+        "stride": window.get("strides", 1),
+        "padding": window.get("pads", [0, 0])[:2],
+        "dilation": window.get("dilations", 1),
+        "groups": groups,
+    }
 
     def reference(x: Any, w: Any, c: Any, z: Any = None) -> Any:
         y = F.conv2d(x, w, c, **options)

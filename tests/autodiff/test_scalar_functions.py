@@ -49,7 +49,11 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray]] = {
     "square": (lambda x: x**2, lambda x: x**2, ANY),
     "reciprocal": (lambda x: 1 / x, torch.reciprocal, POSITIVE),
     "relu": (lambda x: scalar.maximum(x, 0), torch.relu, ANY),
-    "clip": (lambda x: scalar.minimum(scalar.maximum(x, -1), 1), lambda x: x.clamp(-1, 1), np.array([-2.0, -0.5, 0.5, 3.0])),
+    "clip": (
+        lambda x: scalar.minimum(scalar.maximum(x, -1), 1),
+        lambda x: x.clamp(-1, 1),
+        np.array([-2.0, -0.5, 0.5, 3.0]),
+    ),
     "narrowed": (
         lambda x: scalar.cast(scalar.cast(x, dace.float32), dace.float64) * x,
         lambda x: x * x,  # the values are exact in float32
@@ -65,7 +69,11 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray]] = {
         lambda x: torch.where(x > 0, x.exp(), 0.1 * x),
         ANY,
     ),
-    "is_finite": (lambda x: scalar.select(scalar.isnan(x), 0, x) * scalar.select(scalar.isinf(x), 0, 1), lambda x: x * 1, ANY),
+    "is_finite": (
+        lambda x: scalar.select(scalar.isnan(x), 0, x) * scalar.select(scalar.isinf(x), 0, 1),
+        lambda x: x * 1,
+        ANY,
+    ),
 }
 BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray, np.ndarray]] = {
     "maximum": (scalar.maximum, torch.maximum, ANY, np.array([-1.0, -1.0, 2.0, 0.0, 0.1, 1.0, 1.0])),

@@ -126,6 +126,7 @@ class Numerics:
 
 def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) -> list[np.ndarray]:
     """Interpret ``graph``; the outputs in order, computed in float64 if ``exact``."""
+    import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
     from daceopt.ir.interpret import interpret
 
     found = interpret(graph, inputs, np.float64 if exact else None)

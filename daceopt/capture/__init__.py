@@ -1,1 +1,3 @@
-"""Capture: an ``nn.Module`` call or an ONNX file becomes one checked, shape-inferred ONNX graph with its parameter bindings."""
+"""Capture: an ``nn.Module`` call or an ONNX file becomes one checked, shape-inferred ONNX graph with its parameter
+bindings.
+"""

@@ -20,8 +20,8 @@ def flat_specs(
 ) -> dict[int, Spec]:
     """Per flat input index, the ``torch.export`` specification of that tensor.
 
-    ``dynamic`` is None (static), ``{flat index: {axis, ...}}`` (those axes may vary), or what ``torch.export.export`` takes as
-    ``dynamic_shapes``: by parameter name or by position, nested like the arguments.
+    ``dynamic`` is None (static), ``{flat index: {axis, ...}}`` (those axes may vary), or what ``torch.export.export``
+    takes as ``dynamic_shapes``: by parameter name or by position, nested like the arguments.
     """
     if dynamic is None:
         return {}
@@ -41,7 +41,9 @@ def _axes(index: int, axes: Any) -> Collection[int]:
 
 
 def _index_tree(count: int, in_tree: pytree.TreeSpec, forward: Callable[..., Any], dynamic: Any) -> Any:
-    """The call's arguments with each leaf replaced by its flat index, by parameter name or by position like ``dynamic``."""
+    """The call's arguments with each leaf replaced by its flat index, by parameter name or by position like
+    ``dynamic``.
+    """
     args, kwargs = pytree.tree_unflatten(list(range(count)), in_tree)
     named = inspect.signature(forward).bind(*args, **kwargs).arguments
     return {**kwargs, **named} if isinstance(dynamic, Mapping) else list(named.values())
@@ -64,7 +66,9 @@ def _spread(spec: Any, indices: Any, specs: dict[int, Spec], where: str) -> None
 def _children(indices: Any, where: str) -> Sequence[Any]:
     if isinstance(indices, list | tuple):
         return indices
-    raise CaptureError(f"{where}: cannot look inside a {type(indices).__qualname__}; use {{flat input index: {{axes}}}}")
+    raise CaptureError(
+        f"{where}: cannot look inside a {type(indices).__qualname__}; use {{flat input index: {{axes}}}}"
+    )
 
 
 def _check(specs: Mapping[int, Spec], leaves: Sequence[Any]) -> None:

@@ -16,7 +16,9 @@ _LIMIT = 2**31 - 1  # the model must still fit one protobuf message for the chec
 
 
 def load_external(model: onnx.ModelProto, folder: Path | None, name: str) -> None:
-    """Fill ``raw_data`` of every external tensor from ``folder`` (None: the model came without one). Raises ``ModelFileError``."""
+    """Fill ``raw_data`` of every external tensor from ``folder`` (None: the model came without one). Raises
+    ``ModelFileError``.
+    """
     total = 0
     for tensor in _external_tensors(model):
         where = f"{name}: external data of tensor {tensor.name[:100]!r}"
@@ -39,7 +41,9 @@ def _external_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
             yield from _external(t for s in graph.sparse_initializer for t in (s.values, s.indices))
         for attribute in (a for node in graph.node for a in node.attribute):
             yield from _external([attribute.t, *attribute.tensors])
-            yield from _external(t for s in (attribute.sparse_tensor, *attribute.sparse_tensors) for t in (s.values, s.indices))
+            yield from _external(
+                t for s in (attribute.sparse_tensor, *attribute.sparse_tensors) for t in (s.values, s.indices)
+            )
             stack.extend([attribute.g, *attribute.graphs])
 
 
@@ -57,9 +61,13 @@ def _read(tensor: TensorProto, folder: Path, where: str) -> bytes:
     length = _number(info, "length", expected, where)
     size = path.stat().st_size
     if length != expected:
-        raise ModelFileError(f"{where}: shape {list(tensor.dims)} takes {expected} bytes, the model says {length}; export it again")
+        raise ModelFileError(
+            f"{where}: shape {list(tensor.dims)} takes {expected} bytes, the model says {length}; export it again"
+        )
     if offset + length > size:
-        raise ModelFileError(f"{where}: {path} has {size} bytes, expected {offset + length}; the file is truncated, fetch it again")
+        raise ModelFileError(
+            f"{where}: {path} has {size} bytes, expected {offset + length}; the file is truncated, fetch it again"
+        )
     with path.open("rb") as file:
         file.seek(offset)
         return file.read(length)
@@ -69,13 +77,19 @@ def _inside(location: str, folder: Path, where: str) -> Path:
     """The file that ``location`` names, which must lie in ``folder`` even after links are followed."""
     absolute = PurePosixPath(location).is_absolute() or PureWindowsPath(location).drive or location.startswith("\\")
     if not location or absolute or ".." in PurePosixPath(location.replace("\\", "/")).parts:
-        raise ModelFileError(f"{where} points to {location[:200]!r}; expected a relative path inside the model's folder {folder}")
+        raise ModelFileError(
+            f"{where} points to {location[:200]!r}; expected a relative path inside the model's folder {folder}"
+        )
     try:
         path = (folder / location).resolve(strict=True)
     except (OSError, ValueError, RuntimeError) as error:
-        raise ModelFileError(f"{where}: {location[:200]!r} is missing in {folder} ({error}); put it beside the model") from error
+        raise ModelFileError(
+            f"{where}: {location[:200]!r} is missing in {folder} ({error}); put it beside the model"
+        ) from error
     if not path.is_relative_to(folder.resolve()):
-        raise ModelFileError(f"{where}: {location[:200]!r} is a link to {path}, outside the model's folder {folder}; copy the file there")
+        raise ModelFileError(
+            f"{where}: {location[:200]!r} is a link to {path}, outside the model's folder {folder}; copy the file there"
+        )
     if not path.is_file():
         raise ModelFileError(f"{where}: {location[:200]!r} is not a regular file")
     return path

@@ -1,4 +1,6 @@
-"""A stable identity of a trace: equal for equal graphs in any process, different when a node, shape, mode or constant differs."""
+"""A stable identity of a trace: equal for equal graphs in any process, different when a node, shape, mode or constant
+differs.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from torch.fx import GraphModule, Node
 
 
 def fingerprint(module: GraphModule, parts: Iterable[object], constants: Iterable[torch.Tensor]) -> str:
-    """SHA-256 over the graph (targets, arguments, result types), ``parts`` (by their ``repr``) and the constants' bytes.
+    """SHA-256 over the graph (targets, arguments, result types), ``parts`` (by their ``repr``) and the constants'
+    bytes.
 
     Node names and memory addresses do not enter: nodes count by position.
     """

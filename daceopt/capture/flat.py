@@ -19,10 +19,11 @@ _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 
 
 class FlatCall(nn.Module):
-    """``forward(*tensors)`` calls ``root.forward`` with the tensors put back into the captured structure, and returns tensors only.
+    """``forward(*tensors)`` calls ``root.forward`` with the tensors put back into the captured structure, and returns
+    tensors only.
 
-    Non-tensor leaves of the call are constants of the trace. After a trace, ``out_tree``, ``out_tensors`` (flat indices of the
-    tensors returned) and ``out_constants`` (flat index -> Python value) describe the result.
+    Non-tensor leaves of the call are constants of the trace. After a trace, ``out_tree``, ``out_tensors`` (flat
+    indices of the tensors returned) and ``out_constants`` (flat index -> Python value) describe the result.
     """
 
     def __init__(self, replica: Replica, leaves: Sequence[Any], in_tree: pytree.TreeSpec) -> None:
@@ -70,7 +71,9 @@ def _plain(leaf: Any, where: str) -> Any:
     if isinstance(leaf, (*_PYTHON, *_TORCH)):
         return leaf
     if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
-        raise CaptureError(f"{where} is a number that depends on a dynamic size; daceopt compiles tensors and constants")
+        raise CaptureError(
+            f"{where} is a number that depends on a dynamic size; daceopt compiles tensors and constants"
+        )
     raise CaptureError(
         f"{where} is a {type(leaf).__module__}.{type(leaf).__qualname__}; expected tensors and plain Python values in "
         "tuples, lists, dicts or dataclasses (register other containers with torch.utils._pytree)"
@@ -78,7 +81,9 @@ def _plain(leaf: Any, where: str) -> Any:
 
 
 def _register_dataclasses(value: Any) -> None:
-    """Make the dataclasses in ``value`` known to pytree, so that their tensors are seen and the result can be rebuilt."""
+    """Make the dataclasses in ``value`` known to pytree, so that their tensors are seen and the result can be
+    rebuilt.
+    """
     for leaf in pytree.tree_leaves(value):
         if not dataclasses.is_dataclass(leaf) or isinstance(leaf, type):
             continue

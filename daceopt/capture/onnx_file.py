@@ -1,4 +1,6 @@
-"""``load`` reads an ONNX model from an untrusted source: every defect becomes a ``ModelFileError`` that says what, where and what to do."""
+"""``load`` reads an ONNX model from an untrusted source: every defect becomes a ``ModelFileError`` that says what,
+where and what to do.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 def load(source: Source) -> onnx.ModelProto:
     """A checked, shape-inferred copy of the model, at opset 13 or later, with external data inside.
 
-    ``source`` is a path, the bytes of a file, or a model (left unchanged). External data is read only from the file's own folder, so only
-    for a path. Raises ``ModelFileError``.
+    ``source`` is a path, the bytes of a file, or a model (left unchanged). External data is read only from the file's
+    own folder, so only for a path. Raises ``ModelFileError``.
     """
     name = _name(source)
     try:
@@ -37,27 +39,33 @@ def load(source: Source) -> onnx.ModelProto:
         check_messages(model, name)
         _check_versions(model, name)
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
-        model = _infer(_modern(_checked(model, name), name), name)
+        model = _with_dense_initializers(_checked(model, name), name)
+        model = _infer(_modern(model, name), name)
         check_declared_sizes(model, name)
-    except UnicodeDecodeError as error:
-        raise ModelFileError(f"{name}: a text field is not UTF-8 ({error.reason}); the file is damaged, export it again") from error
     except RecursionError as error:
         raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error
     return model
 
 
 def initializers(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    """The main graph's initializers by name; bfloat16 and the like as ``ml_dtypes`` arrays, sparse ones dense."""
-    found = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    """The main graph's initializers by name; bfloat16 and the like as ``ml_dtypes`` arrays."""
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def _with_dense_initializers(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """Shape inference does not know sparse initializers; a checked model has their indices in range."""
     for sparse in model.graph.sparse_initializer:
-        found[sparse.values.name] = _dense(sparse)
-    return found
+        size = math.prod(sparse.dims)
+        if size > _PROTOBUF_LIMIT:
+            raise ModelFileError(
+                f"{name}: sparse tensor {sparse.values.name[:100]!r} has {size} elements; expected below 2**31"
+            )
+        model.graph.initializer.append(numpy_helper.from_array(_dense(sparse), sparse.values.name))
+    del model.graph.sparse_initializer[:]
+    return model
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
-    size = math.prod(sparse.dims)
-    if size > _PROTOBUF_LIMIT:
-        raise ModelFileError(f"sparse tensor {sparse.values.name[:100]!r} has {size} elements; expected less than 2 GiB when dense")
     values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     dense = np.zeros(tuple(sparse.dims), values.dtype)
     if indices.ndim == 1:
@@ -106,14 +114,17 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
         raise ModelFileError(f"{name}: the graph is empty; expected at least one node")
     if not _OLDEST_IR <= model.ir_version <= onnx.IR_VERSION:
         raise ModelFileError(
-            f"{name}: IR version {model.ir_version}, expected {_OLDEST_IR} to {onnx.IR_VERSION}. Export for a supported version"
+            f"{name}: IR version {model.ir_version}, expected {_OLDEST_IR} to {onnx.IR_VERSION}. "
+            "Export for a supported version"
         )
     newest = onnx.defs.onnx_opset_version()
     for domain, version in _opsets(model):
         if domain in _MAIN_DOMAIN and not 1 <= version <= newest:
             raise ModelFileError(f"{name}: opset {version}, expected 1 to {newest}. Export with opset_version={newest}")
     if not any(domain in _MAIN_DOMAIN for domain, _ in _opsets(model)):
-        raise ModelFileError(f"{name}: no opset of the ONNX domain is imported, found {_opsets(model)}. Export it again")
+        raise ModelFileError(
+            f"{name}: no opset of the ONNX domain is imported, found {_opsets(model)}. Export it again"
+        )
 
 
 def _opsets(model: onnx.ModelProto) -> list[tuple[str, int]]:
@@ -124,7 +135,9 @@ def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # ValidationError, or whatever the C++ side meets in a damaged model
-        raise ModelFileError(f"{name}: fails the ONNX checker: {_first_lines(error)}. Repair or export it again") from error
+        raise ModelFileError(
+            f"{name}: fails the ONNX checker: {_first_lines(error)}. Repair or export it again"
+        ) from error
     return model
 
 

@@ -18,7 +18,12 @@ _BITS = {TensorProto.DOUBLE: 64, TensorProto.INT64: 64, TensorProto.UINT64: 64, 
 _BITS |= {TensorProto.FLOAT: 32, TensorProto.INT32: 32, TensorProto.UINT32: 32, TensorProto.COMPLEX128: 128}
 _BITS |= {TensorProto.FLOAT16: 16, TensorProto.BFLOAT16: 16, TensorProto.INT16: 16, TensorProto.UINT16: 16}
 _BITS |= {TensorProto.INT8: 8, TensorProto.UINT8: 8, TensorProto.BOOL: 8, TensorProto.INT4: 4, TensorProto.UINT4: 4}
-_BITS |= {TensorProto.FLOAT8E4M3FN: 8, TensorProto.FLOAT8E4M3FNUZ: 8, TensorProto.FLOAT8E5M2: 8, TensorProto.FLOAT8E5M2FNUZ: 8}
+_BITS |= {
+    TensorProto.FLOAT8E4M3FN: 8,
+    TensorProto.FLOAT8E4M3FNUZ: 8,
+    TensorProto.FLOAT8E5M2: 8,
+    TensorProto.FLOAT8E5M2FNUZ: 8,
+}
 
 # Where elements without raw_data are kept; types not named here use int32_data.
 _FIELDS = {TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data", TensorProto.DOUBLE: "double_data"}
@@ -29,28 +34,35 @@ _FIELDS |= {TensorProto.UINT32: "uint64_data", TensorProto.UINT64: "uint64_data"
 def check_messages(model: onnx.ModelProto, name: str) -> None:
     """Walk every message: text is UTF-8, nesting is bounded, every tensor's size is sane and its bytes are there.
 
-    Raises ``ModelFileError``, or ``UnicodeDecodeError`` from reading a damaged text field.
+    Raises ``ModelFileError``.
     """
     stack: list[tuple[Any, int]] = [(model, 0)]
     while stack:
         message, depth = stack.pop()
         if depth > _MAX_NESTING:
-            raise ModelFileError(f"{name}: messages nested deeper than {_MAX_NESTING}; expected fewer subgraphs in subgraphs")
+            raise ModelFileError(f"{name}: messages nested deeper than {_MAX_NESTING}; expected fewer subgraphs")
+        _check_text(message, name)
         _check_message(message, name)
         stack.extend((child, depth + 1) for child in _children(message))
 
 
 def _children(message: Any) -> list[Any]:
-    """Sub-messages; reading the text fields on the way proves them valid."""
     found: list[Any] = []
-    for field in message.DESCRIPTOR.fields:
+    for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            value = getattr(message, field.name) if field.is_repeated or message.HasField(field.name) else []
-            found.extend(value if field.is_repeated else [value] if value != [] else [])
-        elif field.type == field.TYPE_STRING:
-            value = getattr(message, field.name)
-            _ = list(value) if field.is_repeated else value
+            found.extend(value if field.is_repeated else [value])
     return found
+
+
+def _check_text(message: Any, name: str) -> None:
+    """Protobuf hands out text that is not UTF-8 as bytes, which nobody downstream expects."""
+    for field in message.DESCRIPTOR.fields:
+        if field.type != field.TYPE_STRING:
+            continue
+        value = getattr(message, field.name)
+        if not all(isinstance(text, str) for text in (value if field.is_repeated else [value])):
+            kind = type(message).__name__
+            raise ModelFileError(f"{name}: {kind}.{field.name} is not UTF-8 text; the file is damaged, export it again")
 
 
 def _check_message(message: Any, name: str) -> None:
@@ -63,10 +75,14 @@ def _check_message(message: Any, name: str) -> None:
 
 
 def check_tensor(tensor: TensorProto, name: str) -> None:
-    """The tensor's type is known, its size is in bounds, and as many bytes are present as it declares (unless they are external)."""
+    """The tensor's type is known, its size is in bounds, and as many bytes are present as it declares (unless they
+    are external).
+    """
     where = f"{name}: tensor {tensor.name[:100]!r}"
     if tensor.data_type != TensorProto.STRING and tensor.data_type not in _BITS:
-        raise ModelFileError(f"{where} has element type {tensor.data_type}, which daceopt does not know; convert the model")
+        raise ModelFileError(
+            f"{where} has element type {tensor.data_type}, which daceopt does not know; convert the model"
+        )
     count = _elements(list(tensor.dims), _BITS.get(tensor.data_type, 8), where)
     if tensor.data_location == TensorProto.EXTERNAL:
         return
@@ -74,7 +90,8 @@ def check_tensor(tensor: TensorProto, name: str) -> None:
     if expected != found:
         dims = list(tensor.dims)
         raise ModelFileError(
-            f"{where} declares shape {dims}, {expected} {unit}, but {found} are present; the file is damaged, export it again"
+            f"{where} declares shape {dims}, {expected} {unit}, but {found} are present; "
+            "the file is damaged, export it again"
         )
 
 
@@ -101,7 +118,9 @@ def _elements(dims: list[int], bits: int, where: str) -> int:
         raise ModelFileError(f"{where} declares a negative extent in {dims}; the file is damaged, export it again")
     count = math.prod(d for d in dims if d != 0)
     if count > _INT64_MAX or count * bits // 8 > _MAX_BYTES:
-        raise ModelFileError(f"{where} declares {dims}, more than {_MAX_BYTES >> 30} GiB; the file is damaged or hostile")
+        raise ModelFileError(
+            f"{where} declares {dims}, more than {_MAX_BYTES >> 30} GiB; the file is damaged or hostile"
+        )
     return 0 if 0 in dims else count
 
 

@@ -14,7 +14,8 @@ _LOGGERS = ("torch.export", "torch.fx", "torch.onnx", "torch._dynamo", "torch._f
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Raise the loggers' thresholds, drop warnings and hold back stderr; what was held back is shown unless an error leaves the scope.
+    """Raise the loggers' thresholds, drop warnings and hold back stderr; what was held back is shown unless an error
+    leaves the scope.
 
     The error carries the reason itself, so the partial graphs that torch prints beside it are dropped.
     """

@@ -1,4 +1,6 @@
-"""A structural copy of a module tree that shares its tensors: tracing happens on the copy, so the user's modules stay untouched."""
+"""A structural copy of a module tree that shares its tensors: tracing happens on the copy, so the user's modules stay
+untouched.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from torch import nn
 
 from daceopt.errors import CaptureError
 
-# An optimized module's instance-level ``forward`` carries the user's own forward under this attribute.
+# The ``forward`` of an optimized module or class carries the user's own forward under this attribute.
 ORIGINAL_FORWARD = "daceopt_original"
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -21,9 +23,9 @@ _REGISTRIES = ("_parameters", "_buffers", "_modules")
 class Replica:
     """Copies of ``root`` and its descendants: new module objects, the same parameters, buffers and attributes.
 
-    Bound methods of copied modules kept as attributes are bound to the copies. An instance-level ``forward`` put there by daceopt is
-    replaced by the forward it wraps. Other threads may call the original while the copy is traced: torch swaps parameters for fake
-    ones in the copy only.
+    Bound methods of copied modules kept as attributes are bound to the copies. A ``forward`` put there by daceopt, on
+    the instance or on its class, is replaced by the forward it wraps. Other threads may call the original while the
+    copy is traced: torch swaps parameters for fake ones in the copy only.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -38,6 +40,9 @@ class Replica:
     def _relink(self, copy: nn.Module) -> None:
         children = copy._modules
         copy.__dict__["_modules"] = {k: m if m is None else self._copies[id(m)] for k, m in children.items()}
+        compiled = getattr(type(copy).forward, ORIGINAL_FORWARD, None)
+        if compiled is not None and "forward" not in copy.__dict__:
+            copy.__dict__["forward"] = types.MethodType(compiled, copy)
         for key, value in list(copy.__dict__.items()):
             if key == "forward":
                 self._restore_forward(copy, value)
@@ -58,7 +63,9 @@ class Replica:
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
-        """Raise ``CaptureError`` naming an attribute that was set inside: such state would not change in a compiled call."""
+        """Raise ``CaptureError`` naming an attribute that was set inside: such state would not change in a compiled
+        call.
+        """
         before = {key: {k: _own(v) for k, v in copy.__dict__.items()} for key, copy in self._copies.items()}
         yield
         for key, attributes in before.items():
@@ -91,7 +98,9 @@ def _shallow(module: nn.Module) -> nn.Module:
 
 
 def _own(value: Any) -> Any:
-    """A copy of plain containers down to their elements, so that forward may append to a list without anyone noticing."""
+    """A copy of plain containers down to their elements, so that forward may append to a list without anyone
+    noticing.
+    """
     if type(value) in (list, tuple, set):
         return type(value)(_own(v) for v in value)
     if type(value) is dict:

@@ -1,4 +1,6 @@
-"""``to_onnx`` writes a trace's functional graph as one checked ONNX model whose inputs and outputs are those of the trace."""
+"""``to_onnx`` writes a trace's functional graph as one checked ONNX model whose inputs and outputs are those of the
+trace.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ _FOLD_LIMIT = 1 << 16  # elements; larger results are left to the recipes, which
 
 
 def to_onnx(trace: Trace) -> onnx.ModelProto:
-    """ONNX model of ``trace``: input i is ``trace.inputs[i]``, output i is ``trace.graph_outputs[i]``; names are unique.
+    """ONNX model of ``trace``: input i is ``trace.inputs[i]``, output i is ``trace.graph_outputs[i]``; names are
+    unique.
 
-    Parameters and buffers are graph inputs (no weights in the model); lifted constants too. Every value has a type; symbolic dimensions
-    keep the names of ``trace.symbols``. Gradients stop at ``daceopt::StopGradient``, a model-local function.
+    Parameters and buffers are graph inputs (no weights in the model); lifted constants too. Every value has a type;
+    symbolic dimensions keep the names of ``trace.symbols``. Gradients stop at ``daceopt::StopGradient``, a
+    model-local function.
 
     Raises ``CaptureError`` naming the operator that has no ONNX form.
     """
@@ -79,7 +83,9 @@ def _computed(kind: str) -> bool:
 
 
 def _keep_computed_outputs(module: torch.fx.GraphModule, trace: Trace) -> None:
-    """Inputs that are returned, and values returned twice, are filled in by the caller: ONNX outputs are distinct and computed."""
+    """Inputs that are returned, and values returned twice, are filled in by the caller: ONNX outputs are distinct and
+    computed.
+    """
     node = module.graph.output_node()
     results = node.args[0]
     assert isinstance(results, tuple | list)

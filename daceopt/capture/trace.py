@@ -1,4 +1,6 @@
-"""``trace`` runs ``torch.export`` on one call of a module and describes the resulting functional graph and its bindings."""
+"""``trace`` runs ``torch.export`` on one call of a module and describes the resulting functional graph and its
+bindings.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ _PREFIX = "root."  # where FlatCall keeps the user's module
 class InputSpec:
     """One input of the graph.
 
-    ``kind``: "parameter", "buffer", "constant" or "user". ``target``: qualified name in the module; for a user input its index among the
-    flat leaves of (args, kwargs). ``shape``: ints, and text for symbolic dimensions. ``value``: the tensor of a constant.
+    ``kind``: "parameter", "buffer", "constant" or "user". ``target``: qualified name in the module; for a user input
+    its index among the flat leaves of (args, kwargs). ``shape``: ints, and text for symbolic dimensions. ``value``:
+    the tensor of a constant.
     """
 
     kind: str
@@ -49,9 +52,10 @@ class InputSpec:
 class OutputSpec:
     """One result of the call.
 
-    ``kind``: "buffer_mutation" (new value of buffer ``target``) and "user" are outputs of the graph. The others fill the flat result
-    without computation: "input" returns graph input ``source`` itself, "alias" equals output ``source`` of ``Trace.outputs``, "constant" is
-    the Python ``value``. ``target`` of all but mutations is the index in the flat result.
+    ``kind``: "buffer_mutation" (new value of buffer ``target``) and "user" are outputs of the graph. The others fill
+    the flat result without computation: "input" returns graph input ``source`` itself, "alias" equals output
+    ``source`` of ``Trace.outputs``, "constant" is the Python ``value``. ``target`` of all but mutations is the index
+    in the flat result.
     """
 
     kind: str
@@ -72,7 +76,9 @@ class Trace:
     in_tree: pytree.TreeSpec
     out_tree: pytree.TreeSpec
     symbols: dict[str, tuple[int, int]]  # name -> (input, axis) where its value is read
-    ranges: dict[str, tuple[int, int | None]]  # name -> smallest and largest value the graph is valid for (None: no limit)
+    ranges: dict[
+        str, tuple[int, int | None]
+    ]  # name -> smallest and largest value the graph is valid for (None: no limit)
     call_constants: dict[int, Any]  # flat input index -> Python value that the graph was specialised for
     training: bool
 
@@ -101,7 +107,7 @@ def trace(
 ) -> Trace:
     """Trace ``module(*args, **kwargs)`` in the module's present mode; neither runs nor changes it.
 
-    The hooks of ``module`` itself are not traced, those of its children are. A ``forward`` set on an instance by daceopt (with the
+    The hooks of ``module`` itself are not traced, those of its children are. A ``forward`` set by daceopt (with the
     attribute ``daceopt_original``) stands for the forward it wraps. ``dynamic`` as in ``capture.dynamic.flat_specs``.
 
     Raises ``CaptureError`` with the reason when the call is not a static graph of tensor operations.
@@ -140,7 +146,9 @@ def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> Tr
     _refuse_unknown_sizes(program)
     inputs = _inputs(program, flat, module)
     assert flat.call.out_tree is not None
-    symbols = {d: (i, axis) for i, s in reversed(list(enumerate(inputs))) for axis, d in enumerate(s.shape) if _symbol(d)}
+    symbols = {
+        d: (i, axis) for i, s in reversed(list(enumerate(inputs))) for axis, d in enumerate(s.shape) if _symbol(d)
+    }
     used = {word for s in inputs for d in s.shape if isinstance(d, str) for word in re.findall(r"\w+", d)}
     return Trace(
         program=program,
@@ -169,7 +177,9 @@ def _refuse_unknown_sizes(program: ExportedProgram) -> None:
         values = node.meta.get("val")
         for value in values if isinstance(values, list | tuple) else [values]:
             if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat) and free_unbacked_symbols(value):
-                raise CaptureError(f"{node.target} gives a result whose size or value depends on the data ({node.name})")
+                raise CaptureError(
+                    f"{node.target} gives a result whose size or value depends on the data ({node.name})"
+                )
 
 
 def _inputs(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> list[InputSpec]:
@@ -195,7 +205,9 @@ def _inputs(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> list
 
 
 class _Owned:
-    """Finds the parameter or buffer behind a tensor that the exporter took for a constant (reached through a list, say)."""
+    """Finds the parameter or buffer behind a tensor that the exporter took for a constant (reached through a list,
+    say).
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
@@ -211,8 +223,8 @@ class _Owned:
                     return InputSpec(kind, target, tensor.dtype, tuple(tensor.shape))
         if _is_trainable_elsewhere(value):
             raise CaptureError(
-                f"forward reads a trainable tensor {tuple(value.shape)} that is not a parameter of {type(self.module).__name__}; "
-                "register it (nn.Parameter attribute, nn.ModuleList, nn.ParameterList)"
+                f"forward reads a trainable tensor {tuple(value.shape)} that is not a parameter of "
+                f"{type(self.module).__name__}; register it (nn.Parameter attribute, nn.ModuleList, nn.ParameterList)"
             )
         return InputSpec("constant", name, value.dtype, tuple(value.shape), value)
 

@@ -1,6 +1,8 @@
-"""ONNX forms of the PyTorch operators that the stock exporter translates wrongly for training, or with needless shape arithmetic.
+"""ONNX forms of the PyTorch operators that the stock exporter translates wrongly for training, or with needless shape
+arithmetic.
 
-Each function is called while the exporter records: tensors are ONNX values with known dtype and rank, everything else is Python.
+Each function is called while the exporter records: tensors are ONNX values with known dtype and rank, everything else
+is Python.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ _STOP_GRADIENT = onnx.defs.OpSchema(
     1,
     inputs=[onnx.defs.OpSchema.FormalParameter("x", "T")],
     outputs=[onnx.defs.OpSchema.FormalParameter("y", "T")],
-    type_constraints=[("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "real numbers")],
+    type_constraints=[
+        ("T", ["tensor(float)", "tensor(double)", "tensor(float16)", "tensor(bfloat16)"], "real numbers")
+    ],
 )
 _stop_gradient = onnxscript.values.Op(onnxscript.values.Opset(DOMAIN, 1), "StopGradient", _STOP_GRADIENT)
 
@@ -38,9 +42,7 @@ _stop_gradient = onnxscript.values.Op(onnxscript.values.Opset(DOMAIN, 1), "StopG
 def stop_gradient_function() -> onnx.FunctionProto:
     """Body of ``daceopt::StopGradient``: the identity whose gradient is zero (``Tensor.detach``, ``torch.no_grad``)."""
     body = [onnx.helper.make_node("Identity", ["x"], ["y"])]
-    return onnx.helper.make_function(
-        DOMAIN, "StopGradient", ["x"], ["y"], body, [onnx.helper.make_opsetid("", OPSET)]
-    )
+    return onnx.helper.make_function(DOMAIN, "StopGradient", ["x"], ["y"], body, [onnx.helper.make_opsetid("", OPSET)])
 
 
 def detach(x: Value) -> Value:
@@ -68,9 +70,18 @@ def native_dropout(x: Value, p: float, train: bool | None) -> tuple[Value, Value
 
 
 def batch_norm_functional(
-    x: Value, weight: Value | None, bias: Value | None, mean: Value, var: Value, training: bool, momentum: float, eps: float
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    var: Value,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[Value, ...]:
-    """x (N, C, ...) normalised over all but axis 1; also the saved mean and inverse deviation, and the new running statistics (C)."""
+    """x (N, C, ...) normalised over all but axis 1; also the saved mean and inverse deviation, and the new running
+    statistics (C).
+    """
     weight, bias = _affine(x, weight, bias, mean.dtype)
     if not training:
         y = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps)
@@ -128,7 +139,8 @@ def _affine(x: Value, weight: Value | None, bias: Value | None, dtype: ir.DataTy
 def _unbiased(x: Value, kept: Value, biased: Value, dtype: ir.DataType) -> Value:
     """PyTorch's running variance from ONNX's: what the batch adds counts n / (n - 1) times.
 
-    biased = kept + m v, with kept = (1 - m) var, and wanted = kept + m v n / (n - 1) = biased + (biased - kept) / (n - 1)
+    biased = kept + m v, with kept = (1 - m) var, and wanted = kept + m v n / (n - 1) = biased + (biased - kept) / (n
+    - 1)
     """
     extents = [x.shape[axis] for axis in range(len(x.shape)) if axis != 1]
     added = op.Sub(biased, kept)

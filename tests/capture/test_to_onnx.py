@@ -93,13 +93,17 @@ def test_attention_dropout_is_in_training_mode():
     captured = trace(Attention(dropout_p=0.25), qkv(), {})
     model = captured.to_onnx()
     dropout = next(n for n in model.graph.node if n.op_type == "Dropout")
-    constants = {n.output[0]: onnx.numpy_helper.to_array(n.attribute[0].t) for n in model.graph.node if n.op_type == "Constant"}
+    constants = {
+        n.output[0]: onnx.numpy_helper.to_array(n.attribute[0].t) for n in model.graph.node if n.op_type == "Constant"
+    }
     constants |= {t.name: onnx.numpy_helper.to_array(t) for t in model.graph.initializer}
     assert float(constants[dropout.input[1]]) == 0.25
     assert bool(constants[dropout.input[2]])
 
 
-@pytest.mark.parametrize("layer", [nn.BatchNorm2d(3, momentum=0.3), nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3, eps=1e-2)])
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm2d(3, momentum=0.3), nn.BatchNorm2d(3, affine=False), nn.BatchNorm2d(3, eps=1e-2)]
+)
 def test_batch_norm_training_updates_unbiased_statistics(layer):
     layer.running_mean.normal_()
     layer.running_var.uniform_(0.5, 2)
@@ -161,7 +165,9 @@ def test_dropout_limits(p, train):
 
 
 def test_dropout_module_in_eval_is_gone():
-    assert operators(trace(nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval(), (torch.randn(3, 4),), {}))["Dropout"] == 0
+    assert (
+        operators(trace(nn.Sequential(nn.Linear(4, 4), nn.Dropout()).eval(), (torch.randn(3, 4),), {}))["Dropout"] == 0
+    )
 
 
 class Layers(nn.Module):
@@ -200,7 +206,14 @@ class Nested(nn.Module):
 
     def forward(self, x, n=2):
         y = x * self.scale + self.table
-        return {"pair": Pair(y * n, (y, y)), "x": x, "weight": self.scale, "nothing": None, "n": n, "ids": torch.arange(3) + 1}
+        return {
+            "pair": Pair(y * n, (y, y)),
+            "x": x,
+            "weight": self.scale,
+            "nothing": None,
+            "n": n,
+            "ids": torch.arange(3) + 1,
+        }
 
 
 def test_nested_outputs_round_trip():
@@ -266,14 +279,21 @@ class Broadcast(nn.Module):
 
 def test_dynamic_batch_needs_no_shape_arithmetic():
     other = (torch.randn(5, 4), torch.randn(1, 4))
-    captured = check(Broadcast(), torch.randn(3, 4), torch.randn(1, 4), dynamic={"x": {0: torch.export.Dim.DYNAMIC}}, other=other)
+    captured = check(
+        Broadcast(), torch.randn(3, 4), torch.randn(1, 4), dynamic={"x": {0: torch.export.Dim.DYNAMIC}}, other=other
+    )
     assert operators(captured)["Concat"] <= 1  # y's extent is static, so its expansion must know the batch
 
 
 def bert():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, vocab_size=20, max_position_embeddings=12
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        vocab_size=20,
+        max_position_embeddings=12,
     )
     return transformers.BertModel(config)
 

@@ -1,6 +1,6 @@
 """Dense libraries behind one interface: who implements a library node, and how it is called from generated code."""
 
-from daceopt.libs import mkl, native, onednn
+from daceopt.libs import aten, host, mkl, native, onednn, pool
 from daceopt.libs.base import (
     PREFERENCE,
     Library,
@@ -14,6 +14,7 @@ from daceopt.libs.base import (
     prefer,
     reasons,
     register,
+    why_not,
 )
 
 __all__ = [
@@ -21,15 +22,19 @@ __all__ = [
     "Library",
     "Missing",
     "Requirements",
+    "aten",
     "candidates",
     "choose",
     "get",
+    "host",
     "implement",
     "mkl",
     "names",
     "native",
     "onednn",
+    "pool",
     "prefer",
     "reasons",
     "register",
+    "why_not",
 ]

@@ -75,8 +75,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Convolution": ("onednn", "aten"),
     "ConvolutionBackwardData": ("onednn", "aten"),
     "ConvolutionBackwardWeights": ("onednn", "aten"),
-    "Pool": ("onednn", "aten"),
-    "PoolBackward": ("onednn", "aten"),
+    "Pool": ("pool",),
+    "PoolBackward": ("pool",),
     "IndexAdd": ("native",),
     "HostCall": ("host",),
 }
@@ -118,23 +118,24 @@ def candidates(kind: str) -> tuple[str, ...]:
     return (wanted,) if wanted else PREFERENCE.get(kind, ())
 
 
+def why_not(name: str, node: DenseNode, graph: Graph) -> str | None:
+    """Return why the library called ``name`` cannot implement ``node``; None if it can."""
+    library = get(name)
+    missing = library.available()
+    return str(missing) if missing else library.supports(node, graph)
+
+
 def reasons(node: DenseNode, graph: Graph) -> dict[str, str | None]:
-    """Return for each candidate why it cannot implement ``node``; None for those that can."""
-    found: dict[str, str | None] = {}
-    for name in candidates(type(node).__name__):
-        library = get(name)
-        missing = library.available()
-        found[name] = str(missing) if missing else library.supports(node, graph)
-    return found
+    """Return for each candidate, best first, why it cannot implement ``node``; None for those that can."""
+    return {name: why_not(name, node, graph) for name in candidates(type(node).__name__)}
 
 
 def choose(node: DenseNode, graph: Graph) -> Library:
     """Return the best library for ``node``; raises Unsupported with each candidate's reason if there is none."""
-    found = reasons(node, graph)
-    for name, reason in found.items():
-        if reason is None:
+    for name in candidates(type(node).__name__):
+        if why_not(name, node, graph) is None:
             return get(name)
-    listed = "; ".join(f"{name}: {reason}" for name, reason in found.items()) or "no candidates"
+    listed = "; ".join(f"{name}: {reason}" for name, reason in reasons(node, graph).items()) or "no candidates"
     raise Unsupported(f"no library implements {type(node).__name__} {node.label!r}: {listed}")
 
 

@@ -80,15 +80,22 @@ dnnl::convolution_backward_weights::primitive_desc backward_weights(const Proble
             p.pads_end, hint(p), attributes()};
 }
 
+// Rows of the result too short to fill the registers of the channels-last kernels: weights dominate, and a copy of the few
+// activations into the blocked layout pays (10 to 80 % faster, docs/decisions/dense-libraries.md).
+bool prefers_blocked(const Problem& p) {
+    constexpr int64_t kShortRow = 8;
+    return p.dst.get_dims().back() < kShortRow && p.weights.get_dims().back() > 1 && p.weights.get_ndims() == p.src.get_ndims();
+}
+
 // The caller's layouts if they have a fast kernel, else oneDNN's own choice, else whatever there is.
 template <typename Make>
-auto fastest(const Problem& p, Make make) {
+auto fastest(const Problem& p, bool blocked, Make make) {
     const Choice given{p.src, p.dst}, free{any(p.src), any(p.dst)};
     try {
-        auto own = make(p, given);
-        if (!is_slow(own.impl_info_str())) return own;
-        auto other = make(p, free);
-        return is_slow(other.impl_info_str()) ? own : other;
+        auto first = make(p, blocked ? free : given);
+        if (!is_slow(first.impl_info_str())) return first;
+        auto second = make(p, blocked ? given : free);
+        return is_slow(second.impl_info_str()) ? first : second;
     } catch (const dnnl::error&) {  // strides that no kernel takes
         return make(p, free);
     }
@@ -104,7 +111,7 @@ std::shared_ptr<Entry> entry_of(const Descriptor& pd, const dnnl::primitive& pri
 }
 
 std::shared_ptr<Entry> make_forward(const Problem& p) {
-    const auto pd = fastest(p, forward);
+    const auto pd = fastest(p, prefers_blocked(p), forward);
     auto entry = entry_of(pd, dnnl::convolution_forward(pd));
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
@@ -116,7 +123,7 @@ std::shared_ptr<Entry> make_forward(const Problem& p) {
 }
 
 std::shared_ptr<Entry> make_backward_data(const Problem& p) {
-    const auto pd = fastest(p, backward_data);
+    const auto pd = fastest(p, prefers_blocked(p), backward_data);
     auto entry = entry_of(pd, dnnl::convolution_backward_data(pd));
     entry->add(DNNL_ARG_DIFF_DST, p.dst, pd.diff_dst_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
@@ -125,7 +132,7 @@ std::shared_ptr<Entry> make_backward_data(const Problem& p) {
 }
 
 std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
-    const auto pd = fastest(p, backward_weights);
+    const auto pd = fastest(p, false, backward_weights);
     auto entry = entry_of(pd, dnnl::convolution_backward_weights(pd));
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_DIFF_DST, p.dst, pd.diff_dst_desc(), false);

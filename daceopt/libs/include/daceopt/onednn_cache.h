@@ -171,8 +171,11 @@ inline memory::desc any(const memory::desc& desc) {
     return memory::desc(desc.get_dims(), memory::data_type::f32, memory::format_tag::any);
 }
 
-// oneDNN's reference kernels are orders of magnitude slower than a copy into a layout that it has fast code for.
-inline bool is_slow(const std::string& implementation) { return implementation.find("ref") != std::string::npos; }
+// Reference kernels are orders of magnitude slower than a copy into a layout that has fast code; im2col with a product takes
+// about twice as long (docs/decisions/dense-libraries.md).
+inline bool is_slow(const std::string& implementation) {
+    return implementation.find("ref") != std::string::npos || implementation.find("gemm") != std::string::npos;
+}
 
 inline dnnl::primitive_attr attributes(const dnnl::post_ops& operations = {}) {
     dnnl::primitive_attr attr;

@@ -1,0 +1,140 @@
+"""Calls from generated code into Python: ``HostCall`` nodes, and what every other library can fall back to."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import traceback
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from daceopt.build.compiler import Flags
+from daceopt.errors import RunError
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.ops.library import HostCall
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import DenseNode
+
+Callback = Callable[[str, Sequence[np.ndarray], Sequence[np.ndarray]], None]
+_MESSAGE_BYTES = 512
+
+
+class Operand(ctypes.Structure):
+    """One array of a call, as in ``daceopt/host_call.h``: address, numpy type string, sizes and strides in elements."""
+
+    _fields_: ClassVar[list[Any]] = [
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_char_p),
+        ("rank", ctypes.c_int64),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+@cache
+def resolve(callback: str) -> Callback:
+    """Return the function that ``"package.module:function"`` names; raises RunError if there is none."""
+    module, _, function = callback.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RunError(f"host call {callback!r}: expected an importable package.module:function; {error}") from error
+
+
+def _array(operand: Operand) -> np.ndarray:
+    dtype = np.dtype(operand.dtype.decode())
+    shape = tuple(operand.shape[d] for d in range(operand.rank))
+    strides = tuple(operand.strides[d] * dtype.itemsize for d in range(operand.rank))
+    if operand.data is None or 0 in shape:
+        return np.empty(shape, dtype)
+    span = sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + dtype.itemsize
+    memory = (ctypes.c_byte * span).from_address(operand.data)
+    return np.ndarray(shape, dtype, memory, 0, strides)
+
+
+@ctypes.CFUNCTYPE(
+    ctypes.c_int,
+    ctypes.c_char_p,
+    ctypes.c_char_p,
+    ctypes.POINTER(Operand),
+    ctypes.c_int64,
+    ctypes.c_int64,
+    ctypes.c_void_p,
+)
+def _dispatch(callback: bytes, payload: bytes, operands: Any, inputs: int, outputs: int, message: int) -> int:
+    try:
+        arrays = [_array(operands[i]) for i in range(inputs + outputs)]
+        resolve(callback.decode())(payload.decode(), arrays[:inputs], arrays[inputs:])
+    except Exception as error:
+        text = "".join(traceback.format_exception_only(error)).strip().encode()[: _MESSAGE_BYTES - 1]
+        ctypes.memmove(message, text + b"\0", len(text) + 1)
+        return 1
+    return 0
+
+
+def dispatcher_address() -> int:
+    """Return the address of the C function that ``src/host_call.cpp`` calls."""
+    return ctypes.cast(_dispatch, ctypes.c_void_p).value or 0
+
+
+def emit_call(graph: Graph, callback: str, payload: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
+    """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in the given order."""
+    from daceopt.ir import types
+    from daceopt.libs.emission import braces, literal
+
+    rows = []
+    for connector, name in {**inputs, **outputs}.items():
+        kind = literal(types.to_numpy(graph.dtype(name)).str.replace("=", "<"))
+        rows.append(f"{{{connector}, {kind}, {braces(graph.shape(name))}, {braces(graph.strides(name))}}}")
+    return f"daceopt::host_call({literal(callback)}, {literal(payload)}, {{{', '.join(rows)}}}, {len(inputs)});"
+
+
+class Host(Library):
+    """Implements ``HostCall`` nodes; always there."""
+
+    name: ClassVar[str] = "host"
+
+    def available(self) -> Missing | None:
+        """Never missing: generated code runs inside of Python."""
+        return None
+
+    def version(self) -> str:
+        """Return daceopt's own version."""
+        from daceopt._version import __version__
+
+        return __version__
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any HostCall whose callback can be imported."""
+        if not isinstance(node, HostCall):
+            return "for host calls only"
+        try:
+            resolve(node.callback)
+        except RunError as error:
+            return str(error)
+        return None
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/host_call.cpp``."""
+        assert isinstance(node, HostCall)
+        reads, writes = graph.reads(node), graph.writes(node)
+        inputs = {f"In{i}": reads[f"In{i}"] for i in range(len(reads))}
+        outputs = {f"Out{i}": writes[f"Out{i}"] for i in range(len(writes))}
+        return emit_call(graph, node.callback, node.payload, inputs, outputs)
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Our header and source; the interpreter is found in the process."""
+        return requirements()
+
+
+def requirements() -> Requirements:
+    """Return what the statements of ``emit_call`` need."""
+    return support("host_call.cpp", header="host_call.h", flags=Flags(link=("-ldl",)))
+
+
+register(Host())

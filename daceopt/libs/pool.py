@@ -1,0 +1,107 @@
+"""Max and average pooling in our own C++: any strides, workspace in a layout of ours, NaN kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dace
+
+from daceopt.ir import types
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.emission import boolean, braces, extent
+from daceopt.ops.library import Pool, PoolBackward
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import DenseNode
+
+
+class NativePool(Library):
+    """Pools of one to three spatial dimensions, float32 and float64."""
+
+    name: ClassVar[str] = "pool"
+
+    def available(self) -> Missing | None:
+        """Never missing."""
+        return None
+
+    def version(self) -> str:
+        """Return daceopt's own version."""
+        from daceopt._version import __version__
+
+        return __version__
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any pool of floats; a max pool's workspace must be laid out as its result."""
+        if not isinstance(node, (Pool, PoolBackward)):
+            return "for pools only"
+        names = node.operands(graph)
+        inner, outer = _ends(names)
+        dtype = graph.dtype(names[outer])
+        if dtype not in (dace.float32, dace.float64) or graph.dtype(names[inner]) != dtype:
+            return f"element types {graph.dtype(names[inner])}, {dtype}; expected float32 or float64 for both"
+        rank = len(graph.shape(names[outer])) - 2
+        if rank not in (1, 2, 3) or len(node.kernel) != rank:
+            return f"{rank} spatial dimensions with a kernel of {len(node.kernel)}; expected 1 to 3, and as many"
+        if node.kind == "max" and isinstance(node, PoolBackward) and "Workspace" not in names:
+            return "the backward pass of a max pool needs the workspace of its forward pass"
+        return _why_not_workspace(graph, names, outer)
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/pool.cpp``."""
+        assert isinstance(node, (Pool, PoolBackward))
+        names = node.operands(graph)
+        inner, outer = _ends(names)
+        shape = _shape(node, graph, names[inner], names[outer])
+        backward = "_backward" if isinstance(node, PoolBackward) else ""
+        if node.kind == "average":
+            first, second = (outer, inner) if backward else (inner, outer)
+            return f"daceopt::average_pool{backward}({shape}, {first}, {second}, {boolean(node.count_include_pad)});"
+        if backward:
+            return f"daceopt::max_pool_backward({shape}, {outer}, Workspace, {inner});"
+        where = "Workspace" if "Workspace" in names else "static_cast<uint8_t*>(nullptr)"
+        return f"daceopt::max_pool({shape}, {inner}, {outer}, {where});"
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Our header and source, for this one element type."""
+        names = node.operands(graph)
+        return support(
+            "pool.cpp", header="pool.h", define=f"DACEOPT_T={types.cpp(graph.dtype(names[_ends(names)[1]]))}"
+        )
+
+
+def _ends(names: dict[str, str]) -> tuple[str, str]:
+    """Connectors on the input's and on the result's side."""
+    return ("dX", "dY") if "dY" in names else ("X", "Y")
+
+
+def _why_not_workspace(graph: Graph, names: dict[str, str], outer: str) -> str | None:
+    workspace = names.get("Workspace")
+    if workspace is None:
+        return None
+    if graph.dtype(workspace) not in (dace.uint8, dace.int32):
+        return f"Workspace has element type {graph.dtype(workspace)}, expected uint8 or int32"
+    if graph.shape(workspace) != graph.shape(names[outer]) or graph.strides(workspace) != graph.strides(names[outer]):
+        return f"Workspace must have the shape and strides of {outer}"
+    return None
+
+
+def _shape(node: Pool | PoolBackward, graph: Graph, inner: str, outer: str) -> str:
+    """The ``PoolShape`` of a call."""
+    small, large = graph.shape(outer), graph.shape(inner)
+    rank = len(small) - 2
+    strides, dilations, begin, end = node.window(rank)
+
+    def spatial(values: Any, fill: int) -> str:
+        return braces([*[fill] * (3 - rank), *values])
+
+    def steps(name: str) -> str:
+        own = graph.strides(name)
+        return braces([*own[:2], *[0] * (3 - rank), *own[2:]])
+
+    window = [spatial(node.kernel, 1), spatial(strides, 1), spatial(dilations, 1), spatial(begin, 0), spatial(end, 0)]
+    sizes = [extent(small[0]), extent(small[1]), spatial(large[2:], 1), spatial(small[2:], 1)]
+    return f"daceopt::PoolShape{{{', '.join([*sizes, *window, steps(inner), steps(outer)])}}}"
+
+
+register(NativePool())

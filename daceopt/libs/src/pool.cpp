@@ -1,0 +1,307 @@
+// Pooling. Vector lanes run along channels where these are dense in memory, else along rows of the result; no two lanes of one
+// window position meet in one input element, so that the backward pass adds without conflicts.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "daceopt/pool.h"
+
+namespace daceopt {
+namespace {
+
+constexpr int64_t kParallelElements = 16384;
+constexpr int64_t kChannelBlock = 32;
+
+enum { kDepth, kHeight, kWidth };
+
+// The part of one image that one thread works on: channels [first, last), as lanes or one after the other.
+struct Part {
+    int64_t image, first, last;
+};
+
+struct Lanes {
+    int64_t count, in_step, out_step;
+};
+
+bool along_channels(const PoolShape& s) { return s.channels > 1 && s.in_strides[1] == 1 && s.out_strides[1] == 1; }
+
+// In an empty range of a window position, first >= last.
+struct Range {
+    int64_t first, last;
+};
+
+// Results o of [0, out) whose input o * stride + shift lies in [0, in).
+Range inside(int64_t out, int64_t stride, int64_t shift, int64_t in) {
+    const int64_t first = shift >= 0 ? 0 : (-shift + stride - 1) / stride;
+    const int64_t last = in - shift <= 0 ? 0 : std::min(out, (in - shift - 1) / stride + 1);
+    return {first, last};
+}
+
+// Calls begin(lanes, out_offset), then window(k, first, last, in_offset) for each position k of the kernel that has lanes
+// [first, last) inside of the input, then end(), for every row of lanes. Offsets are those of lane 0.
+template <typename Visitor>
+void visit_row(const PoolShape& s, const Lanes& lanes, const int64_t (&o)[3], int64_t in_base, int64_t out_offset, bool channels,
+               Visitor& visitor) {
+    visitor.begin(s, lanes, o, out_offset);
+    for (int64_t kd = 0; kd < s.kernel[kDepth]; ++kd) {
+        const int64_t d = o[kDepth] * s.stride[kDepth] - s.pad[kDepth] + kd * s.dilation[kDepth];
+        if (d < 0 || d >= s.in[kDepth]) continue;
+        for (int64_t kh = 0; kh < s.kernel[kHeight]; ++kh) {
+            const int64_t h = o[kHeight] * s.stride[kHeight] - s.pad[kHeight] + kh * s.dilation[kHeight];
+            if (h < 0 || h >= s.in[kHeight]) continue;
+            for (int64_t kw = 0; kw < s.kernel[kWidth]; ++kw) {
+                const int64_t shift = kw * s.dilation[kWidth] - s.pad[kWidth], w = o[kWidth] * s.stride[kWidth] + shift;
+                const Range range = !channels ? inside(s.out[kWidth], s.stride[kWidth], shift, s.in[kWidth])
+                                    : w >= 0 && w < s.in[kWidth] ? Range{0, lanes.count} : Range{0, 0};
+                const int64_t offset = in_base + d * s.in_strides[2] + h * s.in_strides[3] + w * s.in_strides[4];
+                visitor.window((kd * s.kernel[kHeight] + kh) * s.kernel[kWidth] + kw, range, offset);
+            }
+        }
+    }
+    visitor.end();
+}
+
+template <typename Visitor>
+void visit_part(const PoolShape& s, const Part& part, bool channels, Visitor& visitor) {
+    const Lanes lanes = channels ? Lanes{part.last - part.first, 1, 1}
+                                 : Lanes{s.out[kWidth], s.stride[kWidth] * s.in_strides[4], s.out_strides[4]};
+    const int64_t in_base = part.image * s.in_strides[0] + part.first * s.in_strides[1];
+    const int64_t out_base = part.image * s.out_strides[0] + part.first * s.out_strides[1];
+    const int64_t columns = channels ? s.out[kWidth] : 1;
+    for (int64_t d = 0; d < s.out[kDepth]; ++d)
+        for (int64_t h = 0; h < s.out[kHeight]; ++h)
+            for (int64_t w = 0; w < columns; ++w)
+                visit_row(s, lanes, {d, h, w}, in_base,
+                          out_base + d * s.out_strides[2] + h * s.out_strides[3] + w * s.out_strides[4], channels, visitor);
+}
+
+// A visitor of its own for each thread; parts share no element of the input or of the result.
+template <typename Make>
+void visit(const PoolShape& s, Make make) {
+    const bool channels = along_channels(s);
+    const int64_t block = channels ? kChannelBlock : 1, blocks = (s.channels + block - 1) / block, parts = s.batch * blocks;
+    const int64_t work = s.batch * s.channels * (s.in[0] * s.in[1] * s.in[2] + s.out[0] * s.out[1] * s.out[2]);
+#pragma omp parallel if (work > kParallelElements)
+    {
+        auto visitor = make();
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < parts; ++i) {
+            const int64_t first = i % blocks * block;
+            const Part part{i / blocks, first, std::min(first + block, s.channels)};
+            visitor.prepare(s, part);
+            visit_part(s, part, channels, visitor);
+        }
+    }
+}
+
+template <typename T, typename Where>
+struct Maximum {
+    const T* x;
+    T* y;
+    Where* where;
+    std::vector<T> best;
+    std::vector<int32_t> position;
+    Lanes lanes{};
+    int64_t offset = 0;
+
+    void prepare(const PoolShape&, const Part&) {}
+
+    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], int64_t out_offset) {
+        lanes = row;
+        offset = out_offset;
+        best.assign(row.count, -std::numeric_limits<T>::infinity());
+        position.assign(row.count, -1);
+    }
+
+    void window(int64_t k, const Range& range, int64_t in_offset) {
+        const T* in = x + in_offset;
+        T* top = best.data();
+        int32_t* at = position.data();
+        const int64_t step = lanes.in_step;
+        auto lane = [&](int64_t l, int64_t i) {
+            const T v = in[i];
+            const bool better = v > top[l] || v != v || at[l] < 0;
+            top[l] = better ? v : top[l];
+            at[l] = better ? int32_t(k) : at[l];
+        };
+        if (step == 1) {
+#pragma omp simd
+            for (int64_t l = range.first; l < range.last; ++l) lane(l, l);
+        } else {
+#pragma omp simd
+            for (int64_t l = range.first; l < range.last; ++l) lane(l, l * step);
+        }
+    }
+
+    void end() {
+        for (int64_t l = 0; l < lanes.count; ++l) y[offset + l * lanes.out_step] = best[l];
+        for (int64_t l = 0; where && l < lanes.count; ++l) where[offset + l * lanes.out_step] = Where(std::max(position[l], 0));
+    }
+};
+
+template <typename T>
+void clear(const PoolShape& s, const Part& part, T* dx) {
+    T* image = dx + part.image * s.in_strides[0];
+    const bool channels = along_channels(s);
+    for (int64_t d = 0; d < s.in[kDepth]; ++d)
+        for (int64_t h = 0; h < s.in[kHeight]; ++h)
+            for (int64_t w = 0; w < s.in[kWidth]; ++w) {
+                T* pixel = image + d * s.in_strides[2] + h * s.in_strides[3] + w * s.in_strides[4] + part.first * s.in_strides[1];
+                if (channels) std::fill_n(pixel, part.last - part.first, T(0));
+                else *pixel = T(0);
+            }
+}
+
+template <typename T, typename Where>
+struct MaximumBackward {
+    const T* dy;
+    const Where* where;
+    T* dx;
+    Lanes lanes{};
+    int64_t offset = 0;
+
+    void prepare(const PoolShape& s, const Part& part) { clear(s, part, dx); }
+
+    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], int64_t out_offset) {
+        lanes = row;
+        offset = out_offset;
+    }
+
+    void window(int64_t k, const Range& range, int64_t in_offset) {
+        T* out = dx + in_offset;
+        const T* gradient = dy + offset;
+        const Where* at = where + offset;
+        const int64_t in_step = lanes.in_step, out_step = lanes.out_step;
+        if (in_step == 1 && out_step == 1) {
+#pragma omp simd
+            for (int64_t l = range.first; l < range.last; ++l) out[l] += at[l] == Where(k) ? gradient[l] : T(0);
+        } else {
+#pragma omp simd
+            for (int64_t l = range.first; l < range.last; ++l)
+                out[l * in_step] += at[l * out_step] == Where(k) ? gradient[l * out_step] : T(0);
+        }
+    }
+
+    void end() {}
+};
+
+// Elements of the window at result o along one dimension that lie inside of the input, or of the padded input.
+int64_t elements(const PoolShape& s, int dimension, int64_t o, bool padding) {
+    const int64_t low = padding ? -s.pad[dimension] : 0, high = s.in[dimension] + (padding ? s.pad_end[dimension] : 0);
+    int64_t count = 0;
+    for (int64_t k = 0; k < s.kernel[dimension]; ++k) {
+        const int64_t i = o * s.stride[dimension] - s.pad[dimension] + k * s.dilation[dimension];
+        count += i >= low && i < high;
+    }
+    return count;
+}
+
+// The divisor of each lane.
+template <typename T>
+struct Divisors {
+    bool padding;
+    std::vector<T> values;
+
+    void set(const PoolShape& s, const Lanes& row, const int64_t (&o)[3]) {
+        const bool channels = along_channels(s);
+        const int64_t slice = elements(s, kDepth, o[kDepth], padding) * elements(s, kHeight, o[kHeight], padding);
+        values.resize(row.count);
+        for (int64_t l = 0; l < row.count; ++l) {
+            if (channels && l > 0) { values[l] = values[0]; continue; }
+            const int64_t count = slice * elements(s, kWidth, channels ? o[kWidth] : l, padding);
+            values[l] = T(count);
+        }
+    }
+};
+
+template <typename T>
+struct Average {
+    const T* x;
+    T* y;
+    Divisors<T> divisors;
+    std::vector<T> sum;
+    Lanes lanes{};
+    int64_t offset = 0;
+
+    void prepare(const PoolShape&, const Part&) {}
+
+    void begin(const PoolShape& s, const Lanes& row, const int64_t (&o)[3], int64_t out_offset) {
+        lanes = row;
+        offset = out_offset;
+        divisors.set(s, row, o);
+        sum.assign(row.count, T(0));
+    }
+
+    void window(int64_t, const Range& range, int64_t in_offset) {
+        const T* in = x + in_offset;
+        T* total = sum.data();
+        const int64_t step = lanes.in_step;
+#pragma omp simd
+        for (int64_t l = range.first; l < range.last; ++l) total[l] += in[l * step];
+    }
+
+    void end() {
+        for (int64_t l = 0; l < lanes.count; ++l) y[offset + l * lanes.out_step] = sum[l] / divisors.values[l];
+    }
+};
+
+template <typename T>
+struct AverageBackward {
+    const T* dy;
+    T* dx;
+    Divisors<T> divisors;
+    std::vector<T> share;
+    Lanes lanes{};
+
+    void prepare(const PoolShape& s, const Part& part) { clear(s, part, dx); }
+
+    void begin(const PoolShape& s, const Lanes& row, const int64_t (&o)[3], int64_t out_offset) {
+        lanes = row;
+        divisors.set(s, row, o);
+        share.resize(row.count);
+        for (int64_t l = 0; l < row.count; ++l) share[l] = dy[out_offset + l * row.out_step] / divisors.values[l];
+    }
+
+    void window(int64_t, const Range& range, int64_t in_offset) {
+        T* out = dx + in_offset;
+        const T* part = share.data();
+        const int64_t step = lanes.in_step;
+#pragma omp simd
+        for (int64_t l = range.first; l < range.last; ++l) out[l * step] += part[l];
+    }
+
+    void end() {}
+};
+
+}  // namespace
+
+template <typename T, typename Where>
+void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
+    visit(shape, [&] { return Maximum<T, Where>{x, y, where, {}, {}}; });
+}
+
+template <typename T, typename Where>
+void max_pool_backward(const PoolShape& shape, const T* dy, const Where* where, T* dx) {
+    visit(shape, [&] { return MaximumBackward<T, Where>{dy, where, dx}; });
+}
+
+template <typename T>
+void average_pool(const PoolShape& shape, const T* x, T* y, bool padding) {
+    visit(shape, [&] { return Average<T>{x, y, {padding, {}}, {}}; });
+}
+
+template <typename T>
+void average_pool_backward(const PoolShape& shape, const T* dy, T* dx, bool padding) {
+    visit(shape, [&] { return AverageBackward<T>{dy, dx, {padding, {}}, {}}; });
+}
+
+using T = DACEOPT_T;
+template void max_pool(const PoolShape&, const T*, T*, uint8_t*);
+template void max_pool(const PoolShape&, const T*, T*, int32_t*);
+template void max_pool_backward(const PoolShape&, const T*, const uint8_t*, T*);
+template void max_pool_backward(const PoolShape&, const T*, const int32_t*, T*);
+template void average_pool(const PoolShape&, const T*, T*, bool);
+template void average_pool_backward(const PoolShape&, const T*, T*, bool);
+
+}  // namespace daceopt

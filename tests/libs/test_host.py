@@ -1,0 +1,59 @@
+"""Calls from generated code into Python functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dace
+import numpy as np
+import pytest
+
+from daceopt import libs
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Graph
+from daceopt.libs.emission import literal
+from daceopt.ops.library import HostCall
+from tests.libs.harness import RunFailed, compile_graph
+
+
+def double(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    assert payload == 'hostile "; system("x"); // \\ \n ü ??/'
+    outputs[0][...] = 2 * inputs[0]
+    outputs[1][...] = inputs[0].shape[0]
+
+
+def refuse(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    raise ValueError(f"not {payload}")
+
+
+def program(callback: str, payload: str):
+    graph = Graph("host")
+    source = graph.add_input("x", (4, 3), dace.float32)
+    x = graph.add_view(source, "x", (3, 4), (1, 3))
+    outputs = [graph.add_array("y", (3, 4), dace.float32), graph.add_array("n", (1,), dace.int64)]
+    node = HostCall(callback=callback, payload=payload)
+    graph.add_node(node, {"In0": x}, {"Out0": outputs[0], "Out1": outputs[1]})
+    return compile_graph(graph)
+
+
+def test_operands_are_views_of_the_program_memory() -> None:
+    x, y, n = np.arange(12, dtype=np.float32).reshape(4, 3), np.zeros((3, 4), np.float32), np.zeros(1, np.int64)
+    program("tests.libs.test_host:double", 'hostile "; system("x"); // \\ \n ü ??/')(x, y, n)
+    np.testing.assert_array_equal(y, 2 * x.T)
+    assert n[0] == 3
+
+
+def test_an_exception_is_reported() -> None:
+    x, y, n = np.zeros((4, 3), np.float32), np.zeros((3, 4), np.float32), np.zeros(1, np.int64)
+    with pytest.raises(RunFailed, match="test_host:refuse: ValueError: not today"):
+        program("tests.libs.test_host:refuse", "today")(x, y, n)
+
+
+def test_an_unknown_callback_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"expected an importable package\.module:function"):
+        program("tests.libs.test_host:absent", "")
+    assert libs.get("host").available() is None
+
+
+def test_literals_are_plain_ascii() -> None:
+    assert literal('a"\\\n;é') == '"a\\042\\134\\012\\073\\303\\251"'

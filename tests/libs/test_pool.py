@@ -1,0 +1,102 @@
+"""Pools, forward and backward, against torch in float64."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from daceopt.ops.library import Pool, PoolBackward
+from tests.libs.test_convolution import execute, make
+from tests.numerics import assert_within_rounding
+
+
+class Case(NamedTuple):
+    shape: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    dilations: tuple[int, ...] = ()
+    ceil_mode: bool = False
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        rank = len(self.kernel)
+        both = (*self.pads, *self.pads)
+        return {
+            "kernel": self.kernel,
+            "strides": self.strides,
+            "pads": both,
+            "dilations": self.dilations or (1,) * rank,
+            "ceil_mode": self.ceil_mode,
+        }
+
+
+CASES = {
+    "1d": Case((2, 3, 11), (3,), (2,), (1,)),
+    "2d": Case((2, 40, 9, 8), (3, 3), (2, 2), (1, 1)),
+    "3d": Case((2, 3, 5, 6, 7), (2, 3, 2), (1, 2, 2), (0, 1, 1)),
+    "ceil": Case((2, 5, 10, 9), (3, 2), (2, 2), (0, 0), ceil_mode=True),
+    "ceil with padding": Case((1, 5, 10, 9), (3, 2), (2, 2), (1, 1), ceil_mode=True),
+    "overlap": Case((2, 64, 16, 16), (3, 3), (1, 1), (1, 1)),
+    "global": Case((2, 64, 4, 4), (4, 4), (1, 1), (0, 0)),
+    "one channel": Case((2, 1, 6, 6), (2, 2), (2, 2), (0, 0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", [*CASES, "dilated"])
+def test_max(name: str, last: bool, dtype: torch.dtype) -> None:
+    case = CASES.get(name) or Case((2, 20, 12, 11), (3, 3), (2, 1), (1, 1), (2, 3))
+    x = make(case.shape, last, dtype)
+    function = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[len(case.kernel)]
+    wide = x.double().requires_grad_()
+    expected = function(wide, case.kernel, case.strides, case.pads, case.dilations or 1, case.ceil_mode)
+    y, dy = make(tuple(expected.shape), last, dtype), make(tuple(expected.shape), last, dtype)
+    expected.backward(dy.double())
+    node = Pool(kind="max", **case.attributes)
+    where = torch.empty_like(y, dtype=torch.uint8 if int(np.prod(case.kernel)) <= 256 else torch.int32)
+    execute(node, {"X": x}, {"Y": y, "Workspace": where}, "pool")
+    assert torch.equal(y.double(), expected)
+    alone = torch.zeros_like(y)
+    execute(Pool(kind="max", **case.attributes), {"X": x}, {"Y": alone}, "pool")
+    assert torch.equal(alone, y)
+    dx = torch.full_like(x, 7.0)
+    execute(PoolBackward(kind="max", **case.attributes), {"dY": dy, "Workspace": where}, {"dX": dx}, "pool")
+    assert_within_rounding(dx, wide.grad)
+
+
+@pytest.mark.parametrize("padding", [False, True], ids=["inside", "padding"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", CASES)
+def test_average(name: str, last: bool, padding: bool) -> None:
+    case = CASES[name]
+    x = make(case.shape, last)
+    function = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[len(case.kernel)]
+    wide, single = x.double().requires_grad_(), x.clone().requires_grad_()
+    arguments = (case.kernel, case.strides, case.pads, case.ceil_mode, padding)
+    expected, theirs = function(wide, *arguments), function(single, *arguments)
+    y, dy = make(tuple(expected.shape), last), make(tuple(expected.shape), last)
+    expected.backward(dy.double())
+    theirs.backward(dy)
+    attributes = {**case.attributes, "count_include_pad": padding}
+    execute(Pool(kind="average", **attributes), {"X": x}, {"Y": y}, "pool")
+    assert_within_rounding(y, expected, theirs)
+    dx = torch.full_like(x, 7.0)
+    execute(PoolBackward(kind="average", **attributes), {"dY": dy}, {"dX": dx}, "pool")
+    assert_within_rounding(dx, wide.grad, single.grad)
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_nan_and_infinity_are_maxima(last: bool) -> None:
+    x = torch.full((1, 16, 4, 4), -torch.inf)
+    x[0, 0, 0, 1], x[0, 1, 2, 2] = torch.nan, torch.inf
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    expected = F.max_pool2d(x, 2)
+    y = torch.zeros_like(expected, memory_format=torch.channels_last if last else torch.contiguous_format)
+    execute(Pool(kind="max", kernel=[2, 2], strides=[2, 2]), {"X": x}, {"Y": y}, "pool")
+    np.testing.assert_array_equal(y, expected)

@@ -25,7 +25,7 @@ _ORDER = {
 
 
 class Aten(Library):
-    """All three passes in float32 and float64, one to three spatial dimensions; a call costs tens of microseconds more."""
+    """All three passes in float32 and float64, one to three spatial dimensions, some microseconds slower a call."""
 
     name: ClassVar[str] = "aten"
 

@@ -22,8 +22,9 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | Non
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, dtypes))}"
     if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
         return "operands A, B and Y need at least two dimensions"
-    (m, k), (k2, n) = graph.shape(names["A"])[-2:], graph.shape(names["B"])[-2:]
-    if graph.shape(names["Y"])[-2:] != (m, n) or k != k2:
+    m, k = graph.shape(names["A"])[-2:]
+    k2, n = graph.shape(names["B"])[-2:]
+    if graph.shape(names["Y"])[-2:] != (m, n) or bool(k != k2):
         return (
             f"shapes {[graph.shape(names[c]) for c in ('A', 'B', 'Y')]}, expected [..., M, K], [..., K, N], [..., M, N]"
         )
@@ -54,7 +55,8 @@ def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
     """Strides of each operand over [batch..., row, column] of the product."""
     names = node.operands(graph)
     full = graph.shape(names["Y"])
-    found = {c: broadcast_strides(graph, names[c], full) for c in ("Bias", "C") if c in names}
+    epilogue = [c for c in ("Bias", "C") if c in names]
+    found: dict[str, list[Any]] = {c: broadcast_strides(graph, names[c], full) for c in epilogue}
     for conn in ("A", "B"):
         matrix = graph.shape(names[conn])[-2:]
         # Rows and columns keep their strides even where their extent is 1: the call sorts that out.

@@ -41,7 +41,7 @@ def resolve(callback: str) -> Callback:
     """Return the function that ``"package.module:function"`` names; raises RunError if there is none."""
     module, _, function = callback.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+        return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise RunError(f"host call {callback!r}: expected an importable package.module:function; {error}") from error
 
@@ -83,7 +83,7 @@ def dispatcher_address() -> int:
 
 
 def emit_call(graph: Graph, callback: str, payload: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
-    """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in the given order."""
+    """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in their order."""
     from daceopt.ir import types
     from daceopt.libs.emission import braces, literal
 

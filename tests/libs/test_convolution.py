@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from daceopt import libs
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, DenseNode
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding
 
@@ -69,15 +69,21 @@ def add(graph: Graph, hint: str, tensor: torch.Tensor, *, output: bool = False) 
     return name
 
 
-def execute(node, reads: dict[str, torch.Tensor], writes: dict[str, torch.Tensor], library: str) -> None:
-    graph = Graph("convolution")
-    graph.add_node(
-        node,
-        {c: add(graph, c, t) for c, t in reads.items()},
-        {c: add(graph, c, t, output=True) for c, t in writes.items()},
-    )
-    with libs.prefer(**{type(node).__name__: library}):
-        compile_graph(graph)(*reads.values(), *writes.values())
+def execute(library: str, *calls: tuple[DenseNode, dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> None:
+    """Run (node, inputs, outputs) triples as one program; a tensor that one call writes may be read by a later one."""
+    graph, arrays, tensors = Graph("calls"), {}, []
+
+    def array(connector: str, tensor: torch.Tensor, output: bool) -> str:
+        if id(tensor) not in arrays:
+            arrays[id(tensor)] = add(graph, connector, tensor, output=output)
+            tensors.append(tensor)
+        return arrays[id(tensor)]
+
+    for node, reads, writes in calls:
+        inputs = {c: array(c, t, False) for c, t in reads.items()}
+        graph.add_node(node, inputs, {c: array(c, t, True) for c, t in writes.items()})
+    with libs.prefer(**{type(node).__name__: library for node, _, _ in calls}):
+        compile_graph(graph)(*tensors)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -93,15 +99,15 @@ def test_forward_and_backward(library: str, last: bool, name: str) -> None:
     expected.backward(dy.double())
     theirs.backward(dy)
 
-    execute(Convolution(**case.attributes), {"X": x, "W": w, "B": b}, {"Y": y}, library)
+    dx, dw, db = torch.full_like(x, 7.0), torch.full_like(w, 7.0), torch.full_like(b, 7.0)
+    execute(
+        library,
+        (Convolution(**case.attributes), {"X": x, "W": w, "B": b}, {"Y": y}),
+        (ConvolutionBackwardData(**case.attributes), {"dY": dy, "W": w}, {"dX": dx}),
+        (ConvolutionBackwardWeights(**case.attributes), {"X": x, "dY": dy}, {"dW": dw, "dB": db}),
+    )
     assert_within_rounding(y, expected, theirs)
-
-    dx = torch.full_like(x, 7.0)
-    execute(ConvolutionBackwardData(**case.attributes), {"dY": dy, "W": w}, {"dX": dx}, library)
     assert_within_rounding(dx, wide[0].grad, single[0].grad)
-
-    dw, db = torch.full_like(w, 7.0), torch.full_like(b, 7.0)
-    execute(ConvolutionBackwardWeights(**case.attributes), {"X": x, "dY": dy}, {"dW": dw, "dB": db}, library)
     assert_within_rounding(dw, wide[1].grad, single[1].grad)
     assert_within_rounding(db, wide[2].grad, single[2].grad)
 
@@ -117,9 +123,16 @@ def test_epilogues(library: str, last: bool, name: str) -> None:
     kept = z.clone()
     single = reference(case, x, w, None)
     bias = b.reshape(-1, *[1] * (x.dim() - 2))
-    for reads, addend in (({}, 0), ({"B": b}, bias), ({"Z": z}, z), ({"B": b, "Z": z}, bias + z)):
-        execute(Convolution(**case.attributes, activation="relu"), {"X": x, "W": w, **reads}, {"Y": y}, library)
-        assert_within_rounding(y, (plain + addend).relu(), (single + addend).relu())
+    cases = (({}, 0), ({"B": b}, bias), ({"Z": z}, z), ({"B": b, "Z": z}, bias + z))
+    results = [torch.empty_like(y) for _ in cases]
+    attributes = {**case.attributes, "activation": "relu"}
+    calls = [
+        (Convolution(**attributes), {"X": x, "W": w, **reads}, {"Y": out})
+        for (reads, _), out in zip(cases, results, strict=True)
+    ]
+    execute(library, *calls)
+    for (_, addend), out in zip(cases, results, strict=True):
+        assert_within_rounding(out, (plain + addend).relu(), (single + addend).relu())
     assert torch.equal(z, kept)
 
 
@@ -129,7 +142,7 @@ def test_residual_in_another_layout(library: str) -> None:
     x, w = make(case.x, True), make(case.w, False)
     expected, single = reference(case, x.double(), w.double(), None), reference(case, x, w, None)
     z, y = make(tuple(expected.shape), False), make(tuple(expected.shape), True)
-    execute(Convolution(**case.attributes), {"X": x, "W": w, "Z": z}, {"Y": y}, library)
+    execute(library, (Convolution(**case.attributes), {"X": x, "W": w, "Z": z}, {"Y": y}))
     assert_within_rounding(y, expected + z, single + z)
 
 
@@ -138,7 +151,7 @@ def test_no_images_give_zero_gradients(library: str) -> None:
     w = make((4, 3, 3, 3), False)
     dw, db = torch.full_like(w, 7.0), torch.full((4,), 7.0)
     reads = {"X": torch.zeros(0, 3, 8, 8), "dY": torch.zeros(0, 4, 6, 6)}
-    execute(ConvolutionBackwardWeights(), reads, {"dW": dw, "dB": db}, library)
+    execute(library, (ConvolutionBackwardWeights(), reads, {"dW": dw, "dB": db}))
     assert not dw.any() and not db.any()
 
 
@@ -161,3 +174,25 @@ def test_eight_threads(library: str) -> None:
         list(pool.map(lambda out: [run(x, w, out) for _ in range(5)], results))
     for out in results:
         assert_within_rounding(out, expected, single)
+
+
+def test_missing_wheels_fall_back_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libs.onednn, "_files", lambda: None)
+    missing = libs.get("onednn").available()
+    assert missing is not None and "pip install onednn-cpu-gomp" in missing.install
+    graph = Graph("convolution")
+    tensors = {"X": torch.zeros(1, 1, 3, 3), "W": torch.zeros(1, 1, 3, 3), "Y": torch.zeros(1, 1, 1, 1)}
+    names = {c: add(graph, c, t, output=c == "Y") for c, t in tensors.items()}
+    node = Convolution()
+    graph.add_node(node, {c: names[c] for c in "XW"}, {"Y": names["Y"]})
+    assert libs.choose(node, graph).name == "aten"
+    assert "pip install" in str(libs.reasons(node, graph)["onednn"])
+
+
+def test_double_precision_runs_in_torch() -> None:
+    case = CASES["asymmetric"]
+    x, w, b = make(case.x, False).double(), make(case.w, False).double(), make(case.w[:1], False).double()
+    expected = reference(case, x, w, b)
+    y = torch.zeros_like(expected)
+    execute("aten", (Convolution(**case.attributes), {"X": x, "W": w, "B": b}, {"Y": y}))
+    assert_within_rounding(y, expected)

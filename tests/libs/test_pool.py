@@ -60,13 +60,15 @@ def test_max(name: str, last: bool, dtype: torch.dtype) -> None:
     expected.backward(dy.double())
     node = Pool(kind="max", **case.attributes)
     where = torch.empty_like(y, dtype=torch.uint8 if int(np.prod(case.kernel)) <= 256 else torch.int32)
-    execute(node, {"X": x}, {"Y": y, "Workspace": where}, "pool")
+    alone, dx = torch.zeros_like(y), torch.full_like(x, 7.0)
+    execute(
+        "pool",
+        (node, {"X": x}, {"Y": y, "Workspace": where}),
+        (Pool(kind="max", **case.attributes), {"X": x}, {"Y": alone}),
+        (PoolBackward(kind="max", **case.attributes), {"dY": dy, "Workspace": where}, {"dX": dx}),
+    )
     assert torch.equal(y.double(), expected)
-    alone = torch.zeros_like(y)
-    execute(Pool(kind="max", **case.attributes), {"X": x}, {"Y": alone}, "pool")
     assert torch.equal(alone, y)
-    dx = torch.full_like(x, 7.0)
-    execute(PoolBackward(kind="max", **case.attributes), {"dY": dy, "Workspace": where}, {"dX": dx}, "pool")
     assert_within_rounding(dx, wide.grad)
 
 
@@ -84,10 +86,13 @@ def test_average(name: str, last: bool, padding: bool) -> None:
     expected.backward(dy.double())
     theirs.backward(dy)
     attributes = {**case.attributes, "count_include_pad": padding}
-    execute(Pool(kind="average", **attributes), {"X": x}, {"Y": y}, "pool")
-    assert_within_rounding(y, expected, theirs)
     dx = torch.full_like(x, 7.0)
-    execute(PoolBackward(kind="average", **attributes), {"dY": dy}, {"dX": dx}, "pool")
+    execute(
+        "pool",
+        (Pool(kind="average", **attributes), {"X": x}, {"Y": y}),
+        (PoolBackward(kind="average", **attributes), {"dY": dy}, {"dX": dx}),
+    )
+    assert_within_rounding(y, expected, theirs)
     assert_within_rounding(dx, wide.grad, single.grad)
 
 
@@ -98,5 +103,5 @@ def test_nan_and_infinity_are_maxima(last: bool) -> None:
     x = x.contiguous(memory_format=torch.channels_last) if last else x
     expected = F.max_pool2d(x, 2)
     y = torch.zeros_like(expected, memory_format=torch.channels_last if last else torch.contiguous_format)
-    execute(Pool(kind="max", kernel=[2, 2], strides=[2, 2]), {"X": x}, {"Y": y}, "pool")
+    execute("pool", (Pool(kind="max", kernel=[2, 2], strides=[2, 2]), {"X": x}, {"Y": y}))
     np.testing.assert_array_equal(y, expected)

@@ -76,14 +76,14 @@ def test_rms_norm_stores_the_row_statistic_only() -> None:
 def test_batch_norm_in_training() -> None:
     def build(b: Builder, x: str, w: str, c: str) -> str:
         mean, variance = b.constant(np.zeros(3)), b.constant(np.ones(3))
-        return op(b, "BatchNormalization", [x, w, c, mean, variance], (4, 3, 5, 5), training_mode=1, extra=2)
+        return op(b, "BatchNormalization", [x, w, c, mean, variance], (4, 3, 5, 5), training_mode=1, epsilon=1e-5, extra=2)
 
     check(build, lambda x, w, c: F.batch_norm(x, None, None, w, c, training=True), (4, 3, 5, 5), (3,), (3,))
 
 
 def test_batch_norm_in_evaluation() -> None:
     def build(b: Builder, x: str, w: str, c: str, m: str, v: str) -> str:
-        return op(b, "BatchNormalization", [x, w, c, m, b.elementwise(sympy.exp, v)], (4, 3, 5, 5))
+        return op(b, "BatchNormalization", [x, w, c, m, b.elementwise(sympy.exp, v)], (4, 3, 5, 5), epsilon=1e-5)
 
     def reference(x: Any, w: Any, c: Any, m: Any, v: Any) -> Any:
         w, c, m, v = (t[:, None, None] for t in (w, c, m, v.exp()))
@@ -111,7 +111,7 @@ def test_small_convolutional_net() -> None:
     def build(b: Builder, x: str, w: str, c: str, s: str, t: str, v: str) -> str:
         y = op(b, "Conv", [x, w, c], (2, 4, 8, 8), pads=[1, 1, 1, 1], strides=[1, 1], kernel_shape=[3, 3])
         mean, variance = b.constant(np.zeros(4)), b.constant(np.ones(4))
-        y = op(b, "BatchNormalization", [y, s, t, mean, variance], (2, 4, 8, 8), training_mode=1, extra=2)
+        y = op(b, "BatchNormalization", [y, s, t, mean, variance], (2, 4, 8, 8), training_mode=1, epsilon=1e-5, extra=2)
         y = op(b, "Relu", [y], (2, 4, 8, 8))
         y = op(b, "MaxPool", [y], (2, 4, 4, 4), kernel_shape=[2, 2], strides=[2, 2])
         y = op(b, "GlobalAveragePool", [y], (2, 4, 1, 1))

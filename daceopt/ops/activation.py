@@ -33,7 +33,7 @@ elementwise("Softplus", scalar.softplus)
 elementwise("Softsign", lambda x: x / (1 + sympy.Abs(x)))
 elementwise("Mish", lambda x: x * sympy.tanh(scalar.softplus(x)))
 elementwise("HardSwish", lambda x: x * _between_0_and_1(x / 6 + _HALF))
-elementwise("PRelu", lambda x, slope: scalar.select(scalar.lt(x, 0), slope * x, x), types=NUMBERS)
+elementwise("PRelu", lambda x, slope: scalar.select(scalar.gt(x, 0), x, slope * x), types=NUMBERS)
 
 
 def gelu(x: Any) -> Any:
@@ -65,7 +65,7 @@ def _with_attributes(op_type: str, names: tuple[str, ...], form: Callable[..., A
 _with_attributes("Elu", ("alpha",), _elu)
 _with_attributes("Selu", ("alpha", "gamma"), lambda x, alpha, gamma: gamma * _elu(x, alpha))
 _with_attributes("Celu", ("alpha",), lambda x, alpha: scalar.select(scalar.gt(x, 0), x, alpha * scalar.expm1(x / alpha)))
-_with_attributes("LeakyRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.lt(x, 0), alpha * x, x))
+_with_attributes("LeakyRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.gt(x, 0), x, alpha * x))
 _with_attributes("ThresholdedRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.le(x, alpha), 0, x))
 _with_attributes("HardSigmoid", ("alpha", "beta"), lambda x, alpha, beta: _between_0_and_1(alpha * x + beta))
 _with_attributes("Swish", ("alpha",), lambda x, alpha: x * scalar.sigmoid(_times(alpha, x)))

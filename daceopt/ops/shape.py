@@ -8,7 +8,7 @@ import numpy as np
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ops import values
 from daceopt.ops.registry import NUMBERS, Names, Operator, constant_value, lowering, supports
 
@@ -42,6 +42,26 @@ def constant_of_shape(b: Builder, node: Operator, inputs: Names, outputs: Names)
     value = np.asarray(node.attribute("value", np.zeros(1, np.float32))).reshape(())
     one = b.constant(value)
     b.expand(one, b.graph.shape(str(outputs[0])), out=outputs[0])
+
+
+@lowering("DepthToSpace")
+def depth_to_space(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Channels become blocks of pixels, in the order depth-column-row (DCR) or column-row-depth (CRD)."""
+    x, size = str(inputs[0]), node.attribute("blocksize")
+    n, c, h, w = b.graph.shape(x)
+    first_is_block = node.attribute("mode", "DCR") == "DCR"
+    depth = dim(c // (size * size))
+    blocks = b.reshape(x, (n, size, size, depth, h, w) if first_is_block else (n, depth, size, size, h, w))
+    pixels = b.transpose(blocks, [0, 3, 4, 1, 5, 2] if first_is_block else [0, 1, 4, 2, 5, 3])
+    b.reshape(pixels, b.graph.shape(str(outputs[0])), out=outputs[0])
+
+
+@lowering("SpaceToDepth")
+def space_to_depth(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x, size = str(inputs[0]), node.attribute("blocksize")
+    n, c, h, w = b.graph.shape(x)
+    pixels = b.reshape(x, (n, c, dim(h // size), size, dim(w // size), size))
+    b.reshape(b.transpose(pixels, [0, 3, 5, 1, 2, 4]), b.graph.shape(str(outputs[0])), out=outputs[0])
 
 
 # -------------------------------------------------------------------- numbers about shapes

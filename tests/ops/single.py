@@ -24,10 +24,14 @@ def single(
     outputs: int = 1,
     constants: Sequence[int] = (),
     opset: int = 23,
+    like: Sequence[np.ndarray] | None = None,
     **attributes: Any,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """A graph of one operator and its inputs by name; the inputs at positions ``constants`` are constants."""
-    results = reference(op_type, inputs, outputs, opset, **attributes)
+    """A graph of one operator and its inputs by name; the inputs at positions ``constants`` are constants.
+
+    ``like`` gives the outputs' shapes and types where the reference evaluator cannot.
+    """
+    results = like or reference(op_type, inputs, outputs, opset, **attributes)
     graph = Graph(op_type)
     graph.opset[""] = opset
     names: list[str | None] = []

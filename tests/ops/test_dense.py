@@ -1,0 +1,177 @@
+"""Products, einsum, convolutions, pools and attention."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from daceopt import ops
+from daceopt.ir.interpret import interpret
+from tests.numerics import assert_within_rounding
+from tests.ops.single import check, lowered, single
+
+
+def data(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    return np.asarray(np.random.default_rng((seed, *shape)).normal(size=shape) * 2).astype(dtype)
+
+
+SHAPES = [
+    ((3, 4), (4, 5)),
+    ((2, 3, 4), (4, 5)),
+    ((2, 1, 3, 4), (6, 4, 5)),
+    ((4,), (4, 5)),
+    ((3, 4), (4,)),
+    ((4,), (4,)),
+    ((2, 3, 4), (4,)),
+    ((4,), (2, 4, 5)),
+]
+
+
+@pytest.mark.parametrize("left, right", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+def test_matmul(left: tuple[int, ...], right: tuple[int, ...], dtype: str) -> None:
+    check("MatMul", [data(*left, dtype=dtype), data(*right, dtype=dtype, seed=1)])
+
+
+@pytest.mark.parametrize("trans_a, trans_b", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("bias", [None, (5,), (3, 1), (3, 5), (1,), ()])
+def test_gemm(trans_a: int, trans_b: int, bias: tuple[int, ...] | None) -> None:
+    a, b = data(*((4, 3) if trans_a else (3, 4))), data(*((5, 4) if trans_b else (4, 5)))
+    c = None if bias is None else data(*bias)
+    check("Gemm", [a, b, c], transA=trans_a, transB=trans_b)
+    check("Gemm", [a, b, c], transA=trans_a, transB=trans_b, alpha=0.5, beta=0.25)
+
+
+EQUATIONS = [
+    ("ij,jk->ik", (2, 3), (3, 4)),
+    ("bij,bjk->bik", (2, 2, 3), (2, 3, 4)),
+    ("bhqd,bhkd->bhqk", (2, 2, 3, 4), (2, 2, 5, 4)),
+    ("bqhd,bkhd->bhqk", (2, 3, 2, 4), (2, 5, 2, 4)),
+    ("...ij,...jk->...ik", (2, 3, 4), (2, 4, 5)),
+    ("i,j->ij", (3,), (4,)),
+    ("i,i->", (3,), (3,)),
+    ("ij,kj", (2, 3), (4, 3)),
+    ("abc,cd->abd", (2, 3, 4), (4, 5)),
+    ("ijk,jil->kl", (2, 3, 4), (3, 2, 5)),
+    ("ij,ij->j", (2, 3), (2, 3)),
+]
+
+
+@pytest.mark.parametrize("equation, left, right", EQUATIONS)
+def test_einsum(equation: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    check("Einsum", [data(*left), data(*right, seed=1)], equation=equation)
+
+
+@pytest.mark.parametrize("equation", ["ij->ji", "ij->i", "ij->", "ij"])
+def test_einsum_of_one(equation: str) -> None:
+    check("Einsum", [data(2, 3)], equation=equation)
+
+
+def test_einsum_of_three() -> None:
+    check("Einsum", [data(2, 3), data(3, 4), data(4, 5)], equation="ij,jk,kl->il")
+
+
+def test_einsum_with_a_diagonal_says_why_not() -> None:
+    graph, _ = single("Einsum", [data(3, 3)], equation="ii->i")
+    assert "repeats a label" in str(ops.why_unsupported(graph, graph.operators()[0]))
+
+
+CONVOLUTIONS = [
+    ((2, 4, 8, 8), (6, 4, 3, 3), {}),
+    ((2, 4, 9, 8), (6, 4, 3, 2), {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
+    ((2, 4, 8, 8), (8, 1, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
+    ((2, 4, 9, 9), (6, 4, 3, 3), {"dilations": [2, 2]}),
+    ((2, 3, 10), (4, 3, 3), {"strides": [2]}),
+    ((1, 2, 5, 5, 5), (3, 2, 2, 2, 2), {}),
+    ((1, 2, 7, 7), (3, 2, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ((1, 2, 8, 8), (3, 2, 3, 3), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+    ((1, 2, 7, 7), (3, 2, 3, 3), {"auto_pad": "VALID"}),
+]
+
+
+@pytest.mark.parametrize("x, w, attributes", CONVOLUTIONS)
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolution(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, object], bias: bool) -> None:
+    check("Conv", [data(*x), data(*w), *([data(w[0])] if bias else [])], **attributes)
+
+
+POOLS = [
+    {"kernel_shape": [2, 2], "strides": [2, 2]},
+    {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
+    {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]},
+    {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+    {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
+]
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("attributes", POOLS)
+def test_pool(op_type: str, attributes: dict[str, object]) -> None:
+    check(op_type, [data(2, 3, 8, 8)], **attributes)
+
+
+def test_average_pool_that_counts_its_padding() -> None:
+    check("AveragePool", [data(2, 3, 8, 8)], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
+
+
+@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
+def test_global_pool(op_type: str) -> None:
+    check(op_type, [data(2, 3, 4, 5)])
+
+
+def test_indices_of_a_pool_say_why_not() -> None:
+    graph, _ = single("MaxPool", [data(1, 1, 4, 4)], outputs=2, kernel_shape=[2, 2])
+    assert "Indices" in str(ops.why_unsupported(graph, graph.operators()[0]))
+
+
+def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> torch.Tensor:
+    double = [torch.from_numpy(x).double() for x in (q, k, v)]
+    options = {n: torch.from_numpy(o) if isinstance(o, np.ndarray) else o for n, o in options.items()}
+    return torch.nn.functional.scaled_dot_product_attention(*double, **options)  # type: ignore[arg-type]
+
+
+def run_attention(*inputs: np.ndarray | None, **attributes: object) -> np.ndarray:
+    graph, feeds = single("Attention", list(inputs), **attributes)
+    return interpret(lowered(graph), feeds)[graph.outputs[0]]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("is_causal", [0, 1])
+def test_attention(kv_heads: int, is_causal: int) -> None:
+    q, k, v = data(2, 4, 5, 8), data(2, kv_heads, 6, 8), data(2, kv_heads, 6, 8, seed=1)
+    ours = run_attention(q, k, v, is_causal=is_causal)
+    expected = attend(q, k, v, is_causal=bool(is_causal), enable_gqa=True)
+    assert_within_rounding(ours, expected, ulps=40)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_attention_with_packed_heads(kv_heads: int) -> None:
+    q, k, v = data(2, 5, 32), data(2, 6, 8 * kv_heads), data(2, 6, 8 * kv_heads, seed=1)
+    ours = run_attention(q, k, v, q_num_heads=4, kv_num_heads=kv_heads)
+    heads = [x.reshape(2, x.shape[1], -1, 8).swapaxes(1, 2) for x in (q, k, v)]
+    expected = attend(*heads, enable_gqa=True).transpose(1, 2).reshape(2, 5, 32)
+    assert_within_rounding(ours, expected, ulps=40)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (2, 1, 5, 6), (2, 4, 5, 6)])
+@pytest.mark.parametrize("boolean", [False, True])
+def test_attention_mask(shape: tuple[int, ...], boolean: bool) -> None:
+    q, k, v = data(2, 4, 5, 8), data(2, 4, 6, 8), data(2, 4, 6, 8, seed=1)
+    mask = data(*shape)
+    mask[..., 0] = 1
+    bits = mask > 0
+    ours = run_attention(q, k, v, bits if boolean else mask, scale=0.3)
+    expected = attend(q, k, v, attn_mask=bits if boolean else mask.astype(np.float64), scale=0.3)
+    assert_within_rounding(ours, expected, ulps=40)
+
+
+def test_attention_with_a_cache() -> None:
+    q, k, v = data(1, 2, 3, 4), data(1, 2, 3, 4, seed=1), data(1, 2, 3, 4, seed=2)
+    past = data(1, 2, 5, 4, seed=3), data(1, 2, 5, 4, seed=4)
+    check("Attention", [q, k, v, None, *past], outputs=3)
+
+
+def test_softcap_says_why_not() -> None:
+    graph, _ = single("Attention", [data(1, 2, 3, 4)] * 3, softcap=2.0)
+    assert "softcap=2.0" in str(ops.why_unsupported(graph, graph.operators()[0]))

@@ -26,11 +26,18 @@ class Printer(CXX17CodePrinter):
     array symbol and the printed indices.
     """
 
-    def __init__(self, symbols: Mapping[Any, types.DType], names: Mapping[Any, str] | None = None, loads: Any = None):
+    def __init__(
+        self,
+        symbols: Mapping[Any, types.DType],
+        names: Mapping[Any, str] | None = None,
+        loads: Any = None,
+        floor_division: str = "dop::floordiv",
+    ):
         super().__init__()
         self._infer = scalar.Types(symbols)
         self._names = names or {}
         self._loads = loads
+        self._floor_division = floor_division
         self._dtype = dace.float32  # in which the expression at hand is computed
 
     def text(self, expr: Any, dtype: types.DType) -> str:
@@ -127,7 +134,7 @@ class Printer(CXX17CodePrinter):
 
     def _floor_quotient(self, expr: Any) -> str:
         above, below = sympy.together(expr.args[0]).as_numer_denom()
-        return f"dop::floordiv({self.text(above, dace.int64)}, {self.text(below, dace.int64)})"
+        return f"{self._floor_division}({self.text(above, dace.int64)}, {self.text(below, dace.int64)})"
 
     def _narrow(self, code: str) -> str:
         """C++ computes small integers as int; results must wrap in their own type."""

@@ -15,25 +15,26 @@ if TYPE_CHECKING:
 
     from daceopt.ir.graph import Graph
 
+_MOST_SITES = 1 << 16
+
 
 @dataclass(frozen=True)
 class Guilty:
-    """The step, its index among the recipe's steps, the number of the site (from 1; None: not one site), and what happens."""
+    """The step, its index in the recipe without markers, the number of the site (from 1), and what happens."""
 
     step: str
     index: int
-    site: int | None
+    site: int
     reason: str
 
     def __str__(self) -> str:
-        place = "" if self.site is None else f", site {self.site}"
-        return f"step {self.index + 1} ({self.step}{place}): {self.reason}"
+        return f"step {self.index + 1} ({self.step}, site {self.site}): {self.reason}"
 
 
 def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = None) -> Guilty | None:
-    """The first step of ``recipe`` that breaks ``graph`` (its structure, its numbers on ``inputs``, or by an exception).
+    """The first step of ``recipe`` that breaks ``graph``: its structure, its numbers on ``inputs``, or by an exception.
 
-    None when all is well. ``graph`` is not changed. The steps are bisected on copies, so that a long recipe needs few executions.
+    None when all is well. The steps are bisected on copies: ``graph`` stays, and a long recipe needs few executions.
     """
     steps = [s for s in recipe.resolved() if not isinstance(s, Differentiate)]
     check = Numerics(graph.copy(), inputs)
@@ -67,7 +68,7 @@ def _explain(steps: list[Transformation], index: int, graph: Graph, check: Numer
     prefix = steps[: index + 1]
     reason = _broken(prefix, graph, check) or ""
     right, wrong = 0, 1
-    while _broken(prefix, graph, check, wrong) is None:
+    while wrong < _MOST_SITES and _broken(prefix, graph, check, wrong) is None:
         right, wrong = wrong, 2 * wrong
     while wrong - right > 1:
         middle = (right + wrong) // 2

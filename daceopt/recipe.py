@@ -169,7 +169,8 @@ def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
 def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str, ...]) -> None:
     for step in steps:
         if step.level not in allowed:
-            raise DaceoptError(f"recipe {name}: {step} ({step.level}) is misplaced; expected one of {', '.join(allowed)}")
+            order = f"{step} ({step.level}) is misplaced"
+            raise DaceoptError(f"recipe {name}: {order}; expected one of {', '.join(allowed)}")
     for first, second in itertools.pairwise(steps):
         if LEVELS.index(first.level) > LEVELS.index(second.level):
             order = f"{second} ({second.level}) stands after {first} ({first.level})"

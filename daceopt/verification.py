@@ -179,7 +179,7 @@ def save_reproducer(transformation: Any, before: Graph, after: Graph, inputs: di
     folder = (trace.folder() or default_folder()) / "reproducers" / f"{transformation.name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "step.txt").write_text(text, encoding="utf-8")
-    np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]
+    np.savez(folder / "inputs.npz", **inputs)
     with suppress(
         TypeError, ValueError, AttributeError
     ):  # a node of the user's own may not serialise: the text is there

@@ -1,4 +1,4 @@
-"""The recipe ``cpu``: fewer passes over memory, dense products in libraries, everything else in few vectorised kernels."""
+"""The recipe ``cpu``: fewer passes over memory, products in libraries, everything else in few vectorised kernels."""
 
 from daceopt.recipe import Recipe
 

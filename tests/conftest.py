@@ -1,4 +1,4 @@
-"""What every test gets: one private cache folder per session (shared by its workers), fixed seeds, no stray settings."""
+"""What every test gets: a private cache folder shared by the session's workers, fixed seeds, no stray settings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ SOURCES = ("daceopt", "transformations", "recipes", "setup.py", "pyproject.toml"
 
 
 def run(*command: str, cwd: Path, **environment: str) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
+    variables = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=variables, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -30,13 +31,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(path, source / name, ignore=ignore) if path.is_dir() else shutil.copy(path, source / name)
     out = tmp_path_factory.mktemp("wheel")
-    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(out), ".", cwd=source)
+    options = ("-q", "--no-deps", "--no-build-isolation", "-w", str(out))
+    run(sys.executable, "-m", "pip", "wheel", *options, ".", cwd=source)
     (built,) = out.glob("*.whl")
     return built
 
 
 def test_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    """-S keeps the site packages out, hence the editable install too; the dependencies come back by path, without hooks."""
+    """-S keeps the editable install's hooks out; the dependencies come back by path."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
     code = (
@@ -54,7 +56,8 @@ def test_wheel_contents(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     tops = {n.partition("/")[0] for n in names if ".dist-info" not in n}
     assert tops <= {"daceopt"}, "nothing may claim another top-level name"
-    for tree, prefix in (("daceopt", "daceopt"), ("transformations", "daceopt/transformations"), ("recipes", "daceopt/recipes")):
+    for tree in ("daceopt", "transformations", "recipes"):
+        prefix = tree if tree == "daceopt" else f"daceopt/{tree}"
         for file in (ROOT / tree).rglob("*"):
             if file.suffix in (".py", ".h", ".typed"):
                 assert f"{prefix}/{file.relative_to(ROOT / tree)}" in names

@@ -1,4 +1,4 @@
-"""One operator computed by the reference implementation that comes with ONNX: for constants, interpretation and tests."""
+"""One operator computed by the reference implementation that comes with ONNX: for constants and interpretation."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def test_fingerprints_differ() -> None:
 
 @pytest.mark.parametrize("name", ["cpu", "none"])
 def test_the_numbers_hold_step_by_step(name: str) -> None:
-    """A small network with a decomposed softmax and layer norm goes through the whole recipe, checked after every step."""
+    """A network with a decomposed softmax and layer norm goes through the whole recipe, checked after every step."""
     import numpy as np
 
     net = Net(x=(4, 8), w=(8, 8), gamma=(8,), beta=(8,))

@@ -76,6 +76,15 @@ class CompiledPair:
         return self._source.graphs or self._source.derive()
 
 
+@dataclass(frozen=True)
+class Gradients:
+    """What to differentiate: model outputs by model inputs, by position, and whether to store or recompute (see ``autodiff``)."""
+
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    policy: str = "recompute"
+
+
 @dataclass
 class _Source:
     """What the graphs can be derived from."""
@@ -96,9 +105,15 @@ class _Source:
         if model is None:
             assert self.trace is not None
             model = self.trace.to_onnx()
-        graphs = derive(model, constants, self.recipe, self.wanted, self.verify, self.fallback, self.policy)
+        graphs = derive(model, constants, self.recipe, self._gradients(), self.verify, self.fallback)
         graphs.seconds = {"capture": time.perf_counter() - started - sum(graphs.seconds.values()), **graphs.seconds}
         return graphs
+
+    def _gradients(self) -> Gradients | None:
+        if not self.wanted or self.trace is None:
+            return None
+        users = [k for k, s in enumerate(self.trace.graph_outputs) if s.kind == "user"]
+        return Gradients(self.wanted, tuple(users), self.policy)
 
     def _constants(self) -> dict[int, np.ndarray]:
         specs = self.trace.inputs if self.trace is not None else []
@@ -179,20 +194,19 @@ def derive(
     model: onnx.ModelProto,
     constants: dict[int, np.ndarray],
     recipe: Recipe,
-    wanted: Sequence[int] = (),
+    gradients: Gradients | None = None,
     verify: str | None = None,
     fallback: bool = False,
-    policy: str = "recompute",
 ) -> Graphs:
     """From a checked ONNX model to the graphs that are built: import, recipe, differentiation, recipe.
 
-    ``constants``: model input position -> value known now. ``wanted``: input positions to differentiate by (none: inference).
+    ``constants``: model input position -> value known now. ``gradients``: None for inference.
     """
     from daceopt.importer import import_model
     from daceopt.recipe import Runner
 
     runner = Runner(recipe, verify)
-    graph = import_model(model, fallback=fallback and not wanted)
+    graph = import_model(model, fallback=fallback and gradients is None)
     roles = {name: f"input:{k}" for k, name in enumerate(graph.inputs)}
     roles |= {name: f"output:{k}" for k, name in enumerate(graph.outputs)}
     graphs = Graphs(graph, roles)
@@ -203,9 +217,9 @@ def derive(
     with graphs.timed("recipe"):
         graphs.history += runner.run(graph, part="before")
     _rename_outputs(graph, roles, outputs)
-    if wanted:
+    if gradients is not None:
         with graphs.timed("differentiate"):
-            _differentiate(graphs, by_position, wanted, policy)
+            _differentiate(graphs, by_position, gradients)
     with graphs.timed("recipe"):
         _finish(graphs, runner)
     return graphs
@@ -219,14 +233,14 @@ def _rename_outputs(graph: Graph, roles: dict[str, str], before: Sequence[str]) 
             roles[new] = f"output:{k}"
 
 
-def _differentiate(graphs: Graphs, inputs: Sequence[str], wanted: Sequence[int], policy: str) -> None:
+def _differentiate(graphs: Graphs, inputs: Sequence[str], gradients: Gradients) -> None:
     from daceopt.autodiff import differentiate
     from daceopt.ir import types
 
     graph = graphs.forward
-    outputs = [n for n in graph.outputs if types.is_float(graph.dtype(n))]
-    names = [inputs[k] for k in wanted]
-    result = differentiate(graph, outputs, names, policy=policy)
+    outputs = [n for n in (graph.outputs[k] for k in gradients.outputs) if types.is_float(graph.dtype(n))]
+    names = [inputs[k] for k in gradients.inputs]
+    result = differentiate(graph, outputs, names, policy=gradients.policy)
     if all(v is None for v in result.grad_inputs.values()):
         raise Unsupported("no output depends on an input or parameter that requires a gradient")
     graphs.forward, graphs.backward = result.forward, result.backward
@@ -245,10 +259,9 @@ def _finish(graphs: Graphs, runner: Any) -> None:
     _rename_outputs(graphs.forward, graphs.forward_roles, forward_outputs)
     if graphs.backward is None:
         return
-    for name in graphs.backward.saved:
-        strides = graphs.forward.strides(name)
-        if strides != graphs.backward.strides(name):
-            graphs.backward.set_strides(name, strides)
+    for source, name in zip(graphs.forward.saved, graphs.backward.saved):
+        if graphs.forward.strides(source) != graphs.backward.strides(name):
+            graphs.backward.set_strides(name, graphs.forward.strides(source))
     outputs = list(graphs.backward.outputs)
     graphs.history += runner.run(graphs.backward, part="after")
     for old, new in zip(outputs, graphs.backward.outputs):

@@ -68,6 +68,7 @@ class Transformation:
     """
 
     level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = False  # all sites of one match may be applied, and one match finds them all
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """Yield every site of ``graph``, and a ``NearMiss`` where something almost matched. Must not edit."""
@@ -226,9 +227,10 @@ def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None)
         before = len(edits.sites)
         touched: set[Any] = set()
         for site in found:
-            valid = isinstance(site, Site) and all(n in graph and n not in touched for n in site.nodes)
+            untouched = transformation.sites_are_independent or not touched.intersection(getattr(site, "nodes", ()))
+            valid = isinstance(site, Site) and untouched and all(n in graph for n in site.nodes)
             if valid and not edits.exhausted:
                 touched.update(edits.apply(site))  # type: ignore[arg-type]
-        if len(edits.sites) == before or edits.exhausted:
+        if len(edits.sites) == before or edits.exhausted or transformation.sites_are_independent:
             return Outcome(edits.sites, misses)
     raise DaceoptError(f"{transformation} still finds sites after {_MAX_ROUNDS} rounds, the last at {edits.sites[-1]}")

@@ -232,12 +232,15 @@ class Builder:
         return self._deliver(view, out)
 
     def _deliver(self, view: str, out: str | None) -> str:
-        """Let ``view`` stand for ``out``: uses read the view; a graph output gets a copy."""
+        """Let ``view`` stand for ``out``: uses read the view; a graph output, or views that cannot follow, get a copy."""
         if out is None:
             return view
         if out in self.graph.outputs:
             return self.copy(view, out=out)
-        self.graph.replace_uses(out, view)
+        try:
+            self.graph.replace_uses(out, view)
+        except ValueError:
+            return self.copy(view, out=out)
         return view
 
     # ---------------------------------------------------------------- whole arrays

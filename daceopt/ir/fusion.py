@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.iteration import Address, address, canonical, fresh_param, rename, unify
+from daceopt.ir.iteration import Address, address, fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.tasklet import Assignment
 
@@ -44,8 +44,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     merged.outer = common_parameters(merged)
     if not merged.outer and any(s.params for s in merged.stages):
         return f"{first.label} and {second.label} have no common parallel parameter"
-    reason = _too_large(merged)
-    return reason if reason is not None else canonical(merged)
+    return _too_large(merged) or merged
 
 
 def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[bool, Address, Address] | None:

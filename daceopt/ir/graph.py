@@ -16,6 +16,7 @@ from dace import nodes
 from dace.memlet import Memlet
 
 from daceopt.ir import types
+from daceopt.ir.views import rebase
 
 Dim = int | sympy.Expr
 Shape = tuple[Dim, ...]
@@ -329,6 +330,10 @@ class Graph:
         """Top-level map scopes in topological order."""
         return [n for n in self.nodes() if isinstance(n, nodes.MapEntry)]
 
+    def is_kept(self, name: str) -> bool:
+        """Does ``name`` or a view of it outlive the program: as an output, or saved for the backward pass?"""
+        return any(alias in self.outputs or alias in self.saved for alias in self.aliases(name))
+
     def __contains__(self, node: object) -> bool:
         return node in self._compute
 
@@ -337,16 +342,37 @@ class Graph:
     def replace_uses(self, old: str, new: str) -> None:
         """Every compute node and view that reads ``old`` reads ``new`` instead (same shape); graph outputs too.
 
-        If ``new`` cannot be an output (a view, an input, a constant, an output already), the output keeps ``old``'s place
-        by a copy, which the caller must make: ValueError says so.
+        Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if ``new`` cannot be an
+        output that ``old`` is (a view, an input, a constant, an output already): the caller must copy ``new`` into ``old`` instead.
         """
-        if old in self.outputs and (new in self._views or not self.desc(new).transient):
+        held = old in self.outputs or old in self.saved
+        if held and (new in self._views or not self.desc(new).transient or new in self.saved):
             raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
+        layouts = self._rebased(old, self.strides(old), self.strides(new))
         for edge in list(self.state.out_edges(self._access[old])):
             self._reconnect(edge, old, new)
+        for view, (strides, offset) in layouts.items():
+            desc = self.desc(view)
+            desc.strides, desc.total_size = strides or (1,), _span(self.shape(view), strides)
+            self._views[view] = (self._views[view][0], offset)
+        self.saved = [new if n == old else n for n in self.saved]
         if old in self.outputs:
             self.outputs = [new if n == old else n for n in self.outputs]
             self.desc(new).transient, self.desc(old).transient = False, True
+
+    def _rebased(self, source: str, before: Shape, after: Shape) -> dict[str, tuple[Shape, Dim]]:
+        """New strides and offsets of all views over ``source`` when its strides change. Raises ValueError."""
+        found: dict[str, tuple[Shape, Dim]] = {}
+        if before == after:
+            return found
+        for view in self.views_of(source):
+            own = self.strides(view)
+            layout = rebase(self.shape(view), own, self._views[view][1], self.shape(source), before, after)
+            if layout is None:
+                raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
+            found[view] = layout
+            found |= self._rebased(view, own, layout[0])
+        return found
 
     def _reconnect(self, edge: Any, old: str, new: str) -> None:
         self.state.remove_edge(edge)
@@ -408,7 +434,7 @@ class Graph:
         return before - len(self._compute) - len(self._access)
 
     def _is_used(self, name: str) -> bool:
-        return any(alias in self.outputs or self.consumers(alias) for alias in self.aliases(name))
+        return self.is_kept(name) or any(self.consumers(alias) for alias in self.aliases(name))
 
     def _drop_unused_outputs(self, node: Any) -> None:
         for edge in list(self.state.out_edges(node)):
@@ -418,7 +444,7 @@ class Graph:
 
     def _drop_array(self, name: str) -> None:
         node = self._access[name]
-        if name in self.inputs or name in self.outputs or self.state.out_degree(node):
+        if name in self.inputs or self.is_kept(name) or self.state.out_degree(node):
             return
         if self.state.in_degree(node) and name not in self._views:
             return

@@ -57,8 +57,8 @@ def _subs(expr: Any, mapping: dict[Any, Any]) -> Any:
         return expr
     if expr.is_Symbol:
         return mapping.get(expr, expr)
-    hits = {k: v for k, v in mapping.items() if k in expr.free_symbols}
-    return dim(expr.subs(hits, simultaneous=True)) if hits else expr
+    hits = {s: mapping[s] for s in expr.free_symbols if s in mapping}
+    return dim(expr.xreplace(hits)) if hits else expr
 
 
 @dataclass
@@ -82,8 +82,13 @@ class Stage:
             new,
             {c: a.subs(mapping) for c, a in self.reads.items()},
             {c: a.subs(mapping) for c, a in self.writes.items()},
-            tuple(Assignment(a.symbol, _subs(a.expr, mapping), a.dtype) for a in self.assignments),
+            tuple(_subs_assignment(a, mapping) for a in self.assignments),
         )
+
+
+def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignment:
+    expr = _subs(assignment.expr, mapping)
+    return assignment if expr is assignment.expr else Assignment(assignment.symbol, sympy.sympify(expr), assignment.dtype)
 
 
 @dataclass
@@ -145,7 +150,7 @@ class Kernel:
 
     def _without_unit_loops(self) -> Kernel:
         """Loops of one iteration vanish, so that equal iteration spaces look equal."""
-        unit = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1}
+        unit: dict[Any, Any] = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1}
         if not unit:
             return self
         extents = {p: n for p, n in self.extents.items() if p not in unit}

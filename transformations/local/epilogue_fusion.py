@@ -45,7 +45,7 @@ class EpilogueFusion(Transformation):
             return
         product = graph.writes(node)["Y"]
         readers = graph.all_consumers(product)
-        if len(readers) != 1 or product in graph.outputs or not isinstance(readers[0], nodes.MapEntry):
+        if len(readers) != 1 or graph.is_kept(product) or not isinstance(readers[0], nodes.MapEntry):
             return
         if graph.views_of(product):
             yield NearMiss(node, "the product is read through a view")

@@ -12,7 +12,7 @@ from dace import nodes
 from daceopt.errors import Unsupported
 from daceopt.ir.fusion import expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
-from daceopt.ir.iteration import address
+from daceopt.ir.iteration import address, canonical
 from daceopt.ir.kernel import Kernel
 from daceopt.transform import NearMiss, Site, Transformation
 
@@ -32,6 +32,7 @@ class MapFusion(Transformation):
     """
 
     level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = True
     max_stages: int = 48
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
@@ -45,7 +46,7 @@ class MapFusion(Transformation):
     def apply(self, site: Site) -> None:
         for node in site.nodes:
             site.graph.remove(node)
-        shrink_locals(site["kernel"]).emit(site.graph)
+        shrink_locals(canonical(site["kernel"])).emit(site.graph)
 
 
 @dataclass(eq=False)
@@ -142,7 +143,7 @@ class _Plan:
         self.misses.append(NearMiss(second.members[0], result))
 
     def _needed(self, array: str, first: _Group, second: _Group) -> bool:
-        if any(alias in self.graph.outputs for alias in self.graph.aliases(array)):
+        if self.graph.is_kept(array):
             return True
         return any(g is not first and g is not second for g in self.readers.get(array, ()))
 
@@ -188,7 +189,7 @@ class _Plan:
                 self.order[member_position] = joined
 
     def _needed_by(self, array: str, group: _Group) -> bool:
-        if any(alias in self.graph.outputs for alias in self.graph.aliases(array)):
+        if self.graph.is_kept(array):
             return True
         self.readers.get(array, {}).pop(group, None)
         return bool(self.readers.get(array))

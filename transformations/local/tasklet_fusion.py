@@ -11,6 +11,7 @@ from dace import nodes
 from daceopt.errors import Unsupported
 from daceopt.ir.fusion import collapse, expand_locals, merge
 from daceopt.ir.graph import Graph
+from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
 from daceopt.transform import NearMiss, Site, Transformation
 
@@ -27,6 +28,7 @@ class TaskletFusion(Transformation):
     """
 
     level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = True
     max_assignments: int = 64
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
@@ -39,7 +41,7 @@ class TaskletFusion(Transformation):
     def apply(self, site: Site) -> None:
         for node in site.nodes:
             site.graph.remove(node)
-        site["kernel"].emit(site.graph)
+        canonical(site["kernel"]).emit(site.graph)
 
 
 class _Chains:
@@ -88,7 +90,7 @@ class _Chains:
         for written in self.graph.outputs_of(producer):
             aliases = self.graph.aliases(written)  # type: ignore[arg-type]
             readers = {self.home.get(c, c) for a in aliases for c in self.graph.consumers(a)}
-            if readers != {node} or any(a in self.graph.outputs for a in aliases):
+            if readers != {node} or self.graph.is_kept(written):  # type: ignore[arg-type]
                 return None
         return producer
 

@@ -1,0 +1,116 @@
+"""What happens to views when the array below them changes its layout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+Dim = int | sympy.Expr
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """A run of source dimensions that is one dimension in both layouts."""
+
+    extent: Any
+    old: Any
+    new: Any
+
+
+def rebase(
+    shape: Sequence[Dim],
+    strides: Sequence[Dim],
+    offset: Dim,
+    source_shape: Sequence[Dim],
+    old: Sequence[Dim],
+    new: Sequence[Dim],
+) -> tuple[tuple[Dim, ...], Dim] | None:
+    """Strides and offset that select, in a source laid out as ``new``, what the view selects in a source laid out as ``old``.
+
+    All strides count elements. None when no strides do, or when that cannot be proved: the caller must copy.
+    """
+    axes = _axes(source_shape, old, new)
+    placed = _offset(offset, axes)
+    if placed is None:
+        return None
+    reach, new_offset = placed
+    result: list[Dim] = []
+    for extent, stride in zip(shape, strides):
+        if extent == 1 or stride == 0:
+            result.append(0)
+            continue
+        axis = _axis_of(stride, axes)
+        if axis is None:
+            return None
+        step = _divide(stride, axis.old)
+        reach[axis] = reach[axis] + (extent - 1) * step
+        result.append(_plain(step * axis.new))
+    if not all(_is_positive(axis.extent - far) for axis, far in reach.items()):
+        return None
+    return tuple(result), new_offset
+
+
+def _axes(shape: Sequence[Dim], old: Sequence[Dim], new: Sequence[Dim]) -> list[_Axis]:
+    """Source dimensions by falling old stride, neighbours merged where both layouts agree that they are one run."""
+    found = [_Axis(n, o, w) for n, o, w in zip(shape, old, new) if n != 1 and o != 0]
+    merged: list[_Axis] = []
+    for axis in found:
+        last = merged[-1] if merged else None
+        if last and _same(last.old, axis.extent * axis.old) and _same(last.new, axis.extent * axis.new):
+            merged[-1] = _Axis(_plain(last.extent * axis.extent), axis.old, axis.new)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def _offset(offset: Dim, axes: list[_Axis]) -> tuple[dict[_Axis, Any], Dim] | None:
+    """Where the view starts along each axis, and the offset in the new layout."""
+    reach: dict[_Axis, Any] = dict.fromkeys(axes, 0)
+    if offset == 0:
+        return reach, 0
+    if not isinstance(offset, int) or not all(isinstance(a.old, int) for a in axes):
+        return None
+    result: Any = 0
+    for axis in sorted(axes, key=lambda a: a.old, reverse=True):
+        reach[axis], offset = divmod(offset, axis.old)
+        result = result + reach[axis] * axis.new
+    return (reach, _plain(result)) if offset == 0 else None
+
+
+def _axis_of(stride: Dim, axes: list[_Axis]) -> _Axis | None:
+    """The axis that a view's stride steps along: the one of the largest stride that divides it."""
+    fitting = [a for a in axes if _divide(abs(stride) if isinstance(stride, int) else stride, a.old) is not None]
+    if not fitting or (isinstance(stride, int) and stride < 0):
+        return None
+    best = fitting[0]
+    for axis in fitting[1:]:
+        if _divide(axis.old, best.old) is not None:
+            best = axis
+    return best
+
+
+def _divide(a: Dim, b: Dim) -> Any:
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b if a % b == 0 else None
+    ratio = sympy.cancel(sympy.sympify(a) / b)
+    whole = ratio.is_polynomial() and all(c.is_Integer for c in sympy.Poly(ratio, *ratio.free_symbols).coeffs()) if ratio.free_symbols else ratio.is_Integer
+    return _plain(ratio) if whole else None
+
+
+def _plain(value: Any) -> Dim:
+    if isinstance(value, int):
+        return value
+    value = sympy.expand(value)
+    return int(value) if value.is_Integer else value
+
+
+def _same(a: Any, b: Any) -> bool:
+    return _plain(sympy.sympify(a) - b) == 0
+
+
+def _is_positive(value: Any) -> bool:
+    value = _plain(value)
+    return value > 0 if isinstance(value, int) else False

@@ -1,0 +1,168 @@
+"""Plans memory before the first call: which buffers share a place in the arena, and where saved arrays stand in their block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+from dace import nodes
+
+from daceopt.ir import types
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Kernel
+
+ALIGNMENT = 64
+HINT = 1 << 10  # value taken for a size symbol when slots are compared; only the fit depends on it
+
+
+@dataclass
+class MemoryPlan:
+    """Byte offsets, multiples of 64, as ints or expressions over the graph's size symbols.
+
+    ``arena``: transient buffer -> offset in the arena of ``arena_bytes``; ``saved``: saved array -> offset in the block of
+    ``saved_bytes``. Inputs, outputs and constants are in neither.
+    """
+
+    arena: dict[str, Dim] = field(default_factory=dict)
+    saved: dict[str, Dim] = field(default_factory=dict)
+    arena_bytes: Dim = 0
+    saved_bytes: Dim = 0
+
+
+@dataclass
+class _Slot:
+    bytes: Dim
+    hint: int
+    free_after: int  # position of the last node that uses it
+    buffers: list[str]
+
+
+def plan(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> MemoryPlan:
+    """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
+
+    The order is that of ``graph.nodes()``, in which the frame executes them. An element-wise kernel may write where an input that
+    dies there stands, when it reads and writes the same element in each iteration. ``saved`` (arrays that a later program reads)
+    are laid out by their order alone, so forward and backward agree.
+    """
+    result = MemoryPlan(saved={}, saved_bytes=0)
+    for name in saved:
+        result.saved[name] = result.saved_bytes
+        result.saved_bytes = dim(result.saved_bytes + aligned_bytes(graph, name))
+    return _Planner(graph, set(result.saved), reuse).place(result)
+
+
+def aligned_bytes(graph: Graph, name: str) -> Dim:
+    """Bytes of the buffer ``name``, rounded up to whole cache lines."""
+    size = dim(graph.desc(name).total_size * types.itemsize(graph.dtype(name)))
+    if isinstance(size, int):
+        return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
+    return ALIGNMENT * sympy.floor((size + ALIGNMENT - 1) / ALIGNMENT)
+
+
+class _Planner:
+    def __init__(self, graph: Graph, elsewhere: set[str], reuse: bool):
+        self._graph, self._reuse = graph, reuse
+        self._order = graph.nodes()
+        self._elsewhere = elsewhere
+        self._first: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._slots: list[_Slot] = []
+        self._slot_of: dict[str, _Slot] = {}
+
+    def place(self, result: MemoryPlan) -> MemoryPlan:
+        self._liveness()
+        for position, node in enumerate(self._order):
+            for name in self._roots(self._graph.outputs_of(node)):
+                if self._first.get(name) == position:
+                    self._assign(name, position, node)
+        for slot in self._slots:
+            for name in slot.buffers:
+                result.arena[name] = result.arena_bytes
+            result.arena_bytes = dim(result.arena_bytes + slot.bytes)
+        return result
+
+    def _liveness(self) -> None:
+        for position, node in enumerate(self._order):
+            for name in self._roots((*self._graph.inputs_of(node), *self._graph.outputs_of(node))):
+                self._first.setdefault(name, position)
+                self._last[name] = position
+
+    def _roots(self, names: Iterable[str | None]) -> list[str]:
+        """The buffers behind ``names`` that live in the arena."""
+        roots = dict.fromkeys(self._graph.root(n)[0] for n in names if n is not None)
+        return [r for r in roots if self._graph.desc(r).transient and r not in self._elsewhere]
+
+    def _assign(self, name: str, position: int, node: Any) -> None:
+        size = aligned_bytes(self._graph, name)
+        slot = self._best(name, size, position, node) if self._reuse else None
+        if slot is None:
+            slot = _Slot(size, _hint(size), 0, [])
+            self._slots.append(slot)
+        slot.bytes = _larger(slot.bytes, size)
+        slot.hint = max(slot.hint, _hint(size))
+        slot.free_after = max(slot.free_after, self._last[name])
+        slot.buffers.append(name)
+        self._slot_of[name] = slot
+
+    def _best(self, name: str, size: Dim, position: int, node: Any) -> _Slot | None:
+        """In place of a dying input; else the smallest free slot that holds it; else the largest free slot, grown."""
+        inherited = self._in_place(name, position, node)
+        if inherited is not None:
+            return inherited
+        free = [s for s in self._slots if s.free_after < position]
+        if not free:
+            return None
+        wanted = _hint(size)
+        fitting = [s for s in free if s.hint >= wanted]
+        if fitting:
+            return min(fitting, key=lambda s: s.hint)
+        largest = max(free, key=lambda s: s.hint)
+        return largest if 2 * largest.hint >= wanted else None
+
+    def _in_place(self, name: str, position: int, node: Any) -> _Slot | None:
+        if not isinstance(node, nodes.MapEntry):
+            return None
+        dying = [
+            r
+            for r in self._roots(self._graph.inputs_of(node))
+            if self._last[r] == position and r in self._slot_of and self._slot_of[r].free_after == position
+        ]
+        dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
+        if not dying:
+            return None
+        kernel = Kernel.extract(self._graph, node)
+        chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name)), None)
+        return None if chosen is None else self._slot_of[chosen]
+
+
+def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str) -> bool:
+    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, and nothing is reduced."""
+    if len(kernel.stages) != 1 or graph.dtype(source) != graph.dtype(target):
+        return False
+    stage = kernel.stages[0]
+    writes = [a for a in stage.writes.values() if graph.root(a.array)[0] == target]
+    reads = [a for a in stage.reads.values() if graph.root(a.array)[0] == source]
+    if any(a.wcr for a in stage.writes.values()) or len(writes) != 1:
+        return False
+    wanted = _address(graph, writes[0])
+    return all(None not in a.index and _address(graph, a) == wanted for a in reads)
+
+
+def _address(graph: Graph, access: Any) -> Any:
+    strides = graph.strides(access.array)
+    start = graph.root(access.array)[1]
+    return sympy.expand(start + sum(i * s for i, s in zip(access.index, strides, strict=False)))
+
+
+def _hint(size: Dim) -> int:
+    if isinstance(size, int):
+        return size
+    return int(size.xreplace({s: sympy.Integer(HINT) for s in size.free_symbols}))
+
+
+def _larger(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return max(a, b)
+    return a if a == b else sympy.Max(a, b)

@@ -293,7 +293,7 @@ def test_enable_grad_inside_no_grad():
                 y = x * 2
                 with torch.enable_grad():
                     z = y * x
-            return y + z
+                return y + z
 
     targets = [str(n.target) for n in trace(Nested(), (X,)).program.graph.nodes]
     assert targets.count("aten.detach.default") == 2

@@ -76,7 +76,9 @@ def test_rms_norm_stores_the_row_statistic_only() -> None:
 def test_batch_norm_in_training() -> None:
     def build(b: Builder, x: str, w: str, c: str) -> str:
         mean, variance = b.constant(np.zeros(3)), b.constant(np.ones(3))
-        return op(b, "BatchNormalization", [x, w, c, mean, variance], (4, 3, 5, 5), training_mode=1, epsilon=1e-5, extra=2)
+        return op(
+            b, "BatchNormalization", [x, w, c, mean, variance], (4, 3, 5, 5), training_mode=1, epsilon=1e-5, extra=2
+        )
 
     check(build, lambda x, w, c: F.batch_norm(x, None, None, w, c, training=True), (4, 3, 5, 5), (3,), (3,))
 
@@ -108,8 +110,8 @@ def test_small_mlp() -> None:
 
 
 def test_small_convolutional_net() -> None:
-    def build(b: Builder, x: str, w: str, c: str, s: str, t: str, v: str) -> str:
-        y = op(b, "Conv", [x, w, c], (2, 4, 8, 8), pads=[1, 1, 1, 1], strides=[1, 1], kernel_shape=[3, 3])
+    def build(b: Builder, x: str, w: str, s: str, t: str, v: str) -> str:
+        y = op(b, "Conv", [x, w], (2, 4, 8, 8), pads=[1, 1, 1, 1], strides=[1, 1], kernel_shape=[3, 3])
         mean, variance = b.constant(np.zeros(4)), b.constant(np.ones(4))
         y = op(b, "BatchNormalization", [y, s, t, mean, variance], (2, 4, 8, 8), training_mode=1, epsilon=1e-5, extra=2)
         y = op(b, "Relu", [y], (2, 4, 8, 8))
@@ -117,11 +119,11 @@ def test_small_convolutional_net() -> None:
         y = op(b, "GlobalAveragePool", [y], (2, 4, 1, 1))
         return b.matmul(b.reshape(y, [2, 4]), v)
 
-    def reference(x: Any, w: Any, c: Any, s: Any, t: Any, v: Any) -> Any:
-        y = F.batch_norm(F.conv2d(x, w, c, padding=1), None, None, s, t, training=True)
+    def reference(x: Any, w: Any, s: Any, t: Any, v: Any) -> Any:
+        y = F.batch_norm(F.conv2d(x, w, padding=1), None, None, s, t, training=True)
         return F.max_pool2d(y.relu(), 2).mean((2, 3)) @ v
 
-    check(build, reference, (2, 3, 8, 8), (4, 3, 3, 3), (4,), (4,), (4,), (4, 5))
+    check(build, reference, (2, 3, 8, 8), (4, 3, 3, 3), (4,), (4,), (4, 5))
 
 
 def _heads(b: Builder, x: str) -> str:

@@ -1,4 +1,4 @@
-"""daceopt optimizes PyTorch modules and ONNX models as dataflow graphs. Names load on first use, so importing this is quick."""
+"""daceopt optimizes PyTorch modules and ONNX models as dataflow graphs; public names load on first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "cost": ("daceopt.cost", None),
 }
 
-__all__ = ["__version__", *_NAMES]  # noqa: PLE0604
+__all__ = ["__version__", *_NAMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -22,7 +22,7 @@ from daceopt.specialise import Family, Options, Request, Specialisation
 logger = logging.getLogger("daceopt.dispatch")
 
 VARIANT_LIMIT = 16
-"""States of a module (train and eval, dtypes, attributes) with programs of their own, beyond which others run eagerly."""
+"""States of a module (train, eval, dtypes, attributes) with programs of their own; further ones run eagerly."""
 
 _TABLE_LIMIT = 4096
 Forward = Callable[..., Any]
@@ -50,7 +50,9 @@ class _Variant:
 class _Refused(Exception):
     """This call runs eagerly; ``store`` says where the reason belongs once the eager call has succeeded."""
 
-    def __init__(self, reason: str, cause: BaseException | None = None, store: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, reason: str, cause: BaseException | None = None, store: Callable[[], None] | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason, self.cause, self.store = reason, cause, store
 
@@ -97,7 +99,9 @@ class Dispatcher:
         except TypeError:
             raise _Refused("an argument is neither a tensor nor a plain value") from None
         if program is None:
-            program = self._specialise(module, variant, Request(args, kwargs, call.leaves, grad, variant.snapshot, owned), call)
+            program = self._specialise(
+                module, variant, Request(args, kwargs, call.leaves, grad, variant.snapshot, owned), call
+            )
         if isinstance(program, str):
             raise _Refused(program)
         try:
@@ -132,7 +136,7 @@ class Dispatcher:
         return None
 
     def _specialise(self, module: nn.Module, variant: _Variant, request: Request, call: Call) -> Specialisation | str:
-        reason = unsupported_leaf(request.leaves) or _unsupported_state(request.owned)
+        reason = unsupported_leaf(request.leaves) or _unsupported_state(request.owned) or variant.snapshot.displaced()
         if reason is not None:
             raise _Refused(reason)
         with self._lock:
@@ -151,7 +155,8 @@ class Dispatcher:
         try:
             program = family.add(module, request, self.options)
         except Exception as error:  # whatever it is, the user's call is not lost
-            raise _Refused(_reason(error), error, lambda: setattr(family, "failure", _reason(error))) from error
+            reason = _reason(error)
+            raise _Refused(reason, error, lambda: setattr(family, "failure", reason)) from error
         finally:
             self.stats.compile_seconds += time.perf_counter() - start
         self.stats.programs += 1
@@ -176,7 +181,9 @@ class Dispatcher:
         if not known:
             logger.info("%s runs eagerly: %s", name, refused.reason)
             if self.options.fallback == "warn":
-                warnings.warn(f"{name} runs in eager PyTorch: {refused.reason}", FallbackWarning, stacklevel=_caller_depth())
+                warnings.warn(
+                    f"{name} runs in eager PyTorch: {refused.reason}", FallbackWarning, stacklevel=_caller_depth()
+                )
         return result
 
 
@@ -206,7 +213,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _caller_depth() -> int:
-    """Frames between ``warnings.warn`` and the first one outside daceopt and PyTorch: where the user called the module."""
+    """Frames from ``warnings.warn`` to the first one outside daceopt and PyTorch: the user's call."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in ("daceopt", "torch"):
         depth, frame = depth + 1, frame.f_back

@@ -1,7 +1,8 @@
 """What must hold for a compiled program to stand for a module: checked before each call, in microseconds.
 
-A ``Snapshot`` records a module tree: which submodules it has, their plain attributes (``training`` among them), and the kind of each
-parameter and buffer. The tensors themselves are fetched at every call, so their values may change and they may be replaced.
+A ``Snapshot`` records a module tree: which submodules it has, their plain attributes (``training`` among them), and
+the kind of each parameter and buffer. The tensors themselves are fetched at every call, so their values may change
+and they may be replaced.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ _GLOBAL_HOOKS = tuple(
 _TENSORS = ("_parameters", "_buffers")
 # Attributes of ``nn.Module`` itself; hooks and registries are watched in their own way.
 _INTERNAL = frozenset(nn.Module().__dict__) - {"training"}
+_KINDS = {torch.Tensor: torch.Tensor, nn.Parameter: torch.Tensor}
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _PLAIN_LEAVES = (*_SCALARS, torch.dtype, torch.device, torch.memory_format, torch.layout, slice)
 
@@ -70,9 +72,8 @@ class Snapshot:
         if not same:
             return None
         tensors = list(chain.from_iterable(map(dict.values, self._registries)))
-        if list(map(_signature, tensors)) != self._signature or any(tensors[a] is not tensors[b] for a, b in self._ties):
-            return None
-        return tensors
+        tied = all(tensors[a] is tensors[b] for a, b in self._ties)
+        return tensors if tied and list(map(_signature, tensors)) == self._signature else None
 
     def position(self, target: str) -> int:
         """Where ``read`` puts the parameter or buffer with this qualified name; KeyError if there is none."""
@@ -89,12 +90,17 @@ class Snapshot:
 
     def hooked(self) -> str:
         """The names of the submodules with hooks, for messages."""
-        names = [
-            name
-            for name, s in list(zip(self._names, self._states))[1:]
-            if any(s[kind] for kind in _HOOKS)
-        ]
+        names = [name for name, s in list(zip(self._names, self._states))[1:] if any(s[kind] for kind in _HOOKS)]
         return ", ".join(names) or "all modules (global hooks)"
+
+    def displaced(self) -> str | None:
+        """Why the module cannot be traced as it stands: other tensors are in the place of parameters."""
+        for name, registry in zip(self._names, self._registries[:: len(_TENSORS)]):
+            for key, tensor in registry.items():
+                if tensor is not None and not isinstance(tensor, nn.Parameter):
+                    where = f"{name}.{key}".lstrip(".")
+                    return f"{where} is no nn.Parameter for now; call the module once without functional_call"
+        return None
 
     def difference(self, other: Snapshot) -> str:
         """The first thing that differs between two snapshots, in words."""
@@ -123,7 +129,9 @@ def _ties(tensors: Sequence[torch.Tensor | None]) -> list[tuple[int, int]]:
 def _signature(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
     if tensor is None:
         return None
-    return tensor.__class__, tensor.dtype, tensor.shape, tensor.is_cpu, tensor.requires_grad
+    # A plain tensor in a parameter's place (functional_call) does as well as the parameter.
+    kind = _KINDS.get(tensor.__class__, tensor.__class__)
+    return kind, tensor.dtype, tensor.shape, tensor.is_cpu, tensor.requires_grad
 
 
 def _watched(state: Mapping[str, Any]) -> list[str]:
@@ -159,7 +167,8 @@ def _plain_tensors(state: Mapping[str, Any]) -> list[torch.Tensor]:
 class Call:
     """The arguments of one call as flat leaves, with a key that tells which program fits.
 
-    ``key`` has, per tensor, its shape, dtype, layout, whether it is on the CPU and whether it requires a gradient; other leaves by value.
+    ``key`` has, per tensor, its shape, dtype, layout, whether it is on the CPU and whether it requires a gradient;
+    other leaves by value.
     """
 
     __slots__ = ("key", "leaves", "structure")

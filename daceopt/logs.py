@@ -10,7 +10,9 @@ ARTIFACTS = ("dispatch", "importer", "pipeline", "recipe", "build", "cache")
 
 
 def configure() -> None:
-    """Read ``DACEOPT_LOGS``: names from ``ARTIFACTS`` between commas, or ``all``; a ``+`` before a name also shows its details."""
+    """Read ``DACEOPT_LOGS``: names from ``ARTIFACTS`` between commas, or ``all``; a ``+`` before a name also shows
+    its details.
+    """
     for item in filter(None, (part.strip() for part in os.environ.get("DACEOPT_LOGS", "").split(","))):
         name, level = item.lstrip("+"), logging.DEBUG if item.startswith("+") else logging.INFO
         if name != "all" and name not in ARTIFACTS:

@@ -1,12 +1,13 @@
 """``optimized_module``: compiled forward and backward for an ``nn.Module`` that stays the module it was.
 
-Only ``forward`` is replaced, on the instance or on the class. PyTorch's own ``__call__`` runs around it, and everything that a program
-reads is fetched from the module at each call.
+Only ``forward`` is replaced, on the instance or on the class. PyTorch's own ``__call__`` runs around it, and
+everything that a program reads is fetched from the module at each call.
 """
 
 from __future__ import annotations
 
 import functools
+import threading
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Target = TypeVar("Target", bound="nn.Module | type[nn.Module]")
 
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
+_creating = threading.Lock()
 _FALLBACKS = ("warn", "raise", "silent")
 _VERIFICATIONS = (None, "structure", "numerics")
 
@@ -47,14 +49,14 @@ def optimized_module(
     """Compile the calls of a module, or of every instance of a class; returns that very module or class.
 
     recipe    name of a recipe, or a ``daceopt.Recipe``
-    backward  None: when a parameter or input requires a gradient; True: always; False: never (results carry no gradient)
+    backward  None: when a parameter or input requires a gradient; True: always; False: never (results have no grad)
     dynamic   None: compile for the sizes seen, and generalise those that change; or dimensions as for ``torch.export``
-    fallback  what happens to a call that cannot be compiled: "warn" runs it in eager PyTorch and warns once per reason, "silent" does so
-              quietly, "raise" raises the reason (a ``daceopt.errors.DaceoptError``)
+    fallback  what happens to a call that cannot be compiled: "warn" runs it in eager PyTorch and warns once per reason,
+              "silent" runs it quietly, "raise" raises the reason (a ``daceopt.errors.DaceoptError``)
     verify    None, "structure" or "numerics": checks between the steps of the recipe
 
-    Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules, ValueError for
-    options that do not exist.
+    Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules,
+    ValueError for options that do not exist.
     """
     _check(fallback, _FALLBACKS, "fallback")
     _check(verify, _VERIFICATIONS, "verify")
@@ -94,6 +96,10 @@ class OptimizedForward:
 
     __wrapped__ = daceopt_original  # so that inspect.signature shows the user's parameters
 
+    @property
+    def __code__(self) -> Any:  # torch.export asks a module's forward for it
+        return self.daceopt_original.__code__
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.dispatcher.call(self.module, self.daceopt_original, args, kwargs)
 
@@ -131,7 +137,7 @@ def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
 
     @functools.wraps(original)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # A subclass that overrides forward and calls super().forward() is compiled as a whole; exporters see plain Python.
+        # A subclass that overrides forward and calls super().forward() is compiled as a whole; exporters see Python.
         if type(self).forward is not forward or torch.compiler.is_compiling():
             return original(self, *args, **kwargs)
         return _dispatcher(self, options).call(self, types.MethodType(original, self), args, kwargs)
@@ -141,14 +147,16 @@ def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
 
 
 def _dispatcher(module: nn.Module, options: Options) -> Dispatcher:
-    """The instance's own dispatcher; a copied ``__dict__`` (copy.copy, replicas) brings that of another, which does not count."""
+    """The instance's own dispatcher; one that came with a copied ``__dict__`` (copy.copy, replicas) does not count."""
     found = module.__dict__.get(_STATE)
-    if found is None or found.owner is None or found.owner() is not module:
-        # setdefault is atomic: of two threads that make the first call, one wins.
-        fresh = Dispatcher(options if found is None else found.options, module)
-        module.__dict__.pop(_STATE, None) if found is not None else None
-        found = module.__dict__.setdefault(_STATE, fresh)
-    return found  # type: ignore[no-any-return]
+    if found is not None and found.owner is not None and found.owner() is module:
+        return found  # type: ignore[no-any-return]
+    with _creating:
+        current = module.__dict__.get(_STATE)
+        if current is found:  # no other thread was faster
+            current = Dispatcher(options if found is None else found.options, module)
+            module.__dict__[_STATE] = current
+        return current  # type: ignore[no-any-return]
 
 
 class Handle:

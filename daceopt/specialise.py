@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,9 @@ class Specialisation:
         return self._assemble(self.program(tensors), tensors)
 
     def accepts(self, leaves: Sequence[Any]) -> bool:
-        """Whether the sizes of these arguments lie within what the trace is valid for; ranks and dtypes are known to fit."""
+        """Whether the sizes of these arguments lie within what the trace is valid for; ranks and dtypes are known to
+        fit.
+        """
         values: dict[str, int] = {}
         for spec in self.trace.inputs:
             if spec.kind != "user":
@@ -121,9 +124,13 @@ class Family:
         return next((p for p in self.programs if p.accepts(leaves)), None)
 
     def add(self, module: nn.Module, call: Request, options: Options) -> Specialisation:
-        """Compile a program for this call, general in the sizes that were seen to change. Raises what capture and build raise."""
+        """Compile a program for this call, general in the sizes that were seen to change. Raises what capture and
+        build raise.
+        """
         if len(self.programs) >= SHAPE_LIMIT:
-            raise Unsupported(f"more than {SHAPE_LIMIT} programs for different sizes of the arguments; mark them with dynamic=")
+            raise Unsupported(
+                f"more than {SHAPE_LIMIT} programs for different sizes of the arguments; mark them with dynamic="
+            )
         shapes = {k: tuple(x.shape) for k, x in enumerate(call.leaves) if isinstance(x, torch.Tensor)}
         program = self._general(module, call, options, shapes) or compile_call(module, call, options, options.dynamic)
         self.programs.append(program)
@@ -176,11 +183,23 @@ def compile_call(module: nn.Module, call: Request, options: Options, dynamic: An
     from daceopt import pipeline
     from daceopt.capture.trace import trace
 
-    traced = trace(module, call.args, call.kwargs, dynamic=dynamic)
-    wanted = [k for k, spec in enumerate(traced.inputs) if call.grad and _needs_gradient(spec, call)]
-    pair = pipeline.compile_trace(traced, recipe=options.recipe, wanted=wanted, verify=options.verify)
+    with _own_mode(call.grad):
+        traced = trace(module, call.args, call.kwargs, dynamic=dynamic)
+        wanted = [k for k, spec in enumerate(traced.inputs) if call.grad and _needs_gradient(spec, call)]
+        pair = pipeline.compile_trace(traced, recipe=options.recipe, wanted=wanted, verify=options.verify)
     program = Program(pair, len(traced.inputs), _mutations(traced))
     return Specialisation(traced, program, call.snapshot)
+
+
+@contextmanager
+def _own_mode(grad: bool) -> Iterator[None]:
+    """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does.
+
+    The gradient mode is the call's own: what is traced under no_grad counts as detached.
+    """
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with torch.inference_mode(False), torch.set_grad_enabled(grad), hooks:
+        yield
 
 
 def _needs_gradient(spec: Any, call: Request) -> bool:

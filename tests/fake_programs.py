@@ -1,4 +1,6 @@
-"""Programs with the interface of built ones that compute with PyTorch: they test all that surrounds a program, without a compiler."""
+"""Programs with the interface of built ones that compute with PyTorch: they test all that surrounds a program,
+without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,13 @@ from daceopt.build.executable import Sizes
 from daceopt.build.manifest import Manifest, Symbol, Tensor
 from daceopt.errors import Unsupported
 
+_NO_GRAD = "x"
+
 
 class FakePair:
-    """Forward and backward of a trace; the forward saves the even-numbered inputs in its block, the backward reads the others itself."""
+    """Forward and backward of a trace; the forward saves the even-numbered inputs in its block, the backward reads
+    the others itself.
+    """
 
     def __init__(self, trace: Any, wanted: Sequence[int]) -> None:
         self.forward = _Forward(trace, bool(wanted))
@@ -101,10 +107,11 @@ class _Backward(_Program):
         ]
         with torch.enable_grad():
             results = self.compute(tensors)
+            sums = [t.sum() if t.is_floating_point() else t for t in results]
         self.grads = [k for k, t in enumerate(results) if t.requires_grad and self._is_user(k)]
         if not self.grads:
             raise Unsupported("no output depends on an input or parameter that requires a gradient")
-        found = torch.autograd.grad([results[k].sum() for k in self.grads], [tensors[k] for k in wanted], allow_unused=True)
+        found = torch.autograd.grad([sums[k] for k in self.grads], [tensors[k] for k in wanted], allow_unused=True)
         self.wanted = [k for k, g in zip(wanted, found) if g is not None]
         outputs = {k: _tensor(f"grad:{k}", self.trace.outputs[self.computed[k]]) for k in self.grads}
         self.manifest = Manifest(

@@ -1,7 +1,7 @@
 """Compiled programs as PyTorch sees them: an autograd function for a training pair, a plain call for inference.
 
-A training call saves what its backward reads through ``save_for_backward``, so PyTorch's own rules hold for it: version counters, freed
-graphs, checkpointing and saved-tensor hooks.
+A training call saves what its backward reads through ``save_for_backward``, so PyTorch's own rules hold for it:
+version counters, freed graphs, checkpointing and saved-tensor hooks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class Pair(Protocol):
 class Entry:
     """One executable, with everything looked up that does not change from call to call.
 
-    Tensors of the program are named by role: ``input:3`` is input 3 of the trace, ``grad:0`` the gradient of its output 0, and so on.
+    Tensors of the program are named by role: ``input:3`` is input 3 of the trace, ``grad:0`` the gradient of its
+    output 0, and so on.
     """
 
     def __init__(self, executable: Any) -> None:
@@ -173,7 +174,9 @@ class _Compiled(torch.autograd.Function):
         kept = {("input", k): t for k, t in zip(program.kept_inputs, tensors)}
         kept |= {("output", k): t for k, t in zip(program.kept_outputs, tensors[inputs:])}
         for k, shape in zip(program.grads, ctx.shapes):
-            kept["grad", k] = _gradient(grads[k], shape, program.forward.dtypes[program.forward.outputs.index(("output", k))])
+            kept["grad", k] = _gradient(
+                grads[k], shape, program.forward.dtypes[program.forward.outputs.index(("output", k))]
+            )
         kept = {role: t if t.is_contiguous() else _dense(t) for role, t in kept.items()}
         found = program.gradients(kept, saved, ctx.seed, ctx.symbols)
         wanted = ctx.needs_input_grad[1:]

@@ -1,7 +1,7 @@
 """A pool of large memory blocks that tensors borrow, so that a training step touches no fresh page.
 
-A block is free when nobody but the pool owns its storage: every tensor, view, saved tensor, numpy array or DLPack capsule
-counts as an owner, so a block that anything can still read is never handed out.
+A block is free when nobody but the pool owns its storage: every tensor, view, saved tensor, numpy array or DLPack
+capsule counts as an owner, so a block that anything can still read is never handed out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 
 def stats() -> dict[str, int]:
-    """Numbers of blocks and bytes held, bytes now free, and how many requests the pool met (`hits`) or not (`misses`)."""
+    """Numbers of blocks and bytes held, bytes now free, and how many requests the pool met (`hits`) or not
+    (`misses`).
+    """
     return _pool.stats()
 
 

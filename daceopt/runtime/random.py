@@ -11,7 +11,9 @@ if TYPE_CHECKING:
 
 
 def draw_seed() -> int:
-    """A signed 64-bit seed from PyTorch's default CPU generator, so that `torch.manual_seed` governs compiled programs too."""
+    """A signed 64-bit seed from PyTorch's default CPU generator, so that `torch.manual_seed` governs compiled
+    programs too.
+    """
     return int(torch.empty((), dtype=torch.int64).random_().item())
 
 

@@ -1,4 +1,4 @@
-"""Executes a graph with NumPy, in its own types or all in float64: the reference that ``verify="numerics"`` compares against.
+"""Executes a graph with NumPy, in its own types or all in float64: the reference of ``verify="numerics"``.
 
 Every access is checked against its buffer, so an index out of range is an error here.
 """
@@ -21,7 +21,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 NodeFunction = Callable[["Memory", Any], None]
 NODES: dict[str, NodeFunction] = {}  # library node class name -> implementation
 
-_UFUNC = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+_UFUNC: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
@@ -37,8 +37,8 @@ def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
 def interpret(graph: Graph, inputs: Mapping[str, Any], dtype: Any = None) -> dict[str, np.ndarray]:
     """Run ``graph`` on arrays by input name; returns its outputs, and what it saves for a backward graph, by name.
 
-    ``dtype=numpy.float64`` keeps every float in double precision. Raises ValueError for a missing or misshapen input or an
-    access out of range, Unsupported for a node that has no reference implementation.
+    ``dtype=numpy.float64`` keeps every float in double precision. Raises ValueError for a missing or misshapen input or
+    an access out of range, Unsupported for a node that has no reference implementation.
     """
     memory = Memory(graph, inputs, reference=dtype is not None)
     for node in graph.nodes():
@@ -116,7 +116,8 @@ def window(buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], off
     steps = [(n - 1) * s for n, s in zip(shape, strides)]
     first, last = offset + sum(min(s, 0) for s in steps), offset + sum(max(s, 0) for s in steps)
     if first < 0 or last >= buffer.size:
-        raise ValueError(f"{what}: elements {first} to {last} of a buffer of {buffer.size} (shape {list(shape)}, strides {list(strides)})")
+        layout = f"shape {list(shape)}, strides {list(strides)}"
+        raise ValueError(f"{what}: elements {first} to {last} of a buffer of {buffer.size} ({layout})")
     return np.lib.stride_tricks.as_strided(buffer[offset:], shape, [s * buffer.itemsize for s in strides])
 
 

@@ -64,7 +64,9 @@ def _with_attributes(op_type: str, names: tuple[str, ...], form: Callable[..., A
 
 _with_attributes("Elu", ("alpha",), _elu)
 _with_attributes("Selu", ("alpha", "gamma"), lambda x, alpha, gamma: gamma * _elu(x, alpha))
-_with_attributes("Celu", ("alpha",), lambda x, alpha: scalar.select(scalar.gt(x, 0), x, alpha * scalar.expm1(x / alpha)))
+_with_attributes(
+    "Celu", ("alpha",), lambda x, alpha: scalar.select(scalar.gt(x, 0), x, alpha * scalar.expm1(x / alpha))
+)
 _with_attributes("LeakyRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.gt(x, 0), x, alpha * x))
 _with_attributes("ThresholdedRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.le(x, alpha), 0, x))
 _with_attributes("HardSigmoid", ("alpha", "beta"), lambda x, alpha, beta: _between_0_and_1(alpha * x + beta))
@@ -72,7 +74,9 @@ _with_attributes("Swish", ("alpha",), lambda x, alpha: x * scalar.sigmoid(_times
 _with_attributes(
     "Shrink",
     ("lambd", "bias"),
-    lambda x, lambd, bias: scalar.select(scalar.lt(x, -lambd), x + bias, scalar.select(scalar.gt(x, lambd), x - bias, 0)),
+    lambda x, lambd, bias: scalar.select(
+        scalar.lt(x, -lambd), x + bias, scalar.select(scalar.gt(x, lambd), x - bias, 0)
+    ),
 )
 
 

@@ -16,7 +16,7 @@ from daceopt.ops.registry import FLOATS, Names, Operator, lowering, supports
 
 @lowering("Attention", types=FLOATS)
 def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """softmax(scale Q K' + mask) V over [batch, heads, length, size], or [batch, length, heads * size] with ``*_num_heads``."""
+    """softmax(scale Q K' + mask) V over [batch, heads, length, size] or, packed, [batch, length, heads * size]."""
     packed = len(b.graph.shape(str(inputs[0]))) == 3
     heads, kv_heads = node.attribute("q_num_heads"), node.attribute("kv_num_heads")
     q = _split_heads(b, str(inputs[0]), heads) if packed else str(inputs[0])
@@ -75,7 +75,7 @@ def _grouped_product(b: Builder, left: str, right: str, alpha: float = 1.0, pack
 
 
 def _mask(b: Builder, scores: str, mask: str | None, past: Dim | None) -> str:
-    """Adds a float mask, or hides (by -inf) what a bool mask says no to and, with ``past``, positions after the query's."""
+    """Adds a float mask; hides (by -inf) what a bool mask excludes and, with ``past``, positions after the query's."""
     if mask is None and past is None:
         return scores
     shape = b.graph.shape(scores)

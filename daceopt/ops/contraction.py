@@ -52,7 +52,9 @@ def gemm(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     return None
 
 
-def _integer_gemm(b: Builder, first: str, second: str, bias: str | None, factors: tuple[float, float], out: str) -> None:
+def _integer_gemm(
+    b: Builder, first: str, second: str, bias: str | None, factors: tuple[float, float], out: str
+) -> None:
     product = b.graph.add_array(b.label, b.graph.shape(out), b.graph.dtype(out))
     integer_matmul(b, first, second, product)
 

@@ -67,7 +67,9 @@ def _summed(b: Builder, term: Term, needed: set[str]) -> Term:
     axes = [k for k, c in enumerate(labels) if c not in needed]
     if not axes:
         return term
-    return b.reduce("sum", None, array, axes=axes, dtype=b.graph.dtype(array)), "".join(c for c in labels if c in needed)
+    return b.reduce("sum", None, array, axes=axes, dtype=b.graph.dtype(array)), "".join(
+        c for c in labels if c in needed
+    )
 
 
 def _pair(b: Builder, first: Term, second: Term, rest: set[str], sizes: dict[str, Dim]) -> Term:
@@ -110,7 +112,7 @@ def why_not_einsum(graph: Graph, node: Operator) -> str | None:
     arrays = present(graph.inputs_of(node))
     labels, result = parse(equation, [len(graph.shape(a)) for a in arrays])
     if any(len(set(t)) != len(t) for t in (*labels, result)):
-        return f"equation {equation!r} repeats a label within one operand; supported are products and sums without diagonals"
+        return f"equation {equation!r} repeats a label within one operand; diagonals are not supported"
     if set(result) - set("".join(labels)):
         return f"equation {equation!r} has a label that no operand has"
     return None

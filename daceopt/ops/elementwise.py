@@ -47,7 +47,7 @@ elementwise("Not", scalar.logical_not, types=ANY)
 
 
 def _distinct(b: Builder, names: Names) -> list[str]:
-    """Two operands that are one array get two names: SymPy would make ``x - x`` zero and ``x / x`` one, for NaN and infinity too."""
+    """One array twice gets two names: SymPy would make ``x - x`` zero and ``x / x`` one, for NaN and infinity too."""
     first, second = present(names)
     return [first, b.reshape(second, b.graph.shape(second))] if first == second else [first, second]
 
@@ -68,7 +68,9 @@ def divide(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 @lowering("Mod", types=NUMBERS)
 def modulo(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The sign of the divisor (``fmod=0``), or of the dividend (``fmod=1``)."""
-    b.elementwise(scalar.fmod if node.attribute("fmod") else scalar.pymod, *_distinct(b, inputs), out=outputs[0], label="mod")
+    b.elementwise(
+        scalar.fmod if node.attribute("fmod") else scalar.pymod, *_distinct(b, inputs), out=outputs[0], label="mod"
+    )
 
 
 @lowering("Pow", types=NUMBERS)
@@ -120,7 +122,7 @@ def cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @lowering("Clip", types=NUMBERS)
 def clip(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Bounds are inputs (both optional) or, before opset 11, attributes. The gradient at a bound is 1, as in PyTorch."""
+    """Bounds are optional inputs or, before opset 11, attributes. The gradient at a bound is 1, as in PyTorch."""
     low, high = ([*inputs, None, None])[1:3]
     bounds = [n for n in (low, high) if n is not None]
 
@@ -140,7 +142,8 @@ def _literal(value: float | None) -> Any:
 
 @lowering("IsInf", types=FLOATS)
 def is_infinite(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    signs = [c for c, on in ((scalar.gt, node.attribute("detect_positive")), (scalar.lt, node.attribute("detect_negative"))) if on]
+    detect = {scalar.gt: node.attribute("detect_positive"), scalar.lt: node.attribute("detect_negative")}
+    signs = [sign for sign, wanted in detect.items() if wanted]
 
     def fn(x: Any) -> Any:
         hit = reduce(scalar.logical_or, [sign(x, 0) for sign in signs], sympy.Integer(0))

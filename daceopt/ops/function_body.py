@@ -1,4 +1,4 @@
-"""Progressive lowering by the standard itself: an operator whose schema has a function body becomes that body's operators."""
+"""Progressive lowering by the standard itself: an operator becomes the operators of its schema's function body."""
 
 from __future__ import annotations
 
@@ -62,10 +62,14 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
     from onnx import helper, inliner, numpy_helper, shape_inference
 
     attributes = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in node.attributes.items()}
-    call = helper.make_node(node.op_type, _labels("in", inputs), _labels("out", outputs), domain=node.domain, **attributes)
+    call = helper.make_node(
+        node.op_type, _labels("in", inputs), _labels("out", outputs), domain=node.domain, **attributes
+    )
     values = [_value_info(f"in{k}", graph, n) for k, n in enumerate(inputs) if n is not None]
     results = [_value_info(f"out{k}", graph, n) for k, n in enumerate(outputs) if n is not None]
-    given = [numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants]
+    given = [
+        numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants
+    ]
     model = helper.make_model(
         helper.make_graph([call], "body", values, results, given),
         opset_imports=[helper.make_opsetid(node.domain, max(node.since_version, graph.opset.get(node.domain, 0)))],
@@ -105,7 +109,9 @@ def _size_symbols(graph: Graph, names: list[str]) -> dict[str, Any]:
     return {str(s): s for e in extents for s in e.free_symbols}
 
 
-def _import_node(b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[str, Any], symbols: dict[str, Any]) -> None:
+def _import_node(
+    b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[str, Any], symbols: dict[str, Any]
+) -> None:
     from onnx import helper
 
     from daceopt.ops import registry
@@ -117,9 +123,12 @@ def _import_node(b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[
         return
     for name in proto.output:
         if name and name not in arrays:
-            arrays[name] = b.graph.add_array(b.label, _extents(name, inferred.get(name), symbols), _dtype(inferred[name]))
+            arrays[name] = b.graph.add_array(
+                b.label, _extents(name, inferred.get(name), symbols), _dtype(inferred[name])
+            )
     read = [arrays[n] if n else None for n in proto.input]
-    operator = b.graph.add_operator(proto.op_type, read, [arrays[n] if n else None for n in proto.output], attributes, proto.domain)
+    written = [arrays[n] if n else None for n in proto.output]
+    operator = b.graph.add_operator(proto.op_type, read, written, attributes, proto.domain)
     reason = registry.why_unsupported(b.graph, operator)
     if reason is not None:
         raise Unsupported(reason)

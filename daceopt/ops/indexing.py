@@ -1,6 +1,6 @@
-"""Gather and GatherElements: run-time indices, negative ones counted from the end; gradients are scattered with addition.
+"""Gather and GatherElements: run-time indices, negative ones counted from the end; gradients are scattered.
 
-An index out of range never reads outside of the array: it gives NaN, or the nearest element where the type has no NaN.
+An index out of range never reads outside: it gives NaN, or the nearest element where the type has no NaN.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from itertools import product
 from typing import Any
@@ -90,32 +91,35 @@ def _convolution_weights(memory: Memory, node: Any) -> None:
 # -------------------------------------------------------------------- pooling
 
 
+def _last(slices: Iterable[slice]) -> Any:
+    """An index of the last dimensions."""
+    return (Ellipsis, *slices)
+
+
 class _Windows:
     """The padded image of a pool, and the elements that stand at one place of every window."""
 
     def __init__(self, node: Any, size: tuple[int, ...], result: tuple[int, ...]):
         self.strides, self.dilations, self.begins, self.ends = node.window(len(node.kernel))
         self.size, self.result, self.kernel = size, result, list(node.kernel)
-        reach = [
-            (o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(result, self.strides, self.kernel, self.dilations)
-        ]
+        reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(result, self.strides, self.kernel, self.dilations)]
         self.padded = [max(r, n + b + e) for r, n, b, e in zip(reach, size, self.begins, self.ends)]
 
     def image(self, lead: tuple[int, ...], fill: float) -> np.ndarray:
         return np.full((*lead, *self.padded), fill)
 
     def inner(self, image: np.ndarray) -> np.ndarray:
-        return image[(..., *(slice(b, b + n) for b, n in zip(self.begins, self.size)))]
+        return image[_last(slice(b, b + n) for b, n in zip(self.begins, self.size))]
 
     def with_pads(self, image: np.ndarray) -> np.ndarray:
-        return image[(..., *(slice(0, b + n + e) for b, n, e in zip(self.begins, self.size, self.ends)))]
+        return image[_last(slice(0, b + n + e) for b, n, e in zip(self.begins, self.size, self.ends))]
 
     def offsets(self) -> list[tuple[int, ...]]:
         return list(product(*(range(k) for k in self.kernel)))
 
     def at(self, image: np.ndarray, offset: tuple[int, ...]) -> np.ndarray:
         steps = zip(offset, self.dilations, self.result, self.strides)
-        return image[(..., *(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in steps))]
+        return image[_last(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in steps)]
 
     def counts(self, include_pad: bool) -> np.ndarray:
         """Elements of each window that are no padding (or none beyond the declared padding)."""

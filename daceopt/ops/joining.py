@@ -17,7 +17,7 @@ from daceopt.ops.registry import Names, Operator, gradient, lowering, present, s
 
 @lowering("Concat")
 def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Each element looks for the part that it stands in; positions in the other parts are clamped, so nothing is read outside."""
+    """Each element looks for its part; positions in the other parts are clamped, so nothing is read outside."""
     out = str(outputs[0])
     axis = node.attribute("axis", 1) % len(b.graph.shape(out))
     parts = [n for n in present(inputs) if b.graph.shape(n)[axis] != 0] or present(inputs)[:1]
@@ -144,11 +144,14 @@ def pad_gradient(
 ) -> Names:
     """The part of dy that x was copied to: a view, or a copy into zeros where the padding was negative."""
     result: Names = [None] * len(inputs)
-    dy = grads_out[0]
-    if dy is not None and wanted[0]:
-        result[0] = _unpad(b, dy, b.graph.shape(str(inputs[0])), _begins(b.graph, node, inputs))
-    if dy is not None and len(inputs) > 2 and inputs[2] is not None and wanted[2]:
-        result[2] = _value_gradient(b, dy, result[0] or _unpad(b, dy, b.graph.shape(str(inputs[0])), _begins(b.graph, node, inputs)), inputs[2])
+    dy, value = grads_out[0], values.at(inputs, 2)
+    if dy is None:
+        return result
+    inner = _unpad(b, dy, b.graph.shape(str(inputs[0])), _begins(b.graph, node, inputs))
+    if wanted[0]:
+        result[0] = inner
+    if value is not None and wanted[2]:
+        result[2] = _value_gradient(b, dy, inner, value)
     return result
 
 

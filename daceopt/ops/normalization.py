@@ -83,7 +83,9 @@ def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequenc
     """r (g - mean(g) - n mean(g n))"""
     mean_g = mean(b, None, g, axes=axes, keepdims=True)
     mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
-    return str(b.elementwise(lambda p, n, r, u, w: r * (p - u - n * w), g, unit, inverse, mean_g, mean_gn, label="norm_grad"))
+    return str(
+        b.elementwise(lambda p, n, r, u, w: r * (p - u - n * w), g, unit, inverse, mean_g, mean_gn, label="norm_grad")
+    )
 
 
 def _sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
@@ -99,7 +101,9 @@ def _sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
 
 def _no_gradient_of_statistics(node: Operator, grads_out: Names) -> None:
     if any(g is not None for g in grads_out[1:]):
-        raise Unsupported(f"{node.op_type}: a gradient through the statistics it returns; supported is one through output Y only")
+        raise Unsupported(
+            f"{node.op_type}: a gradient through the statistics it returns; supported is one through output Y only"
+        )
 
 
 @lowering("RMSNormalization", types=FLOATS)
@@ -211,7 +215,9 @@ def batch_normalization_gradient(
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
     d_scale = b.reduce("sum", lambda g, n: g * n, dy, unit, axes=axes, keepdims=True)
     if wanted[0]:
-        result[0] = _batch_input_gradient(b, (dy, unit, inverse, scale), (d_bias, d_scale), element_count(b.graph, x, axes))
+        result[0] = _batch_input_gradient(
+            b, (dy, unit, inverse, scale), (d_bias, d_scale), element_count(b.graph, x, axes)
+        )
     for position, total in ((1, d_scale), (2, d_bias)):
         if wanted[position]:
             result[position] = b.reshape(total, b.graph.shape(scale))
@@ -242,7 +248,14 @@ def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: N
     scale, bias = (_per_channel(b, str(n), rank) for n in inputs[1:3])
     centre, inverse = _statistics(b, x, range(2, rank), node)
     b.elementwise(
-        lambda v, m, r, s, c: (v - m) * r * s + c, x, centre, inverse, scale, bias, out=outputs[0], label="instance_norm"
+        lambda v, m, r, s, c: (v - m) * r * s + c,
+        x,
+        centre,
+        inverse,
+        scale,
+        bias,
+        out=outputs[0],
+        label="instance_norm",
     )
 
 
@@ -261,5 +274,7 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         return b.reshape(name, (*own, *[1] * len(space)))
 
     scale, bias = (operand(str(n)) for n in inputs[1:3])
-    y = b.elementwise(lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm")
+    y = b.elementwise(
+        lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
+    )
     b.reshape(y, b.graph.shape(x), out=outputs[0])

@@ -1,6 +1,6 @@
 """ONNX operators as DaCe library nodes: one class per operator, made from its schema when it is first used.
 
-``daceopt.ops.operator.Softmax`` exists as soon as somebody asks for it, which is how DaCe finds the class of a node that it reads from JSON.
+``daceopt.ops.operator.Softmax`` exists as soon as somebody asks for it: so DaCe finds the classes of nodes in JSON.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class AttributesProperty(Property):
 class Operator(LibraryNode):
     """An ONNX operator; subclasses carry the operator's name, instances the version, the attributes and the connectors.
 
-    ``attributes`` holds the schema's defaults where the model gave none. ``input_connectors`` and ``output_connectors`` are by
-    position; connectors of absent optional operands are in the list but not on the node.
+    ``attributes`` holds the schema's defaults where the model gave none. ``input_connectors`` and ``output_connectors``
+    are by position; connectors of absent optional operands are in the list but not on the node.
     """
 
     implementations: ClassVar[dict[str, Any]] = {}
@@ -68,7 +68,7 @@ class Operator(LibraryNode):
     domain: ClassVar[str] = ""
 
     since_version = Property(dtype=int, default=0, desc="Version of the schema; 0 when the operator has none")
-    attributes = AttributesProperty(default={}, desc="Attribute values by name")
+    attributes: Any = AttributesProperty(default={}, desc="Attribute values by name")
     input_connectors = ListProperty(element_type=str, default=[], desc="Input connectors by position")
     output_connectors = ListProperty(element_type=str, default=[], desc="Output connectors by position")
 
@@ -96,7 +96,7 @@ class Operator(LibraryNode):
 def make(
     op_type: str, domain: str, inputs: int, outputs: int, attributes: dict[str, Any], version: int | None = None
 ) -> Operator:
-    """A node with ``inputs`` and ``outputs`` operands, by the schema in force at opset ``version`` (default: the newest).
+    """A node with ``inputs`` and ``outputs`` operands, by the schema of opset ``version`` (default: the newest).
 
     An operator without a schema gets positional connectors and no defaults; nothing can lower it, so it falls back.
     """
@@ -129,7 +129,7 @@ def schema_of(op_type: str, domain: str = "", version: int | None = None) -> Any
 def operator_class(op_type: str, domain: str = "") -> type[Operator]:
     """The node class of an operator, made and registered with DaCe at the first call."""
     name = _class_name(op_type, domain)
-    body = {
+    body: dict[str, Any] = {
         "__module__": __name__,
         "__doc__": f"The ONNX operator {op_type}.",
         "op_type": op_type,
@@ -141,7 +141,7 @@ def operator_class(op_type: str, domain: str = "") -> type[Operator]:
 
 
 def _class_name(op_type: str, domain: str) -> str:
-    """A Python identifier from which :func:`__getattr__` recovers the operator: hexadecimal when the name is no plain word."""
+    """A Python identifier from which :func:`__getattr__` recovers the operator; hexadecimal unless a plain word."""
     if not domain and re.fullmatch(r"[A-Z][A-Za-z0-9]*", op_type):
         return op_type
     return f"Op_{domain.encode().hex()}_{op_type.encode().hex()}"

@@ -46,7 +46,8 @@ def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         if mask is not None:
             b.full(b.graph.shape(mask), True, types.from_name("bool"), out=mask)
         return alias(b, x, out)
-    _masked(b, x, out, mask, given if ratio is None else float(ratio), stream(out, node.attribute("seed")))
+    level = str(given) if ratio is None else float(ratio)
+    _masked(b, x, out, mask, level, stream(out, node.attribute("seed")))
     return None
 
 
@@ -62,7 +63,7 @@ def _masked(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, 
         p = runtime.get("ratio", ratio)
         p = sympy.Float(p) if isinstance(p, float) else p
         keep = scalar.ge(scalar.uniform(seed, number, linear_index(i, shape)), p)
-        scaled = x * sympy.Float(1 / (1 - ratio)) if isinstance(ratio, float) and ratio < 1 else 0 if ratio == 1 else x / (1 - p)
+        scaled = x / (1 - p) if ratio != 1 else 0
         return {"out": scalar.select(keep, scaled, 0), "mask": keep}
 
     b.map(shape, reads, writes, fn, label="dropout")

@@ -27,7 +27,9 @@ def reduced_axes(graph: Graph, node: Operator, inputs: Names) -> tuple[int, ...]
     return None if node.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
-def _reduction(op_type: str, kind: str, before: Scalar | None = None, after: Scalar | None = None, accepted: Any = NUMBERS) -> None:
+def _reduction(
+    op_type: str, kind: str, before: Scalar | None = None, after: Scalar | None = None, accepted: Any = NUMBERS
+) -> None:
     """Register ``after(reduce(kind, before(x)))``."""
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
@@ -74,7 +76,9 @@ def element_count(graph: Graph, x: str, axes: Sequence[int]) -> Any:
     return sympy.Mul(*(graph.shape(x)[a] for a in axes))
 
 
-def mean(b: Builder, fn: Scalar | None, *arrays: str, axes: Sequence[int], keepdims: bool, out: str | None = None) -> str:
+def mean(
+    b: Builder, fn: Scalar | None, *arrays: str, axes: Sequence[int], keepdims: bool, out: str | None = None
+) -> str:
     """Mean of ``fn(*symbols)`` over ``axes`` of the broadcast shape, which is the first array's."""
     dtype = b.graph.dtype(arrays[0])
     total = b.reduce("sum", fn, *arrays, axes=axes, keepdims=keepdims, dtype=dtype)
@@ -129,7 +133,9 @@ def extremum_gradient(
     if grads_out[0] is None or axes is None:
         return [grads_out[0], *absent[1:]]
     x, y, dy = str(inputs[0]), _kept(b, node, str(outputs[0]), axes), _kept(b, node, grads_out[0], axes)
-    count = b.reduce("sum", lambda v, m: scalar.select(scalar.eq(v, m), 1, 0), x, y, axes=axes, keepdims=True, dtype=b.graph.dtype(x))
+    count = b.reduce(
+        "sum", lambda v, m: scalar.select(scalar.eq(v, m), 1, 0), x, y, axes=axes, keepdims=True, dtype=b.graph.dtype(x)
+    )
     return [b.elementwise(lambda v, m, g, n: scalar.select(scalar.eq(v, m), g / n, 0), x, y, dy, count), *absent[1:]]
 
 
@@ -147,7 +153,7 @@ def log_sum_exp_gradient(
 
 
 def _arg(op_type: str, kind: str) -> None:
-    """Register ArgMax or ArgMin: the extremum, then the first (or last) index where it stands; a NaN counts as the extremum."""
+    """Register ArgMax or ArgMin: the extremum, then the first (or last) index where it stands; NaN is an extremum."""
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         x, out = str(inputs[0]), str(outputs[0])
@@ -163,7 +169,9 @@ def _arg(op_type: str, kind: str) -> None:
             {"out": (place, lambda *i: i)},
             lambda i, v, m: scalar.select(scalar.logical_or(scalar.eq(v, m), scalar.isnan(v)), i[axis], other),
         )
-        b.reduce("max" if last else "min", None, place, axes=[axis], keepdims=bool(node.attribute("keepdims", 1)), out=out)
+        b.reduce(
+            "max" if last else "min", None, place, axes=[axis], keepdims=bool(node.attribute("keepdims", 1)), out=out
+        )
 
     lowering(op_type, types=NUMBERS)(rule)
 

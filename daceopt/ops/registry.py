@@ -12,13 +12,9 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ops.operator import Operator, make, schema_of
-
-__all__ = [
-    "FLOATS", "INTEGERS", "NUMBERS", "ANY", "SIGNED", "BOOL", "Operator", "Lowering", "Gradient", "make", "schema_of", "lowering", "gradient",
-    "supports", "elementwise", "lower", "lower_all", "has_gradient", "gradient_rule", "supported", "why_unsupported", "constant_value",
-    "coverage", "Coverage",
-]  # fmt: skip
+from daceopt.ops.operator import Operator as Operator
+from daceopt.ops.operator import make as make
+from daceopt.ops.operator import schema_of as schema_of
 
 Names = list["str | None"]
 Lowering = Callable[[Builder, Operator, Names, Names], None]
@@ -44,8 +40,8 @@ _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
 def lowering(*op_types: str, types: Iterable[Any] = ANY, domain: str = "") -> Callable[[Lowering], Lowering]:
     """Register the native expansion of operators; ``types`` are the element types that its first input may have.
 
-    The rule ``(builder, node, inputs, outputs)`` runs after the node was taken out of the graph and writes every output that is
-    not None.
+    The rule ``(builder, node, inputs, outputs)`` runs after the node was taken out of the graph and writes every
+    output that is not None.
     """
 
     def register(rule: Lowering) -> Lowering:
@@ -69,9 +65,9 @@ def elementwise(op_type: str, fn: Callable[..., Any], types: Iterable[Any] = FLO
 def gradient(
     *op_types: str, when: Callable[[Any], bool] = lambda node: True, domain: str = ""
 ) -> Callable[[Gradient], Gradient]:
-    """Register a reverse-mode rule, used instead of differentiating the lowering for nodes for which ``when(node)`` holds.
+    """Register a reverse-mode rule, used instead of differentiating the lowering of nodes for which ``when`` holds.
 
-    The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the backward graph and returns one array (or None: zero)
+    The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the graph and returns one array (or None: zero)
     per input; forward arrays stand there under their own names. Library nodes are registered by class name.
     """
 
@@ -166,7 +162,7 @@ def _domain(domain: str) -> str:
 
 
 def lower(graph: Graph, node: Operator) -> None:
-    """Replace ``node`` by maps, views, library nodes or other operators. Raises Unsupported and leaves the graph as it was."""
+    """Replace ``node`` by maps, views, library nodes or other operators. Raises Unsupported before any change."""
     reason = why_unsupported(graph, node)
     if reason is not None:
         raise Unsupported(f"cannot lower {_title(node)}: {reason}")
@@ -200,7 +196,12 @@ def constant_value(attributes: dict[str, Any]) -> Any:
     import numpy as np
     from onnx import numpy_helper
 
-    for name, dtype in (("value_int", np.int64), ("value_ints", np.int64), ("value_float", np.float32), ("value_floats", np.float32)):
+    for name, dtype in (
+        ("value_int", np.int64),
+        ("value_ints", np.int64),
+        ("value_float", np.float32),
+        ("value_floats", np.float32),
+    ):
         if name in attributes:
             return np.asarray(attributes[name], dtype)
     value = attributes.get("value")
@@ -224,7 +225,7 @@ class Coverage(NamedTuple):
 
 
 def coverage() -> list[Coverage]:
-    """One line per operator of the default domain that is not deprecated, and per operator that a user registered elsewhere."""
+    """One line per operator of the default domain (no deprecated ones) and per operator registered in others."""
     import onnx.defs
 
     names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}

@@ -212,7 +212,12 @@ def why_not_split(graph: Graph, node: Operator) -> str | None:
 @lowering("EyeLike", types=NUMBERS)
 def eye_like(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     offset, out = int(node.attribute("k", 0)), str(outputs[0])
-    b.map(b.graph.shape(out), {}, {"out": (out, lambda *i: i)}, lambda i: scalar.select(scalar.eq(i[1] - i[0], offset), 1, 0))
+    b.map(
+        b.graph.shape(out),
+        {},
+        {"out": (out, lambda *i: i)},
+        lambda i: scalar.select(scalar.eq(i[1] - i[0], offset), 1, 0),
+    )
 
 
 @lowering("Trilu")

@@ -16,7 +16,7 @@ _MAX_ELEMENTS = 64
 
 
 def known(graph: Graph, name: str | None) -> Values | None:
-    """The elements of an integer array, row-major, as ints or expressions over the graph's size symbols; None when unknown."""
+    """The elements of an integer array, row-major, as ints or expressions over size symbols; None when unknown."""
     if name is None:
         return None
     if name in graph.constants:
@@ -54,7 +54,9 @@ def scalar_value(graph: Graph, name: str | None) -> Any | None:
     return None if value is None or value.size != 1 else value.reshape(()).item()
 
 
-def integers(graph: Graph, node: Operator, inputs: Sequence[str | None], attribute: str, position: int) -> list[int] | None:
+def integers(
+    graph: Graph, node: Operator, inputs: Sequence[str | None], attribute: str, position: int
+) -> list[int] | None:
     """A list of ints given as an attribute (older opsets) or as an input; None when neither is given or known."""
     value = node.attribute(attribute)
     if value is not None:
@@ -134,7 +136,7 @@ def _slice(graph: Graph, node: Operator, inputs: Sequence[str | None]) -> Values
 def _arithmetic(combine: Callable[[Any, Any], Any]) -> Rule:
     def rule(graph: Graph, node: Operator, inputs: Sequence[str | None]) -> Values | None:
         a, b = known(graph, inputs[0]), known(graph, inputs[1])
-        if a is None or b is None or 1 not in (len(a), len(b)) and len(a) != len(b):
+        if a is None or b is None or (1 not in (len(a), len(b)) and len(a) != len(b)):
             return None
         count = max(len(a), len(b))
         if count > _MAX_ELEMENTS:

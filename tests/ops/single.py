@@ -56,7 +56,9 @@ def reference(
 ) -> list[np.ndarray]:
     """What ONNX's reference evaluator computes, in the types of the inputs."""
     present = {f"x{k}": v for k, v in enumerate(inputs) if v is not None}
-    node = helper.make_node(op_type, [f"x{k}" if v is not None else "" for k, v in enumerate(inputs)], _names(outputs), **attributes)
+    node = helper.make_node(
+        op_type, [f"x{k}" if v is not None else "" for k, v in enumerate(inputs)], _names(outputs), **attributes
+    )
     body = helper.make_graph(
         [node],
         "single",
@@ -90,12 +92,14 @@ def check(
 ) -> None:  # fmt: skip
     """The lowering agrees with the reference evaluated in float64, as closely as the reference in our own type does.
 
-    ``exact`` (a function of float64 tensors) takes the place of the reference evaluator where that computes in float32 inside.
+    ``exact`` (a function of float64 tensors) takes the place of the evaluator where that computes in float32 inside.
     """
     graph, feeds = single(op_type, inputs, outputs, constants, opset, **attributes)
     ours = interpret(lowered(graph), feeds)
     double = [v.astype(np.float64) if v is not None and v.dtype == np.float32 else v for v in inputs]
-    wanted = [exact(*map(torch.from_numpy, double))] if exact else reference(op_type, double, outputs, opset, **attributes)
+    wanted = (
+        [exact(*map(torch.from_numpy, double))] if exact else reference(op_type, double, outputs, opset, **attributes)
+    )
     theirs = reference(op_type, inputs, outputs, opset, **attributes)
     for name, value, peer in zip(graph.outputs, wanted, theirs, strict=True):
         assert_within_rounding(ours[name], value, peer)

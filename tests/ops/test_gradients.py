@@ -53,7 +53,10 @@ def test_layer_normalization() -> None:
 
 def test_rms_normalization() -> None:
     check(
-        op("RMSNormalization", (2, 3, 4), epsilon=1e-5), lambda x, s: functional.rms_norm(x, (4,), s, 1e-5), (2, 3, 4), (4,)
+        op("RMSNormalization", (2, 3, 4), epsilon=1e-5),
+        lambda x, s: functional.rms_norm(x, (4,), s, 1e-5),
+        (2, 3, 4),
+        (4,),
     )
 
 
@@ -76,11 +79,15 @@ def test_batch_normalization_in_evaluation() -> None:
 
 
 @pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("op_type, function", [("ReduceMax", torch.amax), ("ReduceMin", torch.amin), ("ReduceLogSumExp", torch.logsumexp)])
+@pytest.mark.parametrize(
+    "op_type, function", [("ReduceMax", torch.amax), ("ReduceMin", torch.amin), ("ReduceLogSumExp", torch.logsumexp)]
+)
 def test_reductions_with_rules(op_type: str, function: Any, keepdims: int) -> None:
     shape = (2, 1, 4) if keepdims else (2, 4)
     ties = np.round(np.random.default_rng(0).normal(size=(2, 5, 4)))
-    check(op(op_type, shape, axes=[1], keepdims=keepdims), lambda x: function(x, 1, keepdim=bool(keepdims)), values=[ties])
+    check(
+        op(op_type, shape, axes=[1], keepdims=keepdims), lambda x: function(x, 1, keepdim=bool(keepdims)), values=[ties]
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -136,13 +143,30 @@ def test_clip_passes_the_gradient_at_its_bounds() -> None:
 
 def test_dense() -> None:
     check(op("MatMul", (2, 3, 5)), torch.matmul, (2, 3, 4), (4, 5))
-    check(op("Gemm", (3, 5), transB=1, alpha=0.5, beta=2.0), lambda a, b, c: 0.5 * a @ b.T + 2 * c, (3, 4), (5, 4), (5,))
-    check(op("Einsum", (2, 2, 3, 5), equation="bqhd,bkhd->bhqk"), lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b), (2, 3, 2, 4), (2, 5, 2, 4))
-    check(op("Conv", (2, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]), lambda x, w, c: functional.conv2d(x, w, c, 2, 1), (2, 3, 6, 6), (4, 3, 3, 3), (4,))
+    check(
+        op("Gemm", (3, 5), transB=1, alpha=0.5, beta=2.0), lambda a, b, c: 0.5 * a @ b.T + 2 * c, (3, 4), (5, 4), (5,)
+    )
+    check(
+        op("Einsum", (2, 2, 3, 5), equation="bqhd,bkhd->bhqk"),
+        lambda a, b: torch.einsum("bqhd,bkhd->bhqk", a, b),
+        (2, 3, 2, 4),
+        (2, 5, 2, 4),
+    )
+    check(
+        op("Conv", (2, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1]),
+        lambda x, w, c: functional.conv2d(x, w, c, 2, 1),
+        (2, 3, 6, 6),
+        (4, 3, 3, 3),
+        (4,),
+    )
 
 
 def test_pools() -> None:
-    check(op("MaxPool", (2, 3, 3, 3), kernel_shape=[2, 2], strides=[2, 2]), lambda x: functional.max_pool2d(x, 2), (2, 3, 6, 6))
+    check(
+        op("MaxPool", (2, 3, 3, 3), kernel_shape=[2, 2], strides=[2, 2]),
+        lambda x: functional.max_pool2d(x, 2),
+        (2, 3, 6, 6),
+    )
     check(
         op("AveragePool", (2, 3, 3, 3), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
         lambda x: functional.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
@@ -155,4 +179,10 @@ def test_pools() -> None:
 def test_attention(is_causal: int) -> None:
     shape = (2, 2, 4, 3)
     reference = functional.scaled_dot_product_attention
-    check(op("Attention", shape, is_causal=is_causal), lambda q, k, v: reference(q, k, v, is_causal=bool(is_causal)), shape, shape, shape)
+    check(
+        op("Attention", shape, is_causal=is_causal),
+        lambda q, k, v: reference(q, k, v, is_causal=bool(is_causal)),
+        shape,
+        shape,
+        shape,
+    )

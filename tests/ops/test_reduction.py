@@ -9,7 +9,7 @@ import torch
 from daceopt.ir.interpret import interpret
 from tests.ops.single import check, lowered, single
 
-REDUCTIONS = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare ReduceLogSum ReduceLogSumExp".split()
+REDUCTIONS = [f"Reduce{name}" for name in "Sum Mean Max Min Prod L1 L2 SumSquare LogSum LogSumExp".split()]
 
 
 def data(dtype: str = "float32", shape: tuple[int, ...] = (2, 3, 4)) -> np.ndarray:

@@ -99,7 +99,7 @@ def _tensor(value: list[int], dtype: str) -> object:
 
 
 def test_indices_out_of_range_read_nothing_outside() -> None:
-    graph, feeds = single("Gather", [X[0], ints(0, 1)], axis=0)
+    graph, _ = single("Gather", [X[0], ints(0, 1)], axis=0)
     ours = interpret(lowered(graph), {graph.inputs[0]: X[0], graph.inputs[1]: ints(3, -4)})[graph.outputs[0]]
     assert np.isnan(ours).all()
 
@@ -126,7 +126,9 @@ def test_shape_arithmetic_with_a_symbol() -> None:
     graph.add_operator("Gather", [shape, graph.add_constant("zero", ints(0))], [first])
     graph.add_operator("Concat", [first, graph.add_constant("rest", ints(-1))], [target], {"axis": 0})
     graph.add_operator("Reshape", [x, target], [y])
-    graph.add_operator("Slice", [y, graph.add_constant("from", ints(1)), first, graph.add_constant("axis", ints(0))], [z])
+    graph.add_operator(
+        "Slice", [y, graph.add_constant("from", ints(1)), first, graph.add_constant("axis", ints(0))], [z]
+    )
     graph.add_output(z)
     for batch in (2, 5):
         value = np.random.default_rng(0).normal(size=(batch, 3, 4)).astype(np.float32)

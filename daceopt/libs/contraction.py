@@ -22,9 +22,8 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | Non
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, dtypes))}"
     if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
         return "operands A, B and Y need at least two dimensions"
-    m, k = graph.shape(names["A"])[-2:]
-    k2, n = graph.shape(names["B"])[-2:]
-    if graph.shape(names["Y"])[-2:] != (m, n) or bool(k != k2):
+    a, b = graph.shape(names["A"])[-2:], graph.shape(names["B"])[-2:]
+    if graph.shape(names["Y"])[-2:] != (a[0], b[1]) or a[1:] != b[:1]:
         return (
             f"shapes {[graph.shape(names[c]) for c in ('A', 'B', 'Y')]}, expected [..., M, K], [..., K, N], [..., M, N]"
         )

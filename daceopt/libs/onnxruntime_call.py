@@ -20,9 +20,13 @@ _SESSIONS = 256
 
 
 def add(
-    graph: Graph, model: onnx.ModelProto, node: onnx.NodeProto, inputs: Sequence[str | None], outputs: Sequence[str | None]
+    graph: Graph,
+    model: onnx.ModelProto,
+    node: onnx.NodeProto,
+    inputs: Sequence[str | None],
+    outputs: Sequence[str | None],
 ) -> None:
-    """Add a HostCall that runs ``node`` (of ``model``) from the arrays ``inputs`` to the arrays ``outputs`` (None = absent).
+    """Add a HostCall that runs ``node`` (of ``model``) from arrays ``inputs`` to arrays ``outputs`` (None = absent).
 
     Raises Unsupported for an operator that holds a graph (If, Loop, Scan): its body may read values by name.
     """
@@ -57,12 +61,18 @@ def _session(payload: str) -> Any:
 
 
 def _single_node_model(
-    graph: Graph, model: onnx.ModelProto, node: onnx.NodeProto, inputs: Sequence[str | None], outputs: Sequence[str | None]
+    graph: Graph,
+    model: onnx.ModelProto,
+    node: onnx.NodeProto,
+    inputs: Sequence[str | None],
+    outputs: Sequence[str | None],
 ) -> onnx.ModelProto:
     import onnx
 
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
-        raise Unsupported(f"operator {node.op_type} ({node.name!r}) holds a graph, which cannot run in ONNX Runtime alone")
+        raise Unsupported(
+            f"operator {node.op_type} ({node.name!r}) holds a graph, which cannot run in ONNX Runtime alone"
+        )
     names_in, infos_in = _values(graph, inputs, "in")
     names_out, infos_out = _values(graph, outputs, "out")
     single = onnx.helper.make_node(node.op_type, names_in, names_out, domain=node.domain)
@@ -80,10 +90,12 @@ def _values(graph: Graph, names: Sequence[str | None], prefix: str) -> tuple[lis
     from daceopt.ir import types
 
     labels: list[str] = []
-    infos = []
+    infos: list[onnx.ValueInfoProto] = []
     for name in names:
         labels.append("" if name is None else f"{prefix}{len(infos)}")
         if name is not None:
             rank = len(graph.shape(name))
-            infos.append(onnx.helper.make_tensor_value_info(labels[-1], types.to_onnx(graph.dtype(name)), [None] * rank))
+            infos.append(
+                onnx.helper.make_tensor_value_info(labels[-1], types.to_onnx(graph.dtype(name)), [None] * rank)
+            )
     return labels, infos

@@ -248,8 +248,8 @@ class IndexAdd(DenseNode):
 class HostCall(DenseNode):
     """A Python function called with the operands' memory.
 
-    ``callback`` is ``"package.module:function"``, called as ``function(payload, inputs, outputs)``: a string and two lists
-    of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs.
+    ``callback`` is ``"package.module:function"``, called as ``function(payload, inputs, outputs)``: a string and two
+    lists of numpy arrays without copies, in the order In0, In1, ..., Out0, Out1, ...; it writes the outputs.
     """
 
     callback = Property(dtype=str, default="", desc="package.module:function")

@@ -217,3 +217,14 @@ def test_missing_torch_library_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
     graph, _ = build(random(5, 7), random(7, 6), np.zeros((5, 6), np.float32))
     (node,) = graph.nodes()
     assert libs.choose(node, graph).name != "mkl"
+
+
+def test_an_implemented_graph_is_valid_for_dace() -> None:
+    graph, _ = build(random(5, 7), random(7, 6), np.zeros((5, 6), np.float32), bias=random(6))
+    needs = libs.implement(graph)
+    graph.validate()
+    (tasklet,) = graph.nodes()
+    assert isinstance(tasklet, dace.nodes.Tasklet) and tasklet.language is dace.dtypes.Language.CPP
+    assert set(tasklet.in_connectors) == {"A", "B", "Bias"} and set(tasklet.out_connectors) == {"Y"}
+    assert "daceopt::contraction_mkl(" in graph.sdfg.generate_code()[0].clean_code
+    assert "daceopt/contraction.h" in needs.flags.headers and len(needs.jobs) == 1

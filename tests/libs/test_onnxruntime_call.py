@@ -21,13 +21,17 @@ def model_of(node: onnx.NodeProto) -> onnx.ModelProto:
 
 
 def test_runs_one_operator_with_an_absent_input() -> None:
-    node = helper.make_node("Clip", ["weird \" name;", "", "top"], ["result"])
+    node = helper.make_node("Clip", ['weird " name;', "", "top"], ["result"])
     graph = Graph("clip")
     x, top = graph.add_input("x", (2, 3), dace.float32), graph.add_input("top", (), dace.float32)
     y = graph.add_array("y", (2, 3), dace.float32)
     onnxruntime_call.add(graph, model_of(node), node, [x, None, top], [y])
     graph.add_output(y)
-    values, limit, out = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([2.5], np.float32), np.zeros((2, 3), np.float32)
+    values, limit, out = (
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array([2.5], np.float32),
+        np.zeros((2, 3), np.float32),
+    )
     compile_graph(graph)(values, limit, out)
     np.testing.assert_array_equal(out, np.minimum(values, 2.5))
 
@@ -36,5 +40,5 @@ def test_operators_with_bodies_are_refused() -> None:
     body = helper.make_graph([], "body", [], [])
     node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
     graph = Graph("if")
-    with pytest.raises(Unsupported, match="If.*holds a graph"):
+    with pytest.raises(Unsupported, match=r"If.*holds a graph"):
         onnxruntime_call.add(graph, model_of(node), node, [graph.add_input("c", (), dace.bool_)], [])

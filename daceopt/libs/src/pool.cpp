@@ -177,9 +177,8 @@ struct MaximumBackward {
 #pragma omp simd
             for (int64_t l = range.first; l < range.last; ++l) out[l] += at[l] == Where(k) ? gradient[l] : T(0);
         } else {
-#pragma omp simd
             for (int64_t l = range.first; l < range.last; ++l)
-                out[l * in_step] += at[l * out_step] == Where(k) ? gradient[l * out_step] : T(0);
+                if (at[l * out_step] == Where(k)) out[l * in_step] += gradient[l * out_step];
         }
     }
 

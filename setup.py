@@ -12,5 +12,7 @@ setup(
         name for top, folder in FOLDERS.items() for name in [top, *(f"{top}.{p}" for p in find_packages(folder))]
     ],
     package_dir=FOLDERS,
-    package_data={"": ["py.typed", "**/include/*", "**/include/**/*", "**/*.css", "**/*.html", "**/*.svg"]},
+    package_data={
+        "": ["py.typed", "**/include/*", "**/include/**/*", "**/src/*.cpp", "**/*.css", "**/*.html", "**/*.svg"]
+    },
 )

@@ -244,12 +244,28 @@ def _differentiate(graphs: Graphs, inputs: Sequence[str], gradients: Gradients) 
     if all(v is None for v in result.grad_inputs.values()):
         raise Unsupported("no output depends on an input or parameter that requires a gradient")
     graphs.forward, graphs.backward = result.forward, result.backward
-    roles = {n: r for n, r in graphs.forward_roles.items() if n in result.backward.inputs}
-    roles |= {g: f"grad:{graph.outputs.index(n)}" for n, g in result.grad_outputs.items()}
-    roles |= {g: f"grad_input:{inputs.index(n)}" for n, g in result.grad_inputs.items() if g is not None}
-    graphs.backward_roles = roles
-    saved = [n for n in result.saved if n not in roles]
-    graphs.forward.saved, graphs.backward.saved = list(saved), list(saved)
+    forward, backward = result.forward, result.backward
+    roles = {n: r for n, r in graphs.forward_roles.items() if n in backward.inputs}
+    roles |= {g: f"grad:{forward.outputs.index(n)}" for n, g in result.grad_outputs.items()}
+    backward.outputs.clear()
+    for name, g in result.grad_inputs.items():
+        if g is not None:
+            roles[_own_output(backward, g, roles)] = f"grad_input:{inputs.index(name)}"
+    forward.saved = [n for n in result.saved if n not in roles]
+    backward.saved = list(forward.saved)
+    # both programs take the same size symbols, in the same order, whichever input the backward still reads
+    backward.symbols = dict(forward.symbols)
+    graphs.backward_roles = {**{n: graphs.forward_roles[n] for n, _ in forward.symbols.values()}, **roles}
+
+
+def _own_output(graph: Graph, name: str, taken: dict[str, str]) -> str:
+    """``name`` as the graph's next output, or a copy of it where it is an output or an input already, or a view."""
+    from daceopt.ir.builder import Builder
+
+    if name in taken or name in graph.inputs or name in graph.saved or name in graph.constants or graph.is_view(name):
+        name = Builder(graph, "gradient").copy(name)
+    graph.add_output(name)
+    return name
 
 
 def _finish(graphs: Graphs, runner: Any) -> None:
@@ -277,7 +293,7 @@ def _own_source() -> str:
         import daceopt.transformations
 
         packages = [Path(__file__).parent, *map(Path, (*daceopt.recipes.__path__, *daceopt.transformations.__path__))]
-        files = sorted(f for p in packages for pattern in ("*.py", "*.h") for f in p.rglob(pattern))
+        files = sorted(f for p in packages for pattern in ("*.py", "*.h", "*.cpp") for f in p.rglob(pattern))
         _digest = key(*((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files))
     return _digest
 

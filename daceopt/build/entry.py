@@ -21,7 +21,7 @@ _SOURCES = ("input", "constant", "output", "saved", "arena", "seed", "status", "
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*( (int|long|char|short))*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%()<>=!?:&|, ]+")
-_FUNCTIONS = frozenset({"int64_t", "std", "min", "max", "int_floor", "int_ceil"})
+_FUNCTIONS = frozenset({"INT64_C", "int64_t", "std", "min", "max", "int_floor", "int_ceil"})
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,126 @@
+"""From graphs to built programs: memory plan, generated code, entry unit, manifest; the two directions compile together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import dace
+
+from daceopt.build import entry, memory, target
+from daceopt.build.assemble import build_program, program_key
+from daceopt.build.compiler import CompileJob, Flags, compile_objects
+from daceopt.build.manifest import KernelInfo, Manifest, Symbol, Tensor
+from daceopt.build.printer import Printer
+from daceopt.errors import BuildError
+from daceopt.ir import types
+from daceopt.ir.graph import SEED, Dim, Graph
+
+Roles = Mapping[str, str]  # array -> what it is at the boundary ("input:0", "output:1", ...)
+
+
+class Requirements(Protocol):
+    """What library calls need: ``flags`` for the frame and for linking, ``jobs`` to compile beside it."""
+
+    @property
+    def flags(self) -> Flags: ...
+
+    @property
+    def jobs(self) -> tuple[CompileJob, ...]: ...
+
+
+def build(identity: str, parts: Sequence[tuple[Graph, Roles]], implement: Callable[[Graph], Requirements]) -> list[str]:
+    """Build one program per graph and store it; returns their keys for ``assemble.load_program``.
+
+    ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile in one go, equal
+    kernels once. Raises BuildError and Unsupported.
+    """
+    prepared = [_Prepared(graph, roles, implement, k) for k, (graph, roles) in enumerate(parts)]
+    compile_objects([job for program in prepared for job in program.jobs])
+    names = []
+    for k, program in enumerate(prepared):
+        name = program_key(identity, k)
+        build_program(name, program.manifest, program.jobs, program.constants)
+        names.append(name)
+    return names
+
+
+class _Prepared:
+    """A graph as sources, manifest and constants, before compilation."""
+
+    def __init__(self, graph: Graph, roles: Roles, implement: Callable[[Graph], Requirements], position: int):
+        self.graph = graph.copy()
+        self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
+        self.roles = roles
+        needs = implement(self.graph)
+        self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.reuse_memory)
+        self.generated = target.generate(self.graph)
+        self.inputs = [n for n in self.graph.inputs if n in roles]
+        self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
+        self.manifest = self._manifest(needs)
+        self.jobs = self._jobs(needs)
+        self.constants = {f"constant:{k}": self.graph.constants[n] for k, n in enumerate(self.bound)}
+
+    def _manifest(self, needs: Requirements) -> Manifest:
+        graph = self.graph
+        return Manifest(
+            name=self.generated.name,
+            inputs=tuple(self._tensor(n, self.roles[n]) for n in self.inputs),
+            constants=tuple(self._tensor(n, f"constant:{k}") for k, n in enumerate(self.bound)),
+            outputs=tuple(self._tensor(n, self.roles[n]) for n in graph.outputs),
+            symbols=tuple(Symbol(s, self._symbol_role(*where), where[1]) for s, where in graph.symbols.items()),
+            uses_seed=graph.uses_seed,
+            saves=bool(graph.saved),
+            kernels=tuple(KernelInfo(str(n.label), "", "") for n in graph.nodes()),
+        )
+
+    def _symbol_role(self, array: str, axis: int) -> str:
+        if array not in self.roles:
+            raise BuildError(f"size symbol of axis {axis} of {array} cannot be read: the program does not take that input")
+        return self.roles[array]
+
+    def _tensor(self, name: str, role: str) -> Tensor:
+        return Tensor(role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)))
+
+    def _jobs(self, needs: Requirements) -> list[CompileJob]:
+        kernels = [CompileJob(text, "kernel", label=name) for name, text in self.generated.kernel_sources.items()]
+        frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
+        own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
+        return [*kernels, frame, own, *needs.jobs]
+
+    def _program(self, needs: Requirements) -> entry.Program:
+        parameters, init = entry.signature(self.generated.sdfg)
+        return entry.Program(
+            name=self.generated.name,
+            parameters=parameters,
+            arguments=tuple(self._argument(p.name) for p in parameters),
+            init=init,
+            arena=_expression(self.plan.arena_bytes),
+            saved=_expression(self.plan.saved_bytes),
+            shapes=tuple(tuple(_expression(e) for e in self.graph.shape(n)) for n in self.graph.outputs),
+            status_header=bool(needs.flags.includes),
+        )
+
+    def _argument(self, name: str) -> entry.Argument:
+        """Where the address (or value) of the frame's parameter ``name`` comes from."""
+        graph = self.graph
+        if name == target.STATUS:
+            return entry.Argument("status")
+        if name == SEED:
+            return entry.Argument("seed")
+        if name in graph.symbols:
+            return entry.Argument("symbol", list(graph.symbols).index(name))
+        if name in self.plan.saved:
+            return entry.Argument("saved", offset=_expression(self.plan.saved[name]))
+        for source, names in (("output", graph.outputs), ("constant", self.bound), ("input", self.inputs)):
+            if name in names:
+                return entry.Argument(source, names.index(name))
+        if name in self.plan.arena:
+            return entry.Argument("arena", offset=_expression(self.plan.arena[name]))
+        raise BuildError(f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate")
+
+
+def _expression(size: Dim) -> str:
+    return Printer({}, floor_division="int_floor").text(size, dace.int64)
+
+

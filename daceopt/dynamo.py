@@ -15,9 +15,9 @@ from daceopt.module import optimized_module
 
 def daceopt(graph: GraphModule, example_inputs: Sequence[Any], **given: Any) -> Callable[..., Any]:
     """The backend; ``torch.compile(..., options={...})`` takes the options of ``optimized_module``."""
-    options = {**given, **given.pop("options", {})}
+    options = given.pop("options", {})
     module = DynamoGraph(graph, example_inputs)
-    optimized_module(module, **{"dynamic": module.dynamic or None, **options})
+    optimized_module(module, **{"dynamic": module.dynamic or None, **given, **options})
     return module
 
 

@@ -1,0 +1,80 @@
+"""``torch.compile(model, backend="daceopt")``."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt.dynamo import DynamoGraph
+from daceopt.errors import FallbackWarning
+from tests import fake_programs
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def _programs(monkeypatch):
+    monkeypatch.setattr("daceopt.pipeline.compile_trace", fake_programs.compile_trace)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+
+
+def step(module: nn.Module, batch: int) -> list[torch.Tensor]:
+    module.zero_grad()
+    a = torch.arange(batch * 4.0).reshape(batch, 4).sin().requires_grad_()
+    out = module(a)
+    out.square().sum().backward()
+    return [out, a.grad, *[p.grad for p in module.parameters()], *[b.float() for b in module.buffers()]]
+
+
+def test_the_backend_is_registered_by_name():
+    assert "daceopt" in torch._dynamo.list_backends()
+
+
+def test_training_with_changing_batches_and_batch_norm():
+    reference = model()
+    compiled = torch.compile(copy.deepcopy(reference), backend="daceopt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        for batch in (3, 5, 7):
+            for a, b in zip(step(compiled, batch), step(reference, batch), strict=True):
+                torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_graph_breaks_leave_python_in_between():
+    def function(a):
+        b = torch.tanh(a)
+        if b.sum() > 0:
+            return b * 2
+        return b - 1
+
+    compiled = torch.compile(function, backend="daceopt")
+    for a in (torch.ones(4), -torch.ones(4)):
+        torch.testing.assert_close(compiled(a), function(a))
+
+
+def test_options_reach_optimized_module():
+    compiled = torch.compile(lambda a: a.cumsum(0), backend="daceopt", options={"fallback": "raise"})
+    with pytest.raises(Exception, match="CumSum"):
+        compiled(torch.ones(4))
+
+
+def test_unsupported_graphs_run_eagerly_with_the_reason():
+    compiled = torch.compile(lambda a: a.cumsum(0), backend="daceopt")
+    with pytest.warns(FallbackWarning, match="CumSum"):
+        torch.testing.assert_close(compiled(torch.ones(4)), torch.arange(1.0, 5))
+
+
+def test_sizes_are_read_from_the_tensors():
+    graph = torch.fx.symbolic_trace(nn.ReLU())
+    module = DynamoGraph(graph, [torch.ones(3, 4)])
+    assert module.sources == ["tensor"] and module.dynamic == {}

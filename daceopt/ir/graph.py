@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import dace
 import numpy as np
@@ -18,7 +18,7 @@ from dace.memlet import Memlet
 from daceopt.ir import types
 from daceopt.ir.views import rebase
 
-Dim = int | sympy.Expr
+Dim: TypeAlias = int | sympy.Expr
 Shape = tuple[Dim, ...]
 
 SEED = "rng_seed"

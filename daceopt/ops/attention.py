@@ -66,7 +66,7 @@ def _grouped_product(b: Builder, left: str, right: str, alpha: float = 1.0, pack
     if heads == kv_heads:
         b.library(Contraction, {"A": left, "B": right}, {"Y": y}, alpha=alpha)
         return y
-    group = heads // kv_heads  # type: ignore[operator]
+    group = heads // kv_heads
     left = b.reshape(left, (batch, kv_heads, group, rows, inner))
     steps = (strides[0], group * columns, *strides[1:]) if strides else None
     wide = b.graph.add_array(b.label, (batch, kv_heads, group, rows, columns), b.graph.dtype(left), steps)

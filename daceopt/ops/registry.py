@@ -67,7 +67,7 @@ def gradient(
 ) -> Callable[[Gradient], Gradient]:
     """Register a reverse-mode rule, used instead of differentiating the lowering of nodes for which ``when`` holds.
 
-    The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the graph and returns one array (or None: zero)
+    The rule ``(builder, node, inputs, outputs, grads_out, wanted)`` adds to the graph and returns one array (None is 0)
     per input; forward arrays stand there under their own names. Library nodes are registered by class name.
     """
 

@@ -71,7 +71,7 @@ class _Prepared:
             symbols=tuple(Symbol(s, self._symbol_role(*where), where[1]) for s, where in graph.symbols.items()),
             uses_seed=graph.uses_seed,
             saves=bool(graph.saved),
-            kernels=tuple(KernelInfo(str(n.label), "", "") for n in graph.nodes()),
+            kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
         )
 
     def _symbol_role(self, array: str, axis: int) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.ir.interpret import Memory, interprets
-from daceopt.ops import reference
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import Memory, interpret, interprets
+from daceopt.ops import reference, registry
 from daceopt.ops.operator import Operator
 
 
@@ -189,10 +191,39 @@ def _number(connector: str) -> int:
 
 @interprets("Operator")
 def _operator(memory: Memory, node: Operator) -> None:
-    """An operator that is not lowered yet, by ONNX's reference evaluator."""
+    """An operator that is not lowered yet: ONNX's reference evaluator or, where that fails, our lowering."""
     names_in, names_out = memory.graph.inputs_of(node), memory.graph.outputs_of(node)
     inputs = [None if n is None else np.array(memory.array(n)) for n in names_in]
-    with np.errstate(all="ignore"):
-        results = reference.compute(node, inputs)
+    try:
+        with np.errstate(all="ignore"):
+            results = reference.compute(node, inputs)
+    except Unsupported:
+        results = _by_lowering(memory, node)
     for name, value in zip([n for n in names_out if n is not None], results):
         memory.store(name, value)
+
+
+def _by_lowering(memory: Memory, node: Operator) -> list[np.ndarray]:
+    """Lower and execute a copy of ``node`` in a graph of its own, with the sizes of this execution."""
+    source, graph = memory.graph, Graph("single")
+    graph.opset = dict(source.opset)
+    feeds: dict[str, np.ndarray] = {}
+
+    def operand(name: str | None) -> str | None:
+        if name is None or name in source.constants:
+            return name and graph.add_constant("constant", source.constants[name])
+        own = graph.add_input("operand", memory.array(name).shape, source.dtype(name))
+        feeds[own] = memory.array(name)
+        return own
+
+    def result(name: str | None) -> str | None:
+        return name and graph.add_array("result", memory.array(name).shape, source.dtype(name))
+
+    names_in = [operand(n) for n in source.inputs_of(node)]
+    names_out = [result(n) for n in source.outputs_of(node)]
+    graph.add_operator(node.op_type, names_in, names_out, node.attributes, node.domain)
+    for name in registry.present(names_out):
+        graph.add_output(name)
+    registry.lower_all(graph)
+    done = interpret(graph, feeds, np.float64 if memory.reference else None)
+    return [done[n] for n in graph.outputs]

@@ -248,6 +248,7 @@ def _differentiate(graphs: Graphs, inputs: Sequence[str], gradients: Gradients) 
     roles = {n: r for n, r in graphs.forward_roles.items() if n in backward.inputs}
     roles |= {g: f"grad:{forward.outputs.index(n)}" for n, g in result.grad_outputs.items()}
     backward.outputs.clear()
+    backward.sdfg.name = f"{forward.sdfg.name}_backward"
     for name, g in result.grad_inputs.items():
         if g is not None:
             roles[_own_output(backward, g, roles)] = f"grad_input:{inputs.index(name)}"

@@ -194,7 +194,8 @@ def _foreign_source(cls: type) -> str:
 class Step:
     """What one step of a recipe did.
 
-    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``).
+    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``); ``graph`` is the name of
+    the graph, which tells the two directions apart.
     """
 
     name: str
@@ -207,6 +208,7 @@ class Step:
     bytes_before: Any
     bytes_after: Any
     error: float | None = None
+    graph: str = ""
 
     def __str__(self) -> str:
         effect = f"{len(self.sites)} sites, {self.nodes_before} -> {self.nodes_after} nodes"
@@ -291,6 +293,7 @@ class Runner:
             moved,
             bytes_moved(graph) if changed else moved,
             error,
+            graph.sdfg.name,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,10 @@ class Symbol:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """For reports only: a kernel's label and its bytes moved and flops, as expressions over the symbols."""
+    """For reports only: the label of a kernel or library call, and the arrays that it writes (each written by no other)."""
 
     label: str
-    bytes: str
-    flops: str
+    writes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Manifest:
 
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
     seed (null where unused). ``host_calls`` names the Python callbacks by position; ``libraries`` are absolute paths of
-    shared libraries to load first.
+    shared libraries to load first. ``kernels`` are in the order in which they run.
     """
 
     name: str
@@ -85,6 +84,7 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
     records = {"inputs": Tensor, "constants": Tensor, "outputs": Tensor, "symbols": Symbol, "kernels": KernelInfo}
     for name, record in records.items():
         fields[name] = tuple(record(**item) for item in fields[name])
+    fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes)) for k in fields["kernels"])
     for name in ("host_calls", "libraries"):
         fields[name] = tuple(str(item) for item in fields[name])
     return Manifest(**fields)

@@ -29,17 +29,23 @@ class Requirements(Protocol):
     def jobs(self) -> tuple[CompileJob, ...]: ...
 
 
-def build(identity: str, parts: Sequence[tuple[Graph, Roles]], implement: Callable[[Graph], Requirements]) -> list[str]:
+def build(
+    identity: str,
+    parts: Sequence[tuple[Graph, Roles]],
+    implement: Callable[[Graph], Requirements],
+    profiled: bool = False,
+) -> list[str]:
     """Build one program per graph and store it; returns their keys for ``assemble.load_program``.
 
     ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile in one go, equal
-    kernels once. Raises BuildError and Unsupported.
+    kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a clock before its first node and after
+    each of ``manifest.kernels``. Raises BuildError and Unsupported.
     """
-    prepared = [_Prepared(graph, roles, implement, k) for k, (graph, roles) in enumerate(parts)]
+    prepared = [_Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
     compile_objects([job for program in prepared for job in program.jobs])
     names = []
     for k, program in enumerate(prepared):
-        name = program_key(identity, k)
+        name = program_key(identity, k, profiled)
         build_program(name, program.manifest, program.jobs, program.constants)
         names.append(name)
     return names
@@ -48,18 +54,28 @@ def build(identity: str, parts: Sequence[tuple[Graph, Roles]], implement: Callab
 class _Prepared:
     """A graph as sources, manifest and constants, before compilation."""
 
-    def __init__(self, graph: Graph, roles: Roles, implement: Callable[[Graph], Requirements], position: int):
+    def __init__(
+        self, graph: Graph, roles: Roles, implement: Callable[[Graph], Requirements], position: int, profiled: bool
+    ):
         self.graph = graph.copy()
         self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
-        self.roles = roles
+        self.roles = dict(roles)
         needs = implement(self.graph)
+        ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.reuse_memory)
-        self.generated = target.generate(self.graph)
+        self.generated = target.generate(self.graph, ticks)
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
         self.manifest = self._manifest(needs)
         self.jobs = self._jobs(needs)
         self.constants = {f"constant:{k}": self.graph.constants[n] for k, n in enumerate(self.bound)}
+
+    def _add_ticks(self) -> str:
+        """An output for the times, which the frame itself writes."""
+        name = self.graph.add_array("ticks", (len(self.graph.nodes()) + 1,), dace.int64)
+        self.graph.add_output(name)
+        self.roles[name] = "ticks:0"
+        return name
 
     def _manifest(self, needs: Requirements) -> Manifest:
         graph = self.graph

@@ -23,6 +23,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Kernel
 
+_CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
 STATUS = "kernel_status"  # int32: kernels set it to 1 when an index is out of range
 _UNIT = "KernelUnit"
 _config_lock = threading.Lock()
@@ -49,12 +50,13 @@ class GeneratedProgram:
         return list(self.sdfg.arglist())
 
 
-def generate(graph: Graph) -> GeneratedProgram:
+def generate(graph: Graph, ticks: str | None = None) -> GeneratedProgram:
     """Print the kernels of ``graph`` and let DaCe generate the frame, which executes ``graph.nodes()`` in that very order.
 
-    Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node.
+    Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks`` names an int64
+    array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node and after each.
     """
-    frame = _Frame(graph)
+    frame = _Frame(graph, ticks)
     with _configured():
         objects = codegen.generate_code(frame.sdfg, validate=False)
     kernels = {o.name: o.code for o in objects if o.title == _UNIT}
@@ -108,8 +110,9 @@ class Tasklet(nodes.Tasklet):
 class _Frame:
     """Builds the SDFG of the frame: flat buffers, and the nodes of the graph chained in their order."""
 
-    def __init__(self, graph: Graph):
+    def __init__(self, graph: Graph, ticks: str | None = None):
         self._graph = graph
+        self._ticks = ticks
         self.sdfg = dace.SDFG(graph.sdfg.name)
         self._state = self.sdfg.add_state("main", is_start_block=True)
         self._symbols = set(graph.sdfg.symbols)
@@ -117,12 +120,25 @@ class _Frame:
             self.sdfg.add_symbol(name, dace.int64)
         self.calls: dict[Any, str] = {}
         self.uses_status = False
-        last: nodes.Node | None = None
-        for node in graph.nodes():
-            call = self._add(node)
-            if last is not None:
-                self._state.add_edge(last, None, call, None, Memlet())
-            last = call
+        self._last: nodes.Node | None = None
+        self._tick(0)
+        for k, node in enumerate(graph.nodes(), 1):
+            self._chain(self._add(node))
+            self._tick(k)
+
+    def _chain(self, call: nodes.Node) -> None:
+        if self._last is not None:
+            self._state.add_edge(self._last, None, call, None, Memlet())
+        self._last = call
+
+    def _tick(self, k: int) -> None:
+        """Let the clock be read here in a profiled program."""
+        if self._ticks is None:
+            return
+        self._buffer(self._ticks)
+        tasklet = Tasklet("tick", {}, {}, f"{self._ticks}[{k}] = {_CLOCK};", set())
+        self._state.add_node(tasklet)
+        self._chain(tasklet)
 
     def _add(self, node: nodes.Node) -> nodes.Node:
         if isinstance(node, nodes.MapEntry):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from daceopt.cost.movement import data_movement
+from daceopt.cost.machine import Machine, this_machine
+from daceopt.cost.movement import Movement, data_movement
+from daceopt.cost.work import NodeCost, flops, roofline
 
-__all__ = ["data_movement"]
+__all__ = ["Machine", "Movement", "NodeCost", "data_movement", "flops", "roofline", "this_machine"]

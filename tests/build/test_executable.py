@@ -175,7 +175,7 @@ def test_manifest_round_trip() -> None:
         True,
         ("f",),
         ("/lib/x.so",),
-        (KernelInfo("k", "4*n", "n"),),
+        (KernelInfo("k", ("y", "z")),),
     )
     assert Manifest.from_json(manifest.to_json()) == manifest
     for text in ("", "{}", "[]", '{"format": 99}', manifest.to_json()[:-30]):

@@ -1,0 +1,160 @@
+"""How much a graph's nodes compute, and the least time that bytes and flops allow them on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import sympy
+from dace import nodes
+
+from daceopt.cost.machine import Machine, this_machine
+from daceopt.cost.movement import data_movement
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.ir.kernel import Kernel, Stage
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.tasklet import Assignment
+
+# Operations that one evaluation takes, about: the additions and multiplications of the vectorised polynomials that compute them.
+# Whatever is not listed (comparison, select, minimum, rounding, conversion) is one operation.
+WEIGHTS: dict[str, int] = {
+    "division": 4,
+    "sqrt": 4,
+    "exp": 12,
+    "expm1": 14,
+    "log": 14,
+    "log1p": 16,
+    "sin": 14,
+    "cos": 14,
+    "tan": 20,
+    "sinh": 20,
+    "cosh": 20,
+    "tanh": 20,
+    "asin": 20,
+    "acos": 20,
+    "atan": 20,
+    "asinh": 24,
+    "acosh": 24,
+    "atanh": 24,
+    "erf": 20,
+    "power": 28,
+    "sigmoid": 18,
+    "softplus": 30,
+    "fmod": 8,
+    "pymod": 8,
+    "idiv": 8,
+    "uniform": 60,
+    "load": 0,
+    "infinity": 0,
+    "nan": 0,
+}
+
+
+@dataclass(frozen=True)
+class NodeCost:
+    """What one node must do: bytes read and written, operations, and the least seconds that the machine allows."""
+
+    node: Any
+    label: str
+    read: int
+    written: int
+    flops: int
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        return self.read + self.written
+
+
+def roofline(graph: Graph, sizes: Mapping[str, int] | None = None, machine: Machine | None = None) -> list[NodeCost]:
+    """The cost of every node in the order in which they run, for the given values of the size symbols.
+
+    ``machine``: this one by default. Raises DaceoptError when a size is missing, Unsupported for operators not lowered yet.
+    """
+    machine = machine or this_machine()
+    moved = data_movement(graph).nodes
+    return [_cost(graph, node, *moved[node], sizes or {}, machine) for node in graph.nodes()]
+
+
+def _cost(graph: Graph, node: Any, read: Any, written: Any, sizes: Mapping[str, int], machine: Machine) -> NodeCost:
+    counts = [resolve(value, sizes) for value in (read, written, flops(graph, node))]
+    seconds = machine.seconds(counts[0] + counts[1], counts[2], _itemsize(graph, node))
+    return NodeCost(node, str(getattr(node, "label", node)), *counts, seconds)
+
+
+def _itemsize(graph: Graph, node: Any) -> int:
+    names = [n for n in graph.outputs_of(node) if n is not None]
+    return max((graph.dtype(n).bytes for n in names), default=4)
+
+
+def resolve(value: Any, sizes: Mapping[str, int]) -> int:
+    """An expression over size symbols as a number. Raises DaceoptError when ``sizes`` lacks one of them."""
+    value = sympy.sympify(value)
+    missing = sorted({str(s) for s in value.free_symbols} - set(sizes))
+    if missing:
+        raise DaceoptError(f"the sizes {', '.join(missing)} are needed; given are {dict(sizes)}")
+    return int(value.subs({s: sizes[str(s)] for s in value.free_symbols}))
+
+
+def flops(graph: Graph, node: Any) -> Any:
+    """Operations of one execution of ``node``, an expression over the size symbols. Raises Unsupported for operators."""
+    if isinstance(node, nodes.MapEntry):
+        return kernel_flops(Kernel.extract(graph, node))
+    if hasattr(node, "op_type") or not hasattr(node, "flops"):
+        raise Unsupported(f"the work of {node} is not known: expected a kernel or a library node; lower operators first")
+    return node.flops(graph)
+
+
+def kernel_flops(kernel: Kernel) -> Any:
+    """Operations of all iterations of a kernel; a reduction adds one per element that it takes in."""
+    return sympy.Add(*(_stage_flops(kernel, stage) for stage in kernel.stages))
+
+
+def _stage_flops(kernel: Kernel, stage: Stage) -> Any:
+    combined = sum(1 for access in stage.writes.values() if access.wcr)
+    return (operations(stage.assignments) + combined) * sympy.Mul(*(kernel.extents[p] for p in stage.params))
+
+
+def operations(assignments: Iterable[Assignment]) -> int:
+    """Operations of one execution; an expression that occurs several times is computed once, as the printer does."""
+    seen: set[Any] = set()
+    return sum(_operations(a.expr, seen) for a in assignments)
+
+
+def _operations(expr: Any, seen: set[Any]) -> int:
+    if not expr.args or expr.is_number or expr in seen:
+        return 0
+    seen.add(expr)
+    return _own(expr) + sum(_operations(a, seen) for a in expr.args)
+
+
+def _own(expr: Any) -> int:
+    """Operations of the outermost function alone."""
+    if expr.is_Add:
+        return len(expr.args) - 1
+    if expr.is_Mul:
+        return _product(expr)
+    if expr.is_Pow:
+        return _power(expr.exp)
+    return WEIGHTS.get(type(expr).__name__, 1)
+
+
+def _product(expr: Any) -> int:
+    """A sign costs nothing (it becomes a subtraction), a divisor takes the place of a multiplication."""
+    factors = [f for f in expr.args if f != -1]
+    divided = sum(1 for f in factors if f.is_Pow and f.exp.is_negative)
+    return max(0, len(factors) - 1 - divided)
+
+
+def _power(exponent: Any) -> int:
+    if not exponent.is_number:
+        return WEIGHTS["power"]
+    cost, size = WEIGHTS["division"] if exponent.is_negative else 0, abs(exponent)
+    if not (2 * size).is_Integer or size > 64:
+        return cost + WEIGHTS["power"]
+    whole, half = divmod(int(2 * size), 2)
+    squarings = whole.bit_length() - 1 + whole.bit_count() - 1 if whole else 0
+    return cost + squarings + (WEIGHTS["sqrt"] + (1 if whole else 0) if half else 0)

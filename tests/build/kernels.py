@@ -15,8 +15,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 
-
-_EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
+EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
 
 
 class IndexOutOfRange(Exception):
@@ -29,7 +28,7 @@ def run(
     """The value of every array that is no view, after all kernels ran on ``inputs``."""
     sources = [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
     target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
-    link(compile_objects([CompileJob(f"{_EXPORT}{s.unit}", "kernel") for s in sources]), target)
+    link(compile_objects([CompileJob(f"{EXPORT}{s.unit}", "kernel") for s in sources]), target)
     library = ctypes.CDLL(str(target))
     values = symbols or {}
     memory = {name: _allocate(graph, name, inputs, values) for name in graph.arrays() if not graph.is_view(name)}

@@ -86,5 +86,5 @@ def test_symbolic_sizes() -> None:
     z = b.elementwise(lambda v: scalar.gt(v, 0), y)
     graph.add_output(b.elementwise(lambda c, v: scalar.select(c, v, 0), z, x))
     result = plan(graph)
-    values = {s: 7 for s in result.arena_bytes.free_symbols}
+    values = dict.fromkeys(result.arena_bytes.free_symbols, 7)
     assert result.arena_bytes.subs(values) == 128 + 64

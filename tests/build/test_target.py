@@ -1,0 +1,88 @@
+"""The frame that DaCe generates: calls in order, one unit for each distinct kernel, flat buffers as parameters."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import dace
+import pytest
+import sympy
+
+from daceopt.build.target import STATUS, generate
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+
+F = dace.float32
+
+
+def _layers(count: int) -> Graph:
+    graph = Graph("layers")
+    b = Builder(graph)
+    x = graph.add_input("x", (64, 32), F)
+    for _ in range(count):
+        x = b.elementwise(lambda v: sympy.exp(v), x)
+        x = b.elementwise(lambda v: v + 1, x)
+    graph.add_output(x)
+    return graph
+
+
+def test_equal_kernels_are_one_unit_called_in_order() -> None:
+    graph = _layers(6)
+    program = generate(graph)
+    assert len(program.kernel_sources) == 2
+    calls = re.findall(r"^\s*(k_[0-9a-f]{16})\(", program.frame_source, re.M)
+    assert calls == [program.calls[n] for n in graph.nodes()]
+    for name, unit in program.kernel_sources.items():
+        assert program.frame_source.count(f'extern "C" void {name}(') == 1
+        assert f"void {name}(" in unit
+
+
+def test_views_and_library_calls_use_the_root_buffer() -> None:
+    n = dace.symbolic.symbol("n", dace.int64)
+    graph = Graph("views")
+    b = Builder(graph)
+    x = graph.add_input("x", (n, 40), F)
+    y = b.elementwise(lambda v: v + 1, x)
+    part = b.slice(y, [2], [30], [1], [1])
+    out = graph.add_array("out", (n, 28), F)
+    call = dace.nodes.Tasklet("lib", {"A": dace.pointer(F)}, {"Y": dace.pointer(F)}, "f(A, Y, n);", dace.Language.CPP)
+    graph.add_node(call, {"A": part}, {"Y": out})
+    program = generate(graph)
+    assert program.arguments == [*sorted((out, x, y)), "n"]
+    assert f"float* A = &{y}[2];" in program.frame_source
+    assert "f(A, Y, n);" in program.frame_source
+    assert not program.uses_status
+
+
+def test_kernels_that_check_indices_get_the_status() -> None:
+    graph = Graph("gather")
+    b = Builder(graph)
+    table, ids = graph.add_input("table", (10,), F), graph.add_input("ids", (5,), dace.int64)
+    out = graph.add_array("out", (5,), F)
+    reads = {"t": (table, lambda i: (None,)), "k": (ids, lambda i: (i,))}
+    b.map((5,), reads, {"o": (out, lambda i: (i,))}, lambda params, t, k: scalar.load(t, k))
+    program = generate(graph)
+    assert program.uses_status
+    assert STATUS in program.arguments
+
+
+def test_nodes_that_nobody_implemented_are_refused() -> None:
+    graph = Graph("raw")
+    x, y = graph.add_input("x", (4,), F), graph.add_array("y", (4,), F)
+    graph.add_node(dace.nodes.Tasklet("py", {"a": F}, {"b": F}, "b = a"), {"a": x}, {"b": y})
+    with pytest.raises(Unsupported, match="implement library nodes"):
+        generate(graph)
+
+
+def test_generation_is_linear() -> None:
+    def seconds(count: int) -> float:
+        graph = _layers(count)
+        start = time.process_time()
+        generate(graph)
+        return time.process_time() - start
+
+    seconds(2)
+    assert seconds(60) < 8 * seconds(15)

@@ -67,11 +67,7 @@ class Specialisation:
                         return False
                 elif expected not in self.trace.symbols or values.setdefault(expected, found) != found:
                     return False
-        return all(self._in_range(name, value) for name, value in values.items())
-
-    def _in_range(self, name: str, value: int) -> bool:
-        low, high = self.trace.ranges.get(name, (2, None))
-        return value >= low and (high is None or value <= high)
+        return self.trace.holds(values)
 
 
 def _source(spec: Any, snapshot: Snapshot) -> tuple[str, int, torch.Tensor | None]:

@@ -34,6 +34,23 @@ def flat_specs(
     return specs
 
 
+def ties(specs: Mapping[int, Spec], leaves: Sequence[Any]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """Pairs of (flat index, axis) that are taken for one dimension: free axes of one position that have one size in
+    this call.
+
+    A model's inputs share their batch; without this an operator that never compares them would leave two unrelated
+    symbols.
+    """
+    first: dict[tuple[int, int], int] = {}
+    found = []
+    for index, spec in sorted(specs.items()):
+        for axis, dim in spec.items() if isinstance(spec, Mapping) else []:
+            owner = first.setdefault((axis, leaves[index].shape[axis]), index)
+            if owner != index and dim is Dim.DYNAMIC:
+                found.append(((owner, axis), (index, axis)))
+    return found
+
+
 def _axes(index: int, axes: Any) -> Collection[int]:
     if isinstance(axes, Collection) and not isinstance(axes, Mapping | str) and all(isinstance(a, int) for a in axes):
         return axes

@@ -22,19 +22,26 @@ class FlatCall(nn.Module):
     """``forward(*tensors)`` calls ``root.forward`` with the tensors put back into the captured structure, and returns
     tensors only.
 
-    Non-tensor leaves of the call are constants of the trace. After a trace, ``out_tree``, ``out_tensors`` (flat
-    indices of the tensors returned) and ``out_constants`` (flat index -> Python value) describe the result.
+    ``ties`` are pairs of (flat index, axis) of equal sizes. Non-tensor leaves of the call are constants of the trace.
+    After a trace, ``out_tree``, ``out_tensors`` (flat indices of the tensors returned) and ``out_constants`` (flat
+    index -> Python value) describe the result.
     """
 
-    def __init__(self, replica: Replica, leaves: Sequence[Any], in_tree: pytree.TreeSpec) -> None:
+    def __init__(
+        self, replica: Replica, leaves: Sequence[Any], in_tree: pytree.TreeSpec, ties: Sequence[Any] = ()
+    ) -> None:
         super().__init__()
         self.train(replica.root.training)
         self.root = replica.root
         self.call = _Call(list(leaves), in_tree)
         self.replica = replica
+        self.ties = tuple(ties)
 
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Flat tensors in, flat tensors out."""
+        by_index = dict(zip(self.call.in_tensors, tensors, strict=True))
+        for (a, axis), (b, other) in self.ties:
+            torch._check(by_index[a].shape[axis] == by_index[b].shape[other])
         args, kwargs = self.call.arguments(tensors)
         forward = self.root.forward  # not __call__: the hooks of the outermost module run outside the compiled program
         with self.replica.unchanged():

@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec
 
+from daceopt.capture.grid_index import view_instead_of_grid_index
 from daceopt.capture.quiet import quiet
 from daceopt.capture.static_sizes import use_static_sizes
 from daceopt.capture.trace import Trace
@@ -58,6 +59,7 @@ def _all_explicit(trace: Trace) -> ExportedProgram:
     """The program with parameters, buffers, constants and mutated buffers as plain inputs and outputs."""
     program = trace.program
     module = copy.deepcopy(program.graph_module)
+    view_instead_of_grid_index(module)
     use_static_sizes(module)
     _keep_computed_outputs(module, trace)
     signature = program.graph_signature

@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from daceopt.capture.dynamic import flat_specs
+from daceopt.capture.dynamic import flat_specs, ties
 from daceopt.capture.fingerprint import fingerprint
 from daceopt.capture.flat import FlatCall
 from daceopt.capture.gradient_scopes import detach_no_grad_regions
@@ -81,6 +81,14 @@ class Trace:
     ]  # name -> smallest and largest value the graph is valid for (None: no limit)
     call_constants: dict[int, Any]  # flat input index -> Python value that the graph was specialised for
     training: bool
+    guards: tuple[str, ...] = ()  # further conditions on the symbols, as Python expressions
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the graph is valid for these values of ``symbols``: within ``ranges``, and all ``guards`` true."""
+        for name, (low, high) in self.ranges.items():
+            if sizes[name] < low or (high is not None and sizes[name] > high):
+                return False
+        return all(_evaluate(guard, sizes) for guard in self.guards)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -96,7 +104,13 @@ class Trace:
         return [spec for spec in self.outputs if spec.kind in ("buffer_mutation", "user")]
 
     def to_onnx(self) -> onnx.ModelProto:
-        """The same graph as a checked ONNX model: one input per ``inputs``, one output per ``graph_outputs``."""
+        """The same graph as a checked ONNX model: one input per ``inputs``, one output per ``graph_outputs``; made
+        once.
+        """
+        return self._onnx
+
+    @cached_property
+    def _onnx(self) -> onnx.ModelProto:
         from daceopt.capture.to_onnx import to_onnx
 
         return to_onnx(self)
@@ -115,9 +129,10 @@ def trace(
     leaves, in_tree = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
     replica = Replica(module)
     specs = flat_specs(dynamic, leaves, in_tree, replica.root.forward)
-    flat = FlatCall(replica, leaves, in_tree)
-    program = _export(flat, [leaves[i] for i in flat.call.in_tensors], [specs.get(i) for i in flat.call.in_tensors])
-    return _describe(program, flat, module)
+    flat = FlatCall(replica, leaves, in_tree, ties(specs, leaves))
+    tensors = [leaves[i] for i in flat.call.in_tensors]
+    program = _export(flat, tensors, [specs.get(i) for i in flat.call.in_tensors])
+    return _describe(program, flat, module, tensors)
 
 
 def _export(flat: FlatCall, tensors: list[torch.Tensor], specs: list[Any]) -> ExportedProgram:
@@ -142,7 +157,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join([*(lines[:1] or ['no message']), *detail])}"
 
 
-def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> Trace:
+def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module, tensors: list[torch.Tensor]) -> Trace:
     _refuse_unknown_sizes(program)
     inputs = _inputs(program, flat, module)
     assert flat.call.out_tree is not None
@@ -150,7 +165,7 @@ def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> Tr
         d: (i, axis) for i, s in reversed(list(enumerate(inputs))) for axis, d in enumerate(s.shape) if _symbol(d)
     }
     used = {word for s in inputs for d in s.shape if isinstance(d, str) for word in re.findall(r"\w+", d)}
-    return Trace(
+    traced = Trace(
         program=program,
         inputs=inputs,
         outputs=_outputs(program, flat),
@@ -160,7 +175,10 @@ def _describe(program: ExportedProgram, flat: FlatCall, module: nn.Module) -> Tr
         ranges={str(s): _range(r) for s, r in program.range_constraints.items() if str(s) in used},
         call_constants=flat.call.in_constants,
         training=module.training,
+        guards=_guards(program, [s for s in inputs if s.kind == "user"]),
     )
+    _check_guards(traced, tensors)
+    return traced
 
 
 def _symbol(dim: int | str) -> bool:
@@ -170,6 +188,38 @@ def _symbol(dim: int | str) -> bool:
 def _range(bounds: Any) -> tuple[int, int | None]:
     upper = bounds.upper
     return int(bounds.lower), int(upper) if upper.is_Integer and int(upper) < 2**62 else None
+
+
+def _guards(program: ExportedProgram, users: list[InputSpec]) -> tuple[str, ...]:
+    """What tracing assumed of dynamic sizes beyond their ranges ("s95 % 2 == 0"), with torch's paths replaced by
+    symbols.
+    """
+
+    def size(match: re.Match[str]) -> str:
+        return f"({users[int(match[1])].shape[int(match[2])]})"
+
+    path = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")
+    return tuple(dict.fromkeys(path.sub(size, guard) for guard in program._guards_code))
+
+
+def _check_guards(traced: Trace, tensors: list[torch.Tensor]) -> None:
+    """The guards hold for the very call that was traced; what cannot be read is refused now rather than skipped
+    later.
+    """
+    users = [s for s in traced.inputs if s.kind == "user"]
+    shapes = [(s.shape, tuple(t.shape)) for s, t in zip(users, tensors, strict=True)]
+    sizes = {d: n for shape, found in shapes for d, n in zip(shape, found, strict=True) if isinstance(d, str)}
+    for guard in traced.guards:
+        try:
+            held = _evaluate(guard, sizes)
+        except Exception as error:  # a name or form that torch did not use before
+            raise CaptureError(f"torch's condition on the sizes cannot be evaluated: {guard}") from error
+        if not held:
+            raise CaptureError(f"the call does not meet torch's own condition on its sizes: {guard}")
+
+
+def _evaluate(guard: str, sizes: Mapping[str, int]) -> bool:
+    return bool(eval(guard, {"__builtins__": {"min": min, "max": max}}, dict(sizes)))
 
 
 def _refuse_unknown_sizes(program: ExportedProgram) -> None:

@@ -9,7 +9,7 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ops.registry import ANY, FLOATS, NUMBERS, SIGNED, Names, Operator, elementwise, lowering, present
+from daceopt.ops.registry import ANY, FLOATS, NUMBERS, SIGNED, Names, Operator, elementwise, gradient, lowering, present
 
 _SMOOTH = {
     "Exp": sympy.exp,
@@ -100,6 +100,20 @@ elementwise("Mean", lambda *terms: sum(terms) / len(terms))
 @lowering("Identity")
 def identity(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     alias(b, inputs[0], outputs[0])
+
+
+@lowering("StopGradient", domain="daceopt")
+def stop_gradient(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """The identity, lowered after differentiation (see its rule): what capture writes for detach and no_grad."""
+    alias(b, inputs[0], outputs[0])
+
+
+@gradient("StopGradient", domain="daceopt")
+def stop_gradient_rule(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """No gradient passes."""
+    return [None]
 
 
 def alias(b: Builder, source: str | None, out: str | None) -> None:

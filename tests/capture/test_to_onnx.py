@@ -285,6 +285,28 @@ def test_dynamic_batch_needs_no_shape_arithmetic():
     assert operators(captured)["Concat"] <= 1  # y's extent is static, so its expansion must know the batch
 
 
+class Grid(nn.Module):
+    def __init__(self, rows=None, columns=None):
+        super().__init__()
+        self.rows, self.columns = rows, columns
+
+    def forward(self, x):
+        rows = torch.arange(x.shape[0] if self.rows is None else self.rows)
+        columns = torch.arange(x.shape[1] if self.columns is None else self.columns) + 0
+        return x[rows[:, None, None], columns[None, None, :]]
+
+
+def test_grid_index_is_a_view():
+    assert operators(check(Grid(), torch.randn(3, 4)))["GatherND"] == 0
+    captured = check(Grid(), torch.randn(3, 4), dynamic={0: {0, 1}}, other=(torch.randn(5, 6),))
+    assert operators(captured)["GatherND"] == 0
+
+
+def test_partial_grid_index_gathers():
+    assert operators(check(Grid(rows=2), torch.randn(3, 4)))["GatherND"] == 1
+    assert operators(check(Grid(columns=3), torch.randn(3, 4)))["GatherND"] == 1
+
+
 def bert():
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -307,7 +329,7 @@ def test_bert_eval_dynamic_batch():
 def test_bert_training_keeps_dropout():
     found = operators(trace(bert(), (torch.randint(0, 20, (2, 5)),), {}))
     assert found["Dropout"] == 7  # embeddings, and three in each layer
-    assert found["Shape"] == 0
+    assert found["Shape"] == found["GatherND"] == 0
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,6 +1,6 @@
-"""Algebra that is safe over the whole range of the type: functions of one argument that share a single exponential.
+"""Algebra that is safe over the type's whole range: functions of one argument that share a single exponential.
 
-With ``e = exp(minimum(x, c))``, where ``c`` is the point from which ``1 + exp(-x)`` rounds to 1 (20 in float32, 40 in float64):
+With ``e = exp(minimum(x, c))``, where from ``c`` on ``1 + exp(-x)`` rounds to 1 (20 in float32, 40 in float64):
 
 - ``sigmoid(x) = e / (1 + e)``
 - ``tanh(softplus(x)) = n / (n + 2)`` with ``n = e * (e + 2)``

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import Any
-
-import dace
-import sympy
 
 from daceopt.build.leaf import Accumulator, Leaf, identity
 from daceopt.build.loops import Group, Nest, plan, same_element
@@ -30,7 +25,10 @@ _STACK_ACCUMULATORS = 4096
 
 @dataclass(frozen=True)
 class Argument:
-    """What a call passes: ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol`` or ``status`` (int32)."""
+    """What a call passes.
+
+    ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol`` or ``status`` (where an int32 stands).
+    """
 
     kind: str
     array: str = ""
@@ -51,7 +49,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """``name`` is ``k_<hash>``; ``text`` the translation unit without the support header; ``arguments`` in call order."""
+    """``name`` is ``k_<hash>``; ``text`` is the unit without the support header; ``arguments`` are in call order."""
 
     name: str
     text: str
@@ -75,7 +73,7 @@ def support_header() -> str:
 
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
-    """Print ``kernel``, whose arrays are those of ``graph``. Raises ``Unsupported`` where an expression has no C++ form."""
+    """Print ``kernel``, whose arrays are those of ``graph``; raises ``Unsupported`` where C++ has no form for it."""
     return _Emitter(kernel, plan(graph, kernel)).source()
 
 

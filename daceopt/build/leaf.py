@@ -1,4 +1,4 @@
-"""The innermost code of a kernel: loads, scalar computation, stores and accumulation for one iteration of a group of stages."""
+"""The innermost code of a kernel: loads, computation, stores and accumulation of one iteration of a group of stages."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _COSTLY_WEIGHT = 8
 class Accumulator:
     """Where a reduction collects: a scalar, or an array over ``dims`` (parameter -> extent) when some loops are kept.
 
-    ``private``: each thread has one, because a parallel loop is reduced. ``in_register``: the vector loop is reduced, so that it
-    collects in a register of its own first.
+    ``private``: each thread has one, because a parallel loop is reduced. ``in_register``: the vector loop is reduced
+    and collects in a register first.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Chooses the loops of a kernel: which are merged, which run in parallel, which is the vector loop, which are blocked."""
+"""Chooses the loops of a kernel: which are merged, parallel, blocked, and which is the vector loop."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Group:
 
 @dataclass
 class Nest:
-    """Parallel loops around groups that run one after the other. ``blocks`` maps an inner parameter to (block, size, full extent)."""
+    """Parallel loops around groups that run in turn. ``blocks``: inner parameter -> (block loop, size, full extent)."""
 
     extents: dict[Param, Dim]
     outer: tuple[Param, ...]
@@ -68,7 +68,7 @@ class Nest:
 
 
 def plan(graph: Graph, kernel: Kernel) -> Nest:
-    """The loop nest of ``kernel``; a kernel of several stages keeps its ``outer`` loops, one of a single stage is arranged freely."""
+    """The loops of ``kernel``: several stages keep the ``outer`` loops, a single stage is arranged freely."""
     params = frozenset(kernel.extents)
     bodies = [_body(graph, kernel, s, params) for s in kernel.stages]
     used = {p for b in bodies for p in b.params} | set(kernel.outer)

@@ -1,4 +1,4 @@
-"""Plans memory before the first call: which buffers share a place in the arena, and where saved arrays stand in their block."""
+"""Plans memory before the first call: which buffers share a place in the arena, where saved arrays stand."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ HINT = 1 << 10  # value taken for a size symbol when slots are compared; only th
 class MemoryPlan:
     """Byte offsets, multiples of 64, as ints or expressions over the graph's size symbols.
 
-    ``arena``: transient buffer -> offset in the arena of ``arena_bytes``; ``saved``: saved array -> offset in the block of
-    ``saved_bytes``. Inputs, outputs and constants are in neither.
+    ``arena``: transient buffer -> offset in the arena of ``arena_bytes``; ``saved``: saved array -> offset in the block
+    of ``saved_bytes``. Inputs, outputs and constants are in neither.
     """
 
     arena: dict[str, Dim] = field(default_factory=dict)
@@ -42,9 +42,9 @@ class _Slot:
 def plan(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> MemoryPlan:
     """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
 
-    The order is that of ``graph.nodes()``, in which the frame executes them. An element-wise kernel may write where an input that
-    dies there stands, when it reads and writes the same element in each iteration. ``saved`` (arrays that a later program reads)
-    are laid out by their order alone, so forward and backward agree.
+    The order is that of ``graph.nodes()``, in which the frame executes them. An element-wise kernel may write where an
+    input that dies there stands, when it reads and writes the same element in each iteration. ``saved`` (arrays that a
+    later program reads) are laid out by their order alone, so forward and backward agree.
     """
     result = MemoryPlan(saved={}, saved_bytes=0)
     for name in saved:

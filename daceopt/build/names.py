@@ -15,7 +15,7 @@ from daceopt.ir.graph import Dim
 
 
 class Names:
-    """Names in order of first use: loops ``i0``, pointers ``p0``, locals ``l0``, sizes ``n0``, values ``v0``, accumulators ``a0``."""
+    """Names in order of first use: loops ``i0``, pointers ``p0``, locals ``l0``, sizes ``n0``, values ``v0``..."""
 
     def __init__(self) -> None:
         self._loops: dict[Param, sympy.Symbol] = {}

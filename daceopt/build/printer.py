@@ -22,8 +22,8 @@ _LARGEST_POWER = 64
 class Printer(CXX17CodePrinter):
     """Prints expressions over symbols of known dtypes; integer symbols without a dtype (indices, extents) are int64.
 
-    ``names`` says how symbols are called in the code (default: their own names); ``loads`` prints ``load(array, i...)`` from the
-    array symbol and the printed indices.
+    ``names`` says how symbols are called in the code (default: their own names); ``loads`` prints ``load(array, i...)``
+    from the array symbol and the printed indices; ``floor_division`` is the function for sizes that are quotients.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Printer(CXX17CodePrinter):
         self._dtype = dace.float32  # in which the expression at hand is computed
 
     def text(self, expr: Any, dtype: types.DType) -> str:
-        """``expr`` converted to ``dtype``, as one primary expression. Raises ``Unsupported`` where it has no C++ form."""
+        """``expr`` converted to ``dtype``, as a primary expression. Raises ``Unsupported`` where it has no C++ form."""
         expr = sympy.sympify(expr)
         own = self._infer.strong(expr, dtype)
         outer, self._dtype = self._dtype, own
@@ -57,7 +57,7 @@ class Printer(CXX17CodePrinter):
             return self._print_Function(expr)
         return str(super()._print(expr, **kwargs))
 
-    def emptyPrinter(self, expr: Any) -> str:  # noqa: N802, D102
+    def emptyPrinter(self, expr: Any) -> str:
         raise Unsupported(f"no C++ form for {type(expr).__name__} in {str(expr)[:80]!r}")
 
     def _print_Symbol(self, expr: Any) -> str:
@@ -122,8 +122,7 @@ class Printer(CXX17CodePrinter):
         args = [self.text(a, t) for a, t in zip(expr.args, operands, strict=True)]
         if expr.row.rule == "cast":
             return args[0] if operands[0] == dtype else _cast(args[0], operands[0], dtype)
-        code = expr.row.cpp.format(*args, type=types.cpp(dtype))
-        return code
+        return str(expr.row.cpp.format(*args, type=types.cpp(dtype)))
 
     _print_exp = _print_log = _print_sin = _print_cos = _print_tan = _print_erf = _print_Function
     _print_sinh = _print_cosh = _print_tanh = _print_asinh = _print_acosh = _print_atanh = _print_Function

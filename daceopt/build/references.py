@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 
@@ -13,7 +13,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, dim, row_major
 from daceopt.ir.kernel import Access, Kernel
 
-Param = sympy.Symbol
+Param: TypeAlias = sympy.Symbol
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Reference:
 
 
 def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Param]) -> Reference:
-    """The reference of ``access``: views are followed to the memory behind them, constants go into the buffer's offset."""
+    """The reference of ``access``: views are followed to their memory, constants go into the buffer's offset."""
     if access.array in kernel.locals:
         dtype, shape = kernel.locals[access.array]
         strides: tuple[Dim, ...] = row_major(shape)

@@ -1,4 +1,4 @@
-"""Our DaCe code generator target: a kernel is a call in the frame and a translation unit of its own, and the program around them."""
+"""Our DaCe code generator target: in the frame a kernel is a call, its code a translation unit of its own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _config_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class GeneratedProgram:
-    """A program as C++: ``frame_source`` calls the kernels of ``kernel_sources`` (kernel name -> complete translation unit).
+    """A program as C++: ``frame_source`` calls the kernels of ``kernel_sources`` (name -> complete translation unit).
 
-    ``sdfg`` is what the frame was generated from: ``sdfg.arglist()`` gives its parameters, which are the root buffers that the
-    graph's nodes use (no views), sizes, and ``STATUS`` where ``uses_status``. ``calls`` has the kernel name of each map entry.
+    ``sdfg`` is what the frame was generated from: ``sdfg.arglist()`` gives its parameters, which are the root buffers
+    that the graph's nodes use (no views), sizes, and ``STATUS`` where ``uses_status``. ``calls`` has the kernel name of
+    each map entry.
     """
 
     name: str
@@ -51,10 +52,11 @@ class GeneratedProgram:
 
 
 def generate(graph: Graph, ticks: str | None = None) -> GeneratedProgram:
-    """Print the kernels of ``graph`` and let DaCe generate the frame, which executes ``graph.nodes()`` in that very order.
+    """Print the kernels of ``graph`` and let DaCe generate the frame, which executes ``graph.nodes()`` in that order.
 
-    Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks`` names an int64
-    array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node and after each.
+    Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks``
+    names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
+    and after each.
     """
     frame = _Frame(graph, ticks)
     with _configured():
@@ -66,7 +68,7 @@ def generate(graph: Graph, ticks: str | None = None) -> GeneratedProgram:
 
 @contextmanager
 def _configured() -> Iterator[None]:
-    """DaCe's configuration is global: what the frame depends on is set here, for the moment, in one thread at a time."""
+    """DaCe's configuration is global: what the frame depends on is set for the moment, in one thread at a time."""
     with _config_lock, temporary_config():
         Config.set("compiler", "cpu", "openmp_sections", value=False)
         Config.set("compiler", "codegen_lineinfo", value=False)

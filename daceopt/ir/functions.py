@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import sympy
@@ -15,7 +15,7 @@ from sympy.logic.boolalg import BooleanAtom
 
 from daceopt.ir import philox, types
 
-Expr = sympy.Expr
+Expr: TypeAlias = sympy.Expr
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ScalarFunction(sympy.Function):
     is_real = True
     is_commutative = True
 
-    def __new__(cls, *args: Any, **options: Any) -> Any:  # noqa: D102
+    def __new__(cls, *args: Any, **options: Any) -> Any:
         return super().__new__(cls, *(operand(a) for a in args), **options)
 
     @classmethod
@@ -145,6 +145,15 @@ def _row(arity: int, rule: str, name: str, compute: Callable[..., Any], *derivat
     operands = ", ".join(f"{{{k}}}" for k in range(arity))
     return FunctionRow(arity, rule, f"dop::{name}({operands})", compute, derivative)
 
+
+# made from the table below, whose derivatives call them
+sigmoid: Any
+power: Any
+select: Any
+eq: Any
+sign: Any
+trunc: Any
+floor: Any
 
 FUNCTIONS: dict[str, FunctionRow] = {
     "sigmoid": _row(1, "float", "sigmoid", _sigmoid, lambda x: sigmoid(x) * (1 - sigmoid(x))),

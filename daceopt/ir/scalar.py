@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
 
 import dace
 import numpy as np
@@ -52,7 +52,7 @@ from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions
     uniform,
 )
 
-Expr = sympy.Expr
+Expr: TypeAlias = sympy.Expr
 
 
 class Weak(Enum):

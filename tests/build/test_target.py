@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 
 import dace
 import pytest
@@ -75,14 +74,3 @@ def test_nodes_that_nobody_implemented_are_refused() -> None:
     graph.add_node(dace.nodes.Tasklet("py", {"a": F}, {"b": F}, "b = a"), {"a": x}, {"b": y})
     with pytest.raises(Unsupported, match="implement library nodes"):
         generate(graph)
-
-
-def test_generation_is_linear() -> None:
-    def seconds(count: int) -> float:
-        graph = _layers(count)
-        start = time.process_time()
-        generate(graph)
-        return time.process_time() - start
-
-    seconds(2)
-    assert seconds(60) < 8 * seconds(15)

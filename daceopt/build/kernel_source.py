@@ -296,19 +296,24 @@ class _Emitter:
             first, extent = "c", f"dop::minimum<int64_t>(c + {CHUNK}, {extent})"
         for a in parts:
             self._line(f"{a.part_cpp} {a.name}_part = {identity(a.op, a.part_dtype)};")
+            if a.notes_nan:
+                self._line(f"int32_t {a.name}_nan = 0;")
         self._line(f"#pragma {pragma}{''.join(self._reduction_clause(a) for a in parts)}{self._bad_clause(leaf)}")
         self._for(p, extent, first)
         self._lines += [f"{'  ' * self._depth}{line}" for line in leaf.lines()]
         self._close()
         for a in parts:
-            self._line(a.add(self._names, f"{a.name}_part"))
+            self._line(a.add(self._names, a.part))
         if chunked:
             self._close()
 
     @staticmethod
     def _reduction_clause(a: Accumulator) -> str:
-        operator = {"sum": "+", "prod": "*", "max": "max_nan", "min": "min_nan"}[a.op]
-        return f" reduction({operator} : {a.name}_part)"
+        operator = {"sum": "+", "prod": "*"}.get(a.op, a.op)
+        if types.is_bool(a.part_dtype):
+            operator = {"max": "|", "min": "&"}[a.op]
+        nan = f" reduction(| : {a.name}_nan)" if a.notes_nan else ""
+        return f" reduction({operator} : {a.name}_part){nan}"
 
     @staticmethod
     def _bad_clause(leaf: Leaf) -> str:

@@ -67,6 +67,17 @@ class Accumulator:
         return types.cpp(self.part_dtype)
 
     @property
+    def notes_nan(self) -> bool:
+        """The vector loop's own maximum passes NaN over, so it is noted beside it."""
+        return self.op in ("max", "min") and types.is_float(self.part_dtype)
+
+    @property
+    def part(self) -> str:
+        """What the vector loop collected."""
+        part = f"{self.name}_part"
+        return f"({self.name}_nan ? dop::nan<{self.part_cpp}>() : {part})" if self.notes_nan else part
+
+    @property
     def widened(self) -> bool:
         return self.dtype != self.part_dtype
 
@@ -197,9 +208,10 @@ class Leaf:
         if not a.in_register:
             return a.add(self._names, code)
         here = f"{a.name}_part"
-        if a.op in ("max", "min"):
-            return f"{here} = dop::{a.op}imum<{a.part_cpp}>({here}, {code});"
-        return f"{here} {'+' if a.op == 'sum' else '*'}= {code};"
+        if a.op in ("sum", "prod"):
+            return f"{here} {'+' if a.op == 'sum' else '*'}= {code};"
+        compared = f"{here} = {code} {'>' if a.op == 'max' else '<'} {here} ? {code} : {here};"
+        return f"{compared} {a.name}_nan |= {code} != {code};" if a.notes_nan else compared
 
     # ---------------------------------------------------------------- all stages together
 

@@ -182,21 +182,4 @@ template <class T> struct Scratch {
 
 }  // namespace dop
 
-// Reductions of vector loops that keep NaN.
-#define DOP_PRAGMA(text) _Pragma(#text)
-#define DOP_REDUCTION(name, T, combine, start) \
-  DOP_PRAGMA(omp declare reduction(name : T : omp_out = dop::combine<T>(omp_out, omp_in)) initializer(omp_priv = dop::start<T>::value))
-#define DOP_REDUCTIONS(T) DOP_REDUCTION(max_nan, T, maximum, lowest) DOP_REDUCTION(min_nan, T, minimum, highest)
-DOP_REDUCTIONS(float)
-DOP_REDUCTIONS(double)
-DOP_REDUCTIONS(int8_t)
-DOP_REDUCTIONS(int16_t)
-DOP_REDUCTIONS(int32_t)
-DOP_REDUCTIONS(int64_t)
-DOP_REDUCTIONS(uint8_t)
-DOP_REDUCTIONS(uint16_t)
-DOP_REDUCTIONS(uint32_t)
-DOP_REDUCTIONS(uint64_t)
-DOP_REDUCTIONS(bool)
-
 #endif  // DACEOPT_KERNEL_H

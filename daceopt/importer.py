@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import dace
@@ -20,18 +20,23 @@ from daceopt.ops import registry
 logger = logging.getLogger("daceopt.importer")
 
 
-def import_model(model: onnx.ModelProto, *, fallback: bool = False) -> Graph:
+Refused = Callable[[onnx.NodeProto, str], None]
+
+
+def import_model(model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None) -> Graph:
     """Import ``model``; initializers become constants, graph inputs and outputs keep their order.
 
     With ``fallback``, an operator without a native lowering becomes a host call into ONNX Runtime (one warning names it);
-    without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason.
+    without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason. ``refused`` is called with
+    every such node and the reason, in place of the warning.
     """
-    return _Importer(model, fallback).run()
+    return _Importer(model, fallback, refused).run()
 
 
 class _Importer:
-    def __init__(self, model: onnx.ModelProto, fallback: bool):
+    def __init__(self, model: onnx.ModelProto, fallback: bool, refused: Refused | None):
         self.model = model
+        self.refused = refused or self._warn
         self.fallback = fallback
         self.graph = Graph("program")
         self.graph.opset = {o.domain or "": o.version for o in model.opset_import}
@@ -110,11 +115,14 @@ class _Importer:
             raise Unsupported(f"operator {node.op_type} ({node.name!r}): {reason}")
         from daceopt.libs import onnxruntime_call
 
+        self.refused(node, reason)
+        self.graph.remove(operator)
+        onnxruntime_call.add(self.graph, self.model, node, inputs, outputs)
+
+    def _warn(self, node: onnx.NodeProto, reason: str) -> None:
         if node.op_type not in self.warned:
             self.warned.add(node.op_type)
             logger.warning("operator %s runs in ONNX Runtime: %s", node.op_type, reason)
-        self.graph.remove(operator)
-        onnxruntime_call.add(self.graph, self.model, node, inputs, outputs)
 
     def _add_output(self, name: str) -> None:
         array = self.names[name]

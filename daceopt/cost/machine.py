@@ -1,11 +1,11 @@
-"""What a machine can do at best: memory and cache bandwidth, arithmetic rate; measured once and kept in the cache."""
+"""What a machine can do at best: memory and cache bandwidth, arithmetic rate; the best ever measured is kept in the cache."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,11 @@ class Machine:
         """The bandwidth that a node touching ``nbytes`` in all may reach: that of the second-level caches if it fits them."""
         return self.cache_bandwidth if nbytes <= self.l2 * self.cores else self.memory_bandwidth
 
+    def best(self, other: Machine) -> Machine:
+        """The same machine with the higher of both rates."""
+        rates = ("memory_bandwidth", "cache_bandwidth", "flops")
+        return replace(self, **{rate: max(getattr(self, rate), getattr(other, rate)) for rate in rates})
+
     def seconds(self, nbytes: float, flops: float, itemsize: int = 4) -> float:
         """A lower bound of the time that moves ``nbytes`` and computes ``flops`` on elements of ``itemsize`` bytes."""
         return max(nbytes / self.bandwidth(nbytes), flops * max(1.0, itemsize / 4) / self.flops)
@@ -46,27 +51,39 @@ class Machine:
 
 @cache
 def this_machine() -> Machine:
-    """The machine that runs this process, with the cores that torch may use; measured in under a second, once per cache folder."""
+    """The machine that runs this process, with the cores that torch may use.
+
+    Measured in under half a second, once per process. On a shared machine one moment says little, so the best of all processes that
+    share the cache folder counts.
+    """
     import torch
 
     threads = torch.get_num_threads()
-    identity = key(_KIND, _VERSION, facts.fingerprint(), torch.__version__, threads)
-    folder = default_cache().build(_KIND, identity, lambda entry: _write(entry, threads))
-    return Machine(**json.loads((folder / _FILE).read_text()))
+    store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint(), torch.__version__, threads)
+    fresh, entry = measure(threads), store.get(_KIND, identity)
+    if entry is None:
+        store.put(_KIND, identity, lambda folder: _write(folder, fresh))
+        return fresh
+    known = Machine(**json.loads((entry / _FILE).read_text()))
+    best = known.best(fresh)
+    if best != known:
+        store.discard(_KIND, identity)
+        store.put(_KIND, identity, lambda folder: _write(folder, best))
+    return best
 
 
-def _write(folder: Path, threads: int) -> None:
-    (folder / _FILE).write_text(json.dumps(asdict(measure(threads))))
+def _write(folder: Path, machine: Machine) -> None:
+    (folder / _FILE).write_text(json.dumps(asdict(machine)))
 
 
 def measure(cores: int) -> Machine:
     """Measure the limits with ``cores`` threads (those that torch uses now)."""
     caches = facts.caches()
     in_cache = max(caches.l2 * cores // 4, 64 << 10)
-    memory = _copy_bandwidth(_LARGE, seconds=0.15)
+    memory = _copy_bandwidth(_LARGE, seconds=0.1)
     cached = _copy_bandwidth(in_cache, seconds=0.05)
     return Machine(
-        facts.cpu_name(), cores, caches.l1, caches.l2, caches.l3, memory, max(cached, memory), _gemm_rate(seconds=0.2)
+        facts.cpu_name(), cores, caches.l1, caches.l2, caches.l3, memory, max(cached, memory), _gemm_rate(seconds=0.15)
     )
 
 

@@ -1,0 +1,144 @@
+"""Fills the tables of a report from a source model and its compiled graphs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from daceopt.cost.machine import Machine
+from daceopt.cost.work import NodeCost, roofline
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.explore.report import Kernel, Operator, Step
+from daceopt.explore.stats import number
+
+if TYPE_CHECKING:
+    import onnx
+
+    from daceopt.ir.graph import Graph
+
+_PLAIN = ("Add", "Mul")
+
+
+# -------------------------------------------------------------------- operators
+
+
+def operators(model: onnx.ModelProto) -> list[Operator]:
+    """One row per operator type and way of support, fallbacks first, then the most frequent."""
+    reasons, failed = _refusals(model)
+    rows: Counter[tuple[str, str, str]] = Counter()
+    for node in model.graph.node:
+        if node.op_type != "Constant":
+            rows[_support(node, reasons.get(tuple(node.output), ""))] += 1
+    found = [Operator(name, count, how, reason or failed * (how == "fallback")) for (name, how, reason), count in rows.items()]
+    return sorted(found, key=lambda o: (o.how != "fallback", -o.count, o.name))
+
+
+def _refusals(model: onnx.ModelProto) -> tuple[dict[tuple[str, ...], str], str]:
+    """Reasons by outputs of the node, and why importing stopped if it did."""
+    from daceopt.importer import import_model
+
+    found: dict[tuple[str, ...], str] = {}
+    try:
+        import_model(model, fallback=True, refused=lambda node, reason: found.update({tuple(node.output): reason}))
+    except DaceoptError as error:
+        return found, str(error)
+    return found, ""
+
+
+def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
+    from daceopt.ops import registry
+
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    name = f"{domain}.{node.op_type}" if domain else node.op_type
+    if reason or not registry.supported(node.op_type, domain):
+        return name, "fallback", reason
+    return name, "native" if registry.has_lowering(node.op_type, domain) else "lowered", ""
+
+
+# -------------------------------------------------------------------- kernels
+
+
+def kernels(
+    graph: Graph, direction: str, sizes: Mapping[str, int], machine: Machine, times: Mapping[str, float]
+) -> list[Kernel]:
+    """One row per node in the order in which they run; ``times``: seconds by the first array that a node writes."""
+    return [_kernel(graph, direction, cost, times) for cost in roofline(graph, sizes, machine)]
+
+
+def _kernel(graph: Graph, direction: str, cost: NodeCost, times: Mapping[str, float]) -> Kernel:
+    from dace import nodes
+
+    generated = isinstance(cost.node, nodes.MapEntry)
+    library, why = ("", "") if generated else _library(graph, cost.node)
+    contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
+    written = [n for n in graph.outputs_of(cost.node) if n is not None]
+    seconds = next((times[n] for n in written if n in times), None)
+    return Kernel(direction, cost.label, contents, cost.bytes, cost.flops, cost.seconds, seconds, library, why)
+
+
+def _loops(graph: Graph, entry: Any) -> str:
+    """What a kernel computes: reductions and functions, and the loops they stand in."""
+    from daceopt.ir.kernel import Kernel as Loops
+
+    loops = Loops.extract(graph, entry)
+    reductions = Counter(a.wcr for s in loops.stages for a in s.writes.values() if a.wcr)
+    functions = dict.fromkeys(f for s in loops.stages for a in s.assignments for f in _functions(a.expr))
+    parts = [f"{count} {kind} reduction{'s' * (count > 1)}" for kind, count in reductions.items()]
+    extents = " x ".join(str(e) for e in loops.extents.values()) or "1"
+    stages = f"{len(loops.stages)} stages over " if len(loops.stages) > 1 else ""
+    return "; ".join([stages + extents, *parts, *([" ".join(functions)] if functions else [])])
+
+
+def _functions(expr: Any) -> Iterable[str]:
+    from sympy import preorder_traversal
+
+    for part in preorder_traversal(expr):
+        if part.args and not part.is_Pow and type(part).__name__ not in _PLAIN:
+            yield type(part).__name__
+        elif part.is_Pow and part.exp.is_number:
+            yield "division" if part.exp.is_Integer and part.exp < 0 else "power" if part.exp.is_Integer else "sqrt"
+
+
+def _operands(graph: Graph, node: Any) -> str:
+    """What a library call works on: connectors with shapes, and what is fused into it."""
+    reads, writes = ([f"{c} {_shape(graph, n)}" for c, n in sorted(ends.items())] for ends in (graph.reads(node), graph.writes(node)))
+    fused = getattr(node, "activation", None)
+    return f"{type(node).__name__}: {', '.join(reads)} -> {', '.join(writes)}" + (f"; {fused}" if fused else "")
+
+
+def _shape(graph: Graph, name: str) -> str:
+    return "x".join(str(n) for n in graph.shape(name)) or "scalar"
+
+
+def _library(graph: Graph, node: Any) -> tuple[str, str]:
+    """The library of a node and why it is that one."""
+    from daceopt import libs
+
+    found = libs.reasons(node, graph)
+    chosen = next((name for name, reason in found.items() if reason is None), None)
+    if chosen is None:
+        raise Unsupported(f"no library implements {node.label!r}: {found}")
+    before = [f"{name}: {reason}" for name, reason in list(found.items())[: list(found).index(chosen)]]
+    if before:
+        return chosen, "; ".join(before)
+    return chosen, "the fastest as measured" if len(found) > 1 else "the only one"
+
+
+# -------------------------------------------------------------------- steps
+
+
+def steps(history: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> list[Step]:
+    """One row per step and direction, in the order in which they ran; ``history`` as in a compiled pair's report."""
+    return [
+        Step(
+            "backward" if r["graph"].endswith("_backward") else "forward",
+            r["name"],
+            r["level"],
+            r["seconds"],
+            len(r["sites"]),
+            (r["nodes_before"], r["nodes_after"]),
+            (number(r["bytes_before"], sizes), number(r["bytes_after"], sizes)),
+        )
+        for r in history
+    ]

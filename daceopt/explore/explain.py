@@ -1,0 +1,203 @@
+"""``explain``: captures and compiles a model as its next call would, and reports what became of it; the model stays as it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from daceopt.errors import DaceoptError
+from daceopt.explore.report import Report
+
+if TYPE_CHECKING:
+    import onnx
+
+    from daceopt.capture.trace import InputSpec, Trace
+    from daceopt.ir.graph import Graph
+    from daceopt.pipeline import CompiledPair
+    from daceopt.recipe import Recipe
+
+Tensors = dict[int, torch.Tensor]
+
+
+def explain(
+    model: Any,
+    *inputs: Any,
+    recipe: str | Recipe | None = None,
+    backward: bool | None = None,
+    verify: str | None = None,
+    measure: bool = True,
+    **kwargs: Any,
+) -> Report:
+    """What is supported in a model, what was fused, what moves and what it costs.
+
+    ``model``: a module, plain or optimized (then its options are the defaults); an ONNX file's path, bytes or proto; or what
+    ``from_onnx`` returned. ``inputs`` and ``kwargs``: those of a call (an ONNX model takes random ones where none are given).
+    ``backward``: as for ``optimized_module``. ``measure``: also run kernel by kernel.
+
+    What cannot be compiled is in the report's ``reason``, not raised. TypeError for a model of another type, and for inputs that an ONNX
+    model does not take.
+    """
+    if isinstance(model, nn.Module):
+        return _module(model, inputs, kwargs, recipe, backward, verify, measure)
+    source = getattr(model, "source", model)
+    if isinstance(source, str | os.PathLike | bytes) or hasattr(source, "graph"):
+        return _onnx(source, inputs, recipe or getattr(model, "recipe", "auto"), verify, measure)
+    raise TypeError(f"explain takes an nn.Module, an ONNX file or what from_onnx returns, not {type(model).__name__}")
+
+
+# -------------------------------------------------------------------- modules
+
+
+def _module(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    recipe: str | Recipe | None,
+    backward: bool | None,
+    verify: str | None,
+    measure: bool,
+) -> Report:
+    from daceopt import pipeline
+    from daceopt.capture.trace import trace
+
+    options = getattr(getattr(model, "daceopt", None), "options", None)
+    chosen = recipe or getattr(options, "recipe", "auto")
+    backward = getattr(options, "backward", None) if backward is None else backward
+    report = Report(type(model).__name__, recipe=_name(chosen))
+    grad = (torch.is_grad_enabled() or backward is True) and backward is not False
+    try:
+        with torch.inference_mode(False), torch.set_grad_enabled(grad):
+            traced = trace(model, args, kwargs, dynamic=getattr(options, "dynamic", None))
+        tensors = _bindings(traced, model, args, kwargs)
+        wanted = [k for k, t in tensors.items() if grad and t.requires_grad]
+        report.mode = "training" if wanted else "inference"
+        report.inputs = [_describe(str(s.target), t) for s, t in zip(traced.inputs, tensors.values()) if s.kind == "user"]
+        _operators(report, traced.to_onnx())
+        pair = pipeline.compile_trace(traced, recipe=chosen, wanted=wanted, verify=verify)
+        _program(report, pair, tensors, measure)
+    except DaceoptError as error:
+        report.reason = str(error)
+    return report
+
+
+def _bindings(traced: Trace, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors:
+    """The tensor of every input of the trace, by position."""
+    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
+    owned = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    return {k: _binding(spec, leaves, owned) for k, spec in enumerate(traced.inputs)}
+
+
+def _binding(spec: InputSpec, leaves: Sequence[Any], owned: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    if spec.value is not None:
+        return spec.value
+    return leaves[int(spec.target)] if spec.kind == "user" else owned[str(spec.target)]
+
+
+def _describe(name: str, tensor: torch.Tensor) -> str:
+    return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
+
+
+# -------------------------------------------------------------------- ONNX files
+
+
+def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
+    from daceopt import pipeline
+    from daceopt.capture.onnx_file import load
+
+    title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
+    report = Report(str(title), recipe=_name(recipe))
+    try:
+        model = load(source)
+        _operators(report, model)
+        pair = pipeline.compile_model(model, recipe=recipe, verify=verify)
+        tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, inputs)
+        report.inputs = [_describe(n, t) for n, t in zip(_input_names(model), tensors.values())]
+        _program(report, pair, tensors, measure)
+    except DaceoptError as error:
+        report.reason = str(error)
+    return report
+
+
+def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: Sequence[Any]) -> Tensors:
+    """The given arrays by position, or random ones. Raises TypeError when the number or a shape does not fit."""
+    from daceopt.ir import types
+    from daceopt.verification import random_inputs
+
+    made = random_inputs(graph)
+    if not given:
+        if graph.symbols:
+            report.notes.append("no inputs were given: free sizes are small numbers, and times are those of small arrays")
+        return {_position(roles[n]): torch.from_numpy(made[n]) for n in graph.inputs}
+    if len(given) != len(graph.inputs):
+        raise TypeError(f"the model takes {len(graph.inputs)} inputs, {len(given)} were given")
+    found: Tensors = {}
+    for name in graph.inputs:
+        k = _position(roles[name])
+        array = np.ascontiguousarray(given[k], dtype=types.to_numpy(graph.dtype(name)))
+        fits = len(array.shape) == len(graph.shape(name)) and all(
+            e == n for e, n in zip(graph.shape(name), array.shape) if isinstance(e, int)
+        )
+        if not fits:
+            raise TypeError(f"input {k}: expected the shape {graph.shape(name)}, found {array.shape}")
+        found[k] = torch.from_numpy(array)
+    return found
+
+
+def _input_names(model: onnx.ModelProto) -> list[str]:
+    initializers = {t.name for t in model.graph.initializer}
+    return [i.name for i in model.graph.input if i.name not in initializers]
+
+
+def _position(role: str) -> int:
+    return int(role.partition(":")[2])
+
+
+# -------------------------------------------------------------------- both
+
+
+def _name(recipe: str | Recipe) -> str:
+    return recipe if isinstance(recipe, str) else recipe.name
+
+
+def _operators(report: Report, model: onnx.ModelProto) -> None:
+    from daceopt.explore.collect import operators
+
+    report.operators = operators(model)
+
+
+def _program(report: Report, pair: CompiledPair, tensors: Tensors, measure: bool) -> None:
+    """Fill in what the compiled pair shows."""
+    from daceopt.cost.machine import this_machine
+    from daceopt.explore import collect
+    from daceopt.explore.stats import effect, sizes_of
+
+    report.cached, report.seconds, report.machine = pair.cached, dict(pair.report["seconds"]), this_machine()
+    shapes = {f"input:{k}": tuple(t.shape) for k, t in tensors.items()}
+    sizes = sizes_of(pair.forward.manifest, shapes)
+    found = effect(pair.report["history"], sizes)
+    report.nodes, report.bytes_moved = found.kernels, found.bytes_moved
+    report.steps = collect.steps(pair.report["history"], sizes)
+    graphs = pair.graphs
+    times = _measured(report, pair, tensors) if measure else [{}, {}]
+    for direction, graph, seconds in zip(("forward", "backward"), (graphs.forward, graphs.backward), [*times, {}]):
+        if graph is not None:
+            report.kernels += collect.kernels(graph, direction, sizes, report.machine, seconds)
+
+
+def _measured(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:
+    """Seconds by node of each direction; a note when the profiled run fails."""
+    from daceopt.explore.profile import profile
+
+    dense = {k: t.detach().contiguous() for k, t in tensors.items()}
+    try:
+        with torch.no_grad():
+            return profile(pair, dense)
+    except DaceoptError as error:
+        report.notes.append(f"no times: {error}")
+        return [{}, {}]

@@ -1,0 +1,113 @@
+"""What ``explain`` found out about a model, as plain data; text and HTML are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from daceopt.cost.machine import Machine
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator type of the source model.
+
+    ``how``: "native" (a lowering of its own), "lowered" (through its ONNX function body) or "fallback" (``reason`` says why).
+    """
+
+    name: str
+    count: int
+    how: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel or library call of the optimized program.
+
+    ``direction``: "forward" or "backward". ``library``: empty for generated kernels. ``limit``: the least seconds that the machine's
+    bandwidth and arithmetic allow. ``seconds``: measured, None when nothing was.
+    """
+
+    direction: str
+    label: str
+    contents: str
+    bytes: int
+    flops: int
+    limit: float
+    seconds: float | None = None
+    library: str = ""
+    why: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """How much of the machine's limit it reaches, 1 being all of it; None when it was not measured."""
+        return self.limit / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of the recipe did to one direction; bytes are numbers for the sizes of the call."""
+
+    direction: str
+    name: str
+    level: str
+    seconds: float
+    sites: int
+    nodes: tuple[int, int]
+    bytes: tuple[int, int]
+
+
+@dataclass
+class Report:
+    """What is supported, what was fused, what moves and what it costs.
+
+    ``reason`` is empty, or says why the model runs outside of compiled code; what is known up to there is filled in.
+    """
+
+    title: str
+    mode: str = "inference"
+    recipe: str = ""
+    inputs: list[str] = field(default_factory=list)
+    reason: str = ""
+    notes: list[str] = field(default_factory=list)
+    operators: list[Operator] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    cached: bool = False
+    nodes: tuple[int, int] = (0, 0)
+    bytes_moved: tuple[float, float] = (0, 0)
+    machine: Machine | None = None
+
+    @property
+    def fallbacks(self) -> list[Operator]:
+        """The operators that run outside of compiled code."""
+        return [o for o in self.operators if o.how == "fallback"]
+
+    def of(self, direction: str) -> list[Kernel]:
+        """The kernels of one direction, in the order in which they run."""
+        return [k for k in self.kernels if k.direction == direction]
+
+    def text(self) -> str:
+        """The report as plain text."""
+        from daceopt.explore.text import to_text
+
+        return to_text(self)
+
+    def html(self) -> str:
+        """The report as one HTML document that needs no other file."""
+        from daceopt.explore.html import to_document
+
+        return to_document(self)
+
+    __str__ = text
+
+    def _repr_html_(self) -> str:
+        from daceopt.explore.html import to_fragment
+
+        return to_fragment(self)
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(self.text())

@@ -1,0 +1,101 @@
+"""Numbers about an optimized module at work, from the records kept with its programs: nothing is derived again for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_LOWERING = "lower-operators"
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Kernels and bytes moved, before (lowered, nothing fused) and after the recipe, both directions together."""
+
+    kernels: tuple[int, int] = (0, 0)
+    bytes_moved: tuple[float, float] = (0, 0)
+
+
+def effect(history: Iterable[Record], sizes: Mapping[str, int] | None = None) -> Effect:
+    """Sum up the history of a compiled pair (plain JSON records), for the given values of the size symbols.
+
+    What fusion did between two lowering steps does not count as "before". Raises KeyError for a size that is not given.
+    """
+    graphs: dict[str, list[Record]] = {}
+    for record in history:
+        graphs.setdefault(record["graph"], []).append(record)
+    found = [_one_graph(records, sizes or {}) for records in graphs.values()]
+    return Effect(
+        (sum(e.kernels[0] for e in found), sum(e.kernels[1] for e in found)),
+        (sum(e.bytes_moved[0] for e in found), sum(e.bytes_moved[1] for e in found)),
+    )
+
+
+def _one_graph(records: Sequence[Record], sizes: Mapping[str, int]) -> Effect:
+    lowerings = [r for r in records if r["name"].partition("{")[0] == _LOWERING]
+    first, later = (lowerings[0], lowerings[1:]) if lowerings else (None, [])
+    last = records[-1]
+    start = (first["nodes_after"], first["bytes_after"]) if first else (records[0]["nodes_before"], records[0]["bytes_before"])
+    kernels = start[0] + sum(r["nodes_after"] - r["nodes_before"] for r in later)
+    moved = number(start[1], sizes) + sum(number(r["bytes_after"], sizes) - number(r["bytes_before"], sizes) for r in later)
+    return Effect((kernels, last["nodes_after"]), (moved, number(last["bytes_after"], sizes)))
+
+
+def number(value: Any, sizes: Mapping[str, int]) -> int:
+    """A count of a record: a number, or an expression over size symbols as our own code printed it into JSON.
+
+    Raises KeyError when ``sizes`` lacks a symbol.
+    """
+    if isinstance(value, (int, float)):
+        return int(value)
+    import sympy
+
+    found = sympy.sympify(value, locals={name: sympy.Integer(size) for name, size in sizes.items()})
+    if found.free_symbols:
+        raise KeyError(f"{sorted(map(str, found.free_symbols))[0]}: sizes are known for {sorted(sizes)}")
+    return int(found)
+
+
+def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """The values of a program's size symbols where its inputs, by role (``input:0``), have these shapes."""
+    return {s.name: int(shapes[s.input][s.axis]) for s in manifest.symbols}
+
+
+@dataclass
+class Stats:
+    """What became of the calls of one module, and what daceopt made of it.
+
+    ``fallbacks``: why calls ran in eager PyTorch, and how many for each reason. ``kernels`` and ``bytes_moved`` are (before, after) of the
+    training program compiled last, or of the last program where none trains.
+    """
+
+    calls: int = 0
+    eager_calls: int = 0
+    programs: int = 0
+    cache_hits: int = 0
+    compile_seconds: float = 0.0
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    _shown: tuple[Any, dict[str, Sequence[int]]] | None = field(default=None, repr=False, compare=False)
+
+    def record(self, pair: Any, shapes: Mapping[str, Sequence[int]]) -> None:
+        """Count a compiled pair, whose first call has inputs of these shapes by role."""
+        self.programs += 1
+        self.cache_hits += bool(pair.cached)
+        if self._shown is None or pair.backward is not None or self._shown[0].backward is None:
+            self._shown = (pair, dict(shapes))
+
+    @property
+    def kernels(self) -> tuple[int, int]:
+        return self._effect().kernels
+
+    @property
+    def bytes_moved(self) -> tuple[float, float]:
+        return self._effect().bytes_moved
+
+    def _effect(self) -> Effect:
+        if self._shown is None:
+            return Effect()
+        pair, shapes = self._shown
+        return effect(pair.report["history"], sizes_of(pair.forward.manifest, shapes))

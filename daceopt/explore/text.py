@@ -1,0 +1,84 @@
+"""A report as plain text: fixed columns, nothing but what a terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from daceopt.explore.report import Kernel, Report, Step
+from daceopt.explore.units import amount, change, duration, percent, plural
+
+_WIDEST = 72
+
+
+def to_text(report: Report) -> str:
+    """The whole report, one line per row; control characters of the model's names are shown, not obeyed."""
+    lines = list(_head(report))
+    for title, rows, right in _tables(report):
+        if rows[1:]:
+            lines += ["", title, *_table(rows, right)]
+    return "\n".join(lines)
+
+
+def _head(report: Report) -> Iterator[str]:
+    yield _clean(f"{report.title}: {report.mode}, recipe {report.recipe or 'none'}")
+    if report.inputs:
+        yield _clean(f"  inputs    {', '.join(report.inputs)}")
+    if report.reason:
+        yield _clean(f"  runs outside of compiled code: {report.reason}")
+    if report.kernels:
+        yield f"  kernels   {change(*report.nodes)}"
+        yield f"  moves     {change(*report.bytes_moved, 'B')}"
+    if report.seconds:
+        phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in report.seconds.items())
+        yield f"  compile   {'from the cache; when it was built: ' if report.cached else ''}{phases}"
+    if report.machine:
+        m = report.machine
+        rates = f"{amount(m.memory_bandwidth, 'B/s')} memory, {amount(m.cache_bandwidth, 'B/s')} cache, {amount(m.flops, 'flop/s')}"
+        yield f"  machine   {m.name}, {plural(m.cores, 'core')}: {rates}"
+    for note in report.notes:
+        yield _clean(f"  note      {note}")
+
+
+def _tables(report: Report) -> Iterator[tuple[str, list[Sequence[str]], str]]:
+    """Title, rows with their headings, and the alignment of each column."""
+    operators = [(o.name, str(o.count), o.how, o.reason) for o in report.operators]
+    yield "operators", [("operator", "count", "how", "reason"), *operators], "<><<"
+    for direction in ("forward", "backward"):
+        found = report.of(direction)
+        heading = ("", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
+        yield _title(direction, found), [heading, *map(_kernel, found)], "<>>>>><<"
+    heading = ("step", "level", "on", "time", "sites", "nodes", "bytes")
+    yield "recipe", [heading, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"
+    idle = sorted({s.name for s in report.steps if not s.sites} - {s.name for s in report.steps if s.sites})
+    yield "steps that found no site", [("",), *((name,) for name in idle)], "<"
+
+
+def _title(direction: str, kernels: Sequence[Kernel]) -> str:
+    measured = [k.seconds for k in kernels if k.seconds is not None]
+    return f"{direction}: {plural(len(kernels), 'kernel')}" + (f", {duration(sum(measured))}" if measured else "")
+
+
+def _kernel(kernel: Kernel) -> tuple[str, ...]:
+    by = f"{kernel.library} ({kernel.why})" if kernel.library else "generated"
+    time = "-" if kernel.seconds is None else duration(kernel.seconds)
+    costs = amount(kernel.bytes, "B"), amount(kernel.flops)
+    return kernel.label, time, duration(kernel.limit), percent(kernel.share), *costs, by, kernel.contents
+
+
+def _step(step: Step) -> tuple[str, ...]:
+    effect = change(*step.nodes), change(*step.bytes, "B")
+    return step.name, step.level, step.direction, duration(step.seconds), str(step.sites), *effect
+
+
+def _table(rows: list[Sequence[str]], align: str) -> list[str]:
+    cells = [[_short(_clean(cell)) for cell in row] for row in rows]
+    widths = [max(len(row[c]) for row in cells) for c in range(len(align))]
+    return ["  " + "  ".join(f"{c:{a}{w}}" for c, a, w in zip(row, align, widths)).rstrip() for row in cells]
+
+
+def _short(cell: str) -> str:
+    return cell if len(cell) <= _WIDEST else cell[: _WIDEST - 3] + "..."
+
+
+def _clean(text: str) -> str:
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -10,7 +10,7 @@ import functools
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 
     from daceopt.recipe import Recipe
 
-Target = TypeVar("Target", bound="nn.Module | type[nn.Module]")
-
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
 _creating = threading.Lock()
 _FALLBACKS = ("warn", "raise", "silent")
 _VERIFICATIONS = (None, "structure", "numerics")
 
 
-@overload
-def optimized_module(model: Target, /, **options: Any) -> Target: ...
-@overload
-def optimized_module(model: None = None, /, **options: Any) -> Callable[[Target], Target]: ...
 def optimized_module(
     model: Any = None,
     /,
@@ -128,7 +122,7 @@ def _optimize_class(cls: type[nn.Module], options: Options) -> type[nn.Module]:
             _wrap_forward(sub, options)
 
     cls.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
-    cls.daceopt = property(lambda self: Handle(self, _dispatcher(self, options)))  # type: ignore[assignment]
+    cls.daceopt = property(lambda self: Handle(self, _dispatcher(self, options)))
     return cls
 
 
@@ -143,20 +137,20 @@ def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
         return _dispatcher(self, options).call(self, types.MethodType(original, self), args, kwargs)
 
     forward.daceopt_original = original  # type: ignore[attr-defined]
-    cls.forward = forward  # type: ignore[method-assign]
+    cls.forward = forward
 
 
 def _dispatcher(module: nn.Module, options: Options) -> Dispatcher:
     """The instance's own dispatcher; one that came with a copied ``__dict__`` (copy.copy, replicas) does not count."""
     found = module.__dict__.get(_STATE)
     if found is not None and found.owner is not None and found.owner() is module:
-        return found  # type: ignore[no-any-return]
+        return found
     with _creating:
         current = module.__dict__.get(_STATE)
         if current is found:  # no other thread was faster
             current = Dispatcher(options if found is None else found.options, module)
             module.__dict__[_STATE] = current
-        return current  # type: ignore[no-any-return]
+        return current
 
 
 class Handle:

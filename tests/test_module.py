@@ -142,7 +142,8 @@ def test_state_dict_keys_and_loading():
 
 @pytest.mark.parametrize(
     "make", [lambda: optimized_module(Net(), fallback="raise"), Decorated], ids=["instance", "class"]
-) @ pytest.mark.parametrize("called", [False, True])
+)
+@pytest.mark.parametrize("called", [False, True])
 def test_deepcopy_is_independent(make, called):
     net = make()
     if called:
@@ -157,7 +158,8 @@ def test_deepcopy_is_independent(make, called):
 
 @pytest.mark.parametrize(
     "make", [lambda: optimized_module(Net(), fallback="raise"), Decorated], ids=["instance", "class"]
-) @ pytest.mark.parametrize("way", ["pickle", "torch.save"])
+)
+@pytest.mark.parametrize("way", ["pickle", "torch.save"])
 def test_pickle_and_torch_save(make, way):
     net = make()
     net(x())

@@ -90,7 +90,7 @@ class Program:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Outputs of the graph, buffers already updated; differentiable when the pair has a backward program."""
         if self.backward is not None:
-            return _Compiled.apply(self, *tensors)  # type: ignore[no-any-return]
+            return _Compiled.apply(self, *tensors)
         with torch.no_grad():
             return self.run(tensors).outputs
 

@@ -87,7 +87,7 @@ class _Pool:
         with self._lock:
             block = self._acquire(_size_class(nbytes))
             # set_ makes a tensor of its own (no view, own version counter) and must happen before the lock is released.
-            return torch.empty(0, dtype=dtype).set_(block.base.untyped_storage(), 0, shape)  # type: ignore[call-overload]
+            return torch.empty(0, dtype=dtype).set_(block.base.untyped_storage(), 0, shape)
 
     def _acquire(self, size: int) -> _Block:
         self._clock += 1

@@ -27,7 +27,7 @@ def test_drawing_a_seed_advances_the_generator():
 def test_replay():
     numbers = random.uniform(7, 2, 1000)
     assert numbers.dtype == np.float32 and numbers.shape == (1000,)
-    assert 0 <= numbers.min() and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.05
+    assert numbers.min() >= 0 and numbers.max() < 1 and abs(numbers.mean() - 0.5) < 0.05
     assert np.array_equal(random.uniform(7, 2, np.array([[3, 999]])), [[numbers[3], numbers[999]]])
     assert not np.array_equal(random.uniform(7, 3, 1000), numbers)
     assert not np.array_equal(random.uniform(8, 2, 1000), numbers)

@@ -1,0 +1,81 @@
+"""Modules on programs that are really built: the ways through that a stand-in cannot show."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt import optimized_module
+from tests.numerics import assert_within_rounding
+
+
+def inputs(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(3))
+
+
+def step(module: nn.Module, a: torch.Tensor) -> list[torch.Tensor | None]:
+    module.zero_grad()
+    a = a.clone().requires_grad_()
+    out = module(a)
+    out.square().sum().backward()
+    return [out, a.grad, *[p.grad for p in module.parameters()], *module.buffers()]
+
+
+def assert_same_step(ours: nn.Module, reference: nn.Module, a: torch.Tensor) -> None:
+    double = copy.deepcopy(reference).double()
+    for mine, exact, theirs in zip(step(ours, a), step(double, a.double()), step(reference, a), strict=True):
+        assert_within_rounding(mine, exact, theirs)
+
+
+def test_training_steps_in_both_modes_and_several_batches():
+    reference = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3), nn.Tanh())
+    ours = optimized_module(copy.deepcopy(reference), fallback="raise")
+    for mode in (True, False):
+        reference.train(mode), ours.train(mode)
+        assert_same_step(ours, reference, inputs(6, 4))
+    assert int(ours[1].num_batches_tracked) == 1
+
+
+def test_a_third_batch_size_does_not_compile():
+    reference = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    ours = optimized_module(copy.deepcopy(reference), fallback="raise")
+    for batch in (6, 8, 11):
+        assert_same_step(ours, reference, inputs(batch, 4))
+    assert ours.daceopt.stats.programs == 2
+
+
+def test_dropout_follows_the_seed_and_its_backward_uses_the_same_mask():
+    ours = optimized_module(nn.Dropout(0.25), fallback="raise")
+    a = torch.ones(200, 50, requires_grad=True)
+    torch.manual_seed(1)
+    first, second = ours(a), ours(a)
+    torch.manual_seed(1)
+    assert torch.equal(ours(a), first) and not torch.equal(first, second)
+    second.sum().backward()
+    assert torch.equal(a.grad, second)
+    assert abs(float((first == 0).float().mean()) - 0.25) < 0.02
+    assert torch.equal(ours.eval()(a), a)
+
+
+def test_an_index_outside_its_table_raises_pytorch_s_error():
+    ours = optimized_module(nn.Embedding(4, 2))
+    with pytest.raises(IndexError):
+        ours(torch.tensor([1, 7]))
+
+
+def test_the_handle_shows_graphs_and_history():
+    ours = optimized_module(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), fallback="raise")
+    ours(inputs(2, 4))
+    handle = ours.daceopt
+    assert type(handle.sdfg).__name__ == "SDFG" and handle.backward_sdfg is not handle.sdfg
+    assert isinstance(handle.history, list) and "1 programs" in repr(handle)
+
+
+def test_large_results_are_fresh_at_every_call():
+    ours = optimized_module(nn.ReLU(), fallback="raise")
+    kept = [ours(inputs(512, 512) + k) for k in range(3)]
+    for k, out in enumerate(kept):
+        assert torch.equal(out, torch.relu(inputs(512, 512) + k))

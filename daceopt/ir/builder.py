@@ -249,6 +249,10 @@ class Builder:
         """A contiguous copy (or into ``out``, of the same shape)."""
         return self.elementwise(lambda v: v, x, out=out, dtype=self.graph.dtype(x), label="copy")
 
+    def contiguous(self, x: str) -> str:
+        """``x`` itself if it is row-major without gaps, else a copy that is."""
+        return x if self.graph.is_contiguous(x) else self.copy(x)
+
     def cast(self, x: str, dtype: Any, out: str | None = None) -> str:
         """Convert element by element as C does (floats to integers truncate; anything nonzero is true)."""
         return self.elementwise(lambda v: scalar.cast(v, dtype), x, dtype=dtype, out=out, label="cast")

@@ -210,7 +210,9 @@ class Graph:
         return found
 
     def is_contiguous(self, name: str) -> bool:
-        return self.strides(name) == row_major(self.shape(name))
+        """Row-major without gaps; the strides of extents of 1 do not matter."""
+        shape = self.shape(name)
+        return all(n == 1 or s == t for n, s, t in zip(shape, self.strides(name), row_major(shape)))
 
     # ---------------------------------------------------------------- nodes
 

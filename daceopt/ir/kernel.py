@@ -211,6 +211,8 @@ class Kernel:
             inputs[conn] = dace.pointer(dtype) if None in access.index else dtype
         tasklet = SymbolicTasklet(f"{self.label}_{k}", inputs, stage.assignments, list(stage.writes))
         tasklet.stage_index = k
+        # a whole dimension of extent 1 looks like one element in a memlet
+        tasklet.whole_dimensions = {c: {d for d, e in enumerate(a.index) if e is None} for c, a in stage.reads.items()}
         return tasklet
 
     def _memlet(self, graph: Graph, access: Access) -> Memlet:
@@ -323,13 +325,15 @@ def _stage_order(graph: Graph, tasklets: list[nodes.Tasklet], entry: nodes.MapEn
 def _read_stage(graph: Graph, tasklet: nodes.Tasklet, params: tuple[sympy.Symbol, ...]) -> Stage:
     if not isinstance(tasklet, SymbolicTasklet):
         raise Unsupported(f"tasklet {tasklet.label} has no symbolic form; expected a SymbolicTasklet")
-    reads = {e.dst_conn: _access(graph, e.data) for e in graph.state.in_edges(tasklet) if e.dst_conn}
+    whole = getattr(tasklet, "whole_dimensions", {})
+    edges = [e for e in graph.state.in_edges(tasklet) if e.dst_conn]
+    reads = {e.dst_conn: _access(graph, e.data, whole.get(e.dst_conn)) for e in edges}
     writes = {e.src_conn: _access(graph, e.data) for e in graph.state.out_edges(tasklet) if e.src_conn}
     params = tuple(p for p in params if str(p) != "i_once")
     return Stage(params, reads, writes, tuple(tasklet.assignments))
 
 
-def _access(graph: Graph, memlet: Memlet) -> Access:
+def _access(graph: Graph, memlet: Memlet, whole_dimensions: set[int] | None = None) -> Access:
     name = memlet.data
     desc = graph.desc(name)
     source = _wcr_source(memlet)
@@ -337,8 +341,8 @@ def _access(graph: Graph, memlet: Memlet) -> Access:
     if name in graph.scalars:
         return Access(name, (), wcr)
     index = []
-    for (begin, end, _), extent in zip(memlet.subset.ranges, desc.shape):
-        whole = begin != end and begin == 0
+    for axis, (begin, end, _) in enumerate(memlet.subset.ranges):
+        whole = axis in whole_dimensions if whole_dimensions is not None else begin != end and begin == 0
         if begin != end and not whole:
             raise Unsupported(f"memlet {memlet} is neither one element nor a whole dimension")
         index.append(None if whole else dim(begin))

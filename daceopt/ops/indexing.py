@@ -1,6 +1,6 @@
 """Gather and GatherElements: run-time indices, negative ones counted from the end; gradients are scattered.
 
-An index out of range never reads outside: it gives NaN, or the nearest element where the type has no NaN.
+An index out of range never reads outside: the run fails with an IndexError.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ from daceopt.ops.registry import Names, Operator, gradient, lowering, supports
 
 
 def _position(index: Any, extent: Dim) -> Any:
-    """A valid index: negative ones count from the end, what is still outside is brought to the nearest element."""
-    positive = scalar.select(scalar.lt(index, 0), index + extent, index)
-    return scalar.minimum(scalar.maximum(positive, 0), extent - 1)
+    """Negative indices count from the end."""
+    return scalar.select(scalar.lt(index, 0), index + extent, index)
 
 
-def _element(array: Any, before: Any, index: Any, after: Any, extent: Dim, is_float: bool) -> Any:
-    found = scalar.load(array, *before, _position(index, extent), *after)
-    if not is_float:
-        return found
-    inside = scalar.logical_and(scalar.ge(index, -extent), scalar.lt(index, extent))
-    return scalar.select(inside, found, scalar.nan())
+def _element(array: Any, before: Any, index: Any, after: Any, extent: Dim) -> Any:
+    """The generated code checks the bounds of a load and makes the run fail with an IndexError."""
+    return scalar.load(array, *before, _position(index, extent), *after)
 
 
 def _axis(graph: Graph, node: Operator, x: str) -> int:
@@ -37,10 +33,10 @@ def gather(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[a..., s..., c...] = data[a..., indices[s...], c...]"""
     data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
     shape, axis, depth = b.graph.shape(data), _axis(b.graph, node, data), len(b.graph.shape(indices))
-    index, is_float = _int64(b, indices), types.is_float(b.graph.dtype(data))
+    index = _int64(b, indices)
 
     def element(i: Any, x: Any, k: Any) -> Any:
-        return _element(x, i[:axis], k, i[axis + depth :], shape[axis], is_float)
+        return _element(x, i[:axis], k, i[axis + depth :], shape[axis])
 
     b.map(
         b.graph.shape(out),
@@ -62,10 +58,9 @@ def gather_elements(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     """out[i...] = data[i... with indices[i...] at ``axis``]"""
     data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
     shape, axis = b.graph.shape(data), _axis(b.graph, node, data)
-    is_float = types.is_float(b.graph.dtype(data))
 
     def element(i: Any, x: Any, k: Any) -> Any:
-        return _element(x, i[:axis], k, i[axis + 1 :], shape[axis], is_float)
+        return _element(x, i[:axis], k, i[axis + 1 :], shape[axis])
 
     b.map(
         b.graph.shape(out),
@@ -101,7 +96,7 @@ def gather_gradient(
     front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, rank)]
     rows = b.transpose(dy, front) if axis else dy
     scattered = b.graph.add_array("gather_grad", (shape[axis], *shape[:axis], *shape[axis + 1 :]), b.graph.dtype(data))
-    b.library(IndexAdd, {"Index": _int64(b, indices), "dY": rows}, {"dW": scattered})
+    b.library(IndexAdd, {"Index": b.contiguous(_int64(b, indices)), "dY": b.contiguous(rows)}, {"dW": scattered})
     back = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
     return [b.transpose(scattered, back) if axis else scattered, None]
 

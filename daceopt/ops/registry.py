@@ -97,6 +97,11 @@ def present(names: Names) -> list[str]:
 # -------------------------------------------------------------------- questions
 
 
+def has_lowering(op_type: str, domain: str = "") -> bool:
+    """Is there a lowering of its own, not only a function body?"""
+    return (_domain(domain), op_type) in _LOWERINGS
+
+
 def supported(op_type: str, domain: str = "", version: int | None = None) -> bool:
     """Is there a native lowering, or a function body that consists of operators?"""
     if (_domain(domain), op_type) in _LOWERINGS:

@@ -117,6 +117,7 @@ class _Frame:
         self._ticks = ticks
         self.sdfg = dace.SDFG(graph.sdfg.name)
         self._state = self.sdfg.add_state("main", is_start_block=True)
+        self._state.set_default_lineinfo(dace.dtypes.DebugInfo(0))  # spares DaCe the inspection of the call stack
         self._symbols = set(graph.sdfg.symbols)
         for name in graph.sdfg.symbols:
             self.sdfg.add_symbol(name, dace.int64)
@@ -194,10 +195,10 @@ class _Frame:
         self._state.add_node(tasklet)
         for connector, name in self._graph.reads(node).items():
             array, memlet = self._memlet(name)
-            self._state.add_edge(self._state.add_read(array), None, tasklet, connector, memlet)
+            self._state.add_edge(self._state.add_access(array), None, tasklet, connector, memlet)
         for connector, name in self._graph.writes(node).items():
             array, memlet = self._memlet(name)
-            self._state.add_edge(tasklet, connector, self._state.add_write(array), None, memlet)
+            self._state.add_edge(tasklet, connector, self._state.add_access(array), None, memlet)
         return tasklet
 
     def _memlet(self, name: str) -> tuple[str, Memlet]:

@@ -55,6 +55,8 @@ class Graph:
     def __init__(self, name: str = "program"):
         self.sdfg = dace.SDFG(_clean(name) or "program")
         self.state = self.sdfg.add_state("main", is_start_block=True)
+        # without it DaCe inspects the whole Python call stack for each access node: up to 60 ms
+        self.state.set_default_lineinfo(dace.dtypes.DebugInfo(0))
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.constants: dict[str, np.ndarray] = {}

@@ -153,7 +153,13 @@ class Types:
             return Weak.INTEGER
         if expr.is_number and not expr.has(ScalarFunction):
             return Weak.FLOAT
+        if isinstance(expr, sympy.floor | sympy.Max | sympy.Min) and self._is_size(expr):
+            return dace.int64
         return self._node(expr, _rule(expr))
+
+    def _is_size(self, expr: Expr) -> bool:
+        """Whether only integer symbols without a dtype of their own occur, as in extents and byte counts."""
+        return all(s.is_integer and s not in self._symbols for s in expr.free_symbols)
 
     def _node(self, expr: Expr, rule: str) -> types.DType | Weak:
         if rule in ("compare", "logical"):

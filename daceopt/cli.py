@@ -109,9 +109,9 @@ def _demo(options: Any) -> int:
 
 
 def _explain(options: Any) -> None:
-    from daceopt.explore import explain_onnx
+    from daceopt.explore import explain
 
-    report = explain_onnx(options.model, recipe=_recipe(options), verify=options.verify)
+    report = explain(options.model, recipe=_recipe(options), verify=options.verify)
     print(report)
     if options.html is not None:
         options.html.write_text(report.html(), encoding="utf-8")

@@ -22,6 +22,7 @@ from daceopt.specialise import Options
 if TYPE_CHECKING:
     import dace
 
+    from daceopt.explore import Report
     from daceopt.recipe import Recipe
 
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
@@ -185,11 +186,16 @@ class Handle:
         """Why calls ran in eager PyTorch, and how many for each reason."""
         return dict(self._dispatcher.reasons)
 
-    def explain(self, *inputs: Any) -> Any:
-        """``daceopt.explain`` of this module on ``inputs``."""
+    @property
+    def options(self) -> Options:
+        """What ``optimized_module`` was called with."""
+        return self._dispatcher.options
+
+    def explain(self, *inputs: Any, **kwargs: Any) -> Report:
+        """``daceopt.explain`` of this module on the arguments of a call."""
         import daceopt
 
-        return daceopt.explain(self._module, *inputs)
+        return daceopt.explain(self._module, *inputs, **kwargs)
 
     def _pair(self) -> Any:
         latest = self._dispatcher.latest

@@ -69,11 +69,17 @@ class CompiledPair:
     def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: _Source):
         self.report, self.forward, self.backward = report, forward, backward
         self.cached = source.graphs is None
+        self.recipe = source.recipe
         self._source = source
 
     @cached_property
     def graphs(self) -> Graphs:
         return self._source.graphs or self._source.derive()
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The ONNX model that was compiled: given, or exported from the trace."""
+        return self._source.onnx()
 
 
 @dataclass(frozen=True)
@@ -101,13 +107,15 @@ class _Source:
     def derive(self) -> Graphs:
         started = time.perf_counter()
         constants = self._constants()
-        model = self.model
-        if model is None:
-            assert self.trace is not None
-            model = self.trace.to_onnx()
-        graphs = derive(model, constants, self.recipe, self._gradients(), self.verify, self.fallback)
+        graphs = derive(self.onnx(), constants, self.recipe, self._gradients(), self.verify, self.fallback)
         graphs.seconds = {"capture": time.perf_counter() - started - sum(graphs.seconds.values()), **graphs.seconds}
         return graphs
+
+    def onnx(self) -> onnx.ModelProto:
+        if self.model is not None:
+            return self.model
+        assert self.trace is not None
+        return self.trace.to_onnx()
 
     def _gradients(self) -> Gradients | None:
         if not self.wanted or self.trace is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -13,17 +14,18 @@ from typing import Any
 from daceopt.build import machine as facts
 from daceopt.build.cache import default_cache, key
 
-_KIND, _FILE, _VERSION = "machine", "machine.json", 1
-_LARGE = 64 << 20  # bytes of each array of the copy from memory
+_KIND, _FILE, _VERSION = "machine", "machine.json", 2
+_WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy reads and writes; the last is memory
 _GEMM = 1024
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A machine's limits. Bandwidths are bytes read plus written per second by all cores together.
+    """A machine's limits, of all its cores together.
 
-    ``l1``, ``l2``, ``l3``: bytes of the first core's data caches (0 where unknown). ``flops``: float32 additions and multiplications
-    per second of a large matrix product; float64 goes at half of it.
+    ``l1``, ``l2``, ``l3``: bytes of the first core's data caches (0 where unknown). ``bandwidths``: (working set in bytes, bytes read plus
+    written per second), small sets first, memory last. ``flops``: float32 additions and multiplications per second of a large matrix
+    product; float64 goes at half of it.
     """
 
     name: str
@@ -31,18 +33,25 @@ class Machine:
     l1: int
     l2: int
     l3: int
-    memory_bandwidth: float
-    cache_bandwidth: float
+    bandwidths: tuple[tuple[int, float], ...]
     flops: float
 
+    @property
+    def memory_bandwidth(self) -> float:
+        return self.bandwidths[-1][1]
+
+    @property
+    def cache_bandwidth(self) -> float:
+        return self.bandwidths[0][1]
+
     def bandwidth(self, nbytes: float) -> float:
-        """The bandwidth that a node touching ``nbytes`` in all may reach: that of the second-level caches if it fits them."""
-        return self.cache_bandwidth if nbytes <= self.l2 * self.cores else self.memory_bandwidth
+        """The bandwidth that a node touching ``nbytes`` in all may reach, whose data may lie in a cache that is large enough."""
+        return next((rate for size, rate in self.bandwidths if nbytes <= size), self.memory_bandwidth)
 
     def best(self, other: Machine) -> Machine:
         """The same machine with the higher of both rates."""
-        rates = ("memory_bandwidth", "cache_bandwidth", "flops")
-        return replace(self, **{rate: max(getattr(self, rate), getattr(other, rate)) for rate in rates})
+        rates = tuple((size, max(a, b)) for (size, a), (_, b) in zip(self.bandwidths, other.bandwidths))
+        return replace(self, bandwidths=rates, flops=max(self.flops, other.flops))
 
     def seconds(self, nbytes: float, flops: float, itemsize: int = 4) -> float:
         """A lower bound of the time that moves ``nbytes`` and computes ``flops`` on elements of ``itemsize`` bytes."""
@@ -64,12 +73,17 @@ def this_machine() -> Machine:
     if entry is None:
         store.put(_KIND, identity, lambda folder: _write(folder, fresh))
         return fresh
-    known = Machine(**json.loads((entry / _FILE).read_text()))
+    known = _read(entry)
     best = known.best(fresh)
     if best != known:
         store.discard(_KIND, identity)
         store.put(_KIND, identity, lambda folder: _write(folder, best))
     return best
+
+
+def _read(entry: Path) -> Machine:
+    fields = json.loads((entry / _FILE).read_text())
+    return Machine(**{**fields, "bandwidths": tuple(map(tuple, fields["bandwidths"]))})
 
 
 def _write(folder: Path, machine: Machine) -> None:
@@ -79,12 +93,11 @@ def _write(folder: Path, machine: Machine) -> None:
 def measure(cores: int) -> Machine:
     """Measure the limits with ``cores`` threads (those that torch uses now)."""
     caches = facts.caches()
-    in_cache = max(caches.l2 * cores // 4, 64 << 10)
-    memory = _copy_bandwidth(_LARGE, seconds=0.1)
-    cached = _copy_bandwidth(in_cache, seconds=0.05)
-    return Machine(
-        facts.cpu_name(), cores, caches.l1, caches.l2, caches.l3, memory, max(cached, memory), _gemm_rate(seconds=0.15)
-    )
+    rates = [_copy_bandwidth(size // 2, seconds=0.05) for size in _WORKING_SETS]
+    # What a larger set reaches, a smaller one reaches too.
+    rates = list(itertools.accumulate(reversed(rates), max))[::-1]
+    bandwidths = tuple(zip(_WORKING_SETS, rates))
+    return Machine(facts.cpu_name(), cores, caches.l1, caches.l2, caches.l3, bandwidths, _gemm_rate(seconds=0.15))
 
 
 def _copy_bandwidth(nbytes: int, seconds: float) -> float:

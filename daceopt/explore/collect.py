@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from daceopt.cost.machine import Machine
-from daceopt.cost.work import NodeCost, roofline
+from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.report import Kernel, Operator, Step
 from daceopt.explore.stats import number
@@ -59,22 +60,44 @@ def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
 # -------------------------------------------------------------------- kernels
 
 
-def kernels(
-    graph: Graph, direction: str, sizes: Mapping[str, int], machine: Machine, times: Mapping[str, float]
-) -> list[Kernel]:
-    """One row per node in the order in which they run; ``times``: seconds by the first array that a node writes."""
-    return [_kernel(graph, direction, cost, times) for cost in roofline(graph, sizes, machine)]
+@dataclass(frozen=True)
+class Direction:
+    """One program of a pair: its graph, how the arrays at its boundary are called, and seconds by first array that a node writes."""
+
+    name: str
+    graph: Graph
+    names: Mapping[str, str]
+    seconds: Mapping[str, float]
 
 
-def _kernel(graph: Graph, direction: str, cost: NodeCost, times: Mapping[str, float]) -> Kernel:
+def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[Kernel]:
+    """One row per node in the order in which they run."""
+    return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine)]
+
+
+def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping[str, int]) -> Machine:
+    """The machine, at least as fast as the library calls that ran on it: its rate was measured in a busy moment if they beat it."""
+    for direction in directions:
+        for node in direction.graph.nodes():
+            seconds = [direction.seconds[n] for n in direction.graph.outputs_of(node) if n in direction.seconds]
+            if hasattr(node, "flops") and seconds and seconds[0]:
+                reached = resolve(node.flops(direction.graph), sizes) / seconds[0]
+                machine = replace(machine, flops=max(machine.flops, reached))
+    return machine
+
+
+def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
     from dace import nodes
 
+    graph = direction.graph
     generated = isinstance(cost.node, nodes.MapEntry)
     library, why = ("", "") if generated else _library(graph, cost.node)
     contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
-    seconds = next((times[n] for n in written if n in times), None)
-    return Kernel(direction, cost.label, contents, cost.bytes, cost.flops, cost.seconds, seconds, library, why)
+    writes = ", ".join(direction.names.get(n) or graph.source_names.get(n, n) for n in written)
+    seconds = next((direction.seconds[n] for n in written if n in direction.seconds), None)
+    costs = cost.bytes, cost.flops, cost.seconds, seconds
+    return Kernel(direction.name, cost.label, writes, contents, *costs, library, why)
 
 
 def _loops(graph: Graph, entry: Any) -> str:

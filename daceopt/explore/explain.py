@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
     from daceopt.capture.trace import InputSpec, Trace
+    from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
     from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
@@ -45,9 +46,10 @@ def explain(
     """
     if isinstance(model, nn.Module):
         return _module(model, inputs, kwargs, recipe, backward, verify, measure)
-    source = getattr(model, "source", model)
-    if isinstance(source, str | os.PathLike | bytes) or hasattr(source, "graph"):
-        return _onnx(source, inputs, recipe or getattr(model, "recipe", "auto"), verify, measure)
+    if hasattr(model, "pair"):
+        return _onnx(model.pair.model, inputs, recipe or model.pair.recipe, verify, measure)
+    if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):
+        return _onnx(model, inputs, recipe or "auto", verify, measure)
     raise TypeError(f"explain takes an nn.Module, an ONNX file or what from_onnx returns, not {type(model).__name__}")
 
 
@@ -80,7 +82,7 @@ def _module(
         report.inputs = [_describe(str(s.target), t) for s, t in zip(traced.inputs, tensors.values()) if s.kind == "user"]
         _operators(report, traced.to_onnx())
         pair = pipeline.compile_trace(traced, recipe=chosen, wanted=wanted, verify=verify)
-        _program(report, pair, tensors, measure)
+        _program(report, pair, tensors, [str(s.target) for s in traced.inputs], measure)
     except DaceoptError as error:
         report.reason = str(error)
     return report
@@ -117,8 +119,9 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
         _operators(report, model)
         pair = pipeline.compile_model(model, recipe=recipe, verify=verify)
         tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, inputs)
-        report.inputs = [_describe(n, t) for n, t in zip(_input_names(model), tensors.values())]
-        _program(report, pair, tensors, measure)
+        names = _input_names(model)
+        report.inputs = [_describe(names[k], t) for k, t in tensors.items()]
+        _program(report, pair, tensors, names, measure)
     except DaceoptError as error:
         report.reason = str(error)
     return report
@@ -171,8 +174,8 @@ def _operators(report: Report, model: onnx.ModelProto) -> None:
     report.operators = operators(model)
 
 
-def _program(report: Report, pair: CompiledPair, tensors: Tensors, measure: bool) -> None:
-    """Fill in what the compiled pair shows."""
+def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Sequence[str], measure: bool) -> None:
+    """Fill in what the compiled pair shows; ``names`` are those of the inputs."""
     from daceopt.cost.machine import this_machine
     from daceopt.explore import collect
     from daceopt.explore.stats import effect, sizes_of
@@ -183,11 +186,30 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, measure: bool
     found = effect(pair.report["history"], sizes)
     report.nodes, report.bytes_moved = found.kernels, found.bytes_moved
     report.steps = collect.steps(pair.report["history"], sizes)
+    directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
+    report.machine = collect.calibrated(report.machine, directions, sizes)
+    for direction in directions:
+        report.kernels += collect.kernels(direction, sizes, report.machine)
+
+
+def _directions(pair: CompiledPair, names: Sequence[str], seconds: list[dict[str, float]]) -> Iterator[Direction]:
+    from daceopt.explore.collect import Direction
+
     graphs = pair.graphs
-    times = _measured(report, pair, tensors) if measure else [{}, {}]
-    for direction, graph, seconds in zip(("forward", "backward"), (graphs.forward, graphs.backward), [*times, {}]):
-        if graph is not None:
-            report.kernels += collect.kernels(graph, direction, sizes, report.machine, seconds)
+    yield Direction("forward", graphs.forward, _boundary(graphs.forward_roles, names), seconds[0])
+    if graphs.backward is not None:
+        yield Direction("backward", graphs.backward, _boundary(graphs.backward_roles, names), seconds[1])
+
+
+def _boundary(roles: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """How people call the arrays that a program writes at its boundary."""
+    said = {"output": "output {}", "grad_input": "gradient of {}"}
+    found = {}
+    for array, role in roles.items():
+        kind, _, number = role.partition(":")
+        if kind in said:
+            found[array] = said[kind].format(number if kind == "output" else names[int(number)])
+    return found
 
 
 def _measured(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:

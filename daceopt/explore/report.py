@@ -26,12 +26,13 @@ class Operator:
 class Kernel:
     """A kernel or library call of the optimized program.
 
-    ``direction``: "forward" or "backward". ``library``: empty for generated kernels. ``limit``: the least seconds that the machine's
-    bandwidth and arithmetic allow. ``seconds``: measured, None when nothing was.
+    ``direction``: "forward" or "backward". ``writes``: the results in the model's own words. ``library``: empty for generated kernels.
+    ``limit``: the least seconds that the machine's bandwidth and arithmetic allow. ``seconds``: measured, None when nothing was.
     """
 
     direction: str
     label: str
+    writes: str
     contents: str
     bytes: int
     flops: int

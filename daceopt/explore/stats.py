@@ -50,12 +50,9 @@ def number(value: Any, sizes: Mapping[str, int]) -> int:
     """
     if isinstance(value, (int, float)):
         return int(value)
-    import sympy
+    from daceopt.ir.extents import parse
 
-    found = sympy.sympify(value, locals={name: sympy.Integer(size) for name, size in sizes.items()})
-    if found.free_symbols:
-        raise KeyError(f"{sorted(map(str, found.free_symbols))[0]}: sizes are known for {sorted(sizes)}")
-    return int(found)
+    return int(parse(value, lambda name: sizes[name]))
 
 
 def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

@@ -13,10 +13,11 @@ _WIDEST = 72
 def to_text(report: Report) -> str:
     """The whole report, one line per row; control characters of the model's names are shown, not obeyed."""
     lines = list(_head(report))
-    for title, rows, right in _tables(report):
+    for heading, rows, align in _tables(report):
         if rows[1:]:
-            lines += ["", title, *_table(rows, right)]
-    return "\n".join(lines)
+            lines += ["", heading, *_table(rows, align)]
+    idle = idle_steps(report)
+    return "\n".join(lines + (["", f"  found no site: {', '.join(idle)}"] if idle else []))
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -45,15 +46,20 @@ def _tables(report: Report) -> Iterator[tuple[str, list[Sequence[str]], str]]:
     yield "operators", [("operator", "count", "how", "reason"), *operators], "<><<"
     for direction in ("forward", "backward"):
         found = report.of(direction)
-        heading = ("", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
-        yield _title(direction, found), [heading, *map(_kernel, found)], "<>>>>><<"
+        heading = ("", "writes", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
+        yield title(direction, found), [heading, *map(_kernel, found)], "<<>>>>><<"
     heading = ("step", "level", "on", "time", "sites", "nodes", "bytes")
     yield "recipe", [heading, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"
-    idle = sorted({s.name for s in report.steps if not s.sites} - {s.name for s in report.steps if s.sites})
-    yield "steps that found no site", [("",), *((name,) for name in idle)], "<"
 
 
-def _title(direction: str, kernels: Sequence[Kernel]) -> str:
+def idle_steps(report: Report) -> list[str]:
+    """The steps that found nothing to do in either direction, each once."""
+    busy = {s.name for s in report.steps if s.sites}
+    return list(dict.fromkeys(s.name for s in report.steps if s.name not in busy))
+
+
+def title(direction: str, kernels: Sequence[Kernel]) -> str:
+    """``forward: 3 kernels, 1.2 ms``."""
     measured = [k.seconds for k in kernels if k.seconds is not None]
     return f"{direction}: {plural(len(kernels), 'kernel')}" + (f", {duration(sum(measured))}" if measured else "")
 
@@ -62,7 +68,7 @@ def _kernel(kernel: Kernel) -> tuple[str, ...]:
     by = f"{kernel.library} ({kernel.why})" if kernel.library else "generated"
     time = "-" if kernel.seconds is None else duration(kernel.seconds)
     costs = amount(kernel.bytes, "B"), amount(kernel.flops)
-    return kernel.label, time, duration(kernel.limit), percent(kernel.share), *costs, by, kernel.contents
+    return kernel.label, kernel.writes, time, duration(kernel.limit), percent(kernel.share), *costs, by, kernel.contents
 
 
 def _step(step: Step) -> tuple[str, ...]:

@@ -50,9 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     optimize.add_argument("--seconds", type=float, default=1.0, help="time to spend on measuring (default: 1)")
     _model_command(commands, "bisect", _bisect, "find the step and the site of a recipe that breaks a model")
-    _command(commands, "bench", _bench, "measurements beside eager PyTorch, torch.compile and others").add_argument(
-        "names", nargs="*", help="benchmarks to run (default: all)"
-    )
+    bench = _command(commands, "bench", _bench, "measurements beside eager PyTorch and torch.compile")
+    bench.add_argument("names", nargs="*", help="benchmarks to run (default: all)")
+    bench.add_argument("--quick", action="store_true", help="fewer repetitions")
     cache = _command(commands, "cache", _cache, "show or empty the compilation cache")
     cache.add_argument("action", choices=("info", "clear"))
     _command(commands, "operators", _operators, "table of the operators: how each is lowered, its types, its gradient")
@@ -142,7 +142,8 @@ def _bench(options: Any) -> int:
     folder = Path(__file__).resolve().parents[1] / "benchmarks"
     if not folder.is_dir():
         raise DaceoptError(f"expected the benchmarks in {folder}: run this command in a checkout of the source")
-    return subprocess.call([sys.executable, "-m", "benchmarks", *options.names], cwd=folder.parent)
+    command = [sys.executable, "-m", "benchmarks", *options.names, *(["--quick"] if options.quick else [])]
+    return subprocess.call(command, cwd=folder.parent)
 
 
 def _cache(options: Any) -> None:

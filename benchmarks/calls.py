@@ -1,0 +1,34 @@
+"""What a call costs beyond its arithmetic: a module so small that nothing else is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.contenders import EAGER, Call, contenders, forward, step
+from benchmarks.harness import OURS, Budget, Result, at_most, case
+from benchmarks.models.named import tiny
+from daceopt.cost.measure import interleave
+
+_CALLS = 200  # per sample: one call is too short for the clock
+_FORWARD_BOUND, _STEP_BOUND = 30.0, 100.0  # microseconds above eager
+
+
+@case
+def tiny_call(budget: Budget) -> Iterator[Result]:
+    """Microseconds per call of a tiny module."""
+    model, inputs = tiny()
+    for measure, make, bound in (("forward", forward, _FORWARD_BOUND), ("forward + backward", step, _STEP_BOUND)):
+        calls = {who: _repeated(make(module, inputs)) for who, module in contenders(model).items()}
+        medians = interleave(calls, seconds=budget.seconds)
+        values = {who: seconds / _CALLS * 1e6 for who, seconds in medians.items()}
+        above = values[OURS] - values[EAGER]
+        goal, met = at_most(above, bound, f"at most {bound:g} us above eager")
+        yield Result("tiny-call", measure, "us", values, goal, met, {"above eager": round(above, 1)})
+
+
+def _repeated(call: Call) -> Call:
+    def calls() -> None:
+        for _ in range(_CALLS):
+            call()
+
+    return calls

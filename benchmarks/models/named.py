@@ -1,0 +1,41 @@
+"""Models with inputs by name, as processes of their own ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from daceopt import demo
+
+Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
+def tiny() -> Example:
+    """So little work that a call costs what surrounds it: (4, 8) -> (4, 8)."""
+    return nn.Sequential(nn.Linear(8, 8), nn.Tanh()), (torch.randn(4, 8),)
+
+
+def stacked(layers: int, size: int = 64) -> Example:
+    """A BERT encoder of ``layers`` equal layers and little arithmetic: batch 2, length 16."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=100,
+        hidden_size=size,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=4 * size,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertModel(config), (torch.randint(0, config.vocab_size, (2, 16)),)
+
+
+MODELS: dict[str, Callable[[], Example]] = {
+    "tiny": tiny,
+    "bert": demo.bert,
+    "resnet": demo.resnet,
+    "novel": demo.novel,
+}

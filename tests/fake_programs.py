@@ -26,7 +26,8 @@ class FakePair:
     def __init__(self, trace: Any, wanted: Sequence[int]) -> None:
         self.forward = _Forward(trace, bool(wanted))
         self.backward = _Backward(self.forward, list(wanted)) if wanted else None
-        self.report = {"history": [], "seconds": {}}
+        self.report: dict[str, Any] = {"history": [], "seconds": {}}
+        self.cached = False
 
 
 def compile_trace(trace: Any, *, recipe: Any = "auto", wanted: Sequence[int] = (), verify: Any = None) -> FakePair:

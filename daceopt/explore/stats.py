@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from daceopt.explore.arithmetic import evaluate
+
 _LOWERING = "lower-operators"
 Record = Mapping[str, Any]
 
@@ -50,9 +52,7 @@ def number(value: Any, sizes: Mapping[str, int]) -> int:
     """
     if isinstance(value, (int, float)):
         return int(value)
-    from daceopt.ir.extents import parse
-
-    return int(parse(value, lambda name: sizes[name]))
+    return evaluate(value, sizes)
 
 
 def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

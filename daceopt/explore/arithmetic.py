@@ -1,0 +1,49 @@
+"""Evaluates the size expressions that stand as text in a program's records, without SymPy: a warm start may ask for them."""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+_BINARY: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: lambda a, b: Fraction(a) / b,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Min": min,
+    "Max": max,
+    "Mod": operator.mod,
+    "Abs": abs,
+    "floor": math.floor,
+    "ceiling": math.ceil,
+    "int_floor": operator.floordiv,
+    "int_ceil": lambda a, b: -(-a // b),
+}
+
+
+def evaluate(text: str, sizes: Mapping[str, int]) -> int:
+    """The value of arithmetic over names as SymPy prints it. Raises KeyError for a name without a size, ValueError for anything else."""
+    return int(_evaluate(ast.parse(text, mode="eval").body, sizes))
+
+
+def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> Any:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value
+    if isinstance(node, ast.Name):
+        return sizes[node.id]
+    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        return _BINARY[type(node.op)](_evaluate(node.left, sizes), _evaluate(node.right, sizes))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluate(node.operand, sizes)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
+        return _FUNCTIONS[node.func.id](*(_evaluate(a, sizes) for a in node.args))
+    raise ValueError(f"expected arithmetic over sizes, found {ast.unparse(node)[:80]!r}")

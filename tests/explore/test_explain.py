@@ -1,0 +1,165 @@
+"""``explain`` on real models: both directions, ONNX, fallbacks; the model stays as it was."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+from torch import nn
+
+import daceopt
+from daceopt.explore import Report
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return self.norm(nn.functional.gelu(self.up(x)) * scale)
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+@pytest.fixture(scope="module")
+def trained() -> Report:
+    torch.manual_seed(0)
+    return daceopt.explain(Net(), torch.randn(4, 16), scale=2.0)
+
+
+def test_a_training_report_has_both_directions_measured(trained: Report) -> None:
+    assert trained.reason == "" and trained.notes == [] and trained.mode == "training"
+    assert trained.inputs == ["0: float32[4, 16]"]
+    assert {k.direction for k in trained.kernels} == {"forward", "backward"}
+    assert all(k.seconds is not None and 0 < k.seconds < 1 for k in trained.kernels)
+    assert all(k.limit > 0 and k.bytes > 0 for k in trained.kernels)
+    assert set(trained.seconds) >= {"capture", "recipe", "differentiate", "build"}
+
+
+def test_products_name_their_library_and_why(trained: Report) -> None:
+    products = [k for k in trained.kernels if k.library]
+    assert {k.library for k in products} == {"mkl"} and all(k.why for k in products)
+    assert products[0].flops == 2 * 4 * 16 * 16 and "A 4x16, B 16x16" in products[0].contents
+
+
+def test_results_are_called_as_in_the_model(trained: Report) -> None:
+    written = ", ".join(k.writes for k in trained.kernels)
+    for name in ("output 0", "gradient of up.weight", "gradient of norm.bias"):
+        assert name in written
+
+
+def test_the_recipe_is_reported_with_its_effect(trained: Report) -> None:
+    assert {s.direction for s in trained.steps} == {"forward", "backward"}
+    assert all(s.seconds >= 0 and min(s.bytes) > 0 for s in trained.steps)
+    before, after = trained.nodes
+    assert before > after == len(trained.kernels)
+    assert trained.bytes_moved[0] > trained.bytes_moved[1] == sum(k.bytes for k in trained.kernels)
+
+
+def test_operators_of_the_model_are_listed(trained: Report) -> None:
+    found = {o.name: o for o in trained.operators}
+    assert found["LayerNormalization"].how == "native" and found["LayerNormalization"].count == 1
+    assert "Constant" not in found and not trained.fallbacks
+
+
+def test_it_shows_itself(trained: Report) -> None:
+    assert "gradient of up.weight" in str(trained) and "gradient of up.weight" in trained._repr_html_()
+
+
+def test_inference_and_frozen_models_have_no_backward() -> None:
+    x = torch.randn(4, 16)
+    assert daceopt.explain(Net(), x, backward=False, measure=False).mode == "inference"
+    report = daceopt.explain(Net().requires_grad_(False), x, measure=False)
+    assert report.mode == "inference" and not report.of("backward")
+    assert all(k.seconds is None for k in report.kernels)
+
+
+def test_the_model_stays_as_it_is() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5))
+    x = torch.randn(4, 8)
+    state, attributes, random = copy.deepcopy(model.state_dict()), dict(model.__dict__), torch.get_rng_state()
+    assert daceopt.explain(model, x).reason == ""
+    assert model.__dict__.keys() == attributes.keys() and model.training
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert torch.equal(random, torch.get_rng_state()) and all(p.grad is None for p in model.parameters())
+
+
+def test_an_optimized_module_explains_itself_with_its_own_options() -> None:
+    model = daceopt.optimized_module(Net(), recipe="none", backward=False)
+    x = torch.randn(4, 16)
+    report = model.daceopt.explain(x)
+    assert (report.recipe, report.mode, report.reason) == ("none", "inference", "")
+    model(x)
+    assert report.nodes == model.daceopt.stats.kernels and report.bytes_moved == model.daceopt.stats.bytes_moved
+    assert model.daceopt.stats.calls == 1
+
+
+def test_a_dynamic_module_is_explained_for_the_sizes_of_the_call() -> None:
+    model = daceopt.optimized_module(Net(), dynamic={"x": {0: torch.export.Dim("n", min=2, max=64)}})
+    small, large = (model.daceopt.explain(torch.randn(n, 16), measure=False) for n in (4, 32))
+    assert (small.reason, large.reason) == ("", "")
+    assert large.bytes_moved[1] == sum(k.bytes for k in large.kernels) > small.bytes_moved[1]
+
+
+def test_what_cannot_be_captured_is_reported() -> None:
+    report = daceopt.explain(Branches(), torch.randn(3))
+    assert report.reason and not report.kernels
+    assert report.reason.splitlines()[0] in str(report)
+
+
+# -------------------------------------------------------------------- ONNX
+
+
+def _model(*nodes: Any, shape: tuple[Any, ...] = (3, 4)) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in ("x", "y")]
+    graph = helper.make_graph(list(nodes), "g", values[:1], values[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def test_an_onnx_file_a_proto_and_a_callable(tmp_path: Path) -> None:
+    proto = _model(helper.make_node("Exp", ["x"], ["h"]), helper.make_node("Relu", ["h"], ["y"]), shape=("n", 4))
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    array = np.ones((5, 4), np.float32)
+    reports = [daceopt.explain(m, array) for m in (path, str(path), proto, daceopt.from_onnx(proto))]
+    assert [r.reason for r in reports] == [""] * 4 and reports[0].title == str(path)
+    assert all(len(r.kernels) == 1 and r.kernels[0].bytes == 2 * 5 * 4 * 4 for r in reports)
+    assert reports[0].inputs == ["x: float32[5, 4]"]
+    assert daceopt.explain(path).notes  # random inputs, small sizes
+
+
+def test_wrong_inputs_of_an_onnx_model_are_the_callers_error() -> None:
+    proto = _model(helper.make_node("Relu", ["x"], ["y"]))
+    with pytest.raises(TypeError, match="takes 1 input"):
+        daceopt.explain(proto, np.ones((3, 4)), np.ones(3))
+    with pytest.raises(TypeError, match="expected the shape"):
+        daceopt.explain(proto, np.ones((3, 5)))
+
+
+def test_fallbacks_are_named_with_their_reason(recwarn: pytest.WarningsRecorder) -> None:
+    proto = _model(helper.make_node("Det", ["x"], ["d"]), helper.make_node("Add", ["x", "d"], ["y"]), shape=(3, 3))
+    report = daceopt.explain(proto, np.eye(3, dtype=np.float32))
+    (fallback,) = report.fallbacks
+    assert fallback.name == "Det" and "no native lowering" in fallback.reason
+    assert report.reason == "" and "host" in {k.library for k in report.kernels}
+
+
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(b"not a model")
+    assert "bad.onnx" in daceopt.explain(path).reason
+
+
+def test_anything_else_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match=r"nn\.Module"):
+        daceopt.explain(object())

@@ -9,13 +9,13 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, Unsupported
+from daceopt.explore.stats import Stats
 from daceopt.guards import Call, Snapshot, is_transformed, unsupported_leaf
 from daceopt.specialise import Family, Options, Request, Specialisation
 
@@ -26,16 +26,6 @@ VARIANT_LIMIT = 16
 
 _TABLE_LIMIT = 4096
 Forward = Callable[..., Any]
-
-
-@dataclass
-class Stats:
-    """What became of the calls of one module."""
-
-    calls: int = 0
-    eager_calls: int = 0
-    programs: int = 0
-    compile_seconds: float = 0.0
 
 
 class _Variant:
@@ -64,7 +54,7 @@ class Dispatcher:
         self.options = options
         self.owner = weakref.ref(owner) if owner is not None else None
         self.stats = Stats()
-        self.reasons: dict[str, int] = {}
+        self.reasons = self.stats.fallbacks
         self.latest: Specialisation | None = None
         self._variants: list[_Variant] = []
         self._lock = threading.RLock()
@@ -159,7 +149,7 @@ class Dispatcher:
             raise _Refused(reason, error, lambda: setattr(family, "failure", reason)) from error
         finally:
             self.stats.compile_seconds += time.perf_counter() - start
-        self.stats.programs += 1
+        self.stats.record(program.program.pair, program.shapes(request.owned, request.leaves))
         self.latest = program
         logger.info("%s: compiled in %.2f s", type(module).__name__, time.perf_counter() - start)
         return program

@@ -46,11 +46,16 @@ class Specialisation:
         self._sources = [_source(spec, snapshot) for spec in trace.inputs]
         self._assemble = _assembler(trace)
 
+    def _tensors(self, owned: Sequence[torch.Tensor], leaves: Sequence[Any]) -> list[torch.Tensor]:
+        return [(leaves[k] if kind == "user" else owned[k]) if v is None else v for kind, k, v in self._sources]
+
+    def shapes(self, owned: Sequence[torch.Tensor], leaves: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+        """Shape of each input of the program in this call, by role."""
+        return {f"input:{k}": tuple(t.shape) for k, t in enumerate(self._tensors(owned, leaves))}
+
     def __call__(self, owned: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Any:
         """Run on the module's present tensors (``Snapshot.read``) and the flat arguments."""
-        tensors = [
-            (leaves[k] if kind == "user" else owned[k]) if value is None else value for kind, k, value in self._sources
-        ]
+        tensors = self._tensors(owned, leaves)
         return self._assemble(self.program(tensors), tensors)
 
     def accepts(self, leaves: Sequence[Any]) -> bool:

@@ -85,6 +85,11 @@ class Program:
         self.kept_inputs = [k for kind, k in roles if kind == "input"]
         self.kept_outputs = [k for kind, k in roles if kind == "output"]
         self.grads = [k for kind, k in roles if kind == "grad"]
+        self.grad_dtypes = [self.forward.dtypes[self._order.index(k)] for k in self.grads]
+        # Where each input of the backward program stands in the list of kept inputs, kept outputs and gradients.
+        found = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
+        found += [("grad", k) for k in self.grads]
+        self._gather = [found.index(role) for role in roles]
         self._volatile = {i for _, i in self.mutations}.intersection(self.kept_inputs)
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -113,20 +118,23 @@ class Program:
 
     def gradients(
         self,
-        kept: dict[tuple[str, int], torch.Tensor],
+        kept: list[torch.Tensor],
         saved: torch.Tensor | None,
         seed: int | None,
         symbols: tuple[int, ...],
+        wanted: Sequence[bool],
     ) -> list[torch.Tensor | None]:
-        """Run the backward program on ``kept`` (by role); one gradient or None per input of the trace."""
+        """Run the backward program on kept inputs, kept outputs and gradients; one result or None per trace input."""
         entry = self.backward
         assert entry is not None
         sizes = entry.executable.sizes(symbols)
         outputs = entry.allocate(sizes.shapes)
-        entry.invoke([kept[role] for role in entry.inputs], outputs, saved, seed, symbols, sizes.arena)
+        dense = [t if t.is_contiguous() else _dense(t) for t in kept]
+        entry.invoke([dense[k] for k in self._gather], outputs, saved, seed, symbols, sizes.arena)
         result: list[torch.Tensor | None] = [None] * self.input_count
         for (_, k), gradient in zip(entry.outputs, outputs):
-            result[k] = gradient
+            if wanted[k]:
+                result[k] = gradient
         return result
 
 
@@ -157,7 +165,7 @@ class _Compiled(torch.autograd.Function):
         if call.saved is not None:
             kept.append(call.saved)
         ctx.save_for_backward(*kept)
-        ctx.program, ctx.seed, ctx.symbols = program, call.seed, call.symbols
+        ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, call.seed, call.symbols, call.saved is not None
         ctx.shapes = [call.outputs[k].shape for k in program.grads]
         ctx.set_materialize_grads(False)
         if len(program.grads) < len(call.outputs):
@@ -169,18 +177,12 @@ class _Compiled(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         program: Program = ctx.program
         tensors = list(ctx.saved_tensors)
-        inputs, outputs = len(program.kept_inputs), len(program.kept_outputs)
-        saved = tensors[-1] if len(tensors) > inputs + outputs else None
-        kept = {("input", k): t for k, t in zip(program.kept_inputs, tensors)}
-        kept |= {("output", k): t for k, t in zip(program.kept_outputs, tensors[inputs:])}
-        for k, shape in zip(program.grads, ctx.shapes):
-            kept["grad", k] = _gradient(
-                grads[k], shape, program.forward.dtypes[program.forward.outputs.index(("output", k))]
-            )
-        kept = {role: t if t.is_contiguous() else _dense(t) for role, t in kept.items()}
-        found = program.gradients(kept, saved, ctx.seed, ctx.symbols)
-        wanted = ctx.needs_input_grad[1:]
-        return (None, *[g if w else None for g, w in zip(found, wanted)])
+        saved = tensors.pop() if ctx.has_block else None
+        for k, shape, dtype in zip(program.grads, ctx.shapes, program.grad_dtypes):
+            grad = grads[k]
+            tensors.append(torch.zeros(shape, dtype=dtype) if grad is None else grad)
+        found = program.gradients(tensors, saved, ctx.seed, ctx.symbols, ctx.needs_input_grad[1:])
+        return (None, *found)
 
 
 def _role(name: str) -> tuple[str, int]:
@@ -205,7 +207,3 @@ def _in_order(outputs: list[torch.Tensor], order: list[int]) -> list[torch.Tenso
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_neg().resolve_conj().contiguous()
-
-
-def _gradient(grad: torch.Tensor | None, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    return torch.zeros(shape, dtype=dtype) if grad is None else grad

@@ -61,7 +61,7 @@ class DynamoGraph(nn.Module):
             elif isinstance(kind, tuple):
                 tensor = arguments[kind[0]]
                 assert tensor is not None
-                arguments[k] = tensor.shape[kind[1]]  # type: ignore[call-overload]
+                arguments[k] = tensor.shape[kind[1]]
         return self.body(*arguments)
 
 

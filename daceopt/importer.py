@@ -110,7 +110,9 @@ class _Importer:
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
 
-    def _fall_back(self, operator: Any, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str) -> None:
+    def _fall_back(
+        self, operator: Any, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str
+    ) -> None:
         if not self.fallback:
             raise Unsupported(f"operator {node.op_type} ({node.name!r}): {reason}")
         from daceopt.libs import onnxruntime_call

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from daceopt._version import __version__
 from daceopt.build import machine
-from daceopt.build.cache import default_cache, key
 from daceopt.build.assemble import load_program
+from daceopt.build.cache import default_cache, key
 from daceopt.build.executable import Executable
 from daceopt.errors import BuildError, Unsupported
 
@@ -176,7 +176,9 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
             forward, backward = (*programs, None)[:2]
             return CompiledPair(report, forward, backward, source)  # type: ignore[arg-type]
         store.discard("pair", identity)
-    raise BuildError(f"the cache in {store.folder} loses programs as soon as they are written; see `python -m daceopt doctor`")
+    raise BuildError(
+        f"the cache in {store.folder} loses programs as soon as they are written; see `python -m daceopt doctor`"
+    )
 
 
 def _write(folder: Path, identity: str, source: _Source) -> None:

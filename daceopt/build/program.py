@@ -92,7 +92,9 @@ class _Prepared:
 
     def _symbol_role(self, array: str, axis: int) -> str:
         if array not in self.roles:
-            raise BuildError(f"size symbol of axis {axis} of {array} cannot be read: the program does not take that input")
+            raise BuildError(
+                f"size symbol of axis {axis} of {array} cannot be read: the program does not take that input"
+            )
         return self.roles[array]
 
     def _tensor(self, name: str, role: str) -> Tensor:
@@ -133,10 +135,10 @@ class _Prepared:
                 return entry.Argument(source, names.index(name))
         if name in self.plan.arena:
             return entry.Argument("arena", offset=_expression(self.plan.arena[name]))
-        raise BuildError(f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate")
+        raise BuildError(
+            f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate"
+        )
 
 
 def _expression(size: Dim) -> str:
     return Printer({}, floor_division="int_floor").text(size, dace.int64)
-
-

@@ -1,0 +1,1 @@
+"""The graph that every room works on: what daceopt adds to DaCe's SDFG."""

@@ -99,9 +99,7 @@ class Builder:
         """
         params = tuple(param(k) for k in range(len(extents)))
         stage_reads = {c: Access(a, _index(f(*params))) for c, (a, f) in reads.items()}
-        stage_writes = {
-            c: Access(w[0], _index(w[1](*params)), w[2] if len(w) > 2 else None) for c, w in writes.items()
-        }
+        stage_writes = {c: Access(w[0], _index(w[1](*params)), w[2] if len(w) > 2 else None) for c, w in writes.items()}
         symbols = {c: scalar.symbol(c, self.graph.dtype(a.array)) for c, a in stage_reads.items()}
         result = fn(params, **symbols)
         values = result if isinstance(result, Mapping) else {next(iter(writes)): result}
@@ -160,7 +158,9 @@ class Builder:
             return list(given) if isinstance(given, (tuple, list)) else [given] * len(values)
         env = {scalar.symbol(c, self.graph.dtype(a.array)): self.graph.dtype(a.array) for c, a in reads.items()}
         fallback = self.graph.dtype(arrays[0]) if arrays else None
-        return [scalar.dtype_of(sympy.sympify(v), env) if getattr(v, "free_symbols", None) else fallback for v in values]
+        return [
+            scalar.dtype_of(sympy.sympify(v), env) if getattr(v, "free_symbols", None) else fallback for v in values
+        ]
 
     def _results(self, out: Any, many: bool, shape: Shape, dtypes: Sequence[Any]) -> list[str]:
         if out is not None:

@@ -105,7 +105,9 @@ def _keep_inside(
     graph: Graph, merged: Kernel, first: Kernel, second: Kernel, needed: Callable[[str], bool]
 ) -> str | None:
     """Turn every array that ``first`` writes and ``second`` reads into a local one; None, or why that is impossible."""
-    made = {graph.root(a.array)[0]: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals}
+    made = {
+        graph.root(a.array)[0]: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals
+    }
     for k, stage in enumerate(merged.stages[len(first.stages) :], len(first.stages)):
         for conn, access in list(stage.reads.items()):
             if access.array in merged.locals or graph.root(access.array)[0] not in made:

@@ -14,6 +14,7 @@ import numpy as np
 import sympy
 from dace import nodes
 from dace.memlet import Memlet
+from dace.sdfg.nodes import MapEntry, Node
 
 from daceopt.ir import types
 from daceopt.ir.views import rebase
@@ -63,14 +64,16 @@ class Graph:
         self.symbols: dict[str, tuple[str, int]] = {}
         self.source_names: dict[str, str] = {}
         self.opset: dict[str, int] = {}  # operator domain -> version
-        self.shape_values: dict[str, tuple[Dim, ...]] = {}  # contents of integer arrays that are functions of the size symbols
+        self.shape_values: dict[
+            str, tuple[Dim, ...]
+        ] = {}  # contents of integer arrays that are functions of the size symbols
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
         self.reuse_memory = False  # may arrays that are never alive together share memory?
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
         self._access: dict[str, nodes.AccessNode] = {}
-        self._compute: dict[nodes.Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
-        self._entries: dict[nodes.MapExit, nodes.MapEntry] = {}
+        self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
+        self._entries: dict[nodes.MapExit, MapEntry] = {}
         self._counter = 0
 
     # ---------------------------------------------------------------- arrays
@@ -80,7 +83,13 @@ class Graph:
         return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
 
     def add_array(
-        self, hint: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None = None, *, transient: bool = True
+        self,
+        hint: str,
+        shape: Sequence[Any],
+        dtype: Any,
+        strides: Sequence[Any] | None = None,
+        *,
+        transient: bool = True,
     ) -> str:
         """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are given."""
         name = self._fresh(hint)
@@ -88,7 +97,9 @@ class Graph:
         self.source_names.setdefault(name, hint)
         return name
 
-    def _declare(self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None, transient: bool) -> None:
+    def _declare(
+        self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None, transient: bool
+    ) -> None:
         extents = tuple(dim(s) for s in shape)
         if not extents:
             self.scalars.add(name)
@@ -247,7 +258,7 @@ class Graph:
             self.state.add_edge(node, conn, self._access[name], None, self.whole(name))
         self._compute[node] = None
 
-    def add_scope(self, entry: nodes.MapEntry, exit_: nodes.MapExit) -> None:
+    def add_scope(self, entry: MapEntry, exit_: nodes.MapExit) -> None:
         """Register a map scope whose nodes and edges stand in the state already."""
         self._compute[entry] = exit_
         self._entries[exit_] = entry
@@ -259,31 +270,31 @@ class Graph:
         if name in self._views or self.state.in_degree(self._access[name]):
             raise ValueError(f"{name} is written twice or is a view; arrays are written once (SSA)")
 
-    def exit_of(self, entry: nodes.MapEntry) -> nodes.MapExit:
+    def exit_of(self, entry: MapEntry) -> nodes.MapExit:
         exit_ = self._compute[entry]
         assert exit_ is not None
         return exit_
 
-    def producer(self, name: str) -> nodes.Node | None:
+    def producer(self, name: str) -> Node | None:
         """The node that writes ``name`` (a view's root); None for inputs and constants."""
         edges = self.state.in_edges(self._access[self.root(name)[0]])
         if not edges:
             return None
         return self._owner(edges[0].src)
 
-    def consumers(self, name: str) -> list[nodes.Node]:
+    def consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name`` itself, each once."""
         edges = self.state.out_edges(self._access[name])
         return list(dict.fromkeys(e.dst for e in edges if e.dst_conn != "views"))
 
-    def all_consumers(self, name: str) -> list[nodes.Node]:
+    def all_consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name`` or any view of it."""
         return list(dict.fromkeys(c for alias in self.aliases(name) for c in self.consumers(alias)))
 
-    def _owner(self, node: nodes.Node) -> nodes.Node:
+    def _owner(self, node: Node) -> Node:
         return self._entries[node] if isinstance(node, nodes.MapExit) else node
 
-    def inputs_of(self, node: nodes.Node) -> list[str | None]:
+    def inputs_of(self, node: Node) -> list[str | None]:
         """Arrays read: by position for operators (None = absent), sorted and unique for everything else."""
         by_connector = {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
         positions = getattr(node, "input_connectors", None)
@@ -291,7 +302,7 @@ class Graph:
             return [by_connector.get(c) for c in positions]
         return sorted(set(by_connector.values()))
 
-    def outputs_of(self, node: nodes.Node) -> list[str | None]:
+    def outputs_of(self, node: Node) -> list[str | None]:
         """Arrays written, in the same form as :meth:`inputs_of`."""
         last = self._compute[node] or node
         by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(last) if e.src_conn}
@@ -307,10 +318,10 @@ class Graph:
     def writes(self, node: nodes.CodeNode) -> dict[str, str]:
         return {e.src_conn: e.dst.data for e in self.state.out_edges(node) if e.src_conn}
 
-    def nodes(self) -> list[nodes.Node]:
+    def nodes(self) -> list[Node]:
         """Top-level compute nodes in a topological order that is stable under insertion order."""
-        waiting: dict[nodes.Node, int] = {}
-        users: dict[nodes.Node, list[nodes.Node]] = {}
+        waiting: dict[Node, int] = {}
+        users: dict[Node, list[Node]] = {}
         for node in self._compute:
             sources = {self.producer(n) for n in self.inputs_of(node) if n is not None} - {None}
             waiting[node] = len(sources)
@@ -330,9 +341,9 @@ class Graph:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""
         return [n for n in self.nodes() if hasattr(n, "op_type")]
 
-    def kernels(self) -> list[nodes.MapEntry]:
+    def kernels(self) -> list[MapEntry]:
         """Top-level map scopes in topological order."""
-        return [n for n in self.nodes() if isinstance(n, nodes.MapEntry)]
+        return [n for n in self.nodes() if isinstance(n, MapEntry)]
 
     def is_kept(self, name: str) -> bool:
         """Does ``name`` or a view of it outlive the program: as an output, or saved for the backward pass?"""
@@ -385,19 +396,19 @@ class Graph:
         if edge.dst_conn == "views":
             view = edge.dst.data
             self._views[view] = (new, self._views[view][1])
-        elif isinstance(edge.dst, nodes.MapEntry):
+        elif isinstance(edge.dst, MapEntry):
             self._rename_in_scope(edge.dst, old, new)
 
-    def _rename_in_scope(self, entry: nodes.MapEntry, old: str, new: str) -> None:
+    def _rename_in_scope(self, entry: MapEntry, old: str, new: str) -> None:
         for node in self.scope(entry):
             for edge in self.state.out_edges(node):
                 if edge.data.data == old:
                     edge.data.data = new
 
-    def scope(self, entry: nodes.MapEntry) -> list[nodes.Node]:
+    def scope(self, entry: MapEntry) -> list[Node]:
         """All nodes of a map scope, with its entry and exit."""
         exit_ = self.exit_of(entry)
-        seen: dict[nodes.Node, None] = {entry: None}
+        seen: dict[Node, None] = {entry: None}
         frontier = [entry]
         for node in frontier:
             if node is exit_:
@@ -412,9 +423,9 @@ class Graph:
                     frontier.append(predecessor)
         return list(seen)
 
-    def remove(self, node: nodes.Node) -> None:
+    def remove(self, node: Node) -> None:
         """Remove a compute node and its scope; arrays stay (see :meth:`prune`)."""
-        members = self.scope(node) if isinstance(node, nodes.MapEntry) else [node]
+        members = self.scope(node) if isinstance(node, MapEntry) else [node]
         inside = [m.data for m in members if isinstance(m, nodes.AccessNode)]
         self.state.remove_nodes_from(members)
         for name in inside:
@@ -510,7 +521,7 @@ class Graph:
         finally:
             del self.sdfg.save
 
-    def __iter__(self) -> Iterator[nodes.Node]:
+    def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes())
 
 

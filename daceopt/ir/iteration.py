@@ -34,11 +34,11 @@ class Address:
 
 def address(graph: Graph, access: Access) -> Address | None:
     """The address function of ``access``, or None when it is not affine (a run-time index)."""
-    if None in access.index:
-        return None
     buffer, constant = graph.root(access.array)
     terms: dict[sympy.Symbol, Dim] = {}
     for expr, stride in zip(access.index, graph.strides(access.array)):
+        if expr is None:
+            return None
         if not isinstance(expr, sympy.Expr):
             constant = dim(constant + expr * stride)
             continue
@@ -70,6 +70,7 @@ def _is_param(symbol: Any) -> bool:
 
 
 def fresh_param() -> sympy.Symbol:
+    """A parameter symbol that no other kernel uses."""
     return dace.symbolic.symbol(f"i_f{next(_fresh)}", dace.int64)
 
 
@@ -163,7 +164,7 @@ def unify(
     return None if left or right else (first, second, mapping)
 
 
-def _replace(terms: dict, old: Any, far: Any, far_step: Dim, near: Any, near_step: Dim) -> dict:  # type: ignore[type-arg]
+def _replace(terms: dict, old: Any, far: Any, far_step: Dim, near: Any, near_step: Dim) -> dict:
     result = {k: v for k, v in terms.items() if k != old}
     return {**result, far: far_step, near: near_step}
 

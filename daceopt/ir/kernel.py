@@ -88,7 +88,9 @@ class Stage:
 
 def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignment:
     expr = _subs(assignment.expr, mapping)
-    return assignment if expr is assignment.expr else Assignment(assignment.symbol, sympy.sympify(expr), assignment.dtype)
+    return (
+        assignment if expr is assignment.expr else Assignment(assignment.symbol, sympy.sympify(expr), assignment.dtype)
+    )
 
 
 @dataclass
@@ -169,7 +171,9 @@ class Kernel:
         _connect_outside(graph, entry, exit_, local.values())
         return entry
 
-    def _add_map(self, graph: Graph, label: str, params: Iterable[sympy.Symbol]) -> tuple[nodes.MapEntry, nodes.MapExit]:
+    def _add_map(
+        self, graph: Graph, label: str, params: Iterable[sympy.Symbol]
+    ) -> tuple[nodes.MapEntry, nodes.MapExit]:
         params = tuple(params)
         names = [str(p) for p in params] or ["i_once"]
         ranges = [(0, self.extents[p] - 1, 1) for p in params] or [(0, 0, 1)]
@@ -335,7 +339,6 @@ def _read_stage(graph: Graph, tasklet: nodes.Tasklet, params: tuple[sympy.Symbol
 
 def _access(graph: Graph, memlet: Memlet, whole_dimensions: set[int] | None = None) -> Access:
     name = memlet.data
-    desc = graph.desc(name)
     source = _wcr_source(memlet)
     wcr = None if source is None else _WCR_NAMES[source]
     if name in graph.scalars:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 
-Dim = int | sympy.Expr
+Dim: TypeAlias = int | sympy.Expr
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,11 @@ def _divide(a: Dim, b: Dim) -> Any:
     if isinstance(a, int) and isinstance(b, int):
         return a // b if a % b == 0 else None
     ratio = sympy.cancel(sympy.sympify(a) / b)
-    whole = ratio.is_polynomial() and all(c.is_Integer for c in sympy.Poly(ratio, *ratio.free_symbols).coeffs()) if ratio.free_symbols else ratio.is_Integer
+    whole = (
+        ratio.is_polynomial() and all(c.is_Integer for c in sympy.Poly(ratio, *ratio.free_symbols).coeffs())
+        if ratio.free_symbols
+        else ratio.is_Integer
+    )
     return _plain(ratio) if whole else None
 
 

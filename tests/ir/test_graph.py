@@ -65,7 +65,7 @@ def test_remove_and_prune_drop_what_is_dead() -> None:
 
 
 def test_copy_is_independent() -> None:
-    graph, _, y, z = _chain()
+    graph, _, _, z = _chain()
     twin = graph.copy()
     twin.remove(twin.producer(z))
     assert len(graph.nodes()) == 2 and len(twin.nodes()) == 1
@@ -108,7 +108,9 @@ def test_a_small_constant_becomes_a_literal_unless_sympy_would_simplify_with_it(
         ((2, 3), (0, 1), (6,), None),
     ],
 )
-def test_reshape_is_a_view_when_strides_allow(shape: tuple, strides: tuple | None, new: tuple, expected: object) -> None:
+def test_reshape_is_a_view_when_strides_allow(
+    shape: tuple, strides: tuple | None, new: tuple, expected: object
+) -> None:
     assert reshaped_strides(shape, strides or row_major(shape), new) == expected
 
 

@@ -63,7 +63,9 @@ def with_scalar(graph: Graph, node: Any) -> tuple[str, float] | None:
     output = graph.outputs_of(node)[0]
     for array, other in ((a, b), (b, a)):
         value = scalar(graph, other)
-        if value is not None and constant(graph, array) is None and graph.shape(array) == graph.shape(output):
+        if value is None or array is None or output is None or constant(graph, array) is not None:
+            continue
+        if graph.shape(array) == graph.shape(output):
             return array, value
     return None
 
@@ -90,9 +92,15 @@ def int_list(graph: Graph, node: Any, attribute: str, position: int) -> list[int
     return None if value is None else [int(v) for v in value.reshape(-1)]
 
 
+def _rank(graph: Graph, node: Any) -> int:
+    reduced = graph.inputs_of(node)[0]
+    assert reduced is not None, "a reduction has an input"
+    return len(graph.shape(reduced))
+
+
 def axes_of(graph: Graph, node: Any) -> list[int] | None:
     """Normalized axes of a reduction; None when they are not constant. No axes means all of them."""
-    rank = len(graph.shape(graph.inputs_of(node)[0]))
+    rank = _rank(graph, node)
     inputs = graph.inputs_of(node)
     absent = node.attribute("axes") is None and (len(inputs) < 2 or inputs[1] is None)
     if absent:
@@ -103,7 +111,7 @@ def axes_of(graph: Graph, node: Any) -> list[int] | None:
 
 def trailing(graph: Graph, node: Any) -> list[int] | None:
     """The axes of a reduction if they are the last ones and the reduced dimensions are kept."""
-    axes, rank = axes_of(graph, node), len(graph.shape(graph.inputs_of(node)[0]))
+    axes, rank = axes_of(graph, node), _rank(graph, node)
     kept = node.attribute("keepdims", 1) == 1
     return axes if axes and kept and axes == list(range(axes[0], rank)) else None
 

@@ -17,7 +17,7 @@ _SEEDS = (library.Convolution, library.ConvolutionBackwardData, library.Pool, li
 
 def channels_last_strides(shape: Shape) -> Shape:
     """Strides of (N, C, spatial...) stored as (N, spatial..., C)."""
-    batch, channels, *spatial = shape
+    _, channels, *spatial = shape
     inner = row_major((*spatial, channels))
     return (dim(inner[0] * spatial[0]) if spatial else channels, 1, *inner[:-1])
 

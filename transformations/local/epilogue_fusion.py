@@ -64,7 +64,9 @@ class EpilogueFusion(Transformation):
         attributes["activation"] = epilogue.activation
         graph.remove(node)
         graph.remove(kernel)
-        graph.add_node(type(node)(node.label, inputs=list(reads), outputs=["Y"], **attributes), reads, {"Y": site["out"]})
+        graph.add_node(
+            type(node)(node.label, inputs=list(reads), outputs=["Y"], **attributes), reads, {"Y": site["out"]}
+        )
 
 
 def _attributes(node: Any) -> tuple[str, ...]:
@@ -93,7 +95,12 @@ def _whole(graph: Graph, stage: Stage, write: Access, product: str) -> bool:
     """Does the stage visit every element of the product once, at the same index as it writes?"""
     reads = [a for a in stage.reads.values() if a.array == product]
     shapes_agree = graph.shape(write.array) == graph.shape(product)
-    return shapes_agree and len(reads) == 1 and reads[0].index == write.index and len(set(write.index)) == len(stage.params)
+    return (
+        shapes_agree
+        and len(reads) == 1
+        and reads[0].index == write.index
+        and len(set(write.index)) == len(stage.params)
+    )
 
 
 def _match_stage(graph: Graph, node: Any, product: str, stage: Stage) -> _Epilogue | str:

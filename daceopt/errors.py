@@ -1,4 +1,5 @@
-"""Every error that daceopt raises on purpose; each message says what was expected, what was found, where, and what to do."""
+"""Every error that daceopt raises on purpose; each message says what was expected, what was found, where, and what to
+do."""
 
 from __future__ import annotations
 

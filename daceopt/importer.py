@@ -26,9 +26,9 @@ Refused = Callable[[onnx.NodeProto, str], None]
 def import_model(model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None) -> Graph:
     """Import ``model``; initializers become constants, graph inputs and outputs keep their order.
 
-    With ``fallback``, an operator without a native lowering becomes a host call into ONNX Runtime (one warning names it);
-    without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason. ``refused`` is called with
-    every such node and the reason, in place of the warning.
+    With ``fallback``, an operator without a native lowering becomes a host call into ONNX Runtime (one warning names
+    it); without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason.
+    ``refused`` is called with every such node and the reason, in place of the warning.
     """
     return _Importer(model, fallback, refused).run()
 

@@ -31,8 +31,8 @@ def from_onnx(
 ) -> OnnxModel:
     """Compile an ONNX model for inference.
 
-    ``fallback``: operators without a native form run in ONNX Runtime, with one warning that names each kind and the reason; without it they
-    raise Unsupported. Raises ModelFileError for a damaged, invalid or unsafe file.
+    ``fallback``: operators without a native form run in ONNX Runtime, with one warning that names each kind and the
+    reason; without it they raise Unsupported. Raises ModelFileError for a damaged, invalid or unsafe file.
     """
     from daceopt import pipeline
     from daceopt.capture.onnx_file import load
@@ -46,10 +46,12 @@ def from_onnx(
 
 
 class OnnxModel:
-    """A compiled ONNX model. Call it with arrays by position or by input name; numpy in gives numpy out, torch in gives torch out.
+    """A compiled ONNX model. Call it with arrays by position or by input name; numpy in gives numpy out, torch in gives
+    torch out.
 
-    One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs raises DaceoptError
-    that says what was expected; an index out of range raises IndexError. Any number of threads may call it.
+    One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs
+    raises DaceoptError that says what was expected; an index out of range raises IndexError. Any number of threads may
+    call it.
     """
 
     def __init__(self, pair: CompiledPair, inputs: Sequence[Any], outputs: Sequence[str], seconds: float):
@@ -90,7 +92,8 @@ class OnnxModel:
         rest = self.input_names[len(args) :]
         if len(args) > len(self.input_names) or set(kwargs) != set(rest):
             raise DaceoptError(
-                f"expected the inputs {self.input_names}, by position or by name; got {len(args)} by position and {sorted(kwargs)}"
+                f"expected the inputs {self.input_names}, by position or by name; "
+                f"got {len(args)} by position and {sorted(kwargs)}"
             )
         return [*args, *(kwargs[name] for name in rest)]
 
@@ -102,7 +105,8 @@ class OnnxModel:
             raise DaceoptError(f"input {name!r} is on {tensor.device}; expected a CPU tensor: call .cpu() on it")
         if tensor.dtype != dtype or tensor.dim() != len(shape):
             raise DaceoptError(
-                f"input {name!r}: expected {dtype} of shape {list(shape)}, got {tensor.dtype} of shape {list(tensor.shape)}"
+                f"input {name!r}: expected {dtype} of shape {list(shape)}, "
+                f"got {tensor.dtype} of shape {list(tensor.shape)}"
             )
         return tensor
 

@@ -39,8 +39,8 @@ REPORT = "report.json"
 class Graphs:
     """Both directions as graphs, with the roles of their arguments at the boundary.
 
-    Roles: ``input:k`` and ``output:k`` of the forward program; the backward program reads ``input:k``, ``output:k`` and ``grad:k`` (the
-    gradient of output k) and writes ``grad_input:k``.
+    Roles: ``input:k`` and ``output:k`` of the forward program; the backward program reads ``input:k``, ``output:k`` and
+    ``grad:k`` (the gradient of output k) and writes ``grad_input:k``.
     """
 
     forward: Graph
@@ -62,8 +62,8 @@ class Graphs:
 class CompiledPair:
     """A forward program, its backward program if one was asked for, and how they came about.
 
-    ``report`` is plain JSON: ``history`` (one record per recipe step) and ``seconds`` per phase. ``graphs`` derives the graphs again when they
-    are asked for after a warm start.
+    ``report`` is plain JSON: ``history`` (one record per recipe step) and ``seconds`` per phase. ``graphs`` derives the
+    graphs again when they are asked for after a warm start.
     """
 
     def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: _Source):
@@ -84,7 +84,8 @@ class CompiledPair:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What to differentiate: model outputs by model inputs, by position, and whether to store or recompute (see ``autodiff``)."""
+    """What to differentiate: model outputs by model inputs, by position, and whether to store or recompute (see
+    ``autodiff``)."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -131,9 +132,11 @@ class _Source:
 def compile_trace(
     trace: Trace, *, recipe: str | Recipe = "auto", wanted: Sequence[int] = (), verify: str | None = None
 ) -> CompiledPair:
-    """Compile a traced call; with ``wanted`` (positions in ``trace.inputs`` whose gradients are needed) also its backward pass.
+    """Compile a traced call; with ``wanted`` (positions in ``trace.inputs`` whose gradients are needed) also its
+    backward pass.
 
-    ``verify`` as in :class:`daceopt.recipe.Runner`. Raises Unsupported, CaptureError, BuildError or VerificationError with the reason.
+    ``verify`` as in :class:`daceopt.recipe.Runner`. Raises Unsupported, CaptureError, BuildError or VerificationError
+    with the reason.
     """
     source = _Source(trace, None, _recipe(recipe), tuple(wanted), verify)
     return _compile(source, trace.fingerprint)
@@ -142,7 +145,8 @@ def compile_trace(
 def compile_model(
     model: onnx.ModelProto, *, recipe: str | Recipe = "auto", verify: str | None = None, fallback: bool = True
 ) -> CompiledPair:
-    """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in ONNX Runtime."""
+    """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in
+    ONNX Runtime."""
     source = _Source(None, model, _recipe(recipe), (), verify, fallback)
     return _compile(source, key("onnx", model.SerializeToString(deterministic=True), fallback))
 
@@ -280,7 +284,8 @@ def _own_output(graph: Graph, name: str, taken: dict[str, str]) -> str:
 
 
 def _finish(graphs: Graphs, runner: Any) -> None:
-    """The rest of the recipe, forward first: the backward graph reads saved arrays in the layout that the forward gave them."""
+    """The rest of the recipe, forward first: the backward graph reads saved arrays in the layout that the forward gave
+    them."""
     forward_outputs = list(graphs.forward.outputs)
     graphs.history += runner.run(graphs.forward, part="after")
     _rename_outputs(graphs.forward, graphs.forward_roles, forward_outputs)

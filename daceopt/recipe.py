@@ -194,8 +194,8 @@ def _foreign_source(cls: type) -> str:
 class Step:
     """What one step of a recipe did.
 
-    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``); ``graph`` is the name of
-    the graph, which tells the two directions apart.
+    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``);
+    ``graph`` is the name of the graph, which tells the two directions apart.
     """
 
     name: str

@@ -10,8 +10,8 @@ def assert_within_rounding(
 ) -> None:
     """Compare ``ours`` with a float64 reference, bounded by ``theirs`` (the peer's result in the same precision).
 
-    The largest error, relative to the largest magnitude of the reference, may be at most ``factor`` times the peer's plus ``ulps``
-    units in the last place of our own dtype. NaN and infinities must stand in the same places.
+    The largest error, relative to the largest magnitude of the reference, may be at most ``factor`` times the peer's
+    plus ``ulps`` units in the last place of our own dtype. NaN and infinities must stand in the same places.
     """
     a, ref = _array(ours), _array(reference64).astype(np.float64)
     assert a.shape == ref.shape, f"shape {a.shape}, expected {ref.shape}"

@@ -31,7 +31,8 @@ class Symbol:
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """For reports only: the label of a kernel or library call, and the arrays that it writes (each written by no other)."""
+    """For reports only: the label of a kernel or library call, and the arrays that it writes (each written by no
+    other)."""
 
     label: str
     writes: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""From graphs to built programs: memory plan, generated code, entry unit, manifest; the two directions compile together."""
+"""From graphs to built programs: memory plan, generated code, entry unit, manifest; the two directions compile
+together."""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ def build(
 ) -> list[str]:
     """Build one program per graph and store it; returns their keys for ``assemble.load_program``.
 
-    ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile in one go, equal
-    kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a clock before its first node and after
-    each of ``manifest.kernels``. Raises BuildError and Unsupported.
+    ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile
+    in one go, equal kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a
+    clock before its first node and after each of ``manifest.kernels``. Raises BuildError and Unsupported.
     """
     prepared = [_Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
     compile_objects([job for program in prepared for job in program.jobs])

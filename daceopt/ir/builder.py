@@ -69,7 +69,8 @@ class Builder:
         out: str | None = None,
         label: str | None = None,
     ) -> str:
-        """Reduce ``fn(*symbols)`` (None: the array itself) over ``axes`` of the broadcast shape with ``kind`` sum, prod, max or min."""
+        """Reduce ``fn(*symbols)`` (None: the array itself) over ``axes`` of the broadcast shape with ``kind`` sum,
+        prod, max or min."""
         shape = broadcast_shapes(*(self.graph.shape(a) for a in arrays))
         axes = tuple(a % len(shape) for a in axes) if shape else ()
         stage_in, symbols = self._operands(arrays, shape)
@@ -92,10 +93,11 @@ class Builder:
         fn: Callable[..., Any],
         label: str | None = None,
     ) -> None:
-        """The general form: ``fn(params, **symbols)`` gives a mapping from write connectors to expressions (or one expression).
+        """The general form: ``fn(params, **symbols)`` gives a mapping from write connectors to expressions (or one
+        expression).
 
-        ``reads``: connector -> (array, index function of the parameters); ``writes``: connector -> (array, index function[, wcr]).
-        An index of None reads a whole dimension for :func:`scalar.load`.
+        ``reads``: connector -> (array, index function of the parameters); ``writes``: connector -> (array, index
+        function[, wcr]). An index of None reads a whole dimension for :func:`scalar.load`.
         """
         params = tuple(param(k) for k in range(len(extents)))
         stage_reads = {c: Access(a, _index(f(*params))) for c, (a, f) in reads.items()}
@@ -144,7 +146,8 @@ class Builder:
         return tuple(0 if s == 1 else param(rank - len(own) + k) for k, s in enumerate(own))
 
     def _literal(self, array: str) -> Any:
-        """The value of a one-element constant, unless SymPy would simplify with it unsafely (zero, infinities, NaN, bool)."""
+        """The value of a one-element constant, unless SymPy would simplify with it unsafely (zero, infinities, NaN,
+        bool)."""
         value = self.graph.constants.get(array)
         if value is None or value.size != 1 or value.dtype.kind not in "fi":
             return None
@@ -201,7 +204,8 @@ class Builder:
         axes: Sequence[int] | None = None,
         out: str | None = None,
     ) -> str:
-        """Elements ``start, start + step, ...`` before (or, for negative steps, after) ``end``; bounds are already clamped and non-negative (``end`` -1 for a negative step down to 0)."""
+        """Elements ``start, start + step, ...`` before (or, for negative steps, after) ``end``; bounds are already
+        clamped and non-negative (``end`` -1 for a negative step down to 0)."""
         shape, strides = list(self.graph.shape(x)), list(self.graph.strides(x))
         axes = list(axes) if axes is not None else list(range(len(starts)))
         offset: Dim = 0
@@ -232,7 +236,8 @@ class Builder:
         return self._deliver(view, out)
 
     def _deliver(self, view: str, out: str | None) -> str:
-        """Let ``view`` stand for ``out``: uses read the view; a graph output, or views that cannot follow, get a copy."""
+        """Let ``view`` stand for ``out``: uses read the view; a graph output, or views that cannot follow, get a
+        copy."""
         if out is None:
             return view
         if out in self.graph.outputs:

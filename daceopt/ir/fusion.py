@@ -20,9 +20,9 @@ MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the fi
 def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], bool]) -> Kernel | str:
     """One kernel that does what ``first`` and then ``second`` do, or the reason why there is none.
 
-    ``needed(array)`` says whether anything but these two kernels reads ``array`` (or any view of it). The kernels share at
-    least one buffer: written by the first and read by the second, or read by both. The caller has checked that no path
-    leads from ``first`` to ``second`` through other nodes. Locals are in the form of :func:`expand_locals`.
+    ``needed(array)`` says whether anything but these two kernels reads ``array`` (or any view of it). The kernels share
+    at least one buffer: written by the first and read by the second, or read by both. The caller has checked that no
+    path leads from ``first`` to ``second`` through other nodes. Locals are in the form of :func:`expand_locals`.
     """
     shared = _shared(graph, first, second)
     if shared is None:
@@ -48,7 +48,8 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
 
 
 def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[bool, Address, Address] | None:
-    """The buffer to unify over (a written one first, then the one with most parameters): whether ``first`` writes it, both addresses."""
+    """The buffer to unify over (a written one first, then the one with most parameters): whether ``first`` writes it,
+    both addresses."""
     reads = _by_buffer(graph, second.reads())
     best = None
     for written, accesses in ((True, first.writes()), (False, first.reads())):
@@ -78,7 +79,8 @@ def _again(graph: Graph, kernel: Kernel, buffer: str) -> Address | None:
 def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy.Symbol, sympy.Symbol]) -> None:
     """Give the second's other parameters the first's names too where both walk a common buffer alike.
 
-    Names decide nothing about legality, but stages that use one name can share a loop, and two reads of one array can be seen to be alike.
+    Names decide nothing about legality, but stages that use one name can share a loop, and two reads of one array can
+    be seen to be alike.
     """
     known = {**_by_buffer(graph, first.reads()), **_by_buffer(graph, first.writes())}
     for access in second.reads():
@@ -165,7 +167,8 @@ def _write_locally(graph: Graph, merged: Kernel, stage: Stage, needed: Callable[
 
 
 def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
-    """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over them."""
+    """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over
+    them."""
     common = [p for p in kernel.extents if all(p in s.params for s in kernel.stages)]
     consumed = {a.array for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals}
     barred: set[Any] = set()
@@ -190,7 +193,8 @@ def _written_index(kernel: Kernel, name: str) -> tuple[Any, ...]:
 
 
 def shrink_locals(kernel: Kernel) -> Kernel:
-    """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their indices."""
+    """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
+    indices."""
     kept = {n: [k for k, e in enumerate(_written_index(kernel, n)) if e not in kernel.outer] for n in kernel.locals}
     shapes = {n: (t, tuple(shape[k] for k in kept[n])) for n, (t, shape) in kernel.locals.items()}
     return _reindex(kernel, shapes, lambda a: tuple(a.index[k] for k in kept[a.array]))
@@ -214,7 +218,8 @@ def _reindex(kernel: Kernel, shapes: dict[str, Any], index: Callable[[Access], t
 def collapse(kernel: Kernel) -> Kernel | None:
     """One stage that does what all stages of an element-wise chain do, the locals in between becoming scalars.
 
-    None unless all stages have one domain and nothing local is reduced. Locals are in the form of :func:`expand_locals`.
+    None unless all stages have one domain and nothing local is reduced. Locals are in the form of
+    :func:`expand_locals`.
     """
     domain = set(kernel.stages[0].params)
     if any(set(s.params) != domain for s in kernel.stages):

@@ -1,4 +1,5 @@
-"""The graph that every room works on: one SDFG with one state in SSA form, and quick answers to who writes and reads what."""
+"""The graph that every room works on: one SDFG with one state in SSA form, and quick answers to who writes and reads
+what."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ class Graph:
         *,
         transient: bool = True,
     ) -> str:
-        """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are given."""
+        """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
+        given."""
         name = self._fresh(hint)
         self._declare(name, shape, dtype, strides, transient)
         self.source_names.setdefault(name, hint)
@@ -121,7 +123,8 @@ class Graph:
         return name
 
     def add_constant(self, hint: str, value: np.ndarray) -> str:
-        """An array whose value is known now; it becomes an argument that the loader binds, or a literal in a tasklet."""
+        """An array whose value is known now; it becomes an argument that the loader binds, or a literal in a
+        tasklet."""
         value = np.asarray(value)
         name = self.add_array(hint, value.shape, types.from_numpy(value.dtype), transient=False)
         self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
@@ -140,7 +143,8 @@ class Graph:
         self.outputs.append(name)
 
     def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
-        """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root buffer from the source's start."""
+        """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
+        buffer from the source's start."""
         name = self._fresh(hint)
         extents = tuple(dim(s) for s in shape)
         if not extents:
@@ -357,8 +361,9 @@ class Graph:
     def replace_uses(self, old: str, new: str) -> None:
         """Every compute node and view that reads ``old`` reads ``new`` instead (same shape); graph outputs too.
 
-        Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if ``new`` cannot be an
-        output that ``old`` is (a view, an input, a constant, an output already): the caller must copy ``new`` into ``old`` instead.
+        Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if
+        ``new`` cannot be an output that ``old`` is (a view, an input, a constant, an output already): the caller must
+        copy ``new`` into ``old`` instead.
         """
         held = old in self.outputs or old in self.saved
         if held and (new in self._views or not self.desc(new).transient or new in self.saved):

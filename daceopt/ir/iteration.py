@@ -133,8 +133,8 @@ def unify(
 ) -> tuple[Kernel, Kernel, dict[sympy.Symbol, sympy.Symbol]] | None:
     """Refine both kernels until ``address_2``'s parameters match ``address_1``'s one to one.
 
-    Returns the refined kernels and the mapping from the second's parameters to the first's; None when the address functions
-    walk the buffer differently.
+    Returns the refined kernels and the mapping from the second's parameters to the first's; None when the address
+    functions walk the buffer differently.
     """
     if address_1.buffer != address_2.buffer or dim(address_1.constant - address_2.constant) != 0:
         return None

@@ -38,7 +38,8 @@ def param(k: int) -> sympy.Symbol:
 
 @dataclass(frozen=True)
 class Access:
-    """One element (per iteration) of ``array``; ``index`` has an expression per dimension, None for the whole dimension."""
+    """One element (per iteration) of ``array``; ``index`` has an expression per dimension, None for the whole
+    dimension."""
 
     array: str
     index: tuple[sympy.Expr | int | None, ...]
@@ -76,7 +77,8 @@ class Stage:
         return tuple(p for p in self.params if p not in access.params()) if access.wcr else ()
 
     def subs(self, mapping: dict[Any, Any], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
-        """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one to one."""
+        """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one
+        to one."""
         new = params if params is not None else tuple(mapping.get(p, p) for p in self.params)
         return Stage(
             new,

@@ -28,7 +28,8 @@ def rebase(
     old: Sequence[Dim],
     new: Sequence[Dim],
 ) -> tuple[tuple[Dim, ...], Dim] | None:
-    """Strides and offset that select, in a source laid out as ``new``, what the view selects in a source laid out as ``old``.
+    """Strides and offset that select, in a source laid out as ``new``, what the view selects in a source laid out as
+    ``old``.
 
     All strides count elements. None when no strides do, or when that cannot be proved: the caller must copy.
     """

@@ -17,7 +17,8 @@ class TransientReuse(Transformation):
     before:  a at 0, b at |a|, c at |a|+|b|
     after:   a at 0, b at |a|, c at 0        (a is dead when c is written)
 
-    Rausch et al., DaCeML, section 5.4 (TransientReuse). The plan itself is made by ``build.memory`` when the program is built.
+    Rausch et al., DaCeML, section 5.4 (TransientReuse). The plan itself is made by ``build.memory`` when the program is
+    built.
     """
 
     level: ClassVar[str] = "hardware"

@@ -34,8 +34,8 @@ class EpilogueFusion(Transformation):
     before:  y = Convolution(x, w)    for n,c,h,w: z[n,c,h,w] = maximum(y[n,c,h,w] + b[c] + r[n,c,h,w], 0)
     after:   z = Convolution(x, w, B=b, Z=r, activation=relu)
 
-    Only when nothing else reads the product and the kernel is nothing but the epilogue; larger kernels keep it, where it costs no
-    pass over memory.
+    Only when nothing else reads the product and the kernel is nothing but the epilogue; larger kernels keep it, where
+    it costs no pass over memory.
     """
 
     level: ClassVar[str] = "local"

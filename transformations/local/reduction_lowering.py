@@ -24,8 +24,8 @@ class ReductionLowering(Transformation):
     before:  for i,j:   s[i] (sum)= f(x[i,j])
     after:   for i: { acc = 0;  for j: acc (sum)= f(x[i,j]);  s[i] = acc }
 
-    Reductions whose kept dimension lies innermost in memory stay: walking it with a stride would be slower than the partial sums per
-    thread that the code generator makes of them.
+    Reductions whose kept dimension lies innermost in memory stay: walking it with a stride would be slower than the
+    partial sums per thread that the code generator makes of them.
     """
 
     level: ClassVar[str] = "local"

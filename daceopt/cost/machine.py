@@ -1,4 +1,4 @@
-"""What a machine can do at best: memory and cache bandwidth, arithmetic rate; the best ever measured is kept in the cache."""
+"""What a machine can do at best: bandwidth and arithmetic rate; the best ever measured is kept in the cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from daceopt.build import machine as facts
 from daceopt.build.cache import default_cache, key
 
 _KIND, _FILE, _VERSION = "machine", "machine.json", 2
-_WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy reads and writes; the last is memory
+_WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _GEMM = 1024
 
 
@@ -23,9 +23,9 @@ _GEMM = 1024
 class Machine:
     """A machine's limits, of all its cores together.
 
-    ``l1``, ``l2``, ``l3``: bytes of the first core's data caches (0 where unknown). ``bandwidths``: (working set in bytes, bytes read plus
-    written per second), small sets first, memory last. ``flops``: float32 additions and multiplications per second of a large matrix
-    product; float64 goes at half of it.
+    ``l1``, ``l2``, ``l3``: bytes of the first core's data caches (0 where unknown). ``bandwidths``: (working set in
+    bytes, bytes read plus written per second), small sets first, memory last. ``flops``: float32 additions and
+    multiplications per second of a large matrix product; float64 goes at half of it.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Machine:
         return self.bandwidths[0][1]
 
     def bandwidth(self, nbytes: float) -> float:
-        """The bandwidth that a node touching ``nbytes`` in all may reach, whose data may lie in a cache that is large enough."""
+        """The bandwidth that a node touching ``nbytes`` may reach, as if they lay in the smallest cache they fit."""
         return next((rate for size, rate in self.bandwidths if nbytes <= size), self.memory_bandwidth)
 
     def best(self, other: Machine) -> Machine:
@@ -62,8 +62,8 @@ class Machine:
 def this_machine() -> Machine:
     """The machine that runs this process, with the cores that torch may use.
 
-    Measured in under half a second, once per process. On a shared machine one moment says little, so the best of all processes that
-    share the cache folder counts.
+    Measured in under half a second, once per process. On a shared machine one moment says little, so the best of all
+    processes that share the cache folder counts.
     """
     import torch
 

@@ -36,8 +36,8 @@ class Movement:
 def data_movement(program: dace.SDFG | Graph) -> Movement:
     """Bytes read and written by every top-level compute node of an SDFG (or an ``ir.Graph``).
 
-    An array read through several connectors counts once per node, a dimension that a view repeats (stride 0) costs nothing, and of an
-    array read at run-time indices (a gather) no more counts than is read.
+    An array read through several connectors counts once per node, a dimension that a view repeats (stride 0) costs
+    nothing, and of an array read at run-time indices (a gather) no more counts than is read.
     """
     from dace import nodes
 
@@ -50,7 +50,10 @@ def data_movement(program: dace.SDFG | Graph) -> Movement:
             if scopes[node] is not None or isinstance(node, (nodes.AccessNode, nodes.ExitNode)):
                 continue
             last = state.exit_node(node) if isinstance(node, nodes.EntryNode) else node
-            found[node] = (_bytes(sdfg, state.in_edges(node), picked.get(node, {})), _bytes(sdfg, state.out_edges(last), {}))
+            found[node] = (
+                _bytes(sdfg, state.in_edges(node), picked.get(node, {})),
+                _bytes(sdfg, state.out_edges(last), {}),
+            )
     return Movement(found)
 
 
@@ -58,9 +61,13 @@ def _picked(sdfg: dace.SDFG, state: Any, scopes: Mapping[Any, Any]) -> dict[Any,
     """Top-level scope -> array -> bytes at most read of it, for arrays that it reads at run-time indices."""
     import dace
 
-    tasklets = {n: _enclosing(n, scopes) for n in state.nodes() if isinstance(n, dace.nodes.Tasklet) and scopes[n] is not None}
+    tasklets = {
+        n: _enclosing(n, scopes) for n in state.nodes() if isinstance(n, dace.nodes.Tasklet) and scopes[n] is not None
+    }
     reads = [(chain, edge) for node, chain in tasklets.items() for edge in state.in_edges(node) if edge.dst_conn]
-    gathered = {(chain[-1], e.data.data) for chain, e in reads if isinstance(e.dst.in_connectors[e.dst_conn], dace.pointer)}
+    gathered = {
+        (chain[-1], e.data.data) for chain, e in reads if isinstance(e.dst.in_connectors[e.dst_conn], dace.pointer)
+    }
     found: dict[Any, dict[str, Any]] = {}
     for chain, edge in reads if gathered else ():
         array = edge.data.data

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.tasklet import Assignment
 
-# Operations that one evaluation takes, about: the additions and multiplications of the vectorised polynomials that compute them.
-# Whatever is not listed (comparison, select, minimum, rounding, conversion) is one operation.
+# Operations that one evaluation takes, about: the additions and multiplications of the vectorised polynomials that
+# compute them. Whatever is not listed (comparison, select, minimum, rounding, conversion) is one operation.
 WEIGHTS: dict[str, int] = {
     "division": 4,
     "sqrt": 4,
@@ -72,7 +72,8 @@ class NodeCost:
 def roofline(graph: Graph, sizes: Mapping[str, int] | None = None, machine: Machine | None = None) -> list[NodeCost]:
     """The cost of every node in the order in which they run, for the given values of the size symbols.
 
-    ``machine``: this one by default. Raises DaceoptError when a size is missing, Unsupported for operators not lowered yet.
+    ``machine``: this one by default. Raises DaceoptError when a size is missing, Unsupported for operators that are
+    not lowered yet.
     """
     machine = machine or this_machine()
     moved = data_movement(graph).nodes
@@ -80,9 +81,9 @@ def roofline(graph: Graph, sizes: Mapping[str, int] | None = None, machine: Mach
 
 
 def _cost(graph: Graph, node: Any, read: Any, written: Any, sizes: Mapping[str, int], machine: Machine) -> NodeCost:
-    counts = [resolve(value, sizes) for value in (read, written, flops(graph, node))]
-    seconds = machine.seconds(counts[0] + counts[1], counts[2], _itemsize(graph, node))
-    return NodeCost(node, str(getattr(node, "label", node)), *counts, seconds)
+    reads, writes, work = (resolve(value, sizes) for value in (read, written, flops(graph, node)))
+    seconds = machine.seconds(reads + writes, work, _itemsize(graph, node))
+    return NodeCost(node, str(getattr(node, "label", node)), reads, writes, work, seconds)
 
 
 def _itemsize(graph: Graph, node: Any) -> int:
@@ -100,11 +101,11 @@ def resolve(value: Any, sizes: Mapping[str, int]) -> int:
 
 
 def flops(graph: Graph, node: Any) -> Any:
-    """Operations of one execution of ``node``, an expression over the size symbols. Raises Unsupported for operators."""
+    """Operations of one execution of ``node``, an expression over the sizes. Raises Unsupported for operators."""
     if isinstance(node, nodes.MapEntry):
         return kernel_flops(Kernel.extract(graph, node))
     if hasattr(node, "op_type") or not hasattr(node, "flops"):
-        raise Unsupported(f"the work of {node} is not known: expected a kernel or a library node; lower operators first")
+        raise Unsupported(f"the work of {node} is unknown: expected a kernel or a library node; lower operators first")
     return node.flops(graph)
 
 

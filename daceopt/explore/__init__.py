@@ -1,4 +1,4 @@
-"""Looking at what daceopt does to a model: ``explain`` and its report. Names load on first use: a warm start reads ``stats`` only."""
+"""Looking at what daceopt does to a model: ``explain`` and its report. Names load on first use."""
 
 from __future__ import annotations
 

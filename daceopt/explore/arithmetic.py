@@ -1,4 +1,4 @@
-"""Evaluates the size expressions that stand as text in a program's records, without SymPy: a warm start may ask for them."""
+"""Evaluates size expressions that stand as text in a program's records, without SymPy: a warm start may ask."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The value of arithmetic over names as SymPy prints it. Raises KeyError for a name without a size, ValueError for anything else."""
+    """The value of arithmetic over names as SymPy prints it.
+
+    Raises KeyError for a name without a size, ValueError for anything but arithmetic.
+    """
     return int(_evaluate(ast.parse(text, mode="eval").body, sizes))
 
 

@@ -31,7 +31,10 @@ def operators(model: onnx.ModelProto) -> list[Operator]:
     for node in model.graph.node:
         if node.op_type != "Constant":
             rows[_support(node, reasons.get(tuple(node.output), ""))] += 1
-    found = [Operator(name, count, how, reason or failed * (how == "fallback")) for (name, how, reason), count in rows.items()]
+    found = [
+        Operator(name, count, how, reason or failed * (how == "fallback"))
+        for (name, how, reason), count in rows.items()
+    ]
     return sorted(found, key=lambda o: (o.how != "fallback", -o.count, o.name))
 
 
@@ -62,7 +65,7 @@ def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Direction:
-    """One program of a pair: its graph, how the arrays at its boundary are called, and seconds by first array that a node writes."""
+    """One program of a pair: its graph, names of the arrays it returns, and seconds by first array of a node."""
 
     name: str
     graph: Graph
@@ -76,14 +79,19 @@ def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) ->
 
 
 def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping[str, int]) -> Machine:
-    """The machine, at least as fast as the library calls that ran on it: its rate was measured in a busy moment if they beat it."""
+    """The machine, at least as fast as the library calls that ran on it: if they beat it, it was busy when measured."""
     for direction in directions:
         for node in direction.graph.nodes():
-            seconds = [direction.seconds[n] for n in direction.graph.outputs_of(node) if n in direction.seconds]
-            if hasattr(node, "flops") and seconds and seconds[0]:
-                reached = resolve(node.flops(direction.graph), sizes) / seconds[0]
+            seconds = _seconds(direction, node)
+            if hasattr(node, "flops") and seconds:
+                reached = resolve(node.flops(direction.graph), sizes) / seconds
                 machine = replace(machine, flops=max(machine.flops, reached))
     return machine
+
+
+def _seconds(direction: Direction, node: Any) -> float | None:
+    written = [n for n in direction.graph.outputs_of(node) if n is not None]
+    return next((direction.seconds[n] for n in written if n in direction.seconds), None)
 
 
 def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
@@ -95,9 +103,10 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
     contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source_names.get(n, n) for n in written)
-    seconds = next((direction.seconds[n] for n in written if n in direction.seconds), None)
-    costs = cost.bytes, cost.flops, cost.seconds, seconds
-    return Kernel(direction.name, cost.label, writes, contents, *costs, library, why)
+    measured = _seconds(direction, cost.node)
+    return Kernel(
+        direction.name, cost.label, writes, contents, cost.bytes, cost.flops, cost.seconds, measured, library, why
+    )
 
 
 def _loops(graph: Graph, entry: Any) -> str:
@@ -125,9 +134,13 @@ def _functions(expr: Any) -> Iterable[str]:
 
 def _operands(graph: Graph, node: Any) -> str:
     """What a library call works on: connectors with shapes, and what is fused into it."""
-    reads, writes = ([f"{c} {_shape(graph, n)}" for c, n in sorted(ends.items())] for ends in (graph.reads(node), graph.writes(node)))
+    ends = " -> ".join(_shapes(graph, connectors) for connectors in (graph.reads(node), graph.writes(node)))
     fused = getattr(node, "activation", None)
-    return f"{type(node).__name__}: {', '.join(reads)} -> {', '.join(writes)}" + (f"; {fused}" if fused else "")
+    return f"{type(node).__name__}: {ends}" + (f"; {fused}" if fused else "")
+
+
+def _shapes(graph: Graph, connectors: Mapping[str, str]) -> str:
+    return ", ".join(f"{connector} {_shape(graph, name)}" for connector, name in sorted(connectors.items()))
 
 
 def _shape(graph: Graph, name: str) -> str:

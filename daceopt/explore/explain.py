@@ -1,10 +1,10 @@
-"""``explain``: captures and compiles a model as its next call would, and reports what became of it; the model stays as it is."""
+"""``explain``: compiles a model as its next call would, and reports what became of it; the model stays as it is."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,13 +17,20 @@ from daceopt.explore.report import Report
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.capture.trace import InputSpec, Trace
+    from daceopt.capture.trace import InputSpec, OutputSpec, Trace
     from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
     from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
 
 Tensors = dict[int, torch.Tensor]
+
+
+class Names(NamedTuple):
+    """What a model calls its inputs and outputs, by position."""
+
+    inputs: list[str]
+    outputs: list[str]
 
 
 def explain(
@@ -37,12 +44,12 @@ def explain(
 ) -> Report:
     """What is supported in a model, what was fused, what moves and what it costs.
 
-    ``model``: a module, plain or optimized (then its options are the defaults); an ONNX file's path, bytes or proto; or what
-    ``from_onnx`` returned. ``inputs`` and ``kwargs``: those of a call (an ONNX model takes random ones where none are given).
-    ``backward``: as for ``optimized_module``. ``measure``: also run kernel by kernel.
+    ``model``: a module, plain or optimized (then its options are the defaults); an ONNX file's path, bytes or proto; or
+    what ``from_onnx`` returned. ``inputs`` and ``kwargs``: those of a call; an ONNX model gets random ones where none
+    are given. ``backward``: as for ``optimized_module``. ``measure``: also run kernel by kernel.
 
-    What cannot be compiled is in the report's ``reason``, not raised. TypeError for a model of another type, and for inputs that an ONNX
-    model does not take.
+    What cannot be compiled is in the report's ``reason``, not raised. TypeError for a model of another type, and for
+    inputs that an ONNX model does not take.
     """
     if isinstance(model, nn.Module):
         return _module(model, inputs, kwargs, recipe, backward, verify, measure)
@@ -69,7 +76,7 @@ def _module(
     from daceopt.capture.trace import trace
 
     options = getattr(getattr(model, "daceopt", None), "options", None)
-    chosen = recipe or getattr(options, "recipe", "auto")
+    chosen: str | Recipe = recipe if recipe is not None else getattr(options, "recipe", "auto")
     backward = getattr(options, "backward", None) if backward is None else backward
     report = Report(type(model).__name__, recipe=_name(chosen))
     grad = (torch.is_grad_enabled() or backward is True) and backward is not False
@@ -79,10 +86,12 @@ def _module(
         tensors = _bindings(traced, model, args, kwargs)
         wanted = [k for k, t in tensors.items() if grad and t.requires_grad]
         report.mode = "training" if wanted else "inference"
-        report.inputs = [_describe(str(s.target), t) for s, t in zip(traced.inputs, tensors.values()) if s.kind == "user"]
+        users = [(s, tensors[k]) for k, s in enumerate(traced.inputs) if s.kind == "user"]
+        report.inputs = [_describe(str(spec.target), tensor) for spec, tensor in users]
         _operators(report, traced.to_onnx())
         pair = pipeline.compile_trace(traced, recipe=chosen, wanted=wanted, verify=verify)
-        _program(report, pair, tensors, [str(s.target) for s in traced.inputs], measure)
+        names = Names([str(s.target) for s in traced.inputs], [_output_name(s) for s in traced.graph_outputs])
+        _program(report, pair, tensors, names, measure)
     except DaceoptError as error:
         report.reason = str(error)
     return report
@@ -91,7 +100,8 @@ def _module(
 def _bindings(traced: Trace, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors:
     """The tensor of every input of the trace, by position."""
     leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    owned = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
+    owned: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    owned.update(model.named_buffers(remove_duplicate=False))
     return {k: _binding(spec, leaves, owned) for k, spec in enumerate(traced.inputs)}
 
 
@@ -99,6 +109,10 @@ def _binding(spec: InputSpec, leaves: Sequence[Any], owned: Mapping[str, torch.T
     if spec.value is not None:
         return spec.value
     return leaves[int(spec.target)] if spec.kind == "user" else owned[str(spec.target)]
+
+
+def _output_name(spec: OutputSpec) -> str:
+    return f"output {spec.target}" if spec.kind == "user" else f"new {spec.target}"
 
 
 def _describe(name: str, tensor: torch.Tensor) -> str:
@@ -119,8 +133,8 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
         _operators(report, model)
         pair = pipeline.compile_model(model, recipe=recipe, verify=verify)
         tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, inputs)
-        names = _input_names(model)
-        report.inputs = [_describe(names[k], t) for k, t in tensors.items()]
+        names = Names(_input_names(model), [f"output {v.name}" for v in model.graph.output])
+        report.inputs = [_describe(names.inputs[k], t) for k, t in tensors.items()]
         _program(report, pair, tensors, names, measure)
     except DaceoptError as error:
         report.reason = str(error)
@@ -135,7 +149,7 @@ def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: 
     made = random_inputs(graph)
     if not given:
         if graph.symbols:
-            report.notes.append("no inputs were given: free sizes are small numbers, and times are those of small arrays")
+            report.notes.append("no inputs were given: free sizes are small numbers, times are those of small arrays")
         return {_position(roles[n]): torch.from_numpy(made[n]) for n in graph.inputs}
     if len(given) != len(graph.inputs):
         raise TypeError(f"the model takes {len(graph.inputs)} inputs, {len(given)} were given")
@@ -174,8 +188,8 @@ def _operators(report: Report, model: onnx.ModelProto) -> None:
     report.operators = operators(model)
 
 
-def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Sequence[str], measure: bool) -> None:
-    """Fill in what the compiled pair shows; ``names`` are those of the inputs."""
+def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names, measure: bool) -> None:
+    """Fill in what the compiled pair shows."""
     from daceopt.cost.machine import this_machine
     from daceopt.explore import collect
     from daceopt.explore.stats import effect, sizes_of
@@ -192,7 +206,7 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Sequen
         report.kernels += collect.kernels(direction, sizes, report.machine)
 
 
-def _directions(pair: CompiledPair, names: Sequence[str], seconds: list[dict[str, float]]) -> Iterator[Direction]:
+def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
     from daceopt.explore.collect import Direction
 
     graphs = pair.graphs
@@ -201,15 +215,11 @@ def _directions(pair: CompiledPair, names: Sequence[str], seconds: list[dict[str
         yield Direction("backward", graphs.backward, _boundary(graphs.backward_roles, names), seconds[1])
 
 
-def _boundary(roles: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+def _boundary(roles: Mapping[str, str], names: Names) -> dict[str, str]:
     """How people call the arrays that a program writes at its boundary."""
-    said = {"output": "output {}", "grad_input": "gradient of {}"}
-    found = {}
-    for array, role in roles.items():
-        kind, _, number = role.partition(":")
-        if kind in said:
-            found[array] = said[kind].format(number if kind == "output" else names[int(number)])
-    return found
+    said = {f"output:{k}": name for k, name in enumerate(names.outputs)}
+    said |= {f"grad_input:{k}": f"gradient of {name}" for k, name in enumerate(names.inputs)}
+    return {array: said[role] for array, role in roles.items() if role in said}
 
 
 def _measured(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import NamedTuple, TypeVar
 
-from daceopt.explore.report import Kernel, Report, Step
-from daceopt.explore.text import idle_steps, title
+from daceopt.explore.report import Kernel, Operator, Report, Step
+from daceopt.explore.text import idle_steps, limits, title
 from daceopt.explore.units import amount, change, duration, percent, plural
-
 
 Row = TypeVar("Row")
 
@@ -30,14 +29,16 @@ class Column(NamedTuple):
 
 def to_document(report: Report) -> str:
     """A complete HTML page."""
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>daceopt: {escape(report.title)}</title>'
-    return f"<!DOCTYPE html>\n<html lang=\"en\"><head>{head}</head><body style=\"margin:0\">{to_fragment(report)}</body></html>\n"
+    head = f'<meta charset="utf-8"><title>{escape(report.title)}</title>'
+    body = f'<body style="margin:0">{to_fragment(report)}</body>'
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n'
 
 
 def to_fragment(report: Report) -> str:
     """What a notebook shows below a cell."""
-    parts = [*_head(report), *_tiles(report), *_kernel_tables(report), *_step_table(report), *_operator_table(report), *_foot(report)]
-    return f'<div class="daceopt-report"><style>{_STYLE}</style>{"".join(parts)}<script>{_SORT}</script></div>'
+    sections = (_head, _tiles, _kernel_tables, _step_table, _operator_table, _foot)
+    parts = "".join(part for section in sections for part in section(report))
+    return f'<div class="daceopt-report"><style>{_STYLE}</style>{parts}<script>{_SORT}</script></div>'
 
 
 # -------------------------------------------------------------------- around the tables
@@ -63,7 +64,9 @@ def _tiles(report: Report) -> Iterator[str]:
         found = [k for k in report.of(direction) if k.seconds is not None]
         if found:
             seconds, limit = sum(k.seconds or 0 for k in found), sum(k.limit for k in found)
-            yield _tile(f"{direction}, in kernels", duration(seconds), f"{percent(limit / seconds)} of the machine's limit")
+            yield _tile(
+                f"{direction}, in kernels", duration(seconds), f"{percent(limit / seconds)} of the machine's limit"
+            )
     fallbacks = sum(o.count for o in report.fallbacks)
     yield _tile("operators", f"{sum(o.count for o in report.operators)}", plural(fallbacks, "fallback"))
     origin = "from the cache" if report.cached else "compiled just now"
@@ -80,9 +83,7 @@ def _foot(report: Report) -> Iterator[str]:
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in report.seconds.items())
         yield f'<p class="quiet">Compilation: {escape(phases)}.</p>'
     if report.machine:
-        m = report.machine
-        rates = f"memory {amount(m.memory_bandwidth, 'B/s')}, caches {amount(m.cache_bandwidth, 'B/s')}, {amount(m.flops, 'flop/s')}"
-        yield f'<p class="quiet">Limits of this machine ({escape(m.name)}, {plural(m.cores, "core")}): {escape(rates)}.</p>'
+        yield f'<p class="quiet">Limits of this machine: {escape(limits(report.machine))}.</p>'
 
 
 # -------------------------------------------------------------------- tables
@@ -158,13 +159,17 @@ def _operator_table(report: Report) -> Iterator[str]:
     if report.operators:
         yield "<h2>Operators of the model</h2>"
         columns = [Column("operator"), Column("count", True), Column("how"), Column("reason")]
-        with_reasons = any(o.reason for o in report.operators)
-        yield _table(columns if with_reasons else columns[:3], report.operators, lambda o: [
-            Cell(f"<b>{escape(o.name)}</b>"),
-            Cell(str(o.count), o.count),
-            Cell(f'<span class="how {escape(o.how)}">{escape(o.how)}</span>'),
-            Cell(escape(o.reason)),
-        ][: 4 if with_reasons else 3])  # fmt: skip
+        shown = columns if any(o.reason for o in report.operators) else columns[:-1]
+        yield _table(shown, report.operators, _operator)
+
+
+def _operator(operator: Operator) -> list[Cell]:
+    return [
+        Cell(f"<b>{escape(operator.name)}</b>"),
+        Cell(str(operator.count), operator.count),
+        Cell(f'<span class="how {escape(operator.how)}">{escape(operator.how)}</span>'),
+        Cell(escape(operator.reason)),
+    ]
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Row], cells: Callable[[Row], list[Cell]]) -> str:
@@ -179,7 +184,8 @@ def _cell(cell: Cell, column: Column) -> str:
 
 
 _STYLE = """
-.daceopt-report { font: 14px/1.45 system-ui, sans-serif; color: #1c2430; background: #fff; padding: 20px 24px; max-width: 1280px }
+.daceopt-report { font: 14px/1.45 system-ui, sans-serif; color: #1c2430; background: #fff }
+.daceopt-report { padding: 20px 24px; max-width: 1280px }
 .daceopt-report h1 { font-size: 22px; margin: 0; overflow-wrap: anywhere }
 .daceopt-report h2 { font-size: 15px; margin: 26px 0 8px }
 .daceopt-report p { margin: 4px 0; overflow-wrap: anywhere }
@@ -192,16 +198,18 @@ _STYLE = """
 .daceopt-report .tile span { color: #667085; font-size: 12px }
 .daceopt-report .scroll { overflow-x: auto }
 .daceopt-report table { border-collapse: collapse; width: 100%; margin: 0 }
-.daceopt-report th { text-align: left; font-size: 12px; color: #475467; font-weight: 600; cursor: pointer; white-space: nowrap }
+.daceopt-report th { font-size: 12px; color: #475467; font-weight: 600; cursor: pointer; white-space: nowrap }
 .daceopt-report th:hover { color: #175cd3 }
 .daceopt-report th[aria-sort=ascending]::after { content: " \\25B2" }
 .daceopt-report th[aria-sort=descending]::after { content: " \\25BC" }
-.daceopt-report th, .daceopt-report td { padding: 5px 12px 5px 0; border-bottom: 1px solid #eaecf0; vertical-align: top; text-align: left }
+.daceopt-report th, .daceopt-report td { padding: 5px 12px 5px 0; border-bottom: 1px solid #eaecf0 }
+.daceopt-report th, .daceopt-report td { vertical-align: top; text-align: left }
 .daceopt-report td { overflow-wrap: anywhere; min-width: 44px }
 .daceopt-report td:first-child { min-width: 150px }
 .daceopt-report .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
 .daceopt-report .weight { height: 3px; background: #98a2b3; border-radius: 2px; margin-left: auto }
-.daceopt-report .bar { display: inline-block; width: 120px; height: 10px; background: #eaecf0; border-radius: 5px; overflow: hidden }
+.daceopt-report .bar { display: inline-block; width: 120px; height: 10px }
+.daceopt-report .bar { background: #eaecf0; border-radius: 5px; overflow: hidden }
 .daceopt-report .bar div { height: 100%; background: #2e90fa }
 .daceopt-report .share { margin-left: 8px; font-variant-numeric: tabular-nums }
 .daceopt-report .how { border-radius: 8px; padding: 0 8px; font-size: 12px; background: #ecfdf3; color: #067647 }
@@ -216,7 +224,8 @@ for (const head of document.currentScript.parentElement.querySelectorAll("th")) 
   const key = row => row.cells[column].dataset.order;
   const numeric = rows.some(row => key(row) !== undefined);
   const rising = head.ariaSort ? head.ariaSort === "descending" : !numeric;
-  const compare = (a, b) => numeric ? key(a) - key(b) : a.cells[column].innerText.localeCompare(b.cells[column].innerText);
+  const text = row => row.cells[column].innerText;
+  const compare = (a, b) => numeric ? key(a) - key(b) : text(a).localeCompare(text(b));
   for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
   head.setAttribute("aria-sort", rising ? "ascending" : "descending");
   body.append(...rows.sort((a, b) => rising ? compare(a, b) : compare(b, a)));

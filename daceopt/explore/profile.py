@@ -23,10 +23,11 @@ _SEED = 0
 
 
 def profile(pair: CompiledPair, inputs: Mapping[int, torch.Tensor], runs: int = 7) -> list[Times]:
-    """The shortest seconds of every node of the forward and, if there is one, the backward program, over ``runs`` calls.
+    """The shortest seconds of every node over ``runs`` calls: of the forward, then of the backward program if any.
 
-    ``inputs``: contiguous tensors by position in the trace; gradients of the outputs are ones. A node is named by the first array that it
-    writes. The programs are built on the first profile of a pair. Raises BuildError, Unsupported and what a run raises.
+    ``inputs``: contiguous tensors by position in the trace; gradients of the outputs are ones. A node is named by the
+    first array that it writes. The programs are built on the first profile of a pair. Raises BuildError, Unsupported
+    and what a run raises.
     """
     entries = _build(pair)
     best: list[Times] = [{} for _ in entries]
@@ -52,7 +53,7 @@ def _build(pair: CompiledPair) -> list[Entry]:
 def _load(name: str) -> Any:
     program = load_program(name)
     if program is None:
-        raise BuildError("the profiled program is gone from the cache as soon as it was written; see `python -m daceopt doctor`")
+        raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
     return program
 
 

@@ -13,7 +13,8 @@ from daceopt.cost.machine import Machine
 class Operator:
     """An operator type of the source model.
 
-    ``how``: "native" (a lowering of its own), "lowered" (through its ONNX function body) or "fallback" (``reason`` says why).
+    ``how``: "native" (a lowering of its own), "lowered" (through its ONNX function body) or "fallback" (``reason`` says
+    why).
     """
 
     name: str
@@ -26,8 +27,9 @@ class Operator:
 class Kernel:
     """A kernel or library call of the optimized program.
 
-    ``direction``: "forward" or "backward". ``writes``: the results in the model's own words. ``library``: empty for generated kernels.
-    ``limit``: the least seconds that the machine's bandwidth and arithmetic allow. ``seconds``: measured, None when nothing was.
+    ``direction``: "forward" or "backward". ``writes``: the results in the model's own words. ``library``: empty for
+    generated kernels. ``limit``: the least seconds that the machine's bandwidth and arithmetic allow. ``seconds``:
+    measured, None when nothing was.
     """
 
     direction: str

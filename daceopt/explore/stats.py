@@ -1,4 +1,4 @@
-"""Numbers about an optimized module at work, from the records kept with its programs: nothing is derived again for them."""
+"""Numbers about an optimized module at work, from the records kept with its programs: nothing is derived again."""
 
 from __future__ import annotations
 
@@ -39,10 +39,15 @@ def _one_graph(records: Sequence[Record], sizes: Mapping[str, int]) -> Effect:
     lowerings = [r for r in records if r["name"].partition("{")[0] == _LOWERING]
     first, later = (lowerings[0], lowerings[1:]) if lowerings else (None, [])
     last = records[-1]
-    start = (first["nodes_after"], first["bytes_after"]) if first else (records[0]["nodes_before"], records[0]["bytes_before"])
-    kernels = start[0] + sum(r["nodes_after"] - r["nodes_before"] for r in later)
-    moved = number(start[1], sizes) + sum(number(r["bytes_after"], sizes) - number(r["bytes_before"], sizes) for r in later)
+    kernels, moved = first["nodes_after"] if first else records[0]["nodes_before"], _moved(first, records[0], sizes)
+    for record in later:
+        kernels += record["nodes_after"] - record["nodes_before"]
+        moved += number(record["bytes_after"], sizes) - number(record["bytes_before"], sizes)
     return Effect((kernels, last["nodes_after"]), (moved, number(last["bytes_after"], sizes)))
+
+
+def _moved(lowered: Record | None, first: Record, sizes: Mapping[str, int]) -> int:
+    return number(lowered["bytes_after"] if lowered else first["bytes_before"], sizes)
 
 
 def number(value: Any, sizes: Mapping[str, int]) -> int:
@@ -64,8 +69,8 @@ def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, in
 class Stats:
     """What became of the calls of one module, and what daceopt made of it.
 
-    ``fallbacks``: why calls ran in eager PyTorch, and how many for each reason. ``kernels`` and ``bytes_moved`` are (before, after) of the
-    training program compiled last, or of the last program where none trains.
+    ``fallbacks``: why calls ran in eager PyTorch, and how many for each reason. ``kernels`` and ``bytes_moved`` are
+    (before, after) of the training program compiled last, or of the last program where none trains.
     """
 
     calls: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from daceopt.cost.machine import Machine
 from daceopt.explore.report import Kernel, Report, Step
 from daceopt.explore.units import amount, change, duration, percent, plural
 
@@ -33,23 +34,34 @@ def _head(report: Report) -> Iterator[str]:
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in report.seconds.items())
         yield f"  compile   {'from the cache; when it was built: ' if report.cached else ''}{phases}"
     if report.machine:
-        m = report.machine
-        rates = f"{amount(m.memory_bandwidth, 'B/s')} memory, {amount(m.cache_bandwidth, 'B/s')} cache, {amount(m.flops, 'flop/s')}"
-        yield f"  machine   {m.name}, {plural(m.cores, 'core')}: {rates}"
+        yield _clean(f"  machine   {limits(report.machine)}")
     for note in report.notes:
         yield _clean(f"  note      {note}")
 
 
-def _tables(report: Report) -> Iterator[tuple[str, list[Sequence[str]], str]]:
+def _tables(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
     """Title, rows with their headings, and the alignment of each column."""
     operators = [(o.name, str(o.count), o.how, o.reason) for o in report.operators]
     yield "operators", [("operator", "count", "how", "reason"), *operators], "<><<"
+    names: tuple[str, ...]
     for direction in ("forward", "backward"):
         found = report.of(direction)
-        heading = ("", "writes", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
-        yield title(direction, found), [heading, *map(_kernel, found)], "<<>>>>><<"
-    heading = ("step", "level", "on", "time", "sites", "nodes", "bytes")
-    yield "recipe", [heading, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"
+        names = ("", "writes", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
+        yield title(direction, found), [names, *map(_kernel, found)], "<<>>>>><<"
+    names = ("step", "level", "on", "time", "sites", "nodes", "bytes")
+    yield "recipe", [names, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"
+
+
+def limits(machine: Machine) -> str:
+    """Name and rates of a machine in one line."""
+    rates = ", ".join(
+        (
+            f"memory {amount(machine.memory_bandwidth, 'B/s')}",
+            f"caches {amount(machine.cache_bandwidth, 'B/s')}",
+            amount(machine.flops, "flop/s"),
+        )
+    )
+    return f"{machine.name}, {plural(machine.cores, 'core')}: {rates}"
 
 
 def idle_steps(report: Report) -> list[str]:
@@ -76,7 +88,7 @@ def _step(step: Step) -> tuple[str, ...]:
     return step.name, step.level, step.direction, duration(step.seconds), str(step.sites), *effect
 
 
-def _table(rows: list[Sequence[str]], align: str) -> list[str]:
+def _table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
     cells = [[_short(_clean(cell)) for cell in row] for row in rows]
     widths = [max(len(row[c]) for row in cells) for c in range(len(align))]
     return ["  " + "  ".join(f"{c:{a}{w}}" for c, a, w in zip(row, align, widths)).rstrip() for row in cells]

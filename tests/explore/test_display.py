@@ -13,7 +13,7 @@ from daceopt.explore.units import amount, change, duration, percent, plural
 
 HOSTILE = [
     "<script>alert(1)</script>",
-    "\"><img src=x onerror=alert(1)>",
+    '"><img src=x onerror=alert(1)>',
     "</style></div>",
     "a\nb\x1b[31m",
     "'; DROP",

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from daceopt.cost.measure import interleave
 
-Model = nn.Module
 Call = Callable[[], Any]
 
 
@@ -27,10 +25,12 @@ class Swelu(nn.Module):
     """An activation that no library has: x * tanh(softplus(x)) * sigmoid(x)."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * torch.tanh(F.softplus(x)) * torch.sigmoid(x)
+        return x * torch.tanh(nn.functional.softplus(x)) * torch.sigmoid(x)
 
 
 class RmsNorm(nn.Module):
+    """Root-mean-square normalization over the last dimension."""
+
     def __init__(self, size: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
@@ -44,13 +44,14 @@ class Novel(nn.Module):
 
     def __init__(self, size: int = 256) -> None:
         super().__init__()
-        self.norm, self.up, self.act, self.down = RmsNorm(size), nn.Linear(size, 2 * size), Swelu(), nn.Linear(2 * size, size)
+        self.norm, self.act = RmsNorm(size), Swelu()
+        self.up, self.down = nn.Linear(size, 2 * size), nn.Linear(2 * size, size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(self.act(self.up(self.norm(x))))
 
 
-def bert(dropout: float = 0.0) -> tuple[Model, tuple[torch.Tensor, ...]]:
+def bert(dropout: float = 0.0) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A BERT encoder: hidden 256, 4 layers, batch 8, sequence 128."""
     from transformers import BertConfig, BertModel
 
@@ -65,7 +66,7 @@ def bert(dropout: float = 0.0) -> tuple[Model, tuple[torch.Tensor, ...]]:
     return BertModel(config), (torch.randint(0, config.vocab_size, (8, 128)),)
 
 
-def resnet() -> tuple[Model, tuple[torch.Tensor, ...]]:
+def resnet() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A ResNet-18-sized network: batch 8, 3x64x64."""
     from transformers import ResNetConfig, ResNetModel
 
@@ -73,12 +74,12 @@ def resnet() -> tuple[Model, tuple[torch.Tensor, ...]]:
     return ResNetModel(config), (torch.randn(8, 3, 64, 64),)
 
 
-def novel() -> tuple[Model, tuple[torch.Tensor, ...]]:
+def novel() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """A module with an activation and a normalization of its own: batch 8, length 512, size 256."""
     return Novel(), (torch.randn(8, 512, 256),)
 
 
-MODELS: dict[str, Callable[[], tuple[Model, tuple[torch.Tensor, ...]]]] = {
+MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
     "BERT (4 x 256)": bert,
     "ResNet-18, 64x64": resnet,
     "novel activation": novel,
@@ -105,7 +106,10 @@ class Row:
 
 
 def run(seconds: float = 1.0, show: Callable[[str], None] = print) -> bool:
-    """Run the demo, printing through ``show``; True when every check passed. ``seconds``: timing budget per contender."""
+    """Run the demo, printing through ``show``; True when every check passed.
+
+    ``seconds``: timing budget per contender.
+    """
     torch.manual_seed(0)
     rows = []
     with _quiet():
@@ -124,7 +128,7 @@ def run(seconds: float = 1.0, show: Callable[[str], None] = print) -> bool:
 # -------------------------------------------------------------------- one module
 
 
-def _module_row(name: str, make: Callable[[], tuple[Model, tuple[torch.Tensor, ...]]], seconds: float) -> Row:
+def _module_row(name: str, make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]], seconds: float) -> Row:
     from daceopt import optimized_module
 
     row = Row(name)
@@ -155,7 +159,7 @@ def _module_row(name: str, make: Callable[[], tuple[Model, tuple[torch.Tensor, .
     return row
 
 
-def _forward(model: Model, inputs: tuple[torch.Tensor, ...]) -> Call:
+def _forward(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Call:
     def call() -> None:
         with torch.no_grad():
             model(*inputs)
@@ -163,11 +167,11 @@ def _forward(model: Model, inputs: tuple[torch.Tensor, ...]) -> Call:
     return call
 
 
-def _step(model: Model, inputs: tuple[torch.Tensor, ...]) -> Call:
+def _step(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> Call:
     return lambda: step(model, inputs)
 
 
-def step(model: Model, inputs: tuple[torch.Tensor, ...]) -> None:
+def step(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
     """One forward and backward pass of the squared first output."""
     for parameter in model.parameters():
         parameter.grad = None
@@ -175,6 +179,7 @@ def step(model: Model, inputs: tuple[torch.Tensor, ...]) -> None:
 
 
 def loss(result: Any) -> torch.Tensor:
+    """The mean square of the main tensor: a scalar."""
     return first(result).square().mean()
 
 
@@ -189,14 +194,14 @@ def _timed(call: Call) -> float:
     return time.perf_counter() - start
 
 
-def _errors(models: list[Model], inputs: Any, inputs64: Any) -> dict[str, tuple[float, float]]:
+def _errors(models: list[nn.Module], inputs: Any, inputs64: Any) -> dict[str, tuple[float, float]]:
     ours, theirs, exact = (_results(m, x) for m, x in zip(models, (inputs, inputs, inputs64)))
     return {
         what: (error(ours[what], exact[what]), error(theirs[what], exact[what])) for what in ("outputs", "gradients")
     }
 
 
-def _results(model: Model, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[torch.Tensor]]:
+def _results(model: nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, list[torch.Tensor]]:
     """Outputs and gradients of one step; the random state and the buffers do not change."""
     state = copy.deepcopy(model.state_dict())
     for parameter in model.parameters():
@@ -214,7 +219,7 @@ def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     return max(float((f.double() - e).abs().max()) for f, e in zip(found, exact)) / scale
 
 
-def _statistics(row: Row, model: Model) -> None:
+def _statistics(row: Row, model: nn.Module) -> None:
     stats = model.daceopt.stats
     row.kernels, row.moved = stats.kernels, stats.bytes_moved
 
@@ -257,11 +262,15 @@ def _onnx_row(seconds: float) -> Row:
 
 def format_row(row: Row) -> str:
     """A few lines of text."""
-    lines = [f"  error  {what:<16} {ours:.1e}  (PyTorch float32: {theirs:.1e})" for what, (ours, theirs) in row.errors.items()]
+    lines = [
+        f"  error  {what:<16} {ours:.1e}  (PyTorch float32: {theirs:.1e})"
+        for what, (ours, theirs) in row.errors.items()
+    ]
     for label, times in (("forward", row.forward), ("training step", row.training)):
         if times:
             lines.append(f"  {label:<14} " + "   ".join(f"{who} {t * 1e3:.2f} ms" for who, t in times.items()))
-    lines.append(f"  kernels {row.kernels[0]} -> {row.kernels[1]}, bytes moved {_mega(row.moved[0])} -> {_mega(row.moved[1])}")
+    moved = f"{_mega(row.moved[0])} -> {_mega(row.moved[1])}"
+    lines.append(f"  kernels {row.kernels[0]} -> {row.kernels[1]}, bytes moved {moved}")
     peer = f" (torch.compile {row.peer_cold:.1f} s)" if row.peer_cold else ""
     lines.append(f"  compile cold {row.cold:.1f} s{peer}, warm {row.warm:.2f} s")
     return "\n".join(lines)

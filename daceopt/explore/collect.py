@@ -158,7 +158,7 @@ def _library(graph: Graph, node: Any) -> tuple[str, str]:
     before = [f"{name}: {reason}" for name, reason in list(found.items())[: list(found).index(chosen)]]
     if before:
         return chosen, "; ".join(before)
-    return chosen, "the fastest as measured" if len(found) > 1 else "the only one"
+    return chosen, "first choice as measured" if len(found) > 1 else "the only one"
 
 
 # -------------------------------------------------------------------- steps

@@ -123,7 +123,7 @@ def _optimize_class(cls: type[nn.Module], options: Options) -> type[nn.Module]:
             _wrap_forward(sub, options)
 
     cls.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
-    cls.daceopt = property(lambda self: Handle(self, _dispatcher(self, options)))
+    cls.daceopt = property(lambda self: _handle(self, options))
     return cls
 
 
@@ -139,6 +139,13 @@ def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
 
     forward.daceopt_original = original  # type: ignore[attr-defined]
     cls.forward = forward
+
+
+def _handle(module: nn.Module, options: Options) -> Handle:
+    """The handle of an instance of an optimized class, which may have been optimized again with options of its own."""
+    forward = module.__dict__.get("forward")
+    own = isinstance(forward, OptimizedForward)
+    return Handle(module, forward.dispatcher if own else _dispatcher(module, options))
 
 
 def _dispatcher(module: nn.Module, options: Options) -> Dispatcher:

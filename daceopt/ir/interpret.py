@@ -38,7 +38,8 @@ def interpret(graph: Graph, inputs: Mapping[str, Any], dtype: Any = None) -> dic
     """Run ``graph`` on arrays by input name; returns its outputs, and what it saves for a backward graph, by name.
 
     ``dtype=numpy.float64`` keeps every float in double precision. Raises ValueError for a missing or misshapen input or
-    an access out of range, Unsupported for a node that has no reference implementation.
+    an access out of range, IndexError for a run-time index out of range, Unsupported for a node that has no reference
+    implementation.
     """
     memory = Memory(graph, inputs, reference=dtype is not None)
     for node in graph.nodes():

@@ -313,6 +313,9 @@ class _Evaluator:
 
     def _load(self, expr: Expr) -> Any:
         index = tuple(self.compute(a, dace.int64) for a in expr.args[1:])
+        for axis, positions in enumerate(index):  # NumPy itself refuses those beyond the end
+            if (positions < 0).any():
+                raise IndexError(f"{expr.args[0]}: index {positions.min()} on axis {axis}; expected 0 or more")
         return self._arrays[expr.args[0]][index]
 
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from daceopt.ir.graph import Graph
 
-_BEFORE, _AFTER = ("coarse", "lower", "local"), ("lower", "local", "layout", "hardware")
+_BEFORE = ("coarse", "lower", "local")
+_AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
 _VERIFY = (None, "structure", "numerics")
 
 
@@ -172,7 +173,7 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
             order = f"{step} ({step.level}) is misplaced"
             raise DaceoptError(f"recipe {name}: {order}; expected one of {', '.join(allowed)}")
     for first, second in itertools.pairwise(steps):
-        if LEVELS.index(first.level) > LEVELS.index(second.level):
+        if allowed.index(first.level) > allowed.index(second.level):
             order = f"{second} ({second.level}) stands after {first} ({first.level})"
             raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(allowed)}")
 
@@ -244,7 +245,9 @@ class Runner:
         Raises VerificationError when a step breaks the graph, its numbers, or fails.
         """
         wanted = LEVELS if levels is None else tuple(levels)
-        steps = [s for s in self._part(part).resolved() if s.level in wanted and not isinstance(s, Differentiate)]
+        self.recipe.resolved()  # checks the whole; a part alone has no order of its own
+        chosen = map(as_step, self._part(part).steps)
+        steps = [s for s in chosen if s.level in wanted and not isinstance(s, Differentiate)]
         guard = self._guard(graph)
         size, moved = len(graph.nodes()), bytes_moved(graph)
         done: list[Step] = []

@@ -26,10 +26,11 @@ cpu = Recipe(
         "tasklet-fusion",
         "differentiate",
         "lower-operators",
-        "reduction-lowering",
+        "channels-last",  # before fusion, which looks at how the loops walk memory
+        "product-transposition",
         "map-fusion",
+        "reduction-lowering",
         "epilogue-fusion",
-        "channels-last",
         "transient-reuse",
     ),
 )

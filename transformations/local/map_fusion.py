@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir.fusion import expand_locals, merge, shrink_locals
+from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import address, canonical
 from daceopt.ir.kernel import Kernel
@@ -46,7 +46,8 @@ class MapFusion(Transformation):
     def apply(self, site: Site) -> None:
         for node in site.nodes:
             site.graph.remove(node)
-        shrink_locals(canonical(site["kernel"])).emit(site.graph)
+        kernel = canonical(site["kernel"])
+        (collapse(kernel) or shrink_locals(kernel)).emit(site.graph)
 
 
 @dataclass(eq=False)

@@ -1,0 +1,80 @@
+"""Let a product write its result in the layout in which it is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Graph, row_major
+from daceopt.ir.iteration import address
+from daceopt.ir.kernel import Kernel
+from daceopt.ops.library import Contraction
+from daceopt.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class ProductTransposition(Transformation):
+    """Turn the copy of a transposed product into the product of the transposes.
+
+    before:  y = Contraction(A, B)    t = transpose(y) (a view)    z = copy(t)
+    after:   z = Contraction(transpose(B), transpose(A))
+
+    Weight gradients have this form: PyTorch keeps a linear layer's weight as (out, in) and multiplies by its transpose.
+    """
+
+    level: ClassVar[str] = "local"
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not isinstance(node, Contraction) or set(graph.reads(node)) != {"A", "B"} or node.activation is not None:
+            return
+        product = graph.writes(node)["Y"]
+        readers = graph.all_consumers(product)
+        if len(readers) != 1 or not isinstance(readers[0], nodes.MapEntry) or graph.is_kept(product):
+            return
+        target = _transposing_copy(graph, product, readers[0])
+        if target is not None:
+            yield Site(graph, (node, readers[0]), {"out": target})
+
+    def apply(self, site: Site) -> None:
+        graph, (node, copy) = site.graph, site.nodes
+        reads = graph.reads(node)
+        left, right = _transposed(graph, reads["B"]), _transposed(graph, reads["A"])
+        graph.remove(node)
+        graph.remove(copy)
+        graph.add_node(Contraction(node.label, alpha=node.alpha), {"A": left, "B": right}, {"Y": site["out"]})
+
+
+def _transposed(graph: Graph, name: str) -> str:
+    """A view with the last two dimensions exchanged."""
+    shape, strides = graph.shape(name), graph.strides(name)
+    swap = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
+    return graph.add_view(name, "transposed", [shape[k] for k in swap], [strides[k] for k in swap])
+
+
+def _transposing_copy(graph: Graph, product: str, entry: nodes.MapEntry) -> str | None:
+    """The array into which ``entry`` copies the product with its last two dimensions exchanged, if it does nothing else."""
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported:
+        return None
+    stage = kernel.stages[0]
+    if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1 or len(stage.assignments) != 1:
+        return None
+    (conn, read), (write,) = next(iter(stage.reads.items())), stage.writes.values()
+    shape, out = graph.shape(product), write.array
+    wanted = (*shape[:-2], shape[-1], shape[-2])
+    if write.wcr or str(stage.assignments[0].expr) != conn or graph.shape(out) != wanted:
+        return None
+    if graph.dtype(out) != graph.dtype(product) or not graph.is_contiguous(out):
+        return None
+    source, target = address(graph, read), address(graph, write)
+    if source is None or target is None or source.constant != 0 or target.constant != 0:
+        return None
+    steps = row_major(shape)
+    expected = dict(zip((*steps[:-2], steps[-1], steps[-2]), row_major(wanted)))  # stride in the product -> in the copy
+    found = target.coefficients()
+    return out if graph.is_contiguous(product) and all(found.get(p) == expected.get(c) for p, c in source.terms) else None

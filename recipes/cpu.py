@@ -7,6 +7,7 @@ cpu = Recipe(
     (
         # coarse: the operators that the author meant, and nothing that is known before running
         "constant-folding",
+        "uniform-folding",
         "identity-removal",
         "constant-folding",
         "common-subexpressions",

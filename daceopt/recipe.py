@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import itertools
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -97,10 +98,8 @@ class Recipe:
         if not isinstance(other, Recipe):
             step = as_step(other)
             other = Recipe("", (step,) if step.level in ("coarse", "differentiate") else (Differentiate(), step))
-        early, late = (
-            _by_level([*getattr(self, part)(), *getattr(other, part)()])
-            for part in ("before_differentiation", "after_differentiation")
-        )
+        early = _by_level((*self.before_differentiation().steps, *other.before_differentiation().steps), _BEFORE)
+        late = _by_level((*self.after_differentiation().steps, *other.after_differentiation().steps), _AFTER)
         return self._edited([*early, Differentiate(), *late])
 
     def before_differentiation(self) -> Recipe:
@@ -153,8 +152,9 @@ def _step_name(step: Transformation | str) -> str:
     return step.split("{")[0].strip() if isinstance(step, str) else step.name
 
 
-def _by_level(steps: list[Transformation]) -> list[Transformation]:
-    return sorted(steps, key=lambda s: LEVELS.index(s.level))
+def _by_level(steps: Iterable[Transformation | str], order: tuple[str, ...]) -> list[Transformation]:
+    """Stable; what does not belong into this part goes last, for the check to find."""
+    return sorted(map(as_step, steps), key=lambda s: order.index(s.level) if s.level in order else len(order))
 
 
 def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
@@ -179,13 +179,17 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
 
 
 def _foreign_source(cls: type) -> str:
-    """The source of the file that defines ``cls``; empty for daceopt's own, which its version stands for."""
+    """The source of the file that defines ``cls``; empty for daceopt's own, which its version stands for.
+
+    A class without a file, as in a notebook, gives a text that never comes again: what the cache holds might come from
+    an earlier version of it.
+    """
     if cls.__module__.partition(".")[0] == "daceopt":
         return ""
     try:
         return inspect.getsource(inspect.getmodule(cls) or cls)
     except (OSError, TypeError):
-        return f"{cls.__module__}.{cls.__qualname__} without source"
+        return f"{cls.__module__}.{cls.__qualname__} {uuid.uuid4()}"
 
 
 # ---------------------------------------------------------------- running

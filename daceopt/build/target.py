@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +60,8 @@ def generate(graph: Graph, ticks: str | None = None) -> GeneratedProgram:
     and after each.
     """
     frame = _Frame(graph, ticks)
-    with _configured():
+    with _configured(), tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
+        frame.sdfg.build_folder = folder  # DaCe writes maps of the source there: by default, below the current folder
         objects = codegen.generate_code(frame.sdfg, validate=False)
     kernels = {o.name: o.code for o in objects if o.title == _UNIT}
     source = next(o.code for o in objects if o.title == "Frame")

@@ -1,0 +1,34 @@
+"""Tables that user code adds to, put back as they were after a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """Forget, at the end, the operators, gradient rules, libraries and transformations registered meanwhile."""
+    from daceopt import registry
+    from daceopt.autodiff import rules
+    from daceopt.libs import base
+    from daceopt.ops import registry as operators
+
+    tables: tuple[dict, ...] = (
+        operators._LOWERINGS,
+        operators._TYPES,
+        operators._CHECKS,
+        operators._GRADIENTS,
+        rules._RULES,
+        base._LIBRARIES,
+        base.PREFERENCE,
+        registry.transformations._loaded,
+        registry.recipes._loaded,
+    )
+    before = [dict(table) for table in tables]
+    try:
+        yield
+    finally:
+        for table, content in zip(tables, before, strict=True):
+            table.clear()
+            table.update(content)

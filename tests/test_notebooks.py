@@ -1,0 +1,46 @@
+"""Every notebook runs from top to bottom in a kernel of its own, and shows what it promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+
+
+def executed(name: str, folder: Path) -> Any:
+    notebook = nbformat.read(FOLDER / name, as_version=4)
+    client = nbclient.NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}}
+    )
+    return client.execute()
+
+
+def shown(notebook: Any, kind: str) -> str:
+    """All outputs of one MIME type, or of the standard streams ("stream")."""
+    outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
+    if kind == "stream":
+        return "".join(o.text for o in outputs if o.output_type == "stream")
+    return "".join(o.data.get(kind, "") for o in outputs if o.output_type in ("execute_result", "display_data"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the Jupyter client's own
+def test_first_steps(tmp_path: Path) -> None:
+    notebook = executed("first_steps.ipynb", tmp_path)
+    text = shown(notebook, "stream")
+    assert "scale-folding" in text
+    assert "wrong-folding" in text and "Mul + Mul" in text
+    assert "x eager" in text
+    assert "<table" in shown(notebook, "text/html")
+    assert not list(tmp_path.iterdir())
+
+
+def test_notebooks_are_stored_without_outputs() -> None:
+    for path in FOLDER.glob("*.ipynb"):
+        cells = nbformat.read(path, as_version=4).cells
+        assert not any(cell.outputs or cell.execution_count for cell in cells if cell.cell_type == "code"), path

@@ -1,0 +1,82 @@
+"""README and CONTRIBUTING: their Python blocks run, in order, and so do their commands; what they name exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daceopt.cli import main
+from daceopt.logs import ARTIFACTS
+from tests.registered import restored
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md")
+SLOW_COMMANDS = {"demo", "bench"}
+
+
+def blocks(document: str, language: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty current folder from which modules are imported; what the blocks register does not outlive the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    with restored():
+        yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def run_block(code: str, number: int, folder: Path) -> None:
+    """A block that begins with ``# name.py`` becomes that file, as its reader would make it."""
+    title = re.match(r"# (\w+)\.py\n", code)
+    name = title[1] if title else f"block_{number}"
+    path = folder / f"{name}.py"
+    path.write_text(code, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+def commands(document: str) -> list[list[str]]:
+    lines = [line for block in blocks(document, "bash") for line in block.splitlines()]
+    found = [shlex.split(line)[3:] for line in lines if line.startswith("python -m daceopt ")]
+    return [c for c in found if c[0] not in SLOW_COMMANDS]
+
+
+@pytest.mark.filterwarnings("default")  # PyTorch's exporter warns about itself
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_the_document_shows_runs(document: str, workplace: Path) -> None:
+    for number, code in enumerate(blocks(document, "python")):
+        run_block(code, number, workplace)
+    for command in commands(document):
+        assert main(command) == 0, command
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_files_that_the_document_names_exist(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    code = re.findall(r"`((?:daceopt|transformations|recipes|tests|docs|benchmarks|notebooks)/[\w./-]*)`", text)
+    missing = [name for name in (*links, *code) if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_the_table_of_environment_variables_is_complete() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "daceopt").rglob("*.py")]
+    read = {name for text in sources for name in re.findall(r"\"(DACEOPT_[A-Z_]+)\"", text)}
+    assert read == set(re.findall(r"^\| `(DACEOPT_[A-Z_]+)`", readme, re.MULTILINE))
+    assert all(f"`{artifact}`" in readme for artifact in ARTIFACTS)

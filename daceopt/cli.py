@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0
-    except (DaceoptError, OSError) as error:
+    except (DaceoptError, ImportError, OSError) as error:
         if options.debug:
             raise
         print(f"daceopt {options.command}: {_one_line(error)}", file=sys.stderr)
@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    hint = "; `daceopt doctor` says what is missing and how to install it" if isinstance(error, ImportError) else ""
+    return text + hint
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -50,6 +50,8 @@ class _Importer:
         for value in self.model.graph.input:
             if value.name not in initializers:
                 self._add_input(value)
+        for name in self.graph.inputs:
+            self._check_sizes(self.graph.shape(name), f"graph input {self.graph.source_names.get(name, name)!r}")
         for name, tensor in initializers.items():
             self.names[name] = self._constant(name, numpy_helper.to_array(tensor))
         for node in self.model.graph.node:
@@ -64,7 +66,7 @@ class _Importer:
         name = self.graph.add_input(value.name, shape, dtype)
         self.names[value.name] = name
         for axis, extent in enumerate(shape):
-            if not isinstance(extent, int):
+            if getattr(extent, "is_Symbol", False):
                 self.graph.symbols.setdefault(str(extent), (name, axis))
 
     def _constant(self, name: str, value: np.ndarray) -> str:
@@ -88,6 +90,15 @@ class _Importer:
             raise Unsupported(f"{where}: a dimension of {name!r} is not known before running")
         return _parse_extent(proto.dim_param, self.symbols)
 
+    def _check_sizes(self, shape: tuple[Dim, ...], what: str) -> None:
+        used = {str(s) for extent in shape if not isinstance(extent, int) for s in extent.free_symbols}
+        unknown = [name for name, symbol in self.symbols.items() if str(symbol) in used - set(self.graph.symbols)]
+        if unknown:
+            raise Unsupported(
+                f"{what} depends on {unknown[0]!r}, which is the extent of no input's dimension: it is not known "
+                "before running. Export the model with fixed sizes, or so that sizes follow from those of the inputs"
+            )
+
     def _add_node(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
             value = registry.constant_value({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
@@ -101,6 +112,7 @@ class _Importer:
                 outputs.append(None)
                 continue
             shape, dtype = self._type(name, where)
+            self._check_sizes(shape, f"{where}: the shape of {name!r}")
             outputs.append(self.graph.add_array(name, shape, dtype))
             self.names[name] = outputs[-1]  # type: ignore[assignment]
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}

@@ -95,8 +95,7 @@ class Numerics:
     def worse(self, errors: list[float]) -> int | None:
         """The position of an output whose error rounding does not explain, or None."""
         for k, (error, first, exact) in enumerate(zip(errors, self._first, self._exact, strict=True)):
-            eps = np.finfo(np.float32).eps if exact.dtype.kind == "f" else 0.0
-            if not error <= _FACTOR * first + _ULPS * eps:
+            if not within_rounding(error, first, exact.dtype.kind == "f"):
                 return k
         return None
 
@@ -145,6 +144,11 @@ def relative_error(ours: np.ndarray, exact: np.ndarray) -> float:
         return 0.0
     scale = max(float(np.abs(e[finite]).max()), float(np.finfo(np.float32).tiny))
     return float(np.abs(a[finite] - e[finite]).max()) / scale
+
+
+def within_rounding(error: float, peer: float, floating: bool = True) -> bool:
+    """Is a float32 result's relative ``error`` explained by rounding, given that of another program for the same?"""
+    return error <= _FACTOR * peer + (_ULPS * float(np.finfo(np.float32).eps) if floating else 0.0)
 
 
 def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from daceopt.cli import main
+from daceopt.onnx_file import OnnxModel
 
 
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,6 +26,42 @@ def test_a_missing_model_is_one_line(capsys: pytest.CaptureFixture[str], tmp_pat
     assert main(["optimize", str(tmp_path / "absent.onnx")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("daceopt optimize: ") and error.count("\n") == 1 and "absent.onnx" in error
+
+
+def test_a_missing_package_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "daceopt.build.cache", None)
+    assert main(["cache", "info"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("daceopt cache: ") and error.count("\n") == 1 and "`daceopt doctor` says" in error
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """softmax(x @ w) with a batch of any size."""
+    weights = np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
+    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", k]) for n, k in (("x", 6), ("y", 5))]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [numpy_helper.from_array(weights, "w")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def test_optimize(
+    model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ["optimize", str(model), "--verify", "numerics", "--seconds", "0", "-o", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert "within rounding" in capsys.readouterr().out
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["correct"] and summary["error"] < 1e-6 and summary["kernels"] > 0
+    assert "kernel" in (tmp_path / "out" / "graph.txt").read_text()
+
+    compiled = OnnxModel.__call__
+    monkeypatch.setattr(OnnxModel, "__call__", lambda self, *args: compiled(self, *args) * np.float32(1 + 3e-5))
+    assert main(command) == 1, "an error of 3e-5 is more than rounding explains"
+    assert "LARGER THAN ROUNDING" in capsys.readouterr().out
 
 
 def test_a_file_that_cannot_be_loaded_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -207,7 +207,9 @@ mine = recipe.Recipe("mine", (NothingAtAll(), "dead-code-elimination"))
 '''
 
 
-def test_a_file_of_the_users(tmp_path: Path) -> None:
+def test_a_file_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in (registry.transformations, registry.recipes):
+        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
     path = tmp_path / "nothing.py"
     path.write_text(USER_FILE.format(size=1))
     assert transformations.load_file(path) == ["mine", "nothing-at-all"] or registry.recipes.get("mine")

@@ -102,6 +102,8 @@ class Printer(CXX17CodePrinter):
         whole, half = _split_exponent(exponent)
         if whole is None:
             return f"dop::power({self.text(base, dtype)}, {self.text(exponent, dtype)})"
+        if whole and not half and not types.is_float(dtype):  # sizes are printed where kernel.h is not included
+            return "(" + " * ".join([self.text(base, dtype)] * whole) + ")"
         root = f"dop::sqrt({self.text(base, dtype)})"
         if whole == 0:
             return root if half else literal(sympy.S.One, dtype)

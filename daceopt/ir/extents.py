@@ -12,6 +12,7 @@ import sympy
 from daceopt.ir.graph import Dim, dim
 
 _MAX_LENGTH = 200
+_MAX_EXPONENT = 8
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -35,8 +36,16 @@ def _evaluate(node: ast.expr, symbol: Callable[[str], Any]) -> Any:
         return symbol(node.id)
     if isinstance(node, ast.Constant) and type(node.value) is int:
         return node.value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _power(_evaluate(node.left, symbol), _evaluate(node.right, symbol))
     if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         return _BINARY[type(node.op)](_evaluate(node.left, symbol), _evaluate(node.right, symbol))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_evaluate(node.operand, symbol)
     raise ValueError(f"not a dimension expression: {ast.dump(node)[:80]}")
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, int) or not 0 <= exponent <= _MAX_EXPONENT:
+        raise ValueError(f"exponent {exponent}; expected an integer from 0 to {_MAX_EXPONENT}")
+    return base**exponent

@@ -1,6 +1,7 @@
 """ONNX operators as DaCe library nodes: one class per operator, made from its schema when it is first used.
 
-``daceopt.ops.operator.Softmax`` exists as soon as somebody asks for it: so DaCe finds the classes of nodes in JSON.
+``daceopt.ops.operator.OnnxSoftmax`` exists as soon as somebody asks for it: so DaCe finds the classes of nodes in JSON.
+The prefix keeps ``Range`` and its like apart from DaCe's own classes, which JSON names without their modules.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def operator_class(op_type: str, domain: str = "") -> type[Operator]:
 def _class_name(op_type: str, domain: str) -> str:
     """A Python identifier from which :func:`__getattr__` recovers the operator; hexadecimal unless a plain word."""
     if not domain and re.fullmatch(r"[A-Z][A-Za-z0-9]*", op_type):
-        return op_type
+        return f"Onnx{op_type}"
     return f"Op_{domain.encode().hex()}_{op_type.encode().hex()}"
 
 
@@ -152,8 +153,9 @@ def __getattr__(name: str) -> type[Operator]:
     if coded:
         domain, op_type = (bytes.fromhex(part).decode() for part in coded.groups())
         return operator_class(op_type, domain)
-    if re.fullmatch(r"[A-Z][A-Za-z0-9]*", name):
-        return operator_class(name)
+    plain = re.fullmatch(r"Onnx([A-Z][A-Za-z0-9]*)", name)
+    if plain:
+        return operator_class(plain[1])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from daceopt.build import machine
 from daceopt.build.assemble import load_program
 from daceopt.build.cache import default_cache, key
 from daceopt.build.executable import Executable
-from daceopt.errors import BuildError, Unsupported
+from daceopt.errors import BuildError, FallbackWarning, Unsupported
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +49,7 @@ class Graphs:
     backward: Graph | None = None
     backward_roles: dict[str, str] = field(default_factory=dict)
     history: list[Step] = field(default_factory=list)
+    fallbacks: dict[str, str] = field(default_factory=dict)  # operator that runs in ONNX Runtime -> why
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -130,15 +132,21 @@ class _Source:
 
 
 def compile_trace(
-    trace: Trace, *, recipe: str | Recipe = "auto", wanted: Sequence[int] = (), verify: str | None = None
+    trace: Trace,
+    *,
+    recipe: str | Recipe = "auto",
+    wanted: Sequence[int] = (),
+    verify: str | None = None,
+    fallback: bool = False,
 ) -> CompiledPair:
     """Compile a traced call; with ``wanted`` (positions in ``trace.inputs`` whose gradients are needed) also its
     backward pass.
 
-    ``verify`` as in :class:`daceopt.recipe.Runner`. Raises Unsupported, CaptureError, BuildError or VerificationError
-    with the reason.
+    ``verify`` as in :class:`daceopt.recipe.Runner`. ``fallback``: without gradients, operators that have no native form
+    run in ONNX Runtime, with a warning. Raises Unsupported, CaptureError, BuildError or VerificationError with the
+    reason.
     """
-    source = _Source(trace, None, _recipe(recipe), tuple(wanted), verify)
+    source = _Source(trace, None, _recipe(recipe), tuple(wanted), verify, fallback and not wanted)
     return _compile(source, trace.fingerprint)
 
 
@@ -148,7 +156,7 @@ def compile_model(
     """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in
     ONNX Runtime."""
     source = _Source(None, model, _recipe(recipe), (), verify, fallback)
-    return _compile(source, key("onnx", model.SerializeToString(deterministic=True), fallback))
+    return _compile(source, key("onnx", model.SerializeToString(deterministic=True)))
 
 
 def _recipe(recipe: str | Recipe) -> Recipe:
@@ -167,6 +175,7 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
         source.wanted,
         source.verify or "",
         source.policy,
+        source.fallback,
         machine.fingerprint(),
         __version__,
         _own_source(),
@@ -178,11 +187,17 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
         programs = [load_program(name, store) for name in report["programs"]]
         if None not in programs:
             forward, backward = (*programs, None)[:2]
+            _warn(report["fallbacks"])
             return CompiledPair(report, forward, backward, source)  # type: ignore[arg-type]
         store.discard("pair", identity)
     raise BuildError(
         f"the cache in {store.folder} loses programs as soon as they are written; see `python -m daceopt doctor`"
     )
+
+
+def _warn(fallbacks: dict[str, str]) -> None:
+    for operator, reason in fallbacks.items():
+        warnings.warn(f"operator {operator} runs in ONNX Runtime: {reason}", FallbackWarning, stacklevel=2)
 
 
 def _write(folder: Path, identity: str, source: _Source) -> None:
@@ -194,7 +209,7 @@ def _write(folder: Path, identity: str, source: _Source) -> None:
         if graphs.backward is not None:
             parts.append((graphs.backward, graphs.backward_roles))
         names = program.build(identity, parts, _implement)
-    report = {"programs": names, "seconds": graphs.seconds, "history": [vars(s) for s in graphs.history]}
+    report = {"programs": names, "fallbacks": graphs.fallbacks, "seconds": graphs.seconds, "history": [vars(s) for s in graphs.history]}
     (folder / REPORT).write_text(json.dumps(report, default=str))
 
 
@@ -220,10 +235,13 @@ def derive(
     from daceopt.recipe import Runner
 
     runner = Runner(recipe, verify)
-    graph = import_model(model, fallback=fallback and gradients is None)
+    fallbacks: dict[str, str] = {}
+    graph = import_model(
+        model, fallback=fallback and gradients is None, refused=lambda n, why: fallbacks.setdefault(n.op_type, why)
+    )
     roles = {name: f"input:{k}" for k, name in enumerate(graph.inputs)}
     roles |= {name: f"output:{k}" for k, name in enumerate(graph.outputs)}
-    graphs = Graphs(graph, roles)
+    graphs = Graphs(graph, roles, fallbacks=fallbacks)
     by_position = list(graph.inputs)
     for position, value in constants.items():
         graph.bind(by_position[position], value)

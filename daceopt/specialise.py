@@ -187,7 +187,13 @@ def compile_call(module: nn.Module, call: Request, options: Options, dynamic: An
     with _own_mode(call.grad):
         traced = trace(module, call.args, call.kwargs, dynamic=dynamic)
         wanted = [k for k, spec in enumerate(traced.inputs) if call.grad and _needs_gradient(spec, call)]
-        pair = pipeline.compile_trace(traced, recipe=options.recipe, wanted=wanted, verify=options.verify)
+        pair = pipeline.compile_trace(
+            traced,
+            recipe=options.recipe,
+            wanted=wanted,
+            verify=options.verify,
+            fallback=options.fallback != "raise",
+        )
     program = Program(pair, len(traced.inputs), _mutations(traced))
     return Specialisation(traced, program, call.snapshot)
 

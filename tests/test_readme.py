@@ -9,9 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dace
+import numpy as np
 import pytest
 
+from daceopt import ops
+from daceopt.autodiff import differentiate
 from daceopt.cli import main
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import interpret
 from daceopt.logs import ARTIFACTS
 from tests.registered import restored
 
@@ -63,6 +69,25 @@ def test_what_the_document_shows_runs(document: str, workplace: Path) -> None:
         run_block(code, number, workplace)
     for command in commands(document):
         assert main(command) == 0, command
+
+
+def test_the_operator_of_contributing_and_its_gradient_rule_are_right(workplace: Path) -> None:
+    for number, code in enumerate(c for c in blocks("CONTRIBUTING.md", "python") if "CentredMean" in c):
+        run_block(code, number, workplace)
+    graph = Graph("centred_mean")
+    x = graph.add_input("x", (3, 4), dace.float64)
+    graph.add_operator("CentredMean", [x], [y := graph.add_array("y", (3, 4), dace.float64)], domain="my.ops")
+    graph.add_output(y)
+    node = graph.operators()[0]
+    assert ops.has_gradient(node)
+    derivative = differentiate(graph, [y], [x])
+    (given,), (found,) = derivative.grad_outputs.values(), derivative.grad_inputs.values()
+    assert found is not None
+    backward = derivative.backward
+    backward.outputs[:] = [found]
+    ops.lower_all(backward)
+    dy = np.arange(12.0).reshape(3, 4) ** 2
+    np.testing.assert_allclose(interpret(backward, {given: dy})[found], dy - dy.mean(-1, keepdims=True), atol=1e-12)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import tempfile
 import time
 import warnings
@@ -112,7 +113,7 @@ def run(seconds: float = 1.0, show: Callable[[str], None] = print) -> bool:
     """
     torch.manual_seed(0)
     rows = []
-    with _quiet():
+    with _quiet(), _cold_caches():
         for name, make in MODELS.items():
             show(f"{name} ...")
             rows.append(_module_row(name, make, seconds))
@@ -278,6 +279,22 @@ def format_row(row: Row) -> str:
 
 def _mega(count: float) -> str:
     return f"{count / 1e6:.1f} MB"
+
+
+@contextmanager
+def _cold_caches() -> Iterator[None]:
+    """Cold compile times are measured cold: what an earlier run left on disk serves neither side."""
+    import torch._inductor.config as inductor
+
+    before = os.environ.get("DACEOPT_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="daceopt-demo-") as folder, inductor.patch(force_disable_caches=True):
+        os.environ["DACEOPT_CACHE_DIR"] = folder
+        try:
+            yield
+        finally:
+            os.environ.pop("DACEOPT_CACHE_DIR")
+            if before is not None:
+                os.environ["DACEOPT_CACHE_DIR"] = before
 
 
 @contextmanager

@@ -138,8 +138,11 @@ class _Planner:
 
 
 def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str) -> bool:
-    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, and nothing is reduced."""
-    if len(kernel.stages) != 1 or graph.dtype(source) != graph.dtype(target):
+    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, its one and unreduced result.
+
+    With a second result, the compiler, which is told that arrays do not overlap, might read again after the write.
+    """
+    if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1 or graph.dtype(source) != graph.dtype(target):
         return False
     stage = kernel.stages[0]
     writes = [a for a in stage.writes.values() if graph.root(a.array)[0] == target]

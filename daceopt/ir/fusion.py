@@ -27,7 +27,7 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     shared = _shared(graph, first, second)
     if shared is None:
         return "no shared access with an affine address"
-    written, address_1, address_2 = shared
+    address_1, address_2 = shared
     second = rename(second, {p: fresh_param() for p in second.extents})
     address_2 = _again(graph, second, address_1.buffer) or address_2
     unified = unify(first, address_1, second, address_2)
@@ -37,27 +37,25 @@ def merge(graph: Graph, first: Kernel, second: Kernel, needed: Callable[[str], b
     _align_rest(graph, first, second, mapping)
     second = rename(second, mapping)
     merged = _concatenate(first, second)
-    if written:
-        reason = _keep_inside(graph, merged, first, second, needed)
-        if reason is not None:
-            return reason
+    reason = _keep_inside(graph, merged, first, second, needed)
+    if reason is not None:
+        return reason
     merged.outer = common_parameters(merged)
     if not merged.outer and any(s.params for s in merged.stages):
         return f"{first.label} and {second.label} have no common parallel parameter"
     return _too_large(merged) or merged
 
 
-def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[bool, Address, Address] | None:
-    """The buffer to unify over (a written one first, then the one with most parameters): whether ``first`` writes it,
-    both addresses."""
+def _shared(graph: Graph, first: Kernel, second: Kernel) -> tuple[Address, Address] | None:
+    """The addresses to unify: in a buffer that ``first`` writes if there is one, and there with most parameters."""
     reads = _by_buffer(graph, second.reads())
     best = None
-    for written, accesses in ((True, first.writes()), (False, first.reads())):
+    for accesses in (first.writes(), first.reads()):
         for buffer, mine in _by_buffer(graph, accesses).items():
             theirs = reads.get(buffer)
-            if theirs is None or (best is not None and len(mine.terms) <= len(best[1].terms)):
+            if theirs is None or (best is not None and len(mine.terms) <= len(best[0].terms)):
                 continue
-            best = (written, mine, theirs)
+            best = (mine, theirs)
         if best is not None:
             return best
     return None
@@ -136,8 +134,11 @@ def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
 def _local_copy(graph: Graph, merged: Kernel, write: Access) -> Access:
     """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension each."""
     name = f"{write.array}_l"
+    known = _written_index(merged, name)
+    if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
+        return Access(name, known)
     params = tuple(p for p in merged.extents if p in write.params())
-    merged.locals.setdefault(name, (graph.dtype(write.array), tuple(merged.extents[p] for p in params)))
+    merged.locals[name] = (graph.dtype(write.array), tuple(merged.extents[p] for p in params))
     return Access(name, params)
 
 
@@ -170,32 +171,43 @@ def common_parameters(kernel: Kernel) -> tuple[sympy.Symbol, ...]:
     """Parameters that can be shared parallel loops: in every stage's domain, and no local result is reduced over
     them."""
     common = [p for p in kernel.extents if all(p in s.params for s in kernel.stages)]
-    consumed = {a.array for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals}
+    consumed = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
+    names = {a.array for a in consumed}
     barred: set[Any] = set()
+    for access in consumed:
+        barred |= _read_elsewhere(access, _written_index(kernel, access.array) or ())
     for stage in kernel.stages:
         for conn, access in stage.writes.items():
-            if access.array in consumed:
+            if access.array in names:
                 barred.update(stage.reduced(conn))
     return tuple(p for p in common if p not in barred)
 
 
+def _read_elsewhere(read: Access, written: tuple[Any, ...]) -> set[Any]:
+    """Parameters along which a local array is read at other elements than the same iteration writes."""
+    pairs = zip(read.index, written)
+    return {s for e, w in pairs if e != w for x in (e, w) for s in getattr(x, "free_symbols", ())}
+
+
 def _too_large(kernel: Kernel) -> str | None:
     for name, (_, shape) in kernel.locals.items():
-        index = _written_index(kernel, name)
+        index = _written_index(kernel, name) or ()
         size: Dim = prod(n for n, e in zip(shape, index) if e not in kernel.outer)
         if not isinstance(size, int) or size > MAX_LOCAL_ELEMENTS:
             return f"{name} needs {size} elements per iteration of the shared loops, more than {MAX_LOCAL_ELEMENTS}"
     return None
 
 
-def _written_index(kernel: Kernel, name: str) -> tuple[Any, ...]:
-    return next(a.index for s in kernel.stages for a in s.writes.values() if a.array == name)
+def _written_index(kernel: Kernel, name: str) -> tuple[Any, ...] | None:
+    return next((a.index for s in kernel.stages for a in s.writes.values() if a.array == name), None)
 
 
 def shrink_locals(kernel: Kernel) -> Kernel:
     """The form that is emitted: locals live inside one iteration of the outer loops, whose parameters leave their
     indices."""
-    kept = {n: [k for k, e in enumerate(_written_index(kernel, n)) if e not in kernel.outer] for n in kernel.locals}
+    kept = {
+        n: [k for k, e in enumerate(_written_index(kernel, n) or ()) if e not in kernel.outer] for n in kernel.locals
+    }
     shapes = {n: (t, tuple(shape[k] for k in kept[n])) for n, (t, shape) in kernel.locals.items()}
     return _reindex(kernel, shapes, lambda a: tuple(a.index[k] for k in kept[a.array]))
 
@@ -218,13 +230,16 @@ def _reindex(kernel: Kernel, shapes: dict[str, Any], index: Callable[[Access], t
 def collapse(kernel: Kernel) -> Kernel | None:
     """One stage that does what all stages of an element-wise chain do, the locals in between becoming scalars.
 
-    None unless all stages have one domain and nothing local is reduced. Locals are in the form of
-    :func:`expand_locals`.
+    None unless all stages have one domain, nothing local is reduced, and locals are read where they are written. Locals
+    are in the form of :func:`expand_locals`.
     """
     domain = set(kernel.stages[0].params)
     if any(set(s.params) != domain for s in kernel.stages):
         return None
     if any(a.wcr and a.array in kernel.locals for s in kernel.stages for a in s.writes.values()):
+        return None
+    read = [a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals]
+    if any(_written_index(kernel, a.array) != a.index for a in read):
         return None
     merged = _Collapsed(kernel)
     for stage in kernel.stages:

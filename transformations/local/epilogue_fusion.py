@@ -31,11 +31,14 @@ class _Epilogue:
 class EpilogueFusion(Transformation):
     """Let a library node add the bias and the residual and apply the activation itself.
 
-    before:  y = Convolution(x, w)    for n,c,h,w: z[n,c,h,w] = maximum(y[n,c,h,w] + b[c] + r[n,c,h,w], 0)
-    after:   z = Convolution(x, w, B=b, Z=r, activation=relu)
+    before:  y = Convolution(x, w)     for n,c,h,w: z[n,c,h,w] = y[n,c,h,w] + b[c] + r[n,c,h,w]
+    after:   z = Convolution(x, w, B=b, Z=r)
+
+    before:  y = Contraction(A, B)     for i,j: z[i,j] = maximum(y[i,j] + b[j], 0)
+    after:   z = Contraction(A, B, Bias=b, activation=relu)
 
     Only when nothing else reads the product and the kernel is nothing but the epilogue; larger kernels keep it, where
-    it costs no pass over memory.
+    it costs no pass over memory. Convolutions keep no relu: oneDNN's turns NaN into 0.
     """
 
     level: ClassVar[str] = "local"
@@ -95,22 +98,29 @@ def _whole(graph: Graph, stage: Stage, write: Access, product: str) -> bool:
     """Does the stage visit every element of the product once, at the same index as it writes?"""
     reads = [a for a in stage.reads.values() if a.array == product]
     shapes_agree = graph.shape(write.array) == graph.shape(product)
+    moving = [e for e in write.index if e != 0]  # extents of 1 have no loop
     return (
         shapes_agree
         and len(reads) == 1
         and reads[0].index == write.index
-        and len(set(write.index)) == len(stage.params)
+        and len(moving) == len(stage.params)
+        and set(moving) == set(stage.params)
     )
 
 
 def _match_stage(graph: Graph, node: Any, product: str, stage: Stage) -> _Epilogue | str:
+    types = [a.dtype for a in stage.assignments] + [graph.dtype(a.array) for a in stage.reads.values()]
+    if any(t != graph.dtype(product) for t in types):
+        return "the reader mixes element types"
     value = _inline(stage)
     product_symbol = next(c for c, a in stage.reads.items() if a.array == product)
-    activation = None
-    if isinstance(value, scalar.maximum) and value.args[1] == 0:
-        value, activation = value.args[0], "relu"
+    argument = _relu_argument(value)
+    activation = None if argument is None else "relu"
+    if activation and isinstance(node, Convolution):
+        return "a relu inside of the convolution would turn NaN into 0"
+    value = value if argument is None else argument
     terms = {str(t): t for t in sympy.Add.make_args(value)}
-    if product_symbol not in terms or any(not t.is_Symbol for t in terms.values()):
+    if product_symbol not in terms or any(n not in stage.reads for n in terms):
         return "the reader is not a sum of the product and other arrays"
     del terms[product_symbol]
     bias, residual = None, None
@@ -131,7 +141,17 @@ def _inline(stage: Stage) -> Any:
     values: dict[Any, Any] = {}
     for assignment in stage.assignments:
         values[assignment.symbol] = assignment.expr.xreplace(values)
-    return values[stage.assignments[-1].symbol]
+    return next(v for s, v in values.items() if str(s) in stage.writes)
+
+
+def _relu_argument(value: Any) -> Any:
+    """v where ``value`` is max(v, 0) in a form that keeps NaN, else None."""
+    if isinstance(value, scalar.maximum) and 0 in value.args:
+        return next((v for v in value.args if v != 0), None)
+    if isinstance(value, scalar.select) and isinstance(value.args[0], (scalar.le, scalar.lt)):
+        condition, zero, v = value.args
+        return v if zero == 0 and condition.args == (v, 0) else None
+    return None
 
 
 def _is_bias(graph: Graph, node: Any, stage: Stage, access: Access) -> bool:

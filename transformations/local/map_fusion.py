@@ -122,7 +122,8 @@ class _Plan:
                 for first in groups[:k]:
                     if first in self.readers[array] and second in self.readers[array] and first is not second:
                         early, late = sorted((first, second), key=lambda g: g.last)
-                        self._try(early, late, siblings=True)
+                        pair = (late, early) if early in self._successors(late) else (early, late)
+                        self._try(*pair, siblings=True)
 
     # ------------------------------------------------------------ one step
 

@@ -56,7 +56,7 @@ def _transposed(graph: Graph, name: str) -> str:
 
 
 def _transposing_copy(graph: Graph, product: str, entry: nodes.MapEntry) -> str | None:
-    """The array into which ``entry`` copies the product with its last two dimensions exchanged, if it does nothing else."""
+    """The array that ``entry`` fills with the product, its last two dimensions exchanged, if it does nothing else."""
     try:
         kernel = Kernel.extract(graph, entry)
     except Unsupported:
@@ -77,4 +77,6 @@ def _transposing_copy(graph: Graph, product: str, entry: nodes.MapEntry) -> str 
     steps = row_major(shape)
     expected = dict(zip((*steps[:-2], steps[-1], steps[-2]), row_major(wanted)))  # stride in the product -> in the copy
     found = target.coefficients()
-    return out if graph.is_contiguous(product) and all(found.get(p) == expected.get(c) for p, c in source.terms) else None
+    walked = source.coefficients()  # a broadcast row has fewer parameters than the copy
+    same = set(walked) == set(found) and all(found[p] == expected.get(c) for p, c in walked.items())
+    return out if same and graph.is_contiguous(product) else None

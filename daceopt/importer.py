@@ -20,7 +20,7 @@ from daceopt.ops import registry
 logger = logging.getLogger("daceopt.importer")
 
 
-Refused = Callable[[onnx.NodeProto, str], None]
+Refused = Callable[[onnx.NodeProto, str], object]
 
 
 def import_model(model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None) -> Graph:

@@ -209,7 +209,8 @@ def _write(folder: Path, identity: str, source: _Source) -> None:
         if graphs.backward is not None:
             parts.append((graphs.backward, graphs.backward_roles))
         names = program.build(identity, parts, _implement)
-    report = {"programs": names, "fallbacks": graphs.fallbacks, "seconds": graphs.seconds, "history": [vars(s) for s in graphs.history]}
+    history = [vars(s) for s in graphs.history]
+    report = {"programs": names, "fallbacks": graphs.fallbacks, "seconds": graphs.seconds, "history": history}
     (folder / REPORT).write_text(json.dumps(report, default=str))
 
 

@@ -138,7 +138,8 @@ class _Planner:
 
 
 def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str) -> bool:
-    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, its one and unreduced result.
+    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, its one and unreduced
+    result.
 
     With a second result, the compiler, which is told that arrays do not overlap, might read again after the write.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -179,6 +180,7 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
         machine.fingerprint(),
         __version__,
         _own_source(),
+        _foreign_rules(),
     )
     store = default_cache()
     for _ in range(2):
@@ -318,6 +320,12 @@ def _finish(graphs: Graphs, runner: Any) -> None:
     for old, new in zip(outputs, graphs.backward.outputs):
         if old != new:
             graphs.backward_roles[new] = graphs.backward_roles.pop(old)
+
+
+def _foreign_rules() -> str:
+    """Operator rules that the user registered; nobody registers any without importing the registry."""
+    registry = sys.modules.get("daceopt.ops.registry")
+    return registry.foreign_source() if registry is not None else ""
 
 
 def _own_source() -> str:

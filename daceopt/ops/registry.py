@@ -5,6 +5,9 @@ A family file registers rules with the decorators below; a user's file does the 
 
 from __future__ import annotations
 
+import inspect
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -92,6 +95,20 @@ def supports(*op_types: str, domain: str = "") -> Callable[[Check], Check]:
 
 def present(names: Names) -> list[str]:
     return [n for n in names if n is not None]
+
+
+def foreign_source() -> str:
+    """The source text of every rule that is not daceopt's own: what users registered decides what is compiled."""
+    rules = [*_LOWERINGS.items(), *_CHECKS.items(), *((k, g[0]) for k, g in _GRADIENTS.items())]
+    return "\n".join(f"{key}: {_source(rule)}" for key, rule in rules if not rule.__module__.startswith("daceopt."))
+
+
+def _source(rule: Callable[..., Any]) -> str:
+    """The text of the file that defines ``rule``; without one, something that no other process has."""
+    try:
+        return inspect.getsource(inspect.getmodule(rule) or rule)
+    except (OSError, TypeError):
+        return f"{rule.__qualname__} of process {os.getpid()} at {id(rule)}, {time.time()}"
 
 
 # -------------------------------------------------------------------- questions

@@ -99,7 +99,11 @@ def present(names: Names) -> list[str]:
 
 def foreign_source() -> str:
     """The source text of every rule that is not daceopt's own: what users registered decides what is compiled."""
-    rules = [*_LOWERINGS.items(), *_CHECKS.items(), *((k, g[0]) for k, g in _GRADIENTS.items())]
+    rules: list[tuple[tuple[str, str], Callable[..., Any]]] = [
+        *_LOWERINGS.items(),
+        *_CHECKS.items(),
+        *((k, g[0]) for k, g in _GRADIENTS.items()),
+    ]
     return "\n".join(f"{key}: {_source(rule)}" for key, rule in rules if not rule.__module__.startswith("daceopt."))
 
 

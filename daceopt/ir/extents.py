@@ -17,7 +17,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
-    ast.FloorDiv: lambda a, b: sympy.floor(sympy.sympify(a) / b),
+    ast.FloorDiv: lambda a, b: _floor_divide(a, b),
 }
 
 
@@ -43,6 +43,12 @@ def _evaluate(node: ast.expr, symbol: Callable[[str], Any]) -> Any:
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_evaluate(node.operand, symbol)
     raise ValueError(f"not a dimension expression: {ast.dump(node)[:80]}")
+
+
+def _floor_divide(a: Any, b: Any) -> Any:
+    if b == 0:
+        raise ValueError("division by zero")
+    return sympy.floor(sympy.sympify(a) / b)
 
 
 def _power(base: Any, exponent: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import dace
 import numpy as np
 import sympy
+import torch
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
@@ -230,3 +231,39 @@ class RandomGraph:
                 yield self.b.matmul(x, y)
             except ValueError:
                 return
+
+
+# ---------------------------------------------------------------- compiled
+
+
+def compiled(identity: str, graphs: Sequence[Graph], special: bool = False) -> list[list[np.ndarray]]:
+    """The outputs of every graph, built in one go and run."""
+    from daceopt import libs
+    from daceopt.build import program
+    from daceopt.build.assemble import load_program
+
+    parts = [(g, _roles(g)) for g in graphs]
+    results = []
+    for graph, name in zip(graphs, program.build(identity, parts, libs.implement), strict=True):
+        executable = load_program(name)
+        assert executable is not None
+        results.append(_run(executable, feeds(graph, special), graph))
+    return results
+
+
+def _roles(graph: Graph) -> dict[str, str]:
+    roles = {n: f"input:{k}" for k, n in enumerate(graph.inputs)}
+    return roles | {n: f"output:{k}" for k, n in enumerate(graph.outputs)}
+
+
+def _run(executable: Any, arrays: Arrays, graph: Graph) -> list[np.ndarray]:
+    symbols = tuple(BATCH for _ in executable.manifest.symbols)
+    sizes = executable.sizes(symbols)
+    kinds = [t.dtype for t in executable.manifest.outputs]
+    outputs = [np.zeros(shape, kind) for shape, kind in zip(sizes.shapes, kinds, strict=True)]
+    blocks = [torch.empty(max(n, 1), dtype=torch.uint8) for n in (sizes.saved, sizes.arena)]
+    seed = arrays.get(SEED, np.zeros(1, np.int64))
+    buffers = [*(arrays[n] for n in graph.inputs), *executable.constants, *outputs]
+    addresses = [a.ctypes.data for a in buffers] + [b.data_ptr() for b in blocks] + [seed.ctypes.data]
+    executable.run(addresses, symbols)
+    return outputs

@@ -74,8 +74,12 @@ def _uniform(graph: Graph, name: str) -> np.ndarray | None:
     if value is None or value.size == 0:
         return None
     first = value.reshape(-1)[:1]
-    same = value.size == 1 or bool((value == first).all())
-    return first if same else None
+    return first if value.size == 1 or _all_equal(value, first) else None
+
+
+def _all_equal(value: np.ndarray, first: np.ndarray) -> bool:
+    signs = np.signbit if value.dtype.kind == "f" else np.zeros_like  # 0 and -0 compare equal, and are not
+    return bool((value == first).all() and (signs(value) == signs(first)).all())
 
 
 def _compute(node: Any, values: list[Any]) -> np.ndarray | None:

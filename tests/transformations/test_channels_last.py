@@ -1,0 +1,72 @@
+"""Channels-last: only strides change, and only where nothing depends on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.render import render
+from daceopt.ops.library import Convolution, Pool
+from daceopt.transformations.layout.channels_last import ChannelsLast, channels_last_strides
+from tests.transformations.lowered import F, apply, finish, size_symbol, start
+
+LAST = (200, 1, 40, 8)
+
+
+def convolution(b: Builder, x: str, w: str) -> str:
+    y = b.graph.add_array("y", (b.graph.shape(x)[0], 8, 5, 5), F)
+    b.library(Convolution, {"X": x, "W": w}, {"Y": y}, strides=[1, 1], pads=[1, 1, 1, 1], dilations=[1, 1], group=1)
+    return y
+
+
+def image() -> tuple[Graph, Builder, str]:
+    graph, b, (x, w) = start((2, 3, 5, 5), (8, 3, 3, 3))
+    return graph, b, convolution(b, x, w)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((2, 3, 7), (21, 1, 3)), ((2, 3, 5, 7), (105, 1, 21, 3)), ((2, 3), (3, 1))]
+)
+def test_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    assert channels_last_strides(shape) == strides
+
+
+def test_results_and_what_is_computed_from_them() -> None:
+    graph, b, y = image()
+    z = b.elementwise(lambda v: v + 1, y)
+    before = render(graph)
+    outcome = apply(ChannelsLast(), finish(graph, b.elementwise(lambda v: v * 2, z)))
+    assert len(outcome.sites) == 2
+    assert graph.strides(y) == graph.strides(z) == LAST
+    assert graph.strides(graph.outputs[0]) == (200, 25, 5, 1)
+    assert render(graph).startswith(before.splitlines()[1]) or graph.shape(y) == (2, 8, 5, 5)
+    assert apply(ChannelsLast(), graph).sites == []
+
+
+def test_symbolic_batch() -> None:
+    graph, b, (x, w) = start((size_symbol(), 3, 5, 5), (8, 3, 3, 3))
+    y = convolution(b, x, w)
+    apply(ChannelsLast(), finish(graph, b.elementwise(lambda v: v + 1, y)))
+    assert graph.strides(y) == LAST
+
+
+def test_arrays_with_views_stay() -> None:
+    graph, b, y = image()
+    flat = b.reshape(y, (2, 200))
+    outcome = apply(ChannelsLast(), finish(graph, b.elementwise(lambda v: v + 1, flat)))
+    assert outcome.sites == [] and graph.strides(y) == (200, 25, 5, 1)
+
+
+def test_kernels_without_convolutions_stay() -> None:
+    graph, b, (x,) = start((2, 3, 5, 5))
+    middle = b.elementwise(lambda v: v + 1, x)
+    assert apply(ChannelsLast(), finish(graph, b.elementwise(lambda v: v + 1, middle))).sites == []
+
+
+def test_pools_and_reductions_after_them() -> None:
+    graph, b, (x,) = start((2, 8, 10, 10))
+    y = graph.add_array("y", (2, 8, 5, 5), F)
+    b.library(Pool, {"X": x}, {"Y": y}, kind="max", kernel=[2, 2], strides=[2, 2], pads=[0, 0, 0, 0], dilations=[1, 1])
+    outcome = apply(ChannelsLast(), finish(graph, b.reduce("sum", None, y, axes=[2, 3])))
+    assert len(outcome.sites) == 1 and graph.strides(y) == LAST

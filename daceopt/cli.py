@@ -111,8 +111,10 @@ def _demo(options: Any) -> int:
 
 
 def _explain(options: Any) -> None:
+    from daceopt.capture.onnx_file import load
     from daceopt.explore import explain
 
+    load(options.model)  # a damaged file is an error of this command, not a property to report
     report = explain(options.model, recipe=_recipe(options), verify=options.verify)
     print(report)
     if options.html is not None:

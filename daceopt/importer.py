@@ -80,7 +80,10 @@ class _Importer:
         if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
             raise Unsupported(f"{where}: the shape or type of {name!r} is not known before running")
         tensor = found.tensor_type
-        dtype = types.from_onnx(tensor.elem_type)
+        try:
+            dtype = types.from_onnx(tensor.elem_type)
+        except Unsupported as error:
+            raise Unsupported(f"{where}: {name!r} has {error}") from None
         return tuple(self._dim(d, name, where) for d in tensor.shape.dim), dtype
 
     def _dim(self, proto: Any, name: str, where: str) -> Dim:

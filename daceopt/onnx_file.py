@@ -98,9 +98,11 @@ class OnnxModel:
         return [*args, *(kwargs[name] for name in rest)]
 
     def _tensor(self, position: int, value: Any) -> torch.Tensor:
-        tensor = value.detach() if isinstance(value, torch.Tensor) else torch.from_numpy(np.ascontiguousarray(value))
         dtype, shape = self._expected[position]
         name = self.input_names[position]
+        tensor = _as_tensor(value)
+        if tensor is None:
+            raise DaceoptError(f"input {name!r}: expected {dtype} of shape {list(shape)}, got {type(value).__name__}")
         if tensor.device.type != "cpu":
             raise DaceoptError(f"input {name!r} is on {tensor.device}; expected a CPU tensor: call .cpu() on it")
         if tensor.dtype != dtype or tensor.dim() != len(shape):
@@ -116,7 +118,19 @@ class OnnxModel:
             for axis, (wanted, found) in enumerate(zip(shape, tensor.shape)):
                 known = wanted if isinstance(wanted, int) else values.setdefault(wanted, found)
                 if known != found:
-                    raise DaceoptError(f"input {name!r}, axis {axis}: expected {wanted} = {known}, got {found}")
+                    expected = known if isinstance(wanted, int) else f"{wanted} = {known}"
+                    raise DaceoptError(f"input {name!r}, axis {axis}: expected {expected}, got {found}")
+
+
+def _as_tensor(value: Any) -> torch.Tensor | None:
+    """A strided tensor of the value's numbers, or None where there is none."""
+    if isinstance(value, torch.Tensor):
+        return value.detach() if value.layout is torch.strided else None
+    try:
+        array = np.asarray(value)
+        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+    except (TypeError, ValueError):  # text, objects, ragged lists
+        return None
 
 
 def _expectation(value: Any) -> tuple[torch.dtype, tuple[int | str, ...]]:

@@ -144,26 +144,30 @@ class Family:
         changed = _changed_axes(self.shapes, shapes)
         if options.dynamic is not None or self.fixed or not changed:
             return None
-        for index, axes in changed.items():
-            self.axes.setdefault(index, set()).update(axes)
+        axes = {index: self.axes.get(index, set()) | changed.get(index, set()) for index in {*self.axes, *changed}}
         try:
-            return compile_call(module, call, options, self.axes)
+            free = {index: {a for a in found if shapes[index][a] > 1} for index, found in axes.items()}
+            program = compile_call(module, call, options, free)
         except (CaptureError, Unsupported) as error:
-            self.fixed = True
             logger.info("%s: one program per size, because %s", type(module).__name__, error)
-            return None
+            program = compile_call(module, call, options, None)
+            # Known only now, for the call itself may have been wrong; an axis of 1 may have stood for a broadcast.
+            self.fixed = all(
+                old[index][axis] > 1 for old in self.shapes for index in changed for axis in changed[index]
+            )
+            return program
+        self.axes = axes
+        return program
 
 
 def _changed_axes(known: list[dict[int, tuple[int, ...]]], shapes: dict[int, tuple[int, ...]]) -> dict[int, set[int]]:
-    """Axes that differ from a known call; sizes 0 and 1 stay special, because they broadcast."""
+    """Axes that differ from a known call; sizes 0 and 1 get programs of their own, because they broadcast."""
     changed: dict[int, set[int]] = {}
     for old in known:
         for index, shape in shapes.items():
-            axes = [(a, old[index][a], size) for a, size in enumerate(shape) if old[index][a] != size]
-            if any(min(x, y) < 2 for _, x, y in axes):
-                break
+            axes = {a for a, size in enumerate(shape) if size > 1 and old[index][a] != size}
             if axes:
-                changed.setdefault(index, set()).update(a for a, _, _ in axes)
+                changed.setdefault(index, set()).update(axes)
     return changed
 
 

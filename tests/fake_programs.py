@@ -30,7 +30,9 @@ class FakePair:
         self.cached = False
 
 
-def compile_trace(trace: Any, *, recipe: Any = "auto", wanted: Sequence[int] = (), verify: Any = None) -> FakePair:
+def compile_trace(
+    trace: Any, *, recipe: Any = "auto", wanted: Sequence[int] = (), verify: Any = None, fallback: bool = False
+) -> FakePair:
     """Stands for ``pipeline.compile_trace``."""
     for node in trace.program.graph.nodes:
         if "cumsum" in str(node.target):

@@ -9,7 +9,16 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-_LOGGERS = ("torch.export", "torch.fx", "torch.onnx", "torch._dynamo", "torch._functorch", "onnxscript", "onnx_ir")
+_LOGGERS = (
+    "torch.export",
+    "torch.fx",
+    "torch.onnx",
+    "torch._dynamo",
+    "torch._functorch",
+    "torch._subclasses",
+    "onnxscript",
+    "onnx_ir",
+)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,7 @@ def trace(
 def _export(flat: FlatCall, tensors: list[torch.Tensor], specs: list[Any]) -> ExportedProgram:
     shapes = {"tensors": tuple(specs)} if any(specs) else None
     try:
-        with quiet(), torch.random.fork_rng(devices=[]):
+        with quiet(), _unmarked(tensors), torch.random.fork_rng(devices=[]):
             program = torch.export.export(flat, tuple(tensors), strict=False, dynamic_shapes=shapes)
             detach_no_grad_regions(program)
             return program.run_decompositions({})
@@ -146,6 +147,20 @@ def _export(flat: FlatCall, tensors: list[torch.Tensor], specs: list[Any]) -> Ex
         raise
     except Exception as error:  # torch raises whatever the user's code or the tracer raised
         raise CaptureError(f"the model cannot be traced: {_reason(error)}") from error
+
+
+@contextmanager
+def _unmarked(tensors: list[torch.Tensor]) -> Iterator[None]:
+    """Take back the marks of dynamic dimensions that torch.export leaves on the caller's tensors: they would bind the
+    next export of the same tensors.
+    """
+    before = [dict(vars(t)) for t in tensors]
+    try:
+        yield
+    finally:
+        for tensor, attributes in zip(tensors, before, strict=True):
+            vars(tensor).clear()
+            vars(tensor).update(attributes)
 
 
 def _reason(error: BaseException) -> str:

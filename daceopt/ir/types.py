@@ -73,7 +73,7 @@ def to_torch(dtype: DType) -> Any:
 def from_onnx(elem_type: int) -> DType:
     """The dtype of an ``onnx.TensorProto.DataType``; raises ``Unsupported`` for any other."""
     if elem_type not in _BY_ONNX:
-        raise Unsupported(f"ONNX element type {elem_type}: expected one of {sorted(_BY_ONNX)} ({_expected()})")
+        raise Unsupported(f"ONNX element type {_onnx_name(elem_type)}: expected one of {_expected()}")
     return _BY_ONNX[elem_type].dtype
 
 
@@ -124,6 +124,13 @@ def _row(key: DType | str) -> _Row:
     if name not in _BY_NAME:
         raise Unsupported(f"element type {key}: expected one of {_expected()}")
     return _BY_NAME[name]
+
+
+def _onnx_name(elem_type: int) -> str:
+    import onnx
+
+    known = elem_type in onnx.TensorProto.DataType.values()
+    return onnx.TensorProto.DataType.Name(elem_type) if known else str(elem_type)
 
 
 def _expected() -> str:

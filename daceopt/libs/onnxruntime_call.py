@@ -28,11 +28,13 @@ def add(
 ) -> None:
     """Add a HostCall that runs ``node`` (of ``model``) from arrays ``inputs`` to arrays ``outputs`` (None = absent).
 
-    Raises Unsupported for an operator that holds a graph (If, Loop, Scan): its body may read values by name.
+    Raises Unsupported for an operator that holds a graph (If, Loop, Scan), because its body may read values by name,
+    and for one that ONNX Runtime does not know either.
     """
     from daceopt.ops.library import HostCall
 
     payload = base64.b64encode(_single_node_model(graph, model, node, inputs, outputs).SerializeToString()).decode()
+    _check(node, payload)
     reads = {f"In{i}": name for i, name in enumerate(n for n in inputs if n is not None)}
     writes = {f"Out{i}": name for i, name in enumerate(n for n in outputs if n is not None)}
     call = HostCall("onnxruntime", callback="daceopt.libs.onnxruntime_call:run", payload=payload)
@@ -47,6 +49,16 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
         if target.shape != value.shape:
             raise ValueError(f"ONNX Runtime returned shape {value.shape}, expected {target.shape}")
         target[...] = value
+
+
+def _check(node: onnx.NodeProto, payload: str) -> None:
+    try:
+        _session(payload)
+    except Exception as error:  # ONNX Runtime's own kinds, or ImportError where it is not installed
+        reason = " ".join(str(error).split())[:300]
+        raise Unsupported(
+            f"operator {node.op_type} ({node.name!r}) has no native form, and ONNX Runtime cannot run it: {reason}"
+        ) from error
 
 
 @lru_cache(_SESSIONS)

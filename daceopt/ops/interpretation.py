@@ -182,7 +182,7 @@ def _host_call(memory: Memory, node: Any) -> None:
 
 def _own(memory: Memory, name: str) -> np.ndarray:
     """A contiguous copy in the array's declared type."""
-    return np.ascontiguousarray(memory.array(name), types.to_numpy(memory.graph.dtype(name)))
+    return np.array(memory.array(name), types.to_numpy(memory.graph.dtype(name)), order="C")
 
 
 def _number(connector: str) -> int:

@@ -1,0 +1,108 @@
+"""Merging on address functions: locals, shared loops, and the reasons against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dace
+import pytest
+import sympy
+
+from daceopt.ir.builder import Builder
+from daceopt.ir.fusion import collapse, common_parameters, expand_locals, merge, shrink_locals
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.scalar import symbol
+from daceopt.ir.tasklet import Assignment
+
+F = dace.float32
+A, B = param(0), param(1)
+
+
+def start(*shape: Any) -> tuple[Graph, Builder, str]:
+    graph = Graph("test")
+    return graph, Builder(graph), graph.add_input("x", shape or (4, 6), F)
+
+
+def merged(graph: Graph, needed: bool = False) -> Kernel | str:
+    first, second = (expand_locals(Kernel.extract(graph, k)) for k in graph.kernels())
+    return merge(graph, first, second, lambda array: needed)
+
+
+def row_sums(graph: Graph, b: Builder, x: str) -> tuple[str, str]:
+    total = b.reduce("sum", None, x, axes=[1], keepdims=True)
+    return total, b.elementwise(lambda v, s: v / s, x, total)
+
+
+def test_a_reduction_and_its_reader_share_the_rows() -> None:
+    graph, b, x = start()
+    total, _ = row_sums(graph, b, x)
+    kernel = merged(graph)
+    assert isinstance(kernel, Kernel) and kernel.outer == (A,)
+    assert kernel.locals == {f"{total}_l": (F, (4,))}
+    assert shrink_locals(kernel).locals == {f"{total}_l": (F, ())}
+    assert collapse(kernel) is None
+
+
+def test_expanding_undoes_shrinking() -> None:
+    graph, b, x = start()
+    row_sums(graph, b, x)
+    kernel = merged(graph)
+    assert isinstance(kernel, Kernel) and expand_locals(shrink_locals(kernel)) == kernel
+
+
+def test_an_array_that_others_need_is_written_twice() -> None:
+    graph, b, x = start()
+    total, _ = row_sums(graph, b, x)
+    kernel = merged(graph, needed=True)
+    assert isinstance(kernel, Kernel)
+    assert {a.array: a.wcr for a in kernel.stages[0].writes.values()} == {total: "sum", f"{total}_l": "sum"}
+
+
+def test_a_chain_collapses_to_one_stage() -> None:
+    graph, b, x = start()
+    b.elementwise(lambda v: v + 1, b.transpose(b.elementwise(sympy.exp, x), [1, 0]))
+    kernel = merged(graph)
+    assert isinstance(kernel, Kernel)
+    one = collapse(kernel)
+    assert one is not None and len(one.stages) == 1 and not one.locals
+
+
+@pytest.mark.parametrize(
+    ("second", "reason"),
+    [
+        (lambda b, t: b.elementwise(lambda u, v: u + v, t, b.transpose(t, [1, 0])), "read at other elements"),
+        (lambda b, t: b.copy(b.slice(t, [1], [6], [1], [0])), "walked differently"),
+        (lambda b, t: b.reduce("sum", None, b.graph.add_input("z", (6, 6), F), axes=[0]), "no shared access"),
+    ],
+)
+def test_reasons(second: Any, reason: str) -> None:
+    graph, b, x = start(6, 6)
+    second(b, b.elementwise(sympy.exp, x))
+    found = merged(graph)
+    assert isinstance(found, str) and reason in found
+
+
+def test_no_common_loop() -> None:
+    graph, b, x = start()
+    b.elementwise(lambda v, s: v / s, x, b.reduce("sum", None, x, axes=[0, 1], keepdims=True))
+    found = merged(graph)
+    assert isinstance(found, str) and "no common parallel parameter" in found
+
+
+def chain(read: tuple[Any, ...]) -> Kernel:
+    """x -> a local array -> y, the local one read at ``read``."""
+    v, out = symbol("v", F), symbol("out", F)
+    code = (Assignment(out, v, F),)
+    first = Stage((A, B), {"v": Access("x", (A, B))}, {"out": Access("t", (A, B))}, code)
+    second = Stage((A, B), {"v": Access("t", read)}, {"out": Access("y", (A, B))}, code)
+    return Kernel("chain", {A: 4, B: 4}, [first, second], (), {"t": (F, (4, 4))})
+
+
+@pytest.mark.parametrize(
+    ("read", "common"), [((A, B), (A, B)), ((A, B + 1), (A,)), ((A, None), (A,)), ((B, A), ()), ((A, 0), (A,))]
+)
+def test_loops_along_which_a_local_array_is_read_elsewhere_are_not_shared(read: tuple, common: tuple) -> None:
+    kernel = chain(read)
+    assert common_parameters(kernel) == common
+    assert (collapse(kernel) is not None) == (read == (A, B))

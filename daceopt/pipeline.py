@@ -304,6 +304,21 @@ def _own_output(graph: Graph, name: str, taken: dict[str, str]) -> str:
     return name
 
 
+def _follow_layout(graph: Graph, name: str, strides: Sequence[Any]) -> None:
+    """Lay out the saved array ``name`` as the forward graph did; what cannot follow reads a copy in the old layout."""
+    from daceopt.ir.builder import Builder
+
+    try:
+        graph.set_strides(name, strides)
+    except ValueError:
+        saved = list(graph.saved)
+        twin = graph.add_array(name, graph.shape(name), graph.dtype(name), graph.strides(name))
+        graph.replace_uses(name, twin)
+        graph.saved = saved
+        graph.set_strides(name, strides)
+        Builder(graph, "layout").copy(name, out=twin)
+
+
 def _finish(graphs: Graphs, runner: Any) -> None:
     """The rest of the recipe, forward first: the backward graph reads saved arrays in the layout that the forward gave
     them."""
@@ -314,7 +329,7 @@ def _finish(graphs: Graphs, runner: Any) -> None:
         return
     for source, name in zip(graphs.forward.saved, graphs.backward.saved):
         if graphs.forward.strides(source) != graphs.backward.strides(name):
-            graphs.backward.set_strides(name, graphs.forward.strides(source))
+            _follow_layout(graphs.backward, name, graphs.forward.strides(source))
     outputs = list(graphs.backward.outputs)
     graphs.history += runner.run(graphs.backward, part="after")
     for old, new in zip(outputs, graphs.backward.outputs):

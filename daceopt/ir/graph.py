@@ -166,11 +166,14 @@ class Graph:
         return SEED
 
     def set_strides(self, name: str, strides: Sequence[Any]) -> None:
-        """Change the physical layout of an array that has no views."""
-        if name in self._views or self.views_of(name):
-            raise ValueError(f"{name} is or has a view; its layout is fixed")
+        """Change the physical layout of an array; its views select the same elements as before. ValueError, and nothing
+        changed, for a view and where a view cannot follow."""
+        if name in self._views:
+            raise ValueError(f"{name} is a view; its layout is fixed")
         desc, steps = self.desc(name), tuple(dim(s) for s in strides)
+        layouts = self._rebased(name, self.strides(name), steps)
         desc.strides, desc.total_size = steps, _span(self.shape(name), steps)
+        self._lay_out(layouts)
 
     @property
     def uses_seed(self) -> bool:
@@ -371,14 +374,17 @@ class Graph:
         layouts = self._rebased(old, self.strides(old), self.strides(new))
         for edge in list(self.state.out_edges(self._access[old])):
             self._reconnect(edge, old, new)
-        for view, (strides, offset) in layouts.items():
-            desc = self.desc(view)
-            desc.strides, desc.total_size = strides or (1,), _span(self.shape(view), strides)
-            self._views[view] = (self._views[view][0], offset)
+        self._lay_out(layouts)
         self.saved = [new if n == old else n for n in self.saved]
         if old in self.outputs:
             self.outputs = [new if n == old else n for n in self.outputs]
             self.desc(new).transient, self.desc(old).transient = False, True
+
+    def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
+        for view, (strides, offset) in layouts.items():
+            desc = self.desc(view)
+            desc.strides, desc.total_size = strides or (1,), _span(self.shape(view), strides)
+            self._views[view] = (self._views[view][0], offset)
 
     def _rebased(self, source: str, before: Shape, after: Shape) -> dict[str, tuple[Shape, Dim]]:
         """New strides and offsets of all views over ``source`` when its strides change. Raises ValueError."""

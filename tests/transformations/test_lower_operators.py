@@ -40,7 +40,7 @@ def test_one_operator() -> None:
     graph = net.done(net.op("Softplus", net.x))
     LowerOperators().run(graph)
     kernel = render(graph).splitlines()
-    assert kernel[1].endswith("= kernel softplus") or "kernel" in kernel[1]
+    assert " = kernel " in kernel[1]
     assert "    out0 = softplus(in0)" in kernel
 
 

@@ -9,6 +9,16 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
+_MAX_EXPONENT = 64
+_MAX_BITS = 4096
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    if not 0 <= exponent <= _MAX_EXPONENT or Fraction(base).numerator.bit_length() > _MAX_BITS:
+        raise ValueError(f"power {exponent} of a size; expected an exponent from 0 to {_MAX_EXPONENT}")
+    return base**exponent
+
+
 _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -16,7 +26,7 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     ast.Div: lambda a, b: Fraction(a) / b,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
+    ast.Pow: _power,
 }
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "Min": min,
@@ -35,7 +45,10 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
 
     Raises KeyError for a name without a size, ValueError for anything but arithmetic.
     """
-    return int(_evaluate(ast.parse(text, mode="eval").body, sizes))
+    try:
+        return int(_evaluate(ast.parse(text, mode="eval").body, sizes))
+    except (SyntaxError, TypeError, ArithmeticError, RecursionError, MemoryError) as error:
+        raise ValueError(f"expected arithmetic over sizes, found {text[:80]!r} ({type(error).__name__})") from None
 
 
 def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> Any:

@@ -128,12 +128,25 @@ def trace(
     Raises ``CaptureError`` with the reason when the call is not a static graph of tensor operations.
     """
     leaves, in_tree = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    _check_names(module)
     replica = Replica(module)
     specs = flat_specs(dynamic, leaves, in_tree, replica.root.forward)
     flat = FlatCall(replica, leaves, in_tree, ties(specs, leaves))
     tensors = [leaves[i] for i in flat.call.in_tensors]
     program = _export(flat, tensors, [specs.get(i) for i in flat.call.in_tensors])
     return _describe(program, flat, module, tensors)
+
+
+def _check_names(module: nn.Module) -> None:
+    """torch.fx writes names of attributes into Python code, between quotes and unescaped, and runs it."""
+    for name in (
+        n for found in (module.named_modules(), module.named_parameters(), module.named_buffers()) for n, _ in found
+    ):
+        if re.search(r'["\\\x00-\x1f\x7f]', name):
+            raise CaptureError(
+                f"the model cannot be traced: the name {name[:100]!r} of a parameter, buffer or child holds a quote, "
+                "a backslash or a control character; rename it"
+            )
 
 
 def _export(flat: FlatCall, tensors: list[torch.Tensor], specs: list[Any]) -> ExportedProgram:

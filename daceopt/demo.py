@@ -106,7 +106,7 @@ class Row:
         return all(ours <= 4 * theirs + 4e-6 for ours, theirs in self.errors.values())
 
 
-def run(seconds: float = 1.0, show: Callable[[str], None] = print) -> bool:
+def run(seconds: float = 0.5, show: Callable[[str], None] = print) -> bool:
     """Run the demo, printing through ``show``; True when every check passed.
 
     ``seconds``: timing budget per contender.

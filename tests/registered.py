@@ -9,6 +9,9 @@ from contextlib import contextmanager
 @contextmanager
 def restored() -> Iterator[None]:
     """Forget, at the end, the operators, gradient rules, libraries and transformations registered meanwhile."""
+    import daceopt.autodiff.differentiate  # noqa: F401  (what registers on import does so before the tables are noted)
+    import daceopt.libs
+    import daceopt.ops  # noqa: F401
     from daceopt import registry
     from daceopt.autodiff import rules
     from daceopt.libs import base

@@ -9,13 +9,12 @@ from contextlib import contextmanager
 @contextmanager
 def restored() -> Iterator[None]:
     """Forget, at the end, the operators, gradient rules, libraries and transformations registered meanwhile."""
-    import daceopt.autodiff.differentiate  # noqa: F401  (what registers on import does so before the tables are noted)
-    import daceopt.libs
-    import daceopt.ops  # noqa: F401
     from daceopt import registry
     from daceopt.autodiff import rules
     from daceopt.libs import base
     from daceopt.ops import registry as operators
+
+    rules._lookup({}, None)  # the built-in rules load on first use: before the tables are noted, not meanwhile
 
     tables: tuple[dict, ...] = (
         operators._LOWERINGS,

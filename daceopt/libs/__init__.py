@@ -1,6 +1,6 @@
 """Dense libraries behind one interface: who implements a library node, and how it is called from generated code."""
 
-from daceopt.libs import aten, host, mkl, native, onednn, pool
+from daceopt.libs import algorithms, aten, host, mkl, native, onednn, pool
 from daceopt.libs.base import (
     PREFERENCE,
     Library,
@@ -22,6 +22,7 @@ __all__ = [
     "Library",
     "Missing",
     "Requirements",
+    "algorithms",
     "aten",
     "candidates",
     "choose",

@@ -78,6 +78,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Pool": ("pool",),
     "PoolBackward": ("pool",),
     "IndexAdd": ("native",),
+    "Algorithm": ("algorithms",),
     "HostCall": ("host",),
 }
 _LIBRARIES: dict[str, Library] = {}
@@ -185,7 +186,7 @@ def support(
 
     ``flags`` are the external library's, for that source and for linking; ``define`` is one macro, NAME=value.
     """
-    own = Flags(includes=(str(INCLUDE),), version=f"{_headers_digest()} {version}".strip())
+    own = Flags(includes=(str(INCLUDE),), version=f"{headers_digest()} {version}".strip())
     external = flags or Flags()
     options = Flags(compile=(f"-D{define}",)) if define else Flags()
     job = CompileJob(
@@ -201,7 +202,7 @@ def _source(name: str) -> str:
 
 
 @cache
-def _headers_digest() -> str:
+def headers_digest() -> str:
     """Stands for the content of our own headers in cache keys."""
     digest = hashlib.sha256()
     for path in sorted(INCLUDE.rglob("*.h")):

@@ -16,6 +16,7 @@ from daceopt.ops import (  # noqa: F401
     random,
     reduction,
     interpretation,
+    scan,
     shape,
     softmax,
 )

@@ -1,0 +1,63 @@
+"""Running sums and products along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ops import algorithm, values
+from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering, supports
+
+_PRODUCT = {"CumSum": 0, "CumProd": 1}
+
+
+def _axis(graph: Graph, node: Operator, inputs: Names) -> int:
+    (axis,) = values.known(graph, inputs[1]) or (0,)
+    return int(axis) % len(graph.shape(str(inputs[0])))
+
+
+def _cumulate(b: Builder, x: str, out: str, axis: int, *switches: int) -> None:
+    algorithm.call(b, "cumulate", [x], [out], [*algorithm.extents_around(b.graph.shape(x), axis), *switches])
+
+
+@lowering("CumSum", "CumProd", types=NUMBERS)
+def cumulate(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """y[k] = x[0] + ... + x[k]; ``exclusive`` leaves x[k] out, ``reverse`` counts from the end."""
+    switches = (node.attribute("exclusive", 0), node.attribute("reverse", 0), _PRODUCT[node.op_type])
+    _cumulate(b, str(inputs[0]), str(outputs[0]), _axis(b.graph, node, inputs), *switches)
+
+
+@supports("CumSum", "CumProd")
+def why_not_cumulate(graph: Graph, node: Operator) -> str | None:
+    if not graph.shape(str(graph.inputs_of(node)[0])):
+        return "an input of rank 0; expected at least one dimension"
+    return values.unknown(graph, node, 1)
+
+
+@gradient("CumSum")
+def cumulative_sum_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """The running sum of dy, counted from the other end."""
+    if grads_out[0] is None or not wanted[0]:
+        return [None, None]
+    dx = b.graph.add_array("cumsum_grad", b.graph.shape(grads_out[0]), b.graph.dtype(grads_out[0]))
+    switches = (node.attribute("exclusive", 0), 1 - node.attribute("reverse", 0), 0)
+    _cumulate(b, grads_out[0], dx, _axis(b.graph, node, inputs), *switches)
+    return [dx, None]
+
+
+@algorithm.reference("cumulate")
+def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+    x, y = algorithm.around(inputs[0], parameters), algorithm.around(outputs[0], parameters)
+    exclusive, reverse, product = parameters[3:]
+    x, y = (a[:, ::-1] if reverse else a for a in (x, y))
+    running = (np.cumprod if product else np.cumsum)(x, axis=1, dtype=x.dtype)
+    y[...] = running
+    if exclusive:
+        y[:, 1:] = running[:, :-1]
+        y[:, :1] = product

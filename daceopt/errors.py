@@ -3,6 +3,8 @@ do."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class DaceoptError(Exception):
     """Base class: catch this to catch all of daceopt's own errors."""
@@ -10,6 +12,19 @@ class DaceoptError(Exception):
 
 class Unsupported(DaceoptError):
     """A model uses something that daceopt cannot compile; the caller falls back or reports the reason."""
+
+
+class NotKnownYet(Unsupported):
+    """An ONNX model would compile if more were known of its inputs.
+
+    ``needs`` has one tuple of ONNX value names for each gap: it may close once the value of one of these is known.
+    ``sizes``: input sizes are missing, too.
+    """
+
+    def __init__(self, message: str, needs: Iterable[tuple[str, ...]] = (), sizes: bool = False):
+        super().__init__(message)
+        self.needs = tuple(dict.fromkeys(needs))
+        self.sizes = sizes
 
 
 class CaptureError(DaceoptError):

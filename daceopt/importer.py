@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dace
@@ -11,11 +11,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from daceopt.errors import Unsupported
+from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ops import registry
+from daceopt.ops import registry, values
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -23,19 +23,26 @@ logger = logging.getLogger("daceopt.importer")
 Refused = Callable[[onnx.NodeProto, str], object]
 
 
-def import_model(model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None) -> Graph:
+def import_model(
+    model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None, patient: bool = False
+) -> Graph:
     """Import ``model``; initializers become constants, graph inputs and outputs keep their order.
 
     With ``fallback``, an operator without a native lowering becomes a host call into ONNX Runtime (one warning names
     it); without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason.
-    ``refused`` is called with every such node and the reason, in place of the warning.
+    ``refused`` is called with every such node and the reason, in place of the warning. ``patient``: where shapes or
+    operands are not known yet, look at the rest of the model, too; ``NotKnownYet`` then lists all that is needed, and
+    nothing of it falls back.
     """
-    return _Importer(model, fallback, refused).run()
+    return _Importer(model, fallback, refused, patient).run()
 
 
 class _Importer:
-    def __init__(self, model: onnx.ModelProto, fallback: bool, refused: Refused | None):
+    def __init__(self, model: onnx.ModelProto, fallback: bool, refused: Refused | None, patient: bool):
         self.model = model
+        self.patient = patient
+        self.gaps: list[NotKnownYet] = []
+        self.pending: set[str] = set()  # ONNX values whose shape is not known yet
         self.refused = refused or self._warn
         self.fallback = fallback
         self.graph = Graph("program")
@@ -49,20 +56,36 @@ class _Importer:
         initializers = {t.name: t for t in self.model.graph.initializer}
         for value in self.model.graph.input:
             if value.name not in initializers:
-                self._add_input(value)
+                self._tolerant(self._add_input, value, [value.name])
         for name in self.graph.inputs:
             self._check_sizes(self.graph.shape(name), f"graph input {self.graph.source_names.get(name, name)!r}")
         for name, tensor in initializers.items():
             self.names[name] = self._constant(name, numpy_helper.to_array(tensor))
         for node in self.model.graph.node:
-            self._add_node(node)
+            self._tolerant(self._add_node, node, node.output)
+        self._report_gaps()
         for value in self.model.graph.output:
             self._add_output(value.name)
         self.graph.prune()
         return self.graph
 
+    def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
+        """Add a node or an input; a gap in what is known is noted for later if the caller is patient."""
+        try:
+            add(proto)
+        except NotKnownYet as gap:
+            if not self.patient:
+                raise
+            self.gaps.append(gap)
+            self.pending.update(name for name in made if name and name not in self.names)
+
+    def _report_gaps(self) -> None:
+        if self.gaps:
+            needs = [need for gap in self.gaps for need in gap.needs]
+            raise NotKnownYet(str(self.gaps[0]), needs, any(gap.sizes for gap in self.gaps))
+
     def _add_input(self, value: onnx.ValueInfoProto) -> None:
-        shape, dtype = self._type(value.name, "graph input")
+        shape, dtype = self._type(value.name, "graph input", ())
         name = self.graph.add_input(value.name, shape, dtype)
         self.names[value.name] = name
         for axis, extent in enumerate(shape):
@@ -75,31 +98,38 @@ class _Importer:
         except (KeyError, TypeError, ValueError) as error:
             raise Unsupported(f"constant {name!r} has type {value.dtype}, which has no native form") from error
 
-    def _type(self, name: str, where: str) -> tuple[tuple[Dim, ...], Any]:
+    def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[tuple[Dim, ...], Any]:
+        """Shape and dtype of a value; the shape may follow from the values ``needs``, or from the sizes of inputs."""
         found = self.types.get(name)
+        if found is not None and found.WhichOneof("value") not in ("tensor_type", None):
+            raise Unsupported(f"{where}: {name!r} is no tensor but a {found.WhichOneof('value').removesuffix('_type')}")
+        if found is not None and found.tensor_type.elem_type:
+            try:
+                dtype = types.from_onnx(found.tensor_type.elem_type)
+            except Unsupported as error:
+                raise Unsupported(f"{where}: {name!r} has {error}") from None
         if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
-            raise Unsupported(f"{where}: the shape or type of {name!r} is not known before running")
-        tensor = found.tensor_type
-        try:
-            dtype = types.from_onnx(tensor.elem_type)
-        except Unsupported as error:
-            raise Unsupported(f"{where}: {name!r} has {error}") from None
-        return tuple(self._dim(d, name, where) for d in tensor.shape.dim), dtype
+            what = f"{where}: the shape or type of {name!r} is not known before running"
+            raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
+        return tuple(self._dim(d, name, where, needs) for d in found.tensor_type.shape.dim), dtype
 
-    def _dim(self, proto: Any, name: str, where: str) -> Dim:
+    def _dim(self, proto: Any, name: str, where: str, needs: Sequence[str]) -> Dim:
         if proto.HasField("dim_value"):
             return int(proto.dim_value)
         if not proto.dim_param:
-            raise Unsupported(f"{where}: a dimension of {name!r} is not known before running")
+            what = f"{where}: a dimension of {name!r} is not known before running"
+            raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
         return _parse_extent(proto.dim_param, self.symbols)
 
-    def _check_sizes(self, shape: tuple[Dim, ...], what: str) -> None:
+    def _check_sizes(self, shape: tuple[Dim, ...], what: str, needs: Sequence[str] = ()) -> None:
         used = {str(s) for extent in shape if not isinstance(extent, int) for s in extent.free_symbols}
         unknown = [name for name, symbol in self.symbols.items() if str(symbol) in used - set(self.graph.symbols)]
         if unknown:
-            raise Unsupported(
+            raise NotKnownYet(
                 f"{what} depends on {unknown[0]!r}, which is the extent of no input's dimension: it is not known "
-                "before running. Export the model with fixed sizes, or so that sizes follow from those of the inputs"
+                "before running. Export the model with fixed sizes, or so that sizes follow from those of the inputs",
+                [tuple(needs)] if needs else (),
+                sizes=True,
             )
 
     def _add_node(self, node: onnx.NodeProto) -> None:
@@ -108,22 +138,30 @@ class _Importer:
             self.names[node.output[0]] = self._constant(node.output[0], value)
             return
         where = f"operator {node.op_type} ({node.name or 'unnamed'!r})"
+        if not self.pending.isdisjoint(node.input):
+            self._postpone(node, where)
+            return
         inputs = [self.names[n] if n else None for n in node.input]
-        outputs: list[str | None] = []
-        for name in node.output:
-            if not name:
-                outputs.append(None)
-                continue
-            shape, dtype = self._type(name, where)
-            self._check_sizes(shape, f"{where}: the shape of {name!r}")
-            outputs.append(self.graph.add_array(name, shape, dtype))
-            self.names[name] = outputs[-1]  # type: ignore[assignment]
+        needs = [n for n in node.input if n]
+        declared = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
+        for name, shape, _ in filter(None, declared):
+            self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
+        outputs = [self.graph.add_array(*value) if value else None for value in declared]
+        self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         operator = self.graph.add_operator(node.op_type, inputs, outputs, attributes, node.domain)
         operator.source_name = node.name
         reason = registry.why_unsupported(self.graph, operator)
+        if isinstance(reason, values.UnknownValue) and self.patient:
+            raise NotKnownYet(f"{where}: {reason}", [tuple(node.input[k] for k in reason.positions if node.input[k])])
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
+
+    def _postpone(self, node: onnx.NodeProto, where: str) -> None:
+        """Of a node whose operands have no known shape yet, only the operator can be judged."""
+        self.pending.update(n for n in node.output if n)
+        if not self.fallback and not registry.supported(node.op_type, node.domain):
+            raise Unsupported(f"{where} has no native lowering")
 
     def _fall_back(
         self, operator: Any, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str

@@ -65,14 +65,28 @@ def integers(
     return [int(v) for v in found or ()] if found is not None and _all_ints(found) else None
 
 
-def unknown(graph: Graph, node: Operator, *positions: int) -> str | None:
+class UnknownValue(str):
+    """A reason for refusal that goes away once the value of one of the operands at ``positions`` is known."""
+
+    positions: tuple[int, ...] = ()
+
+    @classmethod
+    def at(cls, reason: str, *positions: int) -> UnknownValue:
+        """The reason ``reason`` about these operands."""
+        found = cls(reason)
+        found.positions = positions
+        return found
+
+
+def unknown(graph: Graph, node: Operator, *positions: int) -> UnknownValue | None:
     """The reason, when one of these inputs is given but its integers are not known at compile time."""
     inputs = graph.inputs_of(node)
     for position in positions:
         name = at(inputs, position)
         if name is not None and not _all_ints(known(graph, name)):
             conn = node.input_connectors[position]
-            return f"input {conn} of {node.op_type} is computed at run time; expected a constant"
+            reason = f"input {conn} of {node.op_type} is computed at run time; expected a constant"
+            return UnknownValue.at(reason, position)
     return None
 
 

@@ -18,6 +18,7 @@ from daceopt.ops import (  # noqa: F401
     interpretation,
     scan,
     shape,
+    signal,
     softmax,
 )
 from daceopt.ops.registry import (

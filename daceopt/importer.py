@@ -15,10 +15,17 @@ from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ops import registry, values
+from daceopt.ops import registry, values, widening
 
 logger = logging.getLogger("daceopt.importer")
 
+# Operands whose values decide the shape of a result.
+_SIZING = dict.fromkeys("Expand OneHot Reshape Split Squeeze Tile TopK Unsqueeze Upsample".split(), (1,))
+_SIZING |= dict.fromkeys("BlackmanWindow ConstantOfShape HammingWindow HannWindow If".split(), (0,))
+_SIZING |= dict.fromkeys("AffineGrid CenterCropPad".split(), (1,)) | dict.fromkeys("Col2Im DFT".split(), (1, 2))
+_SIZING |= {"Loop": (0, 1), "MaxUnpool": (2,), "MelWeightMatrix": (0, 1), "Pad": (1, 3), "Range": (0, 1, 2)}
+_SIZING |= {"Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "STFT": (1, 2, 3)}
+_OPEN_ENDED = frozenset("Compress NonMaxSuppression NonZero Unique".split())
 
 Refused = Callable[[onnx.NodeProto, str], object]
 
@@ -142,20 +149,30 @@ class _Importer:
             self._postpone(node, where)
             return
         inputs = [self.names[n] if n else None for n in node.input]
-        needs = [n for n in node.input if n]
-        declared = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
-        for name, shape, _ in filter(None, declared):
-            self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
+        declared = self._results(node, where)
         outputs = [self.graph.add_array(*value) if value else None for value in declared]
         self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        operator = self.graph.add_operator(node.op_type, inputs, outputs, attributes, node.domain)
+        operator = widening.add_operator(self.graph, node.op_type, inputs, outputs, attributes, node.domain)
         operator.source_name = node.name
         reason = registry.why_unsupported(self.graph, operator)
         if isinstance(reason, values.UnknownValue) and self.patient:
             raise NotKnownYet(f"{where}: {reason}", [tuple(node.input[k] for k in reason.positions if node.input[k])])
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
+
+    def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, tuple[Dim, ...], Any] | None]:
+        """Name, shape and dtype of each output, None for those that are left out."""
+        needs = sizing_operands(node)
+        try:
+            found = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
+            for name, shape, _ in filter(None, found):
+                self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
+        except NotKnownYet as gap:
+            if node.op_type in _OPEN_ENDED:
+                raise Unsupported(f"{gap}; how long the result of {node.op_type} is depends on the data") from gap
+            raise
+        return found
 
     def _postpone(self, node: onnx.NodeProto, where: str) -> None:
         """Of a node whose operands have no known shape yet, only the operator can be judged."""
@@ -183,6 +200,14 @@ class _Importer:
         array = self.names[name]
         taken = array in self.graph.outputs or self.graph.producer(array) is None or self.graph.is_view(array)
         self.graph.add_output(Builder(self.graph, "output").copy(array) if taken else array)
+
+
+def sizing_operands(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The inputs of a node that may decide the shape of what it computes, by their values."""
+    if node.domain not in ("", "ai.onnx"):
+        return ()
+    positions: Sequence[int] = (1,) if node.op_type.startswith("Reduce") else _SIZING.get(node.op_type, ())
+    return tuple(node.input[k] for k in positions if k < len(node.input) and node.input[k])
 
 
 def _value_types(graph: onnx.GraphProto) -> Mapping[str, onnx.TypeProto]:

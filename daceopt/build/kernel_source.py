@@ -8,7 +8,7 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from daceopt.build.leaf import Accumulator, Leaf, identity
+from daceopt.build.leaf import Accumulator, Leaf, identity, stored
 from daceopt.build.loops import Group, Nest, plan, same_element
 from daceopt.build.names import Names
 from daceopt.build.references import Buffer, Param, Reference
@@ -63,13 +63,18 @@ class KernelSource:
     @property
     def unit(self) -> str:
         """The complete translation unit: it needs no include folder, and its hash covers the support header."""
-        return f"{support_header()}\n{self.text}"
+        return f"{support_header(self.text)}\n{self.text}"
+
+
+def support_header(code: str) -> str:
+    """What ``code`` needs: the text of ``daceopt/kernel.h``, and of ``narrow.h`` where narrow types occur."""
+    narrow = any(f"dop::{types.name_of(t)}::" in code for t in types.NARROW)
+    return _header("kernel.h") + (_header("narrow.h") if narrow else "")
 
 
 @cache
-def support_header() -> str:
-    """The text of ``daceopt/kernel.h``."""
-    return (INCLUDE / "daceopt" / "kernel.h").read_text()
+def _header(name: str) -> str:
+    return (INCLUDE / "daceopt" / name).read_text()
 
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
@@ -130,7 +135,7 @@ class _Emitter:
         body = "\n".join(self._lines)
         arguments, parameters = self._arguments(uses_status)
         text = f"void KERNEL({', '.join(parameters)}) {{\n{body}\n}}\n"
-        name = f"k_{hashlib.sha256((support_header() + text).encode()).hexdigest()[:16]}"
+        name = f"k_{hashlib.sha256((support_header(text) + text).encode()).hexdigest()[:16]}"
         return KernelSource(name, f'extern "C" {text.replace("KERNEL", name, 1)}', arguments)
 
     def _arguments(self, uses_status: bool) -> tuple[tuple[Argument, ...], list[str]]:
@@ -280,7 +285,7 @@ class _Emitter:
         for p in a.kept_loops:
             self._for(p, self._extent(p, group))
         value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
-        self._line(f"{self._element(a.target)} = {types.cpp(a.target.buffer.dtype)}({value});")
+        self._line(self._stored(a.target, value))
         for _ in a.kept_loops:
             self._close()
 
@@ -327,7 +332,7 @@ class _Emitter:
         self._line(f"{a.cpp} total = {identity(a.op, a.dtype)};")
         value = f"{a.name}_all.data[t * {a.name}_stride + {index}]"
         self._line(f"for (int t = 0; t < threads; ++t) total = {a.join('total', value)};")
-        self._line(f"{self._element(a.target)} = {types.cpp(a.target.buffer.dtype)}(total);")
+        self._line(self._stored(a.target, "total"))
         for _ in a.kept_loops:
             self._close()
 
@@ -344,8 +349,10 @@ class _Emitter:
                 return f"dop::minimum<int64_t>({size}, {rest})"
         return self._names.size_text(group.extents[p])
 
-    def _element(self, reference: Reference) -> str:
-        return self._names.element(reference)
+    def _stored(self, target: Reference, value: str) -> str:
+        dtype = target.buffer.dtype
+        code = stored(f"{types.cpp(types.computed(dtype))}({value})", dtype)
+        return f"{self._names.element(target)} = {code};"
 
     def _line(self, text: str) -> None:
         self._lines.append("  " * self._depth + text)

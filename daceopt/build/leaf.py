@@ -158,14 +158,15 @@ class Leaf:
         key = _element_key(reference)
         if key in self._elements:
             return self._elements[key]
-        dtype = reference.buffer.dtype
+        dtype = types.computed(reference.buffer.dtype)
         symbol = self._names.value(dtype)
         self._types[symbol] = dtype
         self._elements[key] = symbol
         if reference.whole:
             self._loads[symbol] = reference
         else:
-            self._lines.append(f"const {types.cpp(dtype)} {symbol} = {self._names.element(reference)};")
+            element = loaded(self._names.element(reference), reference.buffer.dtype)
+            self._lines.append(f"const {types.cpp(dtype)} {symbol} = {element};")
         return symbol
 
     def _write(self, value: sympy.Symbol, reference: Reference) -> None:
@@ -177,7 +178,8 @@ class Leaf:
             return
         self._elements[_element_key(reference)] = value
         if reference.buffer not in self._registers:
-            code = self._converted(value, reference.buffer.dtype)
+            dtype = reference.buffer.dtype
+            code = stored(self._converted(value, types.computed(dtype)), dtype)
             self._stores.append((value, f"{self._names.element(reference)} = {code};"))
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
@@ -190,7 +192,7 @@ class Leaf:
         private = any(p in self._outer for p in reduced)
         around = (*self._outer, *self._group.loops) if private else self._group.loops
         dims = tuple((p, self._group.extents.get(p, self._extents.get(p, 1))) for p in around if p not in reduced)
-        part = reference.buffer.dtype
+        part = types.computed(reference.buffer.dtype)
         wide = dace.float64 if part == dace.float32 and reference.wcr in ("sum", "prod") else part
         last = self._group.loops[-1] if self._group.loops else None
         a = Accumulator(
@@ -233,7 +235,18 @@ class Leaf:
             for i, (extent, stride) in zip(index, reference.whole, strict=True)
         ]
         base = self._names.address(reference)
-        return f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
+        element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
+        return loaded(element, reference.buffer.dtype)
+
+
+def loaded(element: str, dtype: types.DType) -> str:
+    """An element of memory as a value of the type in which it is computed."""
+    return f"dop::{types.name_of(dtype)}::load({element})" if types.is_narrow(dtype) else element
+
+
+def stored(value: str, dtype: types.DType) -> str:
+    """A value of the type in which ``dtype`` is computed, as it is kept in memory."""
+    return f"dop::{types.name_of(dtype)}::store({value})" if types.is_narrow(dtype) else value
 
 
 def _element_key(reference: Reference) -> Any:

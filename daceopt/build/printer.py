@@ -122,7 +122,7 @@ class Printer(CXX17CodePrinter):
             return str(self._loads(expr.args[0], index))
         operands = self._infer.operands(expr, dtype)
         args = [self.text(a, t) for a, t in zip(expr.args, operands, strict=True)]
-        if expr.row.rule == "cast":
+        if expr.row.rule == "cast" and not expr.row.cpp:
             return args[0] if operands[0] == dtype else _cast(args[0], operands[0], dtype)
         return str(expr.row.cpp.format(*args, type=types.cpp(dtype)))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import dace
+import numpy as np
 
 from daceopt.build import entry, memory, target
 from daceopt.build.assemble import build_program, program_key
@@ -69,7 +70,12 @@ class _Prepared:
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
         self.manifest = self._manifest(needs)
         self.jobs = self._jobs(needs)
-        self.constants = {f"constant:{k}": self.graph.constants[n] for k, n in enumerate(self.bound)}
+        self.constants = {f"constant:{k}": self._stored_constant(n) for k, n in enumerate(self.bound)}
+
+    def _stored_constant(self, name: str) -> np.ndarray:
+        """NumPy's files know no narrow types: their bits are stored."""
+        value = self.graph.constants[name]
+        return value.view(types.to_numpy(types.bits(self.graph.dtype(name))))
 
     def _add_ticks(self) -> str:
         """An output for the times, which the frame itself writes."""

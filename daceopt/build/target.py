@@ -21,6 +21,7 @@ from dace.memlet import Memlet
 from daceopt.build.kernel_source import Argument, KernelSource, kernel_source
 from daceopt.build.printer import Printer
 from daceopt.errors import Unsupported
+from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Kernel
 
@@ -159,7 +160,7 @@ class _Frame:
             self.sdfg.add_array(name, (1,), dace.int32)
             return
         desc = self._graph.desc(name)
-        self.sdfg.add_array(name, (desc.total_size,), desc.dtype)
+        self.sdfg.add_array(name, (desc.total_size,), types.bits(desc.dtype))
 
     # ---------------------------------------------------------------- kernels
 

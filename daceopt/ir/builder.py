@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.iteration import quotient
 from daceopt.ir.kernel import Access, Kernel, Stage, param
@@ -120,7 +120,8 @@ class Builder:
         dtypes: Sequence[Any],
     ) -> None:
         assignments = tuple(
-            Assignment(scalar.symbol(c, t), sympy.sympify(v), t) for c, v, t in zip(writes, values, dtypes)
+            Assignment(scalar.symbol(c, t), sympy.sympify(v), types.computed(t))
+            for c, v, t in zip(writes, values, dtypes)
         )
         params = tuple(param(k) for k in range(len(shape)))
         stage = Stage(params, reads, writes, assignments)
@@ -160,7 +161,7 @@ class Builder:
         if given is not None:
             return list(given) if isinstance(given, (tuple, list)) else [given] * len(values)
         env = {scalar.symbol(c, self.graph.dtype(a.array)): self.graph.dtype(a.array) for c, a in reads.items()}
-        fallback = self.graph.dtype(arrays[0]) if arrays else None
+        fallback = types.computed(self.graph.dtype(arrays[0])) if arrays else None
         return [
             scalar.dtype_of(sympy.sympify(v), env) if getattr(v, "free_symbols", None) else fallback for v in values
         ]
@@ -267,8 +268,6 @@ class Builder:
 
     def full(self, shape: Sequence[Any], value: Any, dtype: Any, out: str | None = None) -> str:
         """An array of one repeated value: a view of one element unless ``out`` is given."""
-        from daceopt.ir import types
-
         one = self.constant(np.asarray(value, dtype=types.to_numpy(dtype)))
         if out is not None:
             return self.elementwise(lambda v: v, one, dtype=dtype, out=out)

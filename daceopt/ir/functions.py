@@ -13,7 +13,7 @@ from sympy.core.function import FunctionClass
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanAtom
 
-from daceopt.ir import philox, types
+from daceopt.ir import narrow, philox, types
 
 Expr: TypeAlias = sympy.Expr
 
@@ -197,14 +197,21 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "uniform": _row(3, "uniform", "uniform", philox.uniform),
     "load": FunctionRow(None, "load", "", lambda array, *index: array[index]),
 }
-FUNCTIONS.update(
-    {
-        f"cast_{types.name_of(t)}": FunctionRow(
-            1, "cast", "", lambda x: x, (lambda x: 1,) if types.is_float(t) else (None,), target=t
-        )
-        for t in types.DTYPES
-    }
-)
+_MODES = {"float8_e8m0fnu": ("up", "down", "nearest")}  # how a cast to the type may round; else: keep infinities
+
+
+def _cast_row(dtype: types.DType, mode: str = "") -> FunctionRow:
+    derivative = (lambda x: 1,) if types.is_float(dtype) else (None,)
+    suffix = f"_{mode}" if mode else ""
+    text = f"dop::{types.name_of(dtype)}::round{suffix}({{0}})" if types.is_narrow(dtype) else ""
+    return FunctionRow(1, "cast", text, narrow.rounding(dtype, mode), derivative, target=dtype)
+
+
+for _dtype in types.ALL:
+    _name = types.name_of(_dtype)
+    FUNCTIONS[f"cast_{_name}"] = _cast_row(_dtype)
+    for _mode in _MODES.get(_name, ("unbounded",) if _name.startswith("float8") else ()):
+        FUNCTIONS[f"cast_{_name}_{_mode}"] = _cast_row(_dtype, _mode)
 
 
 def _define(name: str, row: FunctionRow) -> Any:
@@ -227,6 +234,11 @@ infinity, nan, uniform, load = (CLASSES[n] for n in ("infinity", "nan", "uniform
 _RELATIONS: dict[str, Any] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 
 
-def cast(x: Any, dtype: types.DType) -> Expr:
-    """``x`` converted to ``dtype`` as C++ does; the gradient passes between floats and stops at integers and bool."""
-    return CLASSES[f"cast_{types.name_of(dtype)}"](x)
+def cast(x: Any, dtype: types.DType, mode: str = "") -> Expr:
+    """``x`` converted to ``dtype`` as C++ does; the gradient passes between floats and stops at integers and bool.
+
+    For a narrow type: rounded to its values (to nearest, ties to even; 8-bit floats saturate), but of the type in which
+    those are computed. ``mode``: ``unbounded`` for 8-bit floats that do not saturate; ``up``, ``down`` or ``nearest``
+    for float8_e8m0fnu (default: up).
+    """
+    return CLASSES[f"cast_{types.name_of(dtype)}{'_' if mode else ''}{mode}"](x)

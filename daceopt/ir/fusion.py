@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.iteration import Address, address, fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
@@ -138,7 +139,7 @@ def _local_copy(graph: Graph, merged: Kernel, write: Access) -> Access:
     if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
         return Access(name, known)
     params = tuple(p for p in merged.extents if p in write.params())
-    merged.locals[name] = (graph.dtype(write.array), tuple(merged.extents[p] for p in params))
+    merged.locals[name] = (types.computed(graph.dtype(write.array)), tuple(merged.extents[p] for p in params))
     return Access(name, params)
 
 

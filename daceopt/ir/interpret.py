@@ -119,7 +119,14 @@ def window(buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], off
     if first < 0 or last >= buffer.size:
         layout = f"shape {list(shape)}, strides {list(strides)}"
         raise ValueError(f"{what}: elements {first} to {last} of a buffer of {buffer.size} ({layout})")
-    return np.lib.stride_tricks.as_strided(buffer[offset:], shape, [s * buffer.itemsize for s in strides])
+    return strided(buffer[offset:], shape, strides)
+
+
+def strided(flat: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """A view of ``flat`` with these strides (elements); of any type, while NumPy's own refuses some of ml_dtypes."""
+    plain = flat.view(f"u{flat.itemsize}")
+    steps = [s * flat.itemsize for s in strides]
+    return np.lib.stride_tricks.as_strided(plain, shape, steps).view(flat.dtype)
 
 
 class _Execution:
@@ -155,8 +162,9 @@ class _Execution:
             result = scalar.evaluate(a.expr, bound, reference)
             with np.errstate(all="ignore"):
                 values[str(a.symbol)] = np.asarray(result).astype(self.memory.numpy_dtype(a.dtype))
-        for connector, access in stage.writes.items():
-            self._write(access, values[connector], params, domain)
+        with np.errstate(all="ignore"):  # stores into narrow types convert
+            for connector, access in stage.writes.items():
+                self._write(access, values[connector], params, domain)
 
     def _place(self, access: Access) -> tuple[np.ndarray, list[Any], list[int], Any]:
         """(flat buffer, index expressions, strides, offset) of an access."""

@@ -18,6 +18,7 @@ from dace import nodes, subsets
 from dace.memlet import Memlet
 
 from daceopt.errors import Unsupported
+from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.tasklet import Assignment, SymbolicTasklet
 
@@ -143,7 +144,7 @@ class Kernel:
         local = {n.data: n for n in members if isinstance(n, nodes.AccessNode)}
         many = len(stages) > 1 or bool(local)
         outer = tuple(dace.symbolic.symbol(p, dace.int64) for p in entry.map.params) if many else ()
-        sizes = {n: (graph.dtype(n), graph.shape(n)) for n in local}
+        sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
         return cls(entry.map.label, extents, stages, outer, sizes)
 
     # ---------------------------------------------------------------- to the SDFG
@@ -214,6 +215,7 @@ class Kernel:
         inputs = {}
         for conn, access in stage.reads.items():
             dtype = self.locals[access.array][0] if access.array in self.locals else graph.dtype(access.array)
+            dtype = types.computed(dtype)
             inputs[conn] = dace.pointer(dtype) if None in access.index else dtype
         tasklet = SymbolicTasklet(f"{self.label}_{k}", inputs, stage.assignments, list(stage.writes))
         tasklet.stage_index = k

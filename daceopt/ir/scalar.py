@@ -113,8 +113,12 @@ class Types:
         self._memo: dict[Expr, types.DType | Weak] = {}
 
     def canonical(self, dtype: types.DType) -> types.DType:
-        """``dtype``, or float64 for a float where this is the reference."""
-        return dace.float64 if self._reference and types.is_float(dtype) else dtype
+        """The type in which ``dtype`` is computed; float64 for a float where this is the reference."""
+        return dace.float64 if self._reference and types.is_float(dtype) else types.computed(dtype)
+
+    def keeps_precision(self, expr: Any) -> bool:
+        """A cast to a half type that the float64 reference leaves out: it only rounds, it does not quantise."""
+        return self._reference and expr.row.target in types.HALVES
 
     def of(self, expr: Expr) -> types.DType | Weak:
         """The type of ``expr`` by itself."""
@@ -289,7 +293,7 @@ class _Evaluator:
         if expr.is_Mul:
             return self._product(expr, own)
         if isinstance(expr, ScalarFunction):
-            return expr.row.numpy(*args)
+            return args[0] if self._types.keeps_precision(expr) else expr.row.numpy(*args)
         return _FLOAT.get(type(expr).__name__, np.abs)(*args)
 
     def _product(self, expr: Expr, own: types.DType) -> Any:

@@ -1,10 +1,16 @@
-"""The element types of daceopt and their names in DaCe, NumPy, PyTorch, ONNX and C++."""
+"""The element types of daceopt and their names in DaCe, NumPy, PyTorch, ONNX and C++.
+
+``DTYPES`` are the types in which scalar code computes. ``NARROW`` types (half, 8 bits and less) are for storage only: a
+kernel widens what it loads to ``computed(dtype)`` and rounds what it stores. Arrays of types below 8 bits have one
+element per byte.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
 import dace
+import ml_dtypes
 import numpy as np
 from dace import dtypes
 
@@ -20,6 +26,29 @@ class _Row(NamedTuple):
     cpp: str
 
 
+class NarrowType(dtypes.typeclass):
+    """A storage type that DaCe does not have; C++ sees its bits as ``uint8_t`` or ``uint16_t``."""
+
+    def __init__(self, name: str):
+        self.type = getattr(np if name == "float16" else ml_dtypes, name)
+        self.ctype = self.ctype_unaligned = f"dop::{name}"
+        self.dtype = self
+        self.bytes = np.dtype(self.type).itemsize
+        self.typename = name
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NarrowType:
+        return self
+
+    @staticmethod
+    def from_json(json_obj: Any, context: Any = None) -> DType:
+        """The type by its name."""
+        return from_name(json_obj)
+
+
+def _narrow(name: str, onnx: int, cpp: str = "uint8_t") -> _Row:
+    return _Row(NarrowType(name), name, onnx, cpp)
+
+
 _ROWS = (
     _Row(dace.float32, "float32", 1, "float"),
     _Row(dace.float64, "float64", 11, "double"),
@@ -33,9 +62,29 @@ _ROWS = (
     _Row(dace.uint64, "uint64", 13, "uint64_t"),
     _Row(dace.bool_, "bool", 9, "bool"),
 )
+_NARROW_ROWS = (
+    _narrow("float16", 10, "uint16_t"),
+    _narrow("bfloat16", 16, "uint16_t"),
+    _narrow("float8_e4m3fn", 17),
+    _narrow("float8_e4m3fnuz", 18),
+    _narrow("float8_e5m2", 19),
+    _narrow("float8_e5m2fnuz", 20),
+    _narrow("float8_e8m0fnu", 24),
+    _narrow("float6_e2m3fn", 27),
+    _narrow("float6_e3m2fn", 28),
+    _narrow("float4_e2m1fn", 23),
+    _narrow("int4", 22),
+    _narrow("uint4", 21),
+    _narrow("int2", 26),
+    _narrow("uint2", 25),
+)
 DTYPES: tuple[DType, ...] = tuple(row.dtype for row in _ROWS)
-_BY_NAME = {row.name: row for row in _ROWS} | {"bool_": next(row for row in _ROWS if row.name == "bool")}
-_BY_ONNX = {row.onnx: row for row in _ROWS}
+NARROW: tuple[DType, ...] = tuple(row.dtype for row in _NARROW_ROWS)
+ALL = DTYPES + NARROW
+HALVES = NARROW[:2]
+_EVERY = (*_ROWS, *_NARROW_ROWS)
+_BY_NAME = {row.name: row for row in _EVERY} | {"bool_": next(row for row in _ROWS if row.name == "bool")}
+_BY_ONNX = {row.onnx: row for row in _EVERY}
 
 
 def name_of(dtype: DType) -> str:
@@ -49,25 +98,27 @@ def from_name(name: str) -> DType:
 
 
 def from_numpy(dtype: Any) -> DType:
-    """The dtype of a NumPy dtype or scalar type; raises ``Unsupported`` for any other (float16, complex, strings)."""
+    """The dtype of a NumPy dtype or scalar type; raises ``Unsupported`` for any other (complex, strings)."""
     return _row(np.dtype(dtype).name).dtype
 
 
 def to_numpy(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype."""
-    return np.dtype(_row(dtype).name)
+    """The NumPy dtype; of ``ml_dtypes`` for what NumPy itself lacks."""
+    name = _row(dtype).name
+    return np.dtype(getattr(ml_dtypes, name, name))
 
 
 def from_torch(dtype: Any) -> DType:
-    """The dtype of a ``torch.dtype``; raises ``Unsupported`` for any other (half types, complex, quantised)."""
+    """The dtype of a ``torch.dtype``; raises ``Unsupported`` for any other (complex, quantised)."""
     return _row(str(dtype).removeprefix("torch.")).dtype
 
 
 def to_torch(dtype: DType) -> Any:
-    """The ``torch.dtype``."""
+    """The ``torch.dtype`` of a tensor with these bytes: uint8 for types below 8 bits."""
     import torch
 
-    return getattr(torch, _row(dtype).name)
+    name = _row(dtype).name
+    return getattr(torch, "uint8" if is_narrow(dtype) and itemsize(dtype) == 1 and "8" not in name else name)
 
 
 def from_onnx(elem_type: int) -> DType:
@@ -83,13 +134,33 @@ def to_onnx(dtype: DType) -> int:
 
 
 def cpp(dtype: DType) -> str:
-    """The C++ type of one element."""
+    """The C++ type of one element in memory."""
     return _row(dtype).cpp
 
 
+def is_narrow(dtype: DType) -> bool:
+    """True for types of storage only."""
+    return isinstance(dtype, NarrowType)
+
+
+def computed(dtype: DType) -> DType:
+    """The type in which values of ``dtype`` are computed: float32, int8 or uint8 for narrow types, else itself."""
+    if not is_narrow(dtype):
+        return dtype
+    name = _row(dtype).name
+    return dace.uint8 if name.startswith("uint") else dace.int8 if name.startswith("int") else dace.float32
+
+
+def bits(dtype: DType) -> DType:
+    """The type that C++ sees in memory: unsigned integers for narrow types, else itself."""
+    if not is_narrow(dtype):
+        return dtype
+    return dace.uint16 if itemsize(dtype) == 2 else dace.uint8
+
+
 def is_float(dtype: DType) -> bool:
-    """True for float32 and float64."""
-    return dtype in (dace.float32, dace.float64)
+    """True for float32, float64 and the narrow floats."""
+    return dtype in (dace.float32, dace.float64) or (is_narrow(dtype) and "float" in _row(dtype).name)
 
 
 def is_bool(dtype: DType) -> bool:
@@ -108,7 +179,11 @@ def itemsize(dtype: DType) -> int:
 
 
 def promote(*types: DType) -> DType:
-    """The type in which values of ``types`` meet: a float absorbs integers (as in PyTorch), bool is the smallest."""
+    """The type in which values of ``types`` meet: a float absorbs integers (as in PyTorch), bool is the smallest.
+
+    Narrow types meet in the types in which they are computed.
+    """
+    types = tuple(computed(t) for t in types)
     floats = [t for t in types if is_float(t)]
     if floats:
         return dace.float64 if dace.float64 in floats else dace.float32
@@ -134,4 +209,4 @@ def _onnx_name(elem_type: int) -> str:
 
 
 def _expected() -> str:
-    return ", ".join(row.name for row in _ROWS)
+    return ", ".join(row.name for row in _EVERY)

@@ -176,7 +176,9 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
 def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:
     import dace
 
-    return {connector: dace.pointer(graph.dtype(name)) for connector, name in operands.items()}
+    from daceopt.ir import types
+
+    return {connector: dace.pointer(types.bits(graph.dtype(name))) for connector, name in operands.items()}
 
 
 def support(

@@ -42,7 +42,7 @@ elementwise("Neg", lambda x: -x, types=SIGNED)
 elementwise("Sign", scalar.sign, types=NUMBERS)
 elementwise("Add", lambda a, b: a + b, types=NUMBERS)
 elementwise("Mul", lambda a, b: a * b, types=NUMBERS)
-elementwise("Where", scalar.select, types=types.DTYPES)
+elementwise("Where", scalar.select, types=ANY)
 elementwise("Not", scalar.logical_not, types=ANY)
 
 
@@ -97,7 +97,7 @@ _variadic("Sum", lambda a, b: a + b, FLOATS)
 elementwise("Mean", lambda *terms: sum(terms) / len(terms))
 
 
-@lowering("Identity")
+@lowering("Identity", types=ANY)
 def identity(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     alias(b, inputs[0], outputs[0])
 
@@ -122,7 +122,7 @@ def alias(b: Builder, source: str | None, out: str | None) -> None:
     b.reshape(source, b.graph.shape(source), out=out)
 
 
-@lowering("Cast", "CastLike")
+@lowering("Cast", "CastLike", types=ANY)
 def cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """To the output's type, as C converts; a cast to the same type is no work at all."""
     source, out = inputs[0], outputs[0]

@@ -114,7 +114,7 @@ def _import_node(
 ) -> None:
     from onnx import helper
 
-    from daceopt.ops import registry
+    from daceopt.ops import registry, widening
 
     attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     if proto.op_type == "Constant":
@@ -128,7 +128,7 @@ def _import_node(
             )
     read = [arrays[n] if n else None for n in proto.input]
     written = [arrays[n] if n else None for n in proto.output]
-    operator = b.graph.add_operator(proto.op_type, read, written, attributes, proto.domain)
+    operator = widening.add_operator(b.graph, proto.op_type, read, written, attributes, proto.domain)
     reason = registry.why_unsupported(b.graph, operator)
     if reason is not None:
         raise Unsupported(reason)

@@ -29,7 +29,8 @@ INTEGERS = tuple(t for t in types.DTYPES if types.is_integer(t))
 SIGNED = tuple(t for t in types.DTYPES if types.is_float(t) or types.to_numpy(t).kind == "i")
 BOOL = tuple(t for t in types.DTYPES if types.is_bool(t))
 NUMBERS = FLOATS + INTEGERS
-ANY = types.DTYPES
+COMPUTED = types.DTYPES
+ANY = types.ALL  # for operators that move data and compute nothing
 
 _LOWERINGS: dict[tuple[str, str], Lowering] = {}
 _TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
@@ -40,8 +41,10 @@ _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
 # -------------------------------------------------------------------- registration
 
 
-def lowering(*op_types: str, types: Iterable[Any] = ANY, domain: str = "") -> Callable[[Lowering], Lowering]:
+def lowering(*op_types: str, types: Iterable[Any] = COMPUTED, domain: str = "") -> Callable[[Lowering], Lowering]:
     """Register the native expansion of operators; ``types`` are the element types that its first input may have.
+
+    Narrow types (half, 8 bits and less) that ``types`` does not list are widened around the operator when it is imported.
 
     The rule ``(builder, node, inputs, outputs)`` runs after the node was taken out of the graph and writes every
     output that is not None.
@@ -121,6 +124,11 @@ def _source(rule: Callable[..., Any]) -> str:
 def has_lowering(op_type: str, domain: str = "") -> bool:
     """Is there a lowering of its own, not only a function body?"""
     return (_domain(domain), op_type) in _LOWERINGS
+
+
+def accepted_types(op_type: str, domain: str = "") -> tuple[Any, ...]:
+    """Element types of an operator's own lowering; for others all that compute."""
+    return _TYPES.get((_domain(domain), op_type), COMPUTED)
 
 
 def supported(op_type: str, domain: str = "", version: int | None = None) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.interpret import strided
 from daceopt.ops.operator import Operator
 
 Values = tuple[Dim, ...]
@@ -44,8 +45,7 @@ def constant(graph: Graph, name: str | None) -> np.ndarray | None:
     if not all(isinstance(e, int) for e in (*shape, *strides)):
         return None
     flat = graph.constants[root].reshape(-1)
-    steps = [s * flat.itemsize for s in strides]
-    return np.lib.stride_tricks.as_strided(flat[offset:], shape, steps).copy()
+    return strided(flat[offset:], shape, strides).copy()
 
 
 def scalar_value(graph: Graph, name: str | None) -> Any | None:

@@ -6,6 +6,7 @@ version counters, freed graphs, checkpointing and saved-tensor hooks.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -36,7 +37,7 @@ class Entry:
         self.executable = executable
         self.inputs = [_role(t.name) for t in manifest.inputs]
         self.outputs = [_role(t.name) for t in manifest.outputs]
-        self.dtypes = [getattr(torch, t.dtype) for t in manifest.outputs]
+        self.dtypes = [_torch_dtype(t.dtype) for t in manifest.outputs]
         self.uses_seed = manifest.uses_seed
         self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
         self.constants = [c.ctypes.data for c in executable.constants]
@@ -64,6 +65,11 @@ class Entry:
         pointers.append(0 if arena is None else arena.data_ptr())
         pointers.append(0 if seeds is None else seeds.buffer_info()[0])
         self.executable.run(pointers, symbols)
+
+
+def _torch_dtype(name: str) -> torch.dtype:
+    """The type of a tensor with these elements; those below 8 bits stand one in a byte."""
+    return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
 
 
 class Program:

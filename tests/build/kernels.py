@@ -13,6 +13,7 @@ from daceopt.build.compiler import CompileJob, compile_objects, link
 from daceopt.build.kernel_source import KernelSource, kernel_source
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import strided
 from daceopt.ir.kernel import Kernel
 
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
@@ -55,8 +56,7 @@ def _allocate(graph: Graph, name: str, inputs: dict[str, np.ndarray], values: di
 
 def _shaped(graph: Graph, name: str, memory: np.ndarray, values: dict[str, int]) -> np.ndarray:
     shape = [_number(s, values) for s in graph.shape(name)]
-    strides = [_number(s, values) * memory.itemsize for s in graph.strides(name)]
-    return np.lib.stride_tricks.as_strided(memory, shape, strides)
+    return strided(memory, shape, [_number(s, values) for s in graph.strides(name)])
 
 
 def _call(library: ctypes.CDLL, source: KernelSource, memory: dict[str, np.ndarray], values: dict[str, int]) -> None:

@@ -119,7 +119,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     sources = [kernel_source(graph, Kernel.extract(graph, e)) for e in graph.kernels()]
     target: Path = tmp_path_factory.mktemp("functions") / "functions.so"
     texts = dict.fromkeys(s.text for s in sources)  # the two forms of tanh(softplus(x)) are one kernel
-    link(compile_objects([CompileJob(EXPORT + "\n".join([support_header(), *texts]))]), target)
+    link(compile_objects([CompileJob(EXPORT + "\n".join([support_header(""), *texts]))]), target)
     library = ctypes.CDLL(str(target))
     memory = {v: points} | {a: np.empty(len(points), graph.dtype(a).type) for a in arrays.values()}
     for source in sources:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
@@ -97,7 +96,8 @@ def _mirrored_gradient(b: Builder, dy: str, dx: str, axis: int, length: Dim) -> 
     def fn(i: Any, s: Any) -> Any:
         twice = 2 * i[axis]
         single = scalar.logical_or(scalar.eq(i[axis], 0), scalar.eq(twice, length))
-        weight = scalar.select(single, scalar.eq(i[-1], 0), scalar.select(scalar.lt(twice, length), 2, 0))
+        real = scalar.select(scalar.eq(i[-1], 0), 1, 0)
+        weight = scalar.select(single, real, scalar.select(scalar.lt(twice, length), 2, 0))
         return s * weight
 
     b.map(shape, {"s": (spectrum, lambda *i: i)}, {"out": (dx, lambda *i: i)}, fn, label="dft_grad")
@@ -118,7 +118,7 @@ def short_time_fourier_transform(b: Builder, node: Operator, inputs: Names, outp
         b.graph.shape(frames),
         reads,
         {"out": (frames, lambda *i: i)},
-        lambda i, x, window=sympy.Integer(1): x * window,
+        lambda i, x, window=1: x * window,
         label="frames",
     )
     switches = {"axis": 2, "onesided": node.attribute("onesided", 1)}

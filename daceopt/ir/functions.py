@@ -182,6 +182,12 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "logical_or": FunctionRow(2, "logical", "({0} | {1})", np.logical_or),
     "logical_xor": FunctionRow(2, "logical", "({0} != {1})", np.logical_xor),
     "logical_not": FunctionRow(1, "logical", "(!{0})", np.logical_not),
+    "bit_and": _row(2, "same", "bit_and", np.bitwise_and),
+    "bit_or": _row(2, "same", "bit_or", np.bitwise_or),
+    "bit_xor": _row(2, "same", "bit_xor", np.bitwise_xor),
+    "bit_not": _row(1, "same", "bit_not", np.invert),
+    "shift_left": _row(2, "same", "shift_left", np.left_shift),
+    "shift_right": _row(2, "same", "shift_right", np.right_shift),
     "floor": _row(1, "same", "floor", _unchanged_integer(np.floor)),
     "ceil": _row(1, "same", "ceil", _unchanged_integer(np.ceil)),
     "trunc": _row(1, "same", "trunc", _unchanged_integer(np.trunc)),
@@ -228,6 +234,8 @@ sigmoid, softplus, log1p, expm1 = (CLASSES[n] for n in ("sigmoid", "softplus", "
 absolute, power, maximum, minimum, select = (CLASSES[n] for n in ("absolute", "power", "maximum", "minimum", "select"))
 lt, le, gt, ge, eq, ne = (CLASSES[n] for n in ("lt", "le", "gt", "ge", "eq", "ne"))
 logical_and, logical_or, logical_not, logical_xor = (CLASSES[f"logical_{n}"] for n in ("and", "or", "not", "xor"))
+bit_and, bit_or, bit_xor, bit_not = (CLASSES[f"bit_{n}"] for n in ("and", "or", "xor", "not"))
+shift_left, shift_right = (CLASSES[f"shift_{n}"] for n in ("left", "right"))
 floor, ceil, trunc, round_even, sign = (CLASSES[n] for n in ("floor", "ceil", "trunc", "round_even", "sign"))
 isnan, isinf, fmod, pymod, idiv = (CLASSES[n] for n in ("isnan", "isinf", "fmod", "pymod", "idiv"))
 infinity, nan, uniform, load = (CLASSES[n] for n in ("infinity", "nan", "uniform", "load"))

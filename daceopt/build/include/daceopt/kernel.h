@@ -138,6 +138,16 @@ template <class T> DOP T pymod(T a, T b) {
 }
 DOP int64_t floordiv(int64_t a, int64_t b) { return idiv(a - pymod(a, b), b); }
 
+template <class T> DOP T bit_and(T a, T b) { return T(a & b); }
+template <class T> DOP T bit_or(T a, T b) { return T(a | b); }
+template <class T> DOP T bit_xor(T a, T b) { return T(a ^ b); }
+template <class T> DOP T bit_not(T a) { return T(~a); }
+// By the width or more, or by less than 0: copies of the sign to the right, 0 to the left.
+template <class T> DOP T shift_left(T a, T b) { return uint64_t(b) < 8 * sizeof(T) ? T(uint64_t(a) << b) : T(0); }
+template <class T> DOP T shift_right(T a, T b) {
+  return uint64_t(b) < 8 * sizeof(T) ? T(a >> b) : a < T(0) ? T(-1) : T(0);
+}
+
 // Philox2x32-7; documented in daceopt/ir/philox.py, which computes the same bits.
 DOP float uniform(int64_t seed, int64_t node, int64_t element) {
   uint64_t z = uint64_t(seed) * UINT64_C(0x9E3779B97F4A7C15);

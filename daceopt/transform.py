@@ -115,11 +115,19 @@ class Transformation:
         return transformations.get(name).with_options(options)
 
     def run(self, graph: Graph, limit: int | None = None) -> Outcome:
-        """Apply to every site (at most ``limit``), drop what became dead, and say what was done."""
+        """Apply to every site (at most ``limit``), bodies of control flow included, drop what became dead, and say what
+        was done."""
+        from daceopt.ir import region  # a warm start reads recipes without it
+
         local = type(self).match is Transformation.match
         outcome = (_run_local if local else _run_rounds)(self, graph, limit)
         if outcome.sites:
             graph.prune()
+        for body in region.bodies(graph):
+            inner = self.run(body, None if limit is None else limit - len(outcome.sites))
+            outcome = Outcome(outcome.sites + inner.sites, outcome.near_misses + inner.near_misses)
+        if outcome.sites:
+            region.tidy(graph)
         return outcome
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 from dace import nodes
 
+from daceopt.build.regions import Buffer, Inner, Scope
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
@@ -22,7 +23,8 @@ class MemoryPlan:
     """Byte offsets, multiples of 64, as ints or expressions over the graph's size symbols.
 
     ``arena``: transient buffer -> offset in the arena of ``arena_bytes``; ``saved``: saved array -> offset in the block
-    of ``saved_bytes``. Inputs, outputs and constants are in neither.
+    of ``saved_bytes``. Inputs, outputs and constants are in neither. Buffers inside of regions have the names that they
+    have in the frame.
     """
 
     arena: dict[str, Dim] = field(default_factory=dict)
@@ -37,6 +39,7 @@ class _Slot:
     hint: int
     free_after: int  # position of the last node that uses it
     buffers: list[str]
+    regions: list[MemoryPlan] = field(default_factory=list)
 
 
 def plan(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> MemoryPlan:
@@ -44,26 +47,32 @@ def plan(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> Memo
 
     The order is that of ``graph.nodes()``, in which the frame executes them. An element-wise kernel may write where an
     input that dies there stands, when it reads and writes the same element in each iteration. ``saved`` (arrays that a
-    later program reads) are laid out by their order alone, so forward and backward agree.
+    later program reads) are laid out by their order alone, so forward and backward agree. What stands inside of a
+    region shares one slot, which is in use while the region runs.
     """
     result = MemoryPlan(saved={}, saved_bytes=0)
     for name in saved:
         result.saved[name] = result.saved_bytes
         result.saved_bytes = dim(result.saved_bytes + aligned_bytes(graph, name))
-    return _Planner(graph, set(result.saved), reuse).place(result)
+    return _Planner(Scope(graph), set(result.saved), reuse).place(result)
 
 
 def aligned_bytes(graph: Graph, name: str) -> Dim:
     """Bytes of the buffer ``name``, rounded up to whole cache lines."""
-    size = dim(graph.desc(name).total_size * types.itemsize(graph.dtype(name)))
+    return _aligned(graph.desc(name).total_size, graph.dtype(name))
+
+
+def _aligned(elements: Dim, dtype: types.DType) -> Dim:
+    size = dim(elements * types.itemsize(dtype))
     if isinstance(size, int):
         return -(-max(size, 1) // ALIGNMENT) * ALIGNMENT
     return ALIGNMENT * sympy.floor((size + ALIGNMENT - 1) / ALIGNMENT)
 
 
 class _Planner:
-    def __init__(self, graph: Graph, elsewhere: set[str], reuse: bool):
-        self._graph, self._reuse = graph, reuse
+    def __init__(self, scope: Scope, elsewhere: set[str], reuse: bool):
+        self._scope, self._reuse = scope, reuse
+        self._graph = graph = scope.graph
         self._order = graph.nodes()
         self._elsewhere = elsewhere
         self._first: dict[str, int] = {}
@@ -72,16 +81,28 @@ class _Planner:
         self._slot_of: dict[str, _Slot] = {}
 
     def place(self, result: MemoryPlan) -> MemoryPlan:
+        """Add the buffers of the scope to ``result``."""
         self._liveness()
         for position, node in enumerate(self._order):
             for name in self._roots(self._graph.outputs_of(node)):
                 if self._first.get(name) == position:
                     self._assign(name, position, node)
+            if node in self._scope.inner:
+                self._assign_region(self._scope.inner[node], position)
         for slot in self._slots:
             for name in slot.buffers:
-                result.arena[name] = result.arena_bytes
+                result.arena[self._scope.prefix + name] = result.arena_bytes
+            for inner in slot.regions:
+                result.arena |= {name: dim(result.arena_bytes + offset) for name, offset in inner.arena.items()}
             result.arena_bytes = dim(result.arena_bytes + slot.bytes)
         return result
+
+    def _assign_region(self, inner: Inner, position: int) -> None:
+        workspace = _workspace(inner)
+        if workspace.arena:
+            self._occupy(self._free(workspace.arena_bytes, position), workspace.arena_bytes, position).regions.append(
+                workspace
+            )
 
     def _liveness(self) -> None:
         for position, node in enumerate(self._order):
@@ -96,22 +117,24 @@ class _Planner:
 
     def _assign(self, name: str, position: int, node: Any) -> None:
         size = aligned_bytes(self._graph, name)
-        slot = self._best(name, size, position, node) if self._reuse else None
+        slot = self._in_place(name, position, node) if self._reuse else None
+        slot = self._occupy(slot or self._free(size, position), size, self._last[name])
+        slot.buffers.append(name)
+        self._slot_of[name] = slot
+
+    def _occupy(self, slot: _Slot | None, size: Dim, last: int) -> _Slot:
+        """``slot`` (None: a new one), grown to ``size`` and in use until node ``last`` has run."""
         if slot is None:
             slot = _Slot(size, _hint(size), 0, [])
             self._slots.append(slot)
         slot.bytes = _larger(slot.bytes, size)
         slot.hint = max(slot.hint, _hint(size))
-        slot.free_after = max(slot.free_after, self._last[name])
-        slot.buffers.append(name)
-        self._slot_of[name] = slot
+        slot.free_after = max(slot.free_after, last)
+        return slot
 
-    def _best(self, name: str, size: Dim, position: int, node: Any) -> _Slot | None:
-        """In place of a dying input; else the smallest free slot that holds it; else the largest free slot, grown."""
-        inherited = self._in_place(name, position, node)
-        if inherited is not None:
-            return inherited
-        free = [s for s in self._slots if s.free_after < position]
+    def _free(self, size: Dim, position: int) -> _Slot | None:
+        """The smallest free slot that holds ``size``; else the largest free slot, to be grown; else None."""
+        free = [s for s in self._slots if s.free_after < position] if self._reuse else []
         if not free:
             return None
         wanted = _hint(size)
@@ -135,6 +158,24 @@ class _Planner:
         kernel = Kernel.extract(self._graph, node)
         chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name)), None)
         return None if chosen is None else self._slot_of[chosen]
+
+
+def _workspace(inner: Inner) -> MemoryPlan:
+    """Carried values, then the bodies, of which one at a time runs: they overlap."""
+    result = MemoryPlan()
+    for buffer in inner.carried:
+        result.arena[buffer.name] = result.arena_bytes
+        result.arena_bytes = dim(result.arena_bytes + _bytes(buffer))
+    start = result.arena_bytes
+    for scope in inner.scopes:
+        body = _Planner(scope, set(), scope.graph.reuse_memory).place(MemoryPlan())
+        result.arena |= {name: dim(start + offset) for name, offset in body.arena.items()}
+        result.arena_bytes = _larger(result.arena_bytes, dim(start + body.arena_bytes))
+    return result
+
+
+def _bytes(buffer: Buffer) -> Dim:
+    return _aligned(buffer.elements, buffer.dtype)
 
 
 def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str) -> bool:

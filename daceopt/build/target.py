@@ -17,13 +17,17 @@ from dace.codegen.codeobject import CodeObject
 from dace.codegen.targets.target import TargetCodeGenerator
 from dace.config import Config, temporary_config
 from dace.memlet import Memlet
+from dace.symbolic import symstr
 
+from daceopt.build.flow import Flow
 from daceopt.build.kernel_source import Argument, KernelSource, kernel_source
 from daceopt.build.printer import Printer
+from daceopt.build.regions import Buffer, Scope, odd, slot
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
 
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
 STATUS = "kernel_status"  # int32: kernels set it to 1 when an index is out of range
@@ -113,103 +117,182 @@ class Tasklet(nodes.Tasklet):
 
 
 class _Frame:
-    """Builds the SDFG of the frame: flat buffers, and the nodes of the graph chained in their order."""
+    """Builds the SDFG of the frame: flat buffers, and the nodes of the graph chained in their order.
+
+    Between regions they stand in one state; a region becomes a loop or a conditional block around states of its own.
+    """
 
     def __init__(self, graph: Graph, ticks: str | None = None):
-        self._graph = graph
+        self._scope = Scope(graph)
         self._ticks = ticks
         self.sdfg = dace.SDFG(graph.sdfg.name)
-        self._state = self.sdfg.add_state("main", is_start_block=True)
-        self._state.set_default_lineinfo(dace.dtypes.DebugInfo(0))  # spares DaCe the inspection of the call stack
+        self._flow = Flow(self.sdfg)
         self._symbols = set(graph.sdfg.symbols)
         for name in graph.sdfg.symbols:
             self.sdfg.add_symbol(name, dace.int64)
         self.calls: dict[Any, str] = {}
         self.uses_status = False
-        self._last: nodes.Node | None = None
         self._tick(0)
         for k, node in enumerate(graph.nodes(), 1):
-            self._chain(self._add(node))
+            self._add(node)
             self._tick(k)
-
-    def _chain(self, call: nodes.Node) -> None:
-        if self._last is not None:
-            self._state.add_edge(self._last, None, call, None, Memlet())
-        self._last = call
 
     def _tick(self, k: int) -> None:
         """Let the clock be read here in a profiled program."""
-        if self._ticks is None:
-            return
-        self._buffer(self._ticks)
-        tasklet = Tasklet("tick", {}, {}, f"{self._ticks}[{k}] = {_CLOCK};", set())
-        self._state.add_node(tasklet)
-        self._chain(tasklet)
+        if self._ticks is not None:
+            self._buffer(self._scope.place(self._ticks)[0])
+            self._run(f"{self._ticks}[{k}] = {_CLOCK};", "tick")
 
-    def _add(self, node: nodes.Node) -> nodes.Node:
+    def _run(self, code: str, label: str) -> None:
+        """Chain a piece of C++ over buffers of the frame."""
+        self._flow.chain(Tasklet(label, {}, {}, code, self._sizes_in(code)))
+
+    def _add(self, node: nodes.Node) -> None:
         if isinstance(node, nodes.MapEntry):
-            return self._kernel(node)
-        if isinstance(node, nodes.Tasklet) and node.language == dace.Language.CPP:
-            return self._library_call(node)
-        raise Unsupported(f"{node} is no kernel and no C++ tasklet: lower operators and implement library nodes first")
+            self._kernel(node)
+        elif isinstance(node, nodes.Tasklet) and node.language == dace.Language.CPP:
+            self._library_call(node)
+        elif isinstance(node, Repeat):
+            self._repeat(node)
+        elif isinstance(node, Conditional):
+            self._conditional(node)
+        else:
+            raise Unsupported(
+                f"{node} is no kernel and no C++ tasklet: lower operators and implement library nodes first"
+            )
 
-    def _buffer(self, name: str) -> None:
-        if name in self.sdfg.arrays:
-            return
-        if name == STATUS:
-            self.sdfg.add_array(name, (1,), dace.int32)
-            return
-        desc = self._graph.desc(name)
-        self.sdfg.add_array(name, (desc.total_size,), types.bits(desc.dtype))
+    def _buffer(self, buffer: Buffer) -> str:
+        if buffer.name not in self.sdfg.arrays:
+            self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
+        return buffer.name
 
     # ---------------------------------------------------------------- kernels
 
-    def _kernel(self, entry: nodes.MapEntry) -> nodes.Node:
-        source = kernel_source(self._graph, Kernel.extract(self._graph, entry))
+    def _kernel(self, entry: nodes.MapEntry) -> None:
+        graph = self._scope.graph
+        source = kernel_source(graph, Kernel.extract(graph, entry))
         self.calls[entry] = source.name
-        for argument in source.arguments:
-            if argument.kind != "symbol":
-                self._buffer(argument.array if argument.kind == "pointer" else STATUS)
         self.uses_status |= any(a.kind == "status" for a in source.arguments)
         values = ", ".join(self._value(a) for a in source.arguments)
-        call = KernelCall(source, f"{source.name}({values});", self._sizes_in(values))
-        self._state.add_node(call)
-        return call
+        self._flow.chain(KernelCall(source, f"{source.name}({values});", self._sizes_in(values)))
 
     def _value(self, argument: Argument) -> str:
         if argument.kind == "symbol":
             return argument.symbol
         if argument.kind == "status":
-            return STATUS
-        return argument.array if argument.offset == 0 else f"{argument.array} + {self._size(argument.offset)}"
+            return self._buffer(Buffer(STATUS, 1, dace.int32))
+        buffer, start = self._scope.place(argument.array)
+        return self._pointer(buffer, dim(start + argument.offset))
 
-    @staticmethod
-    def _size(size: Dim) -> str:
-        return Printer({}, floor_division="int_floor").text(size, dace.int64)
+    def _pointer(self, buffer: Buffer, offset: Dim) -> str:
+        name = self._buffer(buffer)
+        return name if offset == 0 else f"{name} + {_size(offset)}"
 
     def _sizes_in(self, code: str) -> set[str]:
         return set(re.findall(r"[A-Za-z_]\w*", code)) & self._symbols
 
     # ---------------------------------------------------------------- library calls
 
-    def _library_call(self, node: nodes.Tasklet) -> nodes.Node:
+    def _library_call(self, node: nodes.Tasklet) -> None:
         code = node.code.as_string
         tasklet = Tasklet(node.label, dict(node.in_connectors), dict(node.out_connectors), code, self._sizes_in(code))
-        self._state.add_node(tasklet)
-        for connector, name in self._graph.reads(node).items():
+        state = self._flow.chain(tasklet)
+        for connector, name in self._scope.graph.reads(node).items():
             array, memlet = self._memlet(name)
-            self._state.add_edge(self._state.add_access(array), None, tasklet, connector, memlet)
-        for connector, name in self._graph.writes(node).items():
+            state.add_edge(state.add_access(array), None, tasklet, connector, memlet)
+        for connector, name in self._scope.graph.writes(node).items():
             array, memlet = self._memlet(name)
-            self._state.add_edge(tasklet, connector, self._state.add_access(array), None, memlet)
-        return tasklet
+            state.add_edge(tasklet, connector, state.add_access(array), None, memlet)
 
     def _memlet(self, name: str) -> tuple[str, Memlet]:
-        """The flat range of ``name`` in its root buffer."""
-        root, offset = self._graph.root(name)
-        self._buffer(root)
-        span = self._graph.desc(name).total_size
-        return root, Memlet(data=root, subset=subsets.Range([(offset, offset + span - 1, 1)]))
+        """The flat range of ``name`` in its buffer."""
+        buffer, offset = self._scope.place(name)
+        span = self._scope.graph.desc(name).total_size
+        subset = subsets.Range([(offset, offset + span - 1, 1)])
+        return buffer.name, Memlet(data=self._buffer(buffer), subset=subset)
+
+    # ---------------------------------------------------------------- regions
+
+    def _conditional(self, node: Conditional) -> None:
+        scope = self._scope
+        buffer, offset = scope.place(scope.graph.reads(node)[CONDITION])
+        with self._flow.branches(f"{self._buffer(buffer)}[{symstr(offset)}]") as branch:
+            for k, body in enumerate(scope.inner[node].scopes):
+                with branch(k == 0):
+                    self._inside(body)
+
+    def _inside(self, scope: Scope) -> None:
+        outer, self._scope = self._scope, scope
+        for node in scope.graph.nodes():
+            self._add(node)
+        self._scope = outer
+
+    def _repeat(self, node: Repeat) -> None:
+        inner, counter, half = self._scope.inner[node], str(node.counter), str(odd(node))
+        for name in (counter, half):
+            self._symbol(name)
+        for buffer, carried in zip(inner.carried, node.carried):
+            self._move(self._scope.graph.reads(node)[carried.initial], buffer, 0, into=True)
+        test = None
+        if node.condition is not None:
+            flag = inner.carried[node.condition]
+            test = f"{self._buffer(flag)}[({counter} % 2) * {symstr(slot(flag))}]"
+        with self._flow.loop(counter, self._trips(node), test, {half: f"{counter} % 2"}):
+            self._inside(inner.scopes[0])
+        self._flow.assign({half: f"{counter} % 2"})
+        for buffer, carried in zip(inner.carried, node.carried):
+            if carried.final is not None:
+                final = self._scope.graph.writes(node)[carried.final]
+                self._move(final, buffer, dim(odd(node) * slot(buffer)), into=False)
+        if node.is_checked:
+            self._check(node, test)
+
+    def _symbol(self, name: str) -> None:
+        if name not in self._symbols:
+            self.sdfg.add_symbol(name, dace.int64)
+            self._symbols.add(name)
+
+    def _move(self, name: str, buffer: Buffer, offset: Dim, *, into: bool) -> None:
+        """Copy the row-major array ``name`` into a carried buffer, or back."""
+        graph = self._scope.graph
+        mine, theirs = self._pointer(buffer, offset), self._pointer(*self._scope.place(name))
+        target, source = (mine, theirs) if into else (theirs, mine)
+        elements = f"{_size(graph.size(name))} * sizeof(*{buffer.name})"
+        self._run(f"__builtin_memcpy({target}, {source}, {elements});", "carry")
+
+    def _trips(self, node: Repeat) -> str | None:
+        """The number of iterations as an expression of the frame; None when nothing but the condition ends them."""
+        if node.trips is not None:
+            return symstr(node.trips)
+        given = self._scope.graph.reads(node).get(TRIPS)
+        if given is None:
+            return None if node.limit is None else symstr(node.limit)
+        buffer, offset = self._scope.place(given)
+        count = f"{node.counter}_trips"
+        self._symbol(count)
+        self._flow.assign({count: f"{self._buffer(buffer)}[{symstr(offset)}]"})
+        if node.limit is None:
+            return count
+        bound = f"{node.counter}_bound"
+        self._symbol(bound)
+        self._flow.assign({bound: f"min({count}, {symstr(node.limit)})"})
+        return bound
+
+    def _check(self, node: Repeat, test: str | None) -> None:
+        """Report a loop whose number of iterations is not the extent of its outputs."""
+        counter, limit = str(node.counter), _size(node.limit or 0)
+        more = [test] if test else []
+        if node.trips is None and TRIPS in self._scope.graph.reads(node):
+            more.append(f"{counter}_trips > {counter}")
+        elif node.trips is not None:
+            more.append(f"{_size(node.trips)} > {counter}")
+        goes_on = f" || ({' && '.join(more)})" if more else ""
+        text = "another number of iterations than the declared extent of its outputs"
+        self._run(f'if ({counter} != {limit}{goes_on}) daceopt::fail("{node.label}", "{text}");', "check")
+
+
+def _size(size: Dim) -> str:
+    return Printer({}, floor_division="int_floor").text(size, dace.int64)
 
 
 # -------------------------------------------------------------------- the target

@@ -34,14 +34,16 @@ def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
     return register
 
 
-def interpret(graph: Graph, inputs: Mapping[str, Any], dtype: Any = None) -> dict[str, np.ndarray]:
+def interpret(
+    graph: Graph, inputs: Mapping[str, Any], dtype: Any = None, sizes: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
     """Run ``graph`` on arrays by input name; returns its outputs, and what it saves for a backward graph, by name.
 
-    ``dtype=numpy.float64`` keeps every float in double precision. Raises ValueError for a missing or misshapen input or
-    an access out of range, IndexError for a run-time index out of range, Unsupported for a node that has no reference
-    implementation.
+    ``dtype=numpy.float64`` keeps every float in double precision. ``sizes``: symbols of a region's body that come from
+    outside. Raises ValueError for a missing or misshapen input or an access out of range, IndexError for a run-time
+    index out of range, Unsupported for a node that has no reference implementation.
     """
-    memory = Memory(graph, inputs, reference=dtype is not None)
+    memory = Memory(graph, inputs, dtype is not None, sizes)
     for node in graph.nodes():
         _run(memory, node)
     return {name: memory.array(name).copy() for name in (*graph.outputs, *graph.saved)}
@@ -60,10 +62,12 @@ def _run(memory: Memory, node: Any) -> None:
 class Memory:
     """The buffers of one execution; views are windows into their root's buffer."""
 
-    def __init__(self, graph: Graph, inputs: Mapping[str, Any], reference: bool):
+    def __init__(
+        self, graph: Graph, inputs: Mapping[str, Any], reference: bool, sizes: Mapping[str, int] | None = None
+    ):
         self.graph = graph
         self.reference = reference
-        self.sizes: dict[str, int] = {}
+        self.sizes: dict[str, int] = dict(sizes or {})
         self._buffers: dict[str, np.ndarray] = {}
         given = {n: np.asarray(inputs[n]) for n in graph.inputs if n in inputs}
         if missing := [n for n in graph.inputs if n not in given]:

@@ -141,16 +141,22 @@ def choose(node: DenseNode, graph: Graph) -> Library:
 
 
 def implement(graph: Graph) -> Requirements:
-    """Replace every library node of ``graph`` by a C++ tasklet that calls the chosen library.
+    """Replace every library node of ``graph``, and of bodies in it, by a C++ tasklet that calls the chosen library.
 
     The tasklet has the node's connectors, typed as pointers, over whole arrays. Raises Unsupported as ``choose`` does.
     """
+    from daceopt.ir.region import Region, Repeat
     from daceopt.ops.library import DenseNode
 
     total = Requirements()
     for node in graph.nodes():
         if isinstance(node, DenseNode):
             total = total + _implement_node(graph, node)
+        if isinstance(node, Region):
+            total = sum(map(implement, node.bodies), total)
+        if isinstance(node, Repeat) and node.is_checked:
+            own = Flags(includes=(str(INCLUDE),), headers=("daceopt/status.h",), version=headers_digest())
+            total = total + Requirements(own)
     return total
 
 

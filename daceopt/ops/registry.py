@@ -8,13 +8,14 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.region import bodies
 from daceopt.ops.operator import Operator as Operator
 from daceopt.ops.operator import make as make
 from daceopt.ops.operator import schema_of as schema_of
@@ -36,6 +37,7 @@ _LOWERINGS: dict[tuple[str, str], Lowering] = {}
 _TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
 _CHECKS: dict[tuple[str, str], Check] = {}
 _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
+_WITHOUT_GRADIENT: set[tuple[str, str]] = set()
 
 
 # -------------------------------------------------------------------- registration
@@ -44,7 +46,7 @@ _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
 def lowering(*op_types: str, types: Iterable[Any] = COMPUTED, domain: str = "") -> Callable[[Lowering], Lowering]:
     """Register the native expansion of operators; ``types`` are the element types that its first input may have.
 
-    Narrow types (half, 8 bits and less) that ``types`` does not list are widened around the operator when it is imported.
+    Narrow types (half, 8 bits and less) that ``types`` does not list are widened around the operator at import.
 
     The rule ``(builder, node, inputs, outputs)`` runs after the node was taken out of the graph and writes every
     output that is not None.
@@ -83,6 +85,11 @@ def gradient(
         return rule
 
     return register
+
+
+def without_gradient(*op_types: str, domain: str = "") -> None:
+    """Say that operators over floats have no gradient: for the table; differentiating them is refused by itself."""
+    _WITHOUT_GRADIENT.update((_domain(domain), op_type) for op_type in op_types)
 
 
 def supports(*op_types: str, domain: str = "") -> Callable[[Check], Check]:
@@ -124,6 +131,19 @@ def _source(rule: Callable[..., Any]) -> str:
 def has_lowering(op_type: str, domain: str = "") -> bool:
     """Is there a lowering of its own, not only a function body?"""
     return (_domain(domain), op_type) in _LOWERINGS
+
+
+def lowered() -> list[tuple[str, str]]:
+    """(domain, operator) of all lowerings."""
+    return list(_LOWERINGS)
+
+
+def how_differentiated(op_type: str, domain: str = "") -> str:
+    """``rule``, ``derived`` from the lowering, or "" where there is no gradient."""
+    key = (_domain(domain), op_type)
+    if key in _GRADIENTS:
+        return "rule"
+    return "derived" if supported(op_type, domain) and key not in _WITHOUT_GRADIENT else ""
 
 
 def accepted_types(op_type: str, domain: str = "") -> tuple[Any, ...]:
@@ -213,13 +233,13 @@ def lower(graph: Graph, node: Operator) -> None:
 def lower_all(graph: Graph, keep: Callable[[Operator], bool] = lambda node: False) -> int:
     """Lower every operator for which ``keep`` is false until none is left; returns how many were lowered.
 
-    Consumers go first, so that a lowering can still see how its shape operands are computed.
+    Consumers go first, so that a lowering can still see how its shape operands are computed; bodies of regions last.
     """
     count = 0
     while True:
         waiting = [n for n in graph.operators() if not keep(n)]
         if not waiting:
-            return count
+            return count + sum(lower_all(body, keep) for body in bodies(graph))
         for node in reversed(waiting):
             lower(graph, node)
             count += 1
@@ -242,37 +262,3 @@ def constant_value(attributes: dict[str, Any]) -> Any:
     if value is None:
         raise Unsupported(f"Constant with {sorted(attributes)}: expected a dense tensor, ints or floats")
     return value if isinstance(value, np.ndarray) else numpy_helper.to_array(value)
-
-
-# -------------------------------------------------------------------- coverage
-
-
-class Coverage(NamedTuple):
-    """One line of the coverage table."""
-
-    op_type: str
-    domain: str
-    since_version: int
-    how: str  # "native", "function body" or "fallback"
-    types: tuple[str, ...]
-    gradient: str  # "rule", "derived" or ""
-
-
-def coverage() -> list[Coverage]:
-    """One line per operator of the default domain (no deprecated ones) and per operator registered in others."""
-    import onnx.defs
-
-    names = {s.name for s in onnx.defs.get_all_schemas() if s.domain == "" and not s.deprecated}
-    keys = sorted({("", n) for n in names} | set(_LOWERINGS))
-    return [_coverage_of(domain, op_type) for domain, op_type in keys]
-
-
-def _coverage_of(domain: str, op_type: str) -> Coverage:
-    schema = schema_of(op_type, domain)
-    native = (domain, op_type) in _LOWERINGS
-    how = "native" if native else "function body" if supported(op_type, domain) else "fallback"
-    accepted: Sequence[Any] = _TYPES[domain, op_type] if native else FLOATS if how != "fallback" else ()
-    differentiable = how != "fallback" and any(t in FLOATS for t in accepted)
-    rule = "rule" if (domain, op_type) in _GRADIENTS else "derived" if differentiable else ""
-    names = tuple(types.name_of(t) for t in accepted)
-    return Coverage(op_type, domain, schema.since_version if schema else 0, how, names, rule)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from daceopt import ops
 from daceopt.ir.graph import Graph
+from daceopt.ir.region import everything, tidy
 from daceopt.transform import NearMiss, Outcome, Site, Transformation
 
 
@@ -36,9 +37,10 @@ class LowerOperators(Transformation):
         """All of them in one sweep, consumers first (a lowering may look at how its shape operands are computed)."""
         if limit is not None:
             return super().run(graph, limit)
-        names = [node.op_type for node in graph.operators() if not self._keeps(node)]
+        names = [node.op_type for part in everything(graph) for node in part.operators() if not self._keeps(node)]
         ops.lower_all(graph, keep=self._keeps)
         graph.prune()
+        tidy(graph)
         return Outcome(names, [])
 
     def _keeps(self, node: object) -> bool:

@@ -1,0 +1,410 @@
+"""Control flow as compute nodes: a choice between two graphs, and a graph that is repeated.
+
+A region stands in its graph like a library node, over whole arrays. Its bodies are graphs of their own, over the size
+symbols of the graph around them; what a body reads from outside is an input of the body, bound to an operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import dace
+import dace.library
+import numpy as np
+from dace.sdfg.graph import generate_element_id
+from dace.sdfg.nodes import LibraryNode
+
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, dim, row_major
+from daceopt.ir.interpret import Memory, interpret, interprets
+
+CONDITION, TRIPS = "Condition", "Trips"
+
+
+class Region(LibraryNode):
+    """Base of control flow: ``bodies``, and for each of them which operand an input of it stands for.
+
+    ``captures[b]``: input of ``bodies[b]`` -> connector of this node whose array it is. Every body output is written by
+    a node of the body and is an array of its own, as graph outputs are.
+    """
+
+    implementations: ClassVar[dict[str, Any]] = {}
+    default_implementation: ClassVar[str | None] = None
+
+    def __init__(self, name: str, bodies: Sequence[Graph] = (), captures: Sequence[Mapping[str, str]] = ()):
+        super().__init__(name)
+        self._bodies = list(bodies)
+        self._captures = [dict(c) for c in captures]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Region:
+        memo[id(self._bodies)] = [body.copy() for body in self._bodies]
+        twin = super().__deepcopy__(memo)
+        twin._guid = generate_element_id(twin)
+        return twin
+
+    @property
+    def bodies(self) -> list[Graph]:
+        return self._bodies
+
+    @property
+    def captures(self) -> list[dict[str, str]]:
+        return self._captures
+
+    def validate(self, sdfg: Any, state: Any) -> None:
+        """Raise ValueError or DaCe's InvalidSDFGError when a body breaks an invariant of graphs."""
+        for body in self._bodies:
+            body.validate()
+
+
+@dace.library.node
+class Conditional(Region):
+    """``bodies[0]`` runs when the bool at ``Condition`` is true, else ``bodies[1]``; output k of either is ``Out{k}``,
+    of the same shape and type."""
+
+    def __init__(self, name: str = "if", bodies: Sequence[Graph] = (), captures: Sequence[Mapping[str, str]] = ()):
+        super().__init__(name, bodies, captures)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A value that the next iteration reads: the body's input, the operand it starts as, the output that it ends as
+    (None where nobody asks)."""
+
+    input: str
+    initial: str
+    final: str | None
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """An output that collects one slice per iteration along ``axis``, from the end if ``reverse``."""
+
+    connector: str
+    axis: int = 0
+    reverse: bool = False
+
+
+@dace.library.node
+class Repeat(Region):
+    """``for counter in range(trips): body``, for as long as the carried bool number ``condition`` is true.
+
+    The outputs of the body are the next carried values, then one slice for each ``stacked`` output. ``trips`` is an
+    expression over size symbols; None takes the int64 at operand ``Trips``, where one is given. ``limit`` is the extent
+    of the stacked axes: a loop that makes fewer or more iterations reports an error and never writes beyond.
+    """
+
+    def __init__(
+        self,
+        name: str = "loop",
+        body: Graph | None = None,
+        captures: Mapping[str, str] | None = None,
+        *,
+        counter: Any = None,
+        trips: Dim | None = None,
+        carried: Sequence[Carried] = (),
+        stacked: Sequence[Stacked] = (),
+        condition: int | None = None,
+        limit: Dim | None = None,
+    ):
+        super().__init__(name, [body] if body is not None else [], [captures or {}] if body is not None else [])
+        self._counter, self._trips, self._limit = counter, trips, limit
+        self._carried, self._stacked, self._condition = list(carried), list(stacked), condition
+
+    @property
+    def body(self) -> Graph:
+        return self._bodies[0]
+
+    @property
+    def counter(self) -> Any:
+        """The symbol that counts iterations from zero."""
+        return self._counter
+
+    @property
+    def trips(self) -> Dim | None:
+        return self._trips
+
+    @property
+    def limit(self) -> Dim | None:
+        return self._limit
+
+    @property
+    def carried(self) -> list[Carried]:
+        return self._carried
+
+    @property
+    def stacked(self) -> list[Stacked]:
+        return self._stacked
+
+    @property
+    def condition(self) -> int | None:
+        return self._condition
+
+    @property
+    def is_checked(self) -> bool:
+        """May the number of iterations differ from the extent of the stacked outputs?"""
+        return bool(self._stacked) and (self._condition is not None or self._trips != self._limit)
+
+
+def counter_for(graph: Graph) -> Any:
+    """A symbol that counts a loop in ``graph``: none of those around it."""
+    k = 0
+    while f"t{k}" in graph.sdfg.symbols:
+        k += 1
+    return dace.symbolic.symbol(f"t{k}", dace.int64)
+
+
+def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
+    """An empty body for a region of ``graph``: it knows the sizes of ``graph`` and, if given, a loop's counter."""
+    body = Graph(name)
+    body.opset = dict(graph.opset)
+    for symbol in (*graph.sdfg.symbols, *([str(counter)] if counter is not None else [])):
+        body.sdfg.add_symbol(symbol, dace.int64)
+    return body
+
+
+def regions(graph: Graph) -> list[Region]:
+    """The regions of ``graph`` itself, in the order in which they run."""
+    return [n for n in graph.nodes() if isinstance(n, Region)]
+
+
+def bodies(graph: Graph) -> Iterator[Graph]:
+    """The bodies of all regions of ``graph``, not those inside of them."""
+    for node in regions(graph):
+        yield from node.bodies
+
+
+def everything(graph: Graph) -> Iterator[Graph]:
+    """``graph``, then all bodies below it."""
+    yield graph
+    for body in bodies(graph):
+        yield from everything(body)
+
+
+# -------------------------------------------------------------------- edits
+
+
+def tidy(graph: Graph) -> None:
+    """Drop operands that no body reads any more, and results that nobody reads."""
+    dropped = False
+    for node in regions(graph):
+        _drop_results(graph, node)
+        for body in node.bodies:
+            body.prune()
+            tidy(body)
+        dropped |= _drop_operands(graph, node)
+    if dropped:
+        graph.prune()
+
+
+def _drop_results(graph: Graph, node: Region) -> None:
+    unread = {c for c, n in graph.writes(node).items() if not _is_read(graph, n)}
+    if not unread or len(unread) == len(node.out_connectors):
+        return
+    if isinstance(node, Conditional):
+        return
+    assert isinstance(node, Repeat)
+    node._carried = [Carried(c.input, c.initial, None if c.final in unread else c.final) for c in node.carried]
+    kept = [s.connector not in unread for s in node.stacked]
+    if not any(kept):
+        # what counts the iterations stays, so that a loop of the wrong length is still reported
+        kept = [True, *kept[1:]] if node.is_checked and kept else kept
+        unread -= {s.connector for s, k in zip(node.stacked, kept) if k}
+    outputs = node.body.outputs
+    first = len(node.carried)
+    for name, keep in zip(outputs[first:], kept):
+        node.body.desc(name).transient = not keep
+    node.body.outputs = outputs[:first] + [n for n, keep in zip(outputs[first:], kept) if keep]
+    node._stacked = [s for s, keep in zip(node.stacked, kept) if keep]
+    for edge in list(graph.state.out_edges(node)):
+        if edge.src_conn in unread:
+            graph.state.remove_edge(edge)
+            node.remove_out_connector(edge.src_conn)
+
+
+def _is_read(graph: Graph, name: str) -> bool:
+    return graph.is_kept(name) or any(graph.consumers(alias) for alias in graph.aliases(name))
+
+
+def _drop_operands(graph: Graph, node: Region) -> bool:
+    for body, captured in zip(node.bodies, node.captures):
+        for name in [n for n in captured if not body.state.out_degree(body.access(n)) and n not in body.outputs]:
+            del captured[name]
+            body.inputs.remove(name)
+    used = {c for captured in node.captures for c in captured.values()} | {CONDITION, TRIPS}
+    used |= {c.initial for c in node.carried} if isinstance(node, Repeat) else set()
+    unused = [e for e in graph.state.in_edges(node) if e.dst_conn not in used]
+    for edge in unused:
+        graph.state.remove_edge(edge)
+        node.remove_in_connector(edge.dst_conn)
+    return bool(unused)
+
+
+def operand(graph: Graph, node: Region, name: str) -> str:
+    """The connector through which ``node`` reads the array ``name`` of ``graph``; a new one if there is none."""
+    for connector, array in graph.reads(node).items():
+        if array == name and connector not in (CONDITION, TRIPS):
+            return connector
+    taken, k = set(node.in_connectors), 0
+    while f"In{k}" in taken:
+        k += 1
+    node.add_in_connector(f"In{k}")
+    graph.state.add_edge(graph.access(name), None, node, f"In{k}", graph.whole(name))
+    return f"In{k}"
+
+
+# -------------------------------------------------------------------- execution
+
+
+def _execute(memory: Memory, node: Region, which: int, given: Mapping[str, np.ndarray], t: int | None) -> list[Any]:
+    body, reads = node.bodies[which], memory.graph.reads(node)
+    feeds = {name: memory.array(reads[connector]) for name, connector in node.captures[which].items()}
+    sizes = dict(memory.sizes)
+    if t is not None and isinstance(node, Repeat):
+        sizes[str(node.counter)] = t
+    done = interpret(body, {**feeds, **given}, np.float64 if memory.reference else None, sizes)
+    return [done[n] for n in body.outputs]
+
+
+@interprets("Conditional")
+def _conditional(memory: Memory, node: Conditional) -> None:
+    reads, writes = memory.graph.reads(node), memory.graph.writes(node)
+    taken = bool(memory.array(reads[CONDITION]).reshape(()))
+    for k, value in enumerate(_execute(memory, node, 0 if taken else 1, {}, None)):
+        memory.store(writes[f"Out{k}"], value)
+
+
+@interprets("Repeat")
+def _repeat(memory: Memory, node: Repeat) -> None:
+    reads, writes = memory.graph.reads(node), memory.graph.writes(node)
+    values = {c.input: np.array(memory.array(reads[c.initial])) for c in node.carried}
+    wanted = None
+    if node.trips is not None:
+        wanted = memory.number(node.trips)
+    elif TRIPS in reads:
+        wanted = int(memory.array(reads[TRIPS]).reshape(()))
+    limit = None if node.limit is None else memory.number(node.limit)
+    test = None if node.condition is None else node.carried[node.condition].input
+    t = 0
+    while (wanted is None or t < wanted) and (test is None or bool(values[test].reshape(()))):
+        if t == limit:
+            raise DaceoptError(f"{node.label}: more iterations than the {limit} that its outputs have room for")
+        results = _execute(memory, node, 0, values, t)
+        values = dict(zip(values, results))
+        for s, value in zip(node.stacked, results[len(node.carried) :]):
+            target = np.moveaxis(memory.array(writes[s.connector]), s.axis, 0)
+            target[(limit or 0) - 1 - t if s.reverse else t] = value
+        t += 1
+    if node.is_checked and t != limit:
+        raise DaceoptError(f"{node.label}: {t} iterations, but its outputs have an extent of {limit}")
+    for c in node.carried:
+        if c.final is not None:
+            memory.store(writes[c.final], values[c.input])
+
+
+# -------------------------------------------------------------------- before code is generated
+
+
+def settle(graph: Graph) -> None:
+    """Make bodies fit the memory of what they are bound to: constants move out, layouts become those of the operands.
+
+    Raises Unsupported for what a loop cannot hold.
+    """
+    constants: dict[Any, str] = {}
+    for node in regions(graph):
+        for which, body in enumerate(node.bodies):
+            settle(body)
+            _move_constants(graph, node, which, constants)
+            _share_seed(graph, node, body)
+            _lay_out_captures(graph, node, which)
+        if isinstance(node, Repeat):
+            _lay_out_loop(graph, node)
+        else:
+            _lay_out_outputs(node.bodies, [graph.strides(graph.writes(node)[f"Out{k}"]) for k in _places(node)])
+
+
+def _places(node: Region) -> range:
+    return range(len(node.bodies[0].outputs))
+
+
+def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str]) -> None:
+    """The program binds the constants of the outermost graph; ``known`` has those that moved already, by memory."""
+    body = node.bodies[which]
+    for name in [n for n in body.constants if body.state.out_degree(body.access(n))]:
+        value = body.constants.pop(name)
+        key = (value.__array_interface__["data"][0], value.shape, value.dtype)
+        if key not in known:
+            known[key] = graph.add_constant(body.source_names.get(name, name), value)
+        body.inputs.append(name)
+        node.captures[which][name] = operand(graph, node, known[key])
+
+
+def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
+    if not body.uses_seed:
+        return
+    if isinstance(node, Repeat):
+        raise Unsupported(f"{node.label}: random numbers in a loop would be the same in every iteration")
+    graph.seed()
+
+
+def _lay_out_captures(graph: Graph, node: Region, which: int) -> None:
+    """Inputs of a body follow the layout of their operands; where views of them cannot, they read a copy."""
+    body, copies = node.bodies[which], {}
+    for name, connector in node.captures[which].items():
+        source = graph.reads(node)[connector]
+        if body.strides(name) == graph.strides(source):
+            continue
+        try:
+            body.set_strides(name, graph.strides(source))
+        except ValueError:
+            if source not in copies:
+                twin = graph.add_array(source, graph.shape(source), graph.dtype(source), body.strides(name))
+                copies[source] = Builder(graph, "layout").copy(source, out=twin)
+            node.captures[which][name] = operand(graph, node, copies[source])
+
+
+def _lay_out_loop(graph: Graph, node: Repeat) -> None:
+    """Carried values are row-major everywhere; slices of stacked outputs are laid out as they stand there."""
+    body, writes = node.body, graph.writes(node)
+    layouts = [row_major(body.shape(c.input)) for c in node.carried]
+    for c, strides in zip(node.carried, layouts):
+        body.set_strides(c.input, strides)
+        source = graph.reads(node)[c.initial]
+        if not graph.is_contiguous(source):
+            _rebind(graph, node, c.initial, Builder(graph, "carried").copy(source))
+        if c.final is not None and not graph.is_contiguous(writes[c.final]):
+            raise Unsupported(f"{node.label}: the final value {writes[c.final]} must be row-major")
+    for s in node.stacked:
+        strides = graph.strides(writes[s.connector])
+        layouts.append(strides[: s.axis] + strides[s.axis + 1 :])
+    _lay_out_outputs([body], layouts)
+
+
+def _rebind(graph: Graph, node: Region, connector: str, name: str) -> None:
+    """Let ``connector`` read the array ``name``."""
+    (edge,) = [e for e in graph.state.in_edges(node) if e.dst_conn == connector]
+    graph.state.remove_edge(edge)
+    graph.state.add_edge(graph.access(name), None, node, connector, graph.whole(name))
+
+
+def _lay_out_outputs(bodies: Sequence[Graph], layouts: Sequence[tuple[Dim, ...]]) -> None:
+    for body in bodies:
+        for k, strides in enumerate(layouts):
+            name = body.outputs[k]
+            if body.strides(name) == strides:
+                continue
+            try:
+                body.set_strides(name, strides)
+            except ValueError:
+                twin = body.add_array(name, body.shape(name), body.dtype(name), strides)
+                Builder(body, "layout").copy(name, out=twin)
+                body.outputs[k] = twin
+                body.desc(twin).transient, body.desc(name).transient = False, True
+
+
+def stacked_offset(node: Repeat, stacked: Stacked, stride: Dim) -> Dim:
+    """Where the slice of the present iteration starts in a stacked output."""
+    assert node.limit is not None
+    return dim((node.limit - 1 - node.counter if stacked.reverse else node.counter) * stride)

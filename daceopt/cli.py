@@ -164,9 +164,18 @@ def _cache(options: Any) -> None:
 
 
 def _operators(options: Any) -> None:
-    from daceopt.ops import coverage
+    from daceopt.ops.operator_table import counts, coverage
 
-    print(f"{'operator':<32}{'version':<9}{'how':<15}{'gradient':<10}types")
-    for row in coverage():
+    rows = coverage()
+    print(f"{'operator':<32}{'how':<10}{'gradient':<10}{'versions':<22}types")
+    for row in rows:
         name = f"{row.domain}.{row.op_type}" if row.domain else row.op_type
-        print(f"{name:<32}{row.since_version:<9}{row.how:<15}{row.gradient or '-':<10}{' '.join(row.types)}")
+        refused = f" (not {' '.join(row.refused)})" if row.types and row.refused else ""
+        versions = " ".join(map(str, row.versions))
+        print(f"{name:<32}{row.how:<10}{row.gradient or '-':<10}{versions:<22}{' '.join(row.types)}{refused}")
+    found = counts(rows)
+    compiled = found["native"] + found["lowered"]
+    print(
+        f"\n{sum(found.values())} operators of the default domain: {compiled} compiled ({found['native']} natively, "
+        f"{found['lowered']} through their function body), {found['fallback']} left to ONNX Runtime"
+    )

@@ -92,7 +92,7 @@ def test_values_are_rounded_as_ml_dtypes_rounds(name: str, source: str, tmp_path
             assert_same(wanted, np.clip(finite, -limit, limit).astype(types.to_numpy(dtype)).astype(np.float32))
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith("float8_e4") or n.startswith("float8_e5")])
+@pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("float8_e4", "float8_e5"))])
 def test_unbounded_casts_overflow(name: str, tmp_path: Path) -> None:
     dtype = types.from_name(name)
     given = samples(dtype)

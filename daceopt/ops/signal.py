@@ -184,8 +184,8 @@ def _constant(b: Builder, value: np.ndarray, out: str | None) -> None:
 @lowering("MelWeightMatrix", types=INTEGERS)
 def mel_weight_matrix(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Column m is a triangle over the bins of a spectrum; triangles are equally wide on the mel scale."""
-    bands, length, rate, low, high = (values.scalar_value(b.graph, n) for n in inputs)
-    _constant(b, mel_filters(bands, length, rate, low, high), outputs[0])
+    sizes: list[Any] = [values.scalar_value(b.graph, n) for n in inputs]
+    _constant(b, mel_filters(*sizes), outputs[0])
 
 
 def mel_filters(bands: int, length: int, rate: int, low: float, high: float) -> np.ndarray:
@@ -222,6 +222,7 @@ def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters:
         return
     pairs = inputs[0].reshape(before, extent, between, parts_x).astype(np.float64)
     x = pairs[..., 0] + (1j * pairs[..., 1] if parts_x == 2 else 0)
+    full: np.ndarray
     if mirrored:
         full = np.fft.irfft(x, length, axis=1) * length
     else:

@@ -62,6 +62,18 @@ class CompileJob:
     label: str = ""
 
 
+_always = Flags()
+
+
+def always(flags: Flags) -> None:
+    """Compile and link everything with ``flags``, too, in this process from now on: for sanitizers and profilers.
+
+    Programs are cached without regard to them, so use a cache folder of its own.
+    """
+    global _always
+    _always = flags
+
+
 def compile_objects(jobs: Sequence[CompileJob], store: Cache | None = None, workers: int | None = None) -> list[Path]:
     """Return the object file of each job; at most ``workers`` (default: cores) compile at a time, equal jobs only once.
 
@@ -88,7 +100,8 @@ def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
     """
     compiler = machine.require_compiler()
     inside = () if os.uname().sysname == "Darwin" else ("-Wl,-Bsymbolic", "-Wl,--no-undefined")
-    command = [*compiler.command, "-shared", "-fopenmp", *inside, *map(str, objects), "-o", str(target), *flags.link]
+    files = (*map(str, objects), "-o", str(target))
+    command = [*compiler.command, "-shared", "-fopenmp", *inside, *files, *flags.link, *_always.link]
     done = _start(command, "", target.parent)
     if done.returncode:
         raise BuildError(f"cannot link {target.name}: {_summary(done)}")
@@ -155,7 +168,7 @@ def _write_prelude(folder: Path, arguments: Sequence[str]) -> None:
 def _arguments(job: CompileJob) -> tuple[str, ...]:
     gcc_only = ("-fno-gnu-unique",) if machine.require_compiler().family == "gcc" else ()
     specific = (*_KERNEL, *target_flags()) if job.kind == "kernel" else _FRAME
-    return (*_COMMON, *gcc_only, *specific, *job.flags.compile)
+    return (*_COMMON, *gcc_only, *specific, *job.flags.compile, *_always.compile)
 
 
 def _include_folders(job: CompileJob) -> list[str]:

@@ -18,6 +18,7 @@ from daceopt.errors import CaptureError
 ORIGINAL_FORWARD = "daceopt_original"
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
+_MIRRORS = ("_flat_weights", "_flat_weight_refs")  # where nn.RNNBase.forward keeps its parameters a second time
 
 
 class Replica:
@@ -69,7 +70,9 @@ class Replica:
         before = {key: {k: _own(v) for k, v in copy.__dict__.items()} for key, copy in self._copies.items()}
         yield
         for key, attributes in before.items():
-            changed = _changed(attributes, self._copies[key].__dict__)
+            copy = self._copies[key]
+            followed = _REGISTRIES + _MIRRORS if isinstance(copy, nn.RNNBase) else _REGISTRIES
+            changed = _changed(attributes, copy.__dict__, followed)
             if changed is not None:
                 where = self._names[key] or type(self.root).__name__
                 raise CaptureError(
@@ -78,9 +81,10 @@ class Replica:
                 )
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+def _changed(before: dict[str, Any], after: dict[str, Any], followed: tuple[str, ...]) -> str | None:
+    """The first attribute that differs; not of those ``followed``: buffers may change, the exporter tracks them."""
     for name in (*before, *(after.keys() - before.keys())):
-        if name in _REGISTRIES:  # buffers may change: the exporter tracks them
+        if name in followed:
             continue
         if name not in before or name not in after or not _same(before[name], after[name]):
             return name

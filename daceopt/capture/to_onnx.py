@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec
 
+from daceopt.capture.attention_layout import fix_attention_layout
 from daceopt.capture.grid_index import view_instead_of_grid_index
 from daceopt.capture.quiet import quiet
 from daceopt.capture.static_sizes import use_static_sizes
@@ -60,6 +61,7 @@ def _all_explicit(trace: Trace) -> ExportedProgram:
     program = trace.program
     module = copy.deepcopy(program.graph_module)
     view_instead_of_grid_index(module)
+    fix_attention_layout(module)
     use_static_sizes(module)
     _keep_computed_outputs(module, trace)
     signature = program.graph_signature

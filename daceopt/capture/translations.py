@@ -8,7 +8,7 @@ is Python.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes  # noqa: F401  numpy learns bfloat16
@@ -19,10 +19,12 @@ import onnxscript
 import torch
 from onnxscript import opset20 as op
 
+from daceopt.capture import recurrent
+from daceopt.capture.constants import Value, constant, filled, integer, integers, scalar
+
 OPSET = 20
 DOMAIN = "daceopt"
 
-Value = Any  # an onnx_ir.Value while the exporter records
 _SMALL = 1 << 16  # ranges up to this many elements become constants
 
 
@@ -61,11 +63,11 @@ def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
 def native_dropout(x: Value, p: float, train: bool | None) -> tuple[Value, Value]:
     """The result and the mask of kept elements, each of x's shape."""
     if train is False or p == 0.0:
-        return op.Identity(x), op.Expand(_constant(np.array(True)), op.Shape(x))
+        return op.Identity(x), op.Expand(constant(np.array(True)), op.Shape(x))
     if p == 1.0:  # ONNX would scale by 1 / (1 - p)
         shape = op.Shape(x)
-        return op.Expand(_scalar(0, x), shape), op.Expand(_constant(np.array(False)), shape)
-    result, mask = op.Dropout(x, _constant(np.array(p, np.float32)), _constant(np.array(True)))
+        return op.Expand(scalar(0, x), shape), op.Expand(constant(np.array(False)), shape)
+    result, mask = op.Dropout(x, constant(np.array(p, np.float32)), constant(np.array(True)))
     return result, mask
 
 
@@ -87,7 +89,7 @@ def batch_norm_functional(
         y = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps)
         return y, *_saved_empty(x), op.Identity(mean), op.Identity(var)
     # The old variance is read before the node whose implementations may write the new one in its place.
-    kept = op.Mul(var, _scalar(1.0 - momentum, var))
+    kept = op.Mul(var, scalar(1.0 - momentum, var))
     y, new_mean, biased = op.BatchNormalization(
         x, weight, bias, mean, var, epsilon=eps, momentum=1.0 - momentum, training_mode=1
     )
@@ -100,7 +102,7 @@ def batch_norm_no_stats(
     """Batch normalisation that always uses the batch's statistics and keeps none."""
     channels = int(x.shape[1])
     weight, bias = _affine(x, weight, bias, x.dtype)
-    mean, var = _filled(0, channels, weight.dtype), _filled(1, channels, weight.dtype)
+    mean, var = filled(0, channels, weight.dtype), filled(1, channels, weight.dtype)
     y, _, _ = op.BatchNormalization(x, weight, bias, mean, var, epsilon=eps, training_mode=1)
     return y, *_saved(x, eps)
 
@@ -132,8 +134,8 @@ def batch_norm(
 
 def _affine(x: Value, weight: Value | None, bias: Value | None, dtype: ir.DataType) -> tuple[Value, Value]:
     channels = int(x.shape[1])
-    weight = _filled(1, channels, dtype) if weight is None else weight
-    return weight, _filled(0, channels, weight.dtype) if bias is None else bias
+    weight = filled(1, channels, dtype) if weight is None else weight
+    return weight, filled(0, channels, weight.dtype) if bias is None else bias
 
 
 def _unbiased(x: Value, kept: Value, biased: Value, dtype: ir.DataType) -> Value:
@@ -145,25 +147,25 @@ def _unbiased(x: Value, kept: Value, biased: Value, dtype: ir.DataType) -> Value
     extents = [x.shape[axis] for axis in range(len(x.shape)) if axis != 1]
     added = op.Sub(biased, kept)
     if all(isinstance(extent, int) for extent in extents):
-        factor = _constant(np.array(1 / (math.prod(extents) - 1), dtype.numpy()))
+        factor = constant(np.array(1 / (math.prod(extents) - 1), dtype.numpy()))
         return op.Add(biased, op.Mul(added, factor))
-    count = op.Div(op.Size(x), _constant(np.array(x.shape[1], np.int64)))
-    return op.Add(biased, op.Div(added, op.Cast(op.Sub(count, _int(1)), to=dtype)))
+    count = op.Div(op.Size(x), constant(np.array(x.shape[1], np.int64)))
+    return op.Add(biased, op.Div(added, op.Cast(op.Sub(count, integer(1)), to=dtype)))
 
 
 def _saved(x: Value, eps: float) -> tuple[Value, Value]:
     """Mean and inverse standard deviation (C) of the batch; removed from the model where nobody reads them."""
-    axes = _constant(np.array([a for a in range(len(x.shape)) if a != 1], np.int64))
+    axes = integers([a for a in range(len(x.shape)) if a != 1])
     mean = op.ReduceMean(x, axes, keepdims=1)
     centred = op.Sub(x, mean)
     variance = op.ReduceMean(op.Mul(centred, centred), axes, keepdims=0)
-    deviation = op.Sqrt(op.Add(variance, _scalar(eps, x)))
+    deviation = op.Sqrt(op.Add(variance, scalar(eps, x)))
     return op.Squeeze(mean, axes), op.Reciprocal(deviation)
 
 
 def _saved_empty(x: Value) -> tuple[Value, Value]:
     """Without batch statistics PyTorch returns empty tensors in their place."""
-    return _filled(0, 0, x.dtype), _filled(0, 0, x.dtype)
+    return filled(0, 0, x.dtype), filled(0, 0, x.dtype)
 
 
 def attention(
@@ -187,9 +189,9 @@ def attention(
     if enable_gqa:
         key, value = (_repeat_heads(t, int(query.shape[-3])) for t in (key, value))
     scale = 1.0 / math.sqrt(int(query.shape[-1])) if scale is None else scale
-    scores = op.Mul(op.MatMul(query, op.Transpose(key, perm=transposed)), _scalar(scale, query))
+    scores = op.Mul(op.MatMul(query, op.Transpose(key, perm=transposed)), scalar(scale, query))
     if causal is not None:
-        scores = op.Where(causal, scores, _scalar(-math.inf, query))  # every row sees at least its first key
+        scores = op.Where(causal, scores, scalar(-math.inf, query))  # every row sees at least its first key
     weights = op.Softmax(scores, axis=-1) if attn_mask is None else _masked_softmax(scores, attn_mask, query)
     if dropout_p > 0.0:
         weights, _ = native_dropout(weights, dropout_p, True)
@@ -197,8 +199,8 @@ def attention(
 
 
 def _masked_softmax(scores: Value, mask: Value, like: Value) -> Value:
-    last = _constant(np.array([-1], np.int64))
-    zero, minus_infinity = _scalar(0, like), _scalar(-math.inf, like)
+    last = integers([-1])
+    zero, minus_infinity = scalar(0, like), scalar(-math.inf, like)
     if mask.dtype == ir.DataType.BOOL:
         alive = op.Cast(op.ReduceMax(op.Cast(mask, to=ir.DataType.INT32), last, keepdims=1), to=ir.DataType.BOOL)
         scores = op.Where(mask, scores, op.Where(alive, minus_infinity, zero))
@@ -211,9 +213,9 @@ def _masked_softmax(scores: Value, mask: Value, like: Value) -> Value:
 def _causal(query: Value, key: Value) -> Value:
     rows, columns = query.shape[-2], key.shape[-2]
     if isinstance(rows, int) and isinstance(columns, int):
-        return _constant(np.tril(np.ones((rows, columns), np.bool_)))
-    index = [op.Range(_int(0), op.Squeeze(op.Shape(t, start=-2, end=-1)), _int(1)) for t in (query, key)]
-    return op.GreaterOrEqual(op.Unsqueeze(index[0], _constant(np.array([1], np.int64))), index[1])
+        return constant(np.tril(np.ones((rows, columns), np.bool_)))
+    index = [op.Range(integer(0), op.Squeeze(op.Shape(t, start=-2, end=-1)), integer(1)) for t in (query, key)]
+    return op.GreaterOrEqual(op.Unsqueeze(index[0], integers([1])), index[1])
 
 
 def _repeat_heads(x: Value, heads: int) -> Value:
@@ -221,16 +223,16 @@ def _repeat_heads(x: Value, heads: int) -> Value:
     rank, own = len(x.shape), int(x.shape[-3])
     if own == heads:
         return x
-    repeat = _constant(np.array([1] * (rank - 2) + [heads // own, 1, 1], np.int64))
-    wide = op.Expand(op.Unsqueeze(x, _constant(np.array([rank - 2], np.int64))), repeat)
+    repeat = constant(np.array([1] * (rank - 2) + [heads // own, 1, 1], np.int64))
+    wide = op.Expand(op.Unsqueeze(x, integers([rank - 2])), repeat)
     target = [0] * (rank - 3) + [heads, -1, int(x.shape[-1])]
-    return op.Reshape(wide, _constant(np.array(target, np.int64)))
+    return op.Reshape(wide, constant(np.array(target, np.int64)))
 
 
 def view(x: Value, sizes: list[Any]) -> Value:
     """``sizes`` are ints (one may be -1) and, for dynamic dimensions, scalar values."""
     if all(isinstance(size, int) for size in sizes):
-        return op.Reshape(x, _constant(np.array(sizes, np.int64)), allowzero=int(0 in sizes))
+        return op.Reshape(x, constant(np.array(sizes, np.int64)), allowzero=int(0 in sizes))
     return op.Reshape(x, _vector(sizes), allowzero=1)
 
 
@@ -238,13 +240,13 @@ def expand(x: Value, sizes: list[Any], implicit: bool = False) -> Value:
     """Broadcast to ``sizes``; -1 keeps the extent, which ONNX writes as 1."""
     kept = [1 if isinstance(size, int) and size == -1 else size for size in sizes]
     if all(isinstance(size, int) for size in kept):
-        return op.Expand(x, _constant(np.array(kept, np.int64)))
+        return op.Expand(x, constant(np.array(kept, np.int64)))
     return op.Expand(x, _vector(kept))
 
 
 def _vector(sizes: list[Any]) -> Value:
-    first = _constant(np.array([0], np.int64))
-    parts = [_constant(np.array([s], np.int64)) if isinstance(s, int) else op.Unsqueeze(s, first) for s in sizes]
+    first = integers([0])
+    parts = [integers([s]) if isinstance(s, int) else op.Unsqueeze(s, first) for s in sizes]
     return op.Concat(*parts, axis=0)
 
 
@@ -267,8 +269,8 @@ def arange_start_step(start: Any, end: Any, step: Any = 1, *, dtype: Any = None,
         dtype = _onnx_dtype(torch.get_default_dtype()) if floating else ir.DataType.INT64
     dtype = ir.DataType(dtype)
     if len(numbers) == len(bounds) and (end - start) / step <= _SMALL:
-        return _constant(torch.arange(start, end, step, dtype=_torch_dtype(dtype)))
-    parts = [_constant(np.array(b, dtype.numpy())) if b in numbers else op.Cast(b, to=dtype) for b in bounds]
+        return constant(torch.arange(start, end, step, dtype=_torch_dtype(dtype)))
+    parts = [constant(np.array(b, dtype.numpy())) if b in numbers else op.Cast(b, to=dtype) for b in bounds]
     return op.Range(*parts)
 
 
@@ -282,23 +284,27 @@ def _torch_dtype(dtype: ir.DataType) -> torch.dtype:
     return next(d for d in (*integers, *floats) if _onnx_dtype(d) == dtype)
 
 
-def _scalar(value: float, like: Value) -> Value:
-    return _constant(np.array(value, like.dtype.numpy()))
+def roll(x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
+    """``torch.roll``: the two parts of each axis change places."""
+    if not dims:
+        flat = roll(op.Reshape(x, integers([-1])), shifts, (0,))
+        return op.Reshape(flat, op.Shape(x))
+    for shift, axis in zip(shifts, dims, strict=True):
+        x = _rolled(x, shift, axis)
+    return x
 
 
-def _int(value: int) -> Value:
-    return _constant(np.array(value, np.int64))
-
-
-def _filled(value: float, count: int, dtype: ir.DataType) -> Value:
-    return _constant(np.full(count, value, dtype.numpy()))
-
-
-def _constant(value: np.ndarray | torch.Tensor) -> Value:
-    constant = op.Constant(value=ir.tensor(value))
-    constant.dtype = constant.producer().attributes["value"].value.dtype  # the recorder does not infer it
-    constant.shape = ir.Shape(list(value.shape))
-    return constant
+def _rolled(x: Value, shift: int, axis: int) -> Value:
+    extent = x.shape[axis] if x.shape is not None else None
+    if extent == 0:
+        return x
+    if not isinstance(extent, int):
+        raise ValueError("torch.roll along a dynamic dimension")
+    last, axes = integers([np.iinfo(np.int64).max]), integers([axis])
+    cut = integers([-shift % extent])
+    rolled = op.Concat(op.Slice(x, cut, last, axes), op.Slice(x, integers([0]), cut, axes), axis=axis)
+    rolled.shape, rolled.dtype = x.shape, x.dtype  # the recorder does not infer them
+    return rolled
 
 
 def table() -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -320,4 +326,9 @@ def table() -> dict[Callable[..., Any], Callable[..., Any]]:
         aten.arange.default: arange,
         aten.arange.start: arange_start,
         aten.arange.start_step: arange_start_step,
+        aten.roll.default: roll,
+        aten.lstm.input: recurrent.lstm,
+        aten.gru.input: recurrent.gru,
+        aten.rnn_tanh.input: recurrent.rnn_tanh,
+        aten.rnn_relu.input: recurrent.rnn_relu,
     }

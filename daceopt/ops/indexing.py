@@ -1,72 +1,77 @@
-"""Gather and GatherElements: run-time indices, negative ones counted from the end; gradients are scattered.
+"""Gathers: elements read at run-time indices, negative ones counted from the end; gradients are scattered.
 
 An index out of range never reads outside: the run fails with an IndexError.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from daceopt.ir import scalar, types
+import dace
+import sympy
+
+from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ops import values
 from daceopt.ops.library import IndexAdd
-from daceopt.ops.registry import Names, Operator, gradient, lowering, supports
+from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, supports
 
 
-def _position(index: Any, extent: Dim) -> Any:
-    """Negative indices count from the end."""
-    return scalar.select(scalar.lt(index, 0), index + extent, index)
+def position(index: Any, extent: Dim) -> Any:
+    """A run-time index in int64; negative ones count from the end."""
+    wide = scalar.cast(index, dace.int64)
+    return scalar.select(scalar.lt(wide, 0), wide + extent, wide)
 
 
-def _element(array: Any, before: Any, index: Any, after: Any, extent: Dim) -> Any:
-    """The generated code checks the bounds of a load and makes the run fail with an IndexError."""
-    return scalar.load(array, *before, _position(index, extent), *after)
+def axis_of(graph: Graph, node: Operator, x: str, default: int = 0) -> int:
+    """The attribute ``axis``, non-negative."""
+    return int(node.attribute("axis", default)) % max(len(graph.shape(x)), 1)
 
 
-def _axis(graph: Graph, node: Operator, x: str) -> int:
-    return int(node.attribute("axis", 0)) % len(graph.shape(x))
+def whole(rank: int) -> Callable[..., tuple[None, ...]]:
+    """The index function of an array that is read with ``scalar.load``."""
+    return lambda *i: (None,) * rank
 
 
-@lowering("Gather")
+# -------------------------------------------------------------------- along an axis
+
+
+@lowering("Gather", types=ANY)
 def gather(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[a..., s..., c...] = data[a..., indices[s...], c...]"""
     data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
-    shape, axis, depth = b.graph.shape(data), _axis(b.graph, node, data), len(b.graph.shape(indices))
-    index = _int64(b, indices)
+    gather_rows(b, data, indices, axis_of(b.graph, node, data), out)
 
-    def element(i: Any, x: Any, k: Any) -> Any:
-        return _element(x, i[:axis], k, i[axis + depth :], shape[axis])
 
+def gather_rows(b: Builder, data: str, indices: str, axis: int, out: str) -> None:
+    """The map of :func:`gather`."""
+    shape, depth = b.graph.shape(data), len(b.graph.shape(indices))
     b.map(
         b.graph.shape(out),
-        {"x": (data, lambda *i: (None,) * len(shape)), "k": (index, lambda *i: i[axis : axis + depth])},
+        {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i[axis : axis + depth])},
         {"out": (out, lambda *i: i)},
-        element,
+        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis]), *i[axis + depth :]),
         label="gather",
     )
 
 
-def _int64(b: Builder, indices: str) -> str:
-    """Indices wide enough to be added to an extent."""
-    wide = types.from_name("int64")
-    return indices if types.itemsize(b.graph.dtype(indices)) >= 4 else b.cast(indices, wide)
-
-
-@lowering("GatherElements")
+@lowering("GatherElements", types=ANY)
 def gather_elements(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[i...] = data[i... with indices[i...] at ``axis``]"""
     data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
-    shape, axis = b.graph.shape(data), _axis(b.graph, node, data)
+    gather_along(b, data, indices, axis_of(b.graph, node, data), out)
 
-    def element(i: Any, x: Any, k: Any) -> Any:
-        return _element(x, i[:axis], k, i[axis + 1 :], shape[axis])
 
+def gather_along(b: Builder, data: str, indices: str, axis: int, out: str) -> None:
+    """The map of :func:`gather_elements`."""
+    shape = b.graph.shape(data)
     b.map(
         b.graph.shape(out),
-        {"x": (data, lambda *i: (None,) * len(shape)), "k": (_int64(b, indices), lambda *i: i)},
+        {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i)},
         {"out": (out, lambda *i: i)},
-        element,
+        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis]), *i[axis + 1 :]),
         label="gather_elements",
     )
 
@@ -76,10 +81,137 @@ def why_not_gather(graph: Graph, node: Operator) -> str | None:
     data, indices = (str(n) for n in graph.inputs_of(node)[:2])
     if not graph.shape(data):
         return "data of rank 0; expected at least one dimension"
-    extent = graph.shape(data)[_axis(graph, node, data)]
-    if extent == 0 and graph.size(indices) != 0:
-        return f"indices into an axis of extent 0 of {graph.shape(data)}"
+    return why_empty(graph, indices, graph.shape(data)[axis_of(graph, node, data)])
+
+
+def why_empty(graph: Graph, indices: str, *extents: Dim) -> str | None:
+    """The reason, when there are indices into an axis that has no elements."""
+    if 0 in extents and graph.size(indices) != 0:
+        return f"indices into axes of extents {tuple(map(str, extents))}; expected none of 0"
     return None
+
+
+# -------------------------------------------------------------------- by tuples
+
+
+@lowering("GatherND", types=ANY)
+def gather_nd(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """out[a..., s..., c...] = data[a..., indices[a..., s..., 0], ..., indices[a..., s..., m - 1], c...]"""
+    data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    shape, depth = b.graph.shape(data), len(b.graph.shape(indices)) - 1
+    first, last = _tuple_axes(b.graph, node, indices)
+    b.map(
+        b.graph.shape(out),
+        {"x": (data, whole(len(shape))), **tuples(indices, last - first, depth)},
+        {"out": (out, lambda *i: i)},
+        lambda i, x, **k: scalar.load(x, *i[:first], *positions(k, shape[first:last]), *i[depth:]),
+        label="gather_nd",
+    )
+
+
+def _tuple_axes(graph: Graph, node: Operator, indices: str) -> tuple[int, int]:
+    """The axes of the data, first and beyond the last, that the index tuples speak of."""
+    first = int(node.attribute("batch_dims", 0))
+    return first, first + int(graph.shape(indices)[-1])
+
+
+@supports("GatherND")
+def why_not_gather_nd(graph: Graph, node: Operator) -> str | None:
+    data, indices = (str(n) for n in graph.inputs_of(node)[:2])
+    reason = why_no_tuples(graph, indices)
+    if reason is not None:
+        return reason
+    first, last = _tuple_axes(graph, node, indices)
+    return why_empty(graph, indices, *graph.shape(data)[first:last])
+
+
+def why_no_tuples(graph: Graph, indices: str) -> str | None:
+    """The reason, when the length of the index tuples is not known."""
+    shape = graph.shape(indices)
+    if not shape or not isinstance(shape[-1], int):
+        return f"indices of shape {shape}; expected a last dimension that is known at compile time"
+    return None
+
+
+def tuples(indices: str, length: int, depth: int) -> dict[str, Any]:
+    """Reads of the index tuples ``indices[i[:depth], :]``, one connector per entry."""
+    return {f"k{m}": (indices, lambda *i, m=m: (*i[:depth], m)) for m in range(length)}
+
+
+def positions(entries: dict[str, Any], extents: Sequence[Dim]) -> list[Any]:
+    """The indices that :func:`tuples` read, non-negative."""
+    return [position(entries[f"k{m}"], extent) for m, extent in enumerate(extents)]
+
+
+# -------------------------------------------------------------------- others that pick by index
+
+
+@lowering("OneHot", types=ANY)
+def one_hot(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """values[1] where the new axis equals the index, values[0] elsewhere and for indices out of range."""
+    indices, chosen, out = str(inputs[0]), str(inputs[2]), str(outputs[0])
+    shape, axis = b.graph.shape(out), axis_of(b.graph, node, str(outputs[0]), -1)
+    b.map(
+        shape,
+        {
+            "k": (indices, lambda *i: (*i[:axis], *i[axis + 1 :])),
+            "off": (chosen, lambda *i: (0,)),
+            "on": (chosen, lambda *i: (1,)),
+        },
+        {"out": (out, lambda *i: i)},
+        lambda i, k, off, on: scalar.select(scalar.eq(position(k, shape[axis]), i[axis]), on, off),
+        label="one_hot",
+    )
+
+
+@supports("OneHot")
+def why_not_one_hot(graph: Graph, node: Operator) -> str | None:
+    """The declared shape of the output says how deep it is, if the depth is known."""
+    depth = graph.inputs_of(node)[1]
+    return values.unknown(graph, node, 1) if values.scalar_value(graph, depth) is None else None
+
+
+@lowering("ReverseSequence", types=ANY)
+def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """The first ``sequence_lens[n]`` steps of batch entry n in reverse order, the others as they are."""
+    x, lengths, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
+
+    def element(i: Any, x: Any, n: Any) -> Any:
+        mirrored = scalar.select(scalar.lt(i[time], n), n - 1 - i[time], scalar.select(scalar.lt(n, 0), -1, i[time]))
+        return scalar.load(x, *(mirrored if d == time else k for d, k in enumerate(i)))
+
+    shape = b.graph.shape(x)
+    reads = {"x": (x, whole(len(shape))), "n": (lengths, lambda *i: (i[batch],))}
+    b.map(shape, reads, {"out": (out, lambda *i: i)}, element, label="reverse_sequence")
+
+
+@gradient("ReverseSequence")
+def reverse_sequence_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """A reversal is its own transpose."""
+    dy = _gathered(grads_out, wanted)
+    if dy is None:
+        return [None, None]
+    dx = b.graph.add_array("reverse_grad", b.graph.shape(dy), b.graph.dtype(dy))
+    reverse_sequence(b, node, [dy, inputs[1]], [dx])
+    return [dx, None]
+
+
+# -------------------------------------------------------------------- gradients
+
+
+def _gathered(grads_out: Names, wanted: list[bool]) -> str | None:
+    """The gradient to be scattered; None when there is none, or nobody wants the result."""
+    return grads_out[0] if wanted[0] else None
+
+
+def _scatter_add(b: Builder, index: str, rows: str, shape: Sequence[Dim]) -> str:
+    """Zeros of ``shape``, to whose rows ``rows`` are added."""
+    scattered = b.graph.add_array("gather_grad", shape, b.graph.dtype(rows))
+    b.library(IndexAdd, {"Index": b.contiguous(index), "dY": b.contiguous(rows)}, {"dW": scattered})
+    return scattered
 
 
 @gradient("Gather")
@@ -87,16 +219,14 @@ def gather_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Rows of dy are added to the rows they were read from; the gathered axis is brought to the front as a view."""
-    dy = grads_out[0]
-    if dy is None or not wanted[0]:
+    dy = _gathered(grads_out, wanted)
+    if dy is None:
         return [None, None]
     data, indices = str(inputs[0]), str(inputs[1])
-    shape, axis, depth = b.graph.shape(data), _axis(b.graph, node, data), len(b.graph.shape(indices))
-    rank = len(b.graph.shape(dy))
-    front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, rank)]
+    shape, axis, depth = b.graph.shape(data), axis_of(b.graph, node, data), len(b.graph.shape(indices))
+    front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, len(b.graph.shape(dy)))]
     rows = b.transpose(dy, front) if axis else dy
-    scattered = b.graph.add_array("gather_grad", (shape[axis], *shape[:axis], *shape[axis + 1 :]), b.graph.dtype(data))
-    b.library(IndexAdd, {"Index": b.contiguous(_int64(b, indices)), "dY": b.contiguous(rows)}, {"dW": scattered})
+    scattered = _scatter_add(b, indices, rows, (shape[axis], *shape[:axis], *shape[axis + 1 :]))
     back = [*range(1, axis + 1), 0, *range(axis + 1, len(shape))]
     return [b.transpose(scattered, back) if axis else scattered, None]
 
@@ -106,20 +236,51 @@ def gather_elements_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """Elements of dy are added at their row-major positions in dx."""
-    dy = grads_out[0]
-    if dy is None or not wanted[0]:
+    dy = _gathered(grads_out, wanted)
+    if dy is None:
         return [None, None]
-    data, indices = str(inputs[0]), str(inputs[1])
-    shape, axis, count = b.graph.shape(data), _axis(b.graph, node, data), b.graph.size(dy)
-    flat = b.graph.add_array("position", b.graph.shape(dy), types.from_name("int64"))
+    data = str(inputs[0])
+    return [scatter_along(b, str(inputs[1]), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
 
-    def position(i: Any, k: Any) -> Any:
-        linear: Any = 0
-        for d, extent in enumerate(shape):
-            linear = linear * extent + (_position(k, extent) if d == axis else i[d])
-        return linear
 
-    b.map(b.graph.shape(dy), {"k": (_int64(b, indices), lambda *i: i)}, {"out": (flat, lambda *i: i)}, position)
-    scattered = b.graph.add_array("gather_grad", (b.graph.size(data),), b.graph.dtype(data))
-    b.library(IndexAdd, {"Index": b.reshape(flat, (count,)), "dY": b.reshape(dy, (count,))}, {"dW": scattered})
-    return [b.reshape(scattered, shape), None]
+def scatter_along(b: Builder, indices: str, dy: str, shape: Sequence[Dim], axis: int) -> str:
+    """Zeros of ``shape``, to which dy is added where :func:`gather_along` read."""
+    count = b.graph.size(dy)
+    flat = b.reshape(element_positions(b, indices, shape, axis), (count,))
+    return b.reshape(_scatter_add(b, flat, b.reshape(dy, (count,)), (sympy.Mul(*shape),)), shape)
+
+
+def element_positions(b: Builder, indices: str, shape: Sequence[Dim], axis: int) -> str:
+    """Row-major positions in an array of ``shape`` of the elements ``[i... with indices[i...] at axis]``."""
+
+    def place(i: Any, k: Any) -> Any:
+        return linear([*i[:axis], position(k, shape[axis]), *i[axis + 1 :]], shape, [axis])
+
+    return _positions(b, b.graph.shape(indices), {"k": (indices, lambda *i: i)}, place)
+
+
+def tuple_positions(b: Builder, indices: str, extents: Sequence[Dim]) -> str:
+    """Row-major positions in an array of ``extents`` of the elements that the tuples ``indices[..., :]`` name."""
+    outer, length = b.graph.shape(indices)[:-1], len(extents)
+
+    def place(i: Any, **k: Any) -> Any:
+        return linear(positions(k, extents), extents, range(length))
+
+    return _positions(b, outer, tuples(indices, length, len(outer)), place)
+
+
+def _positions(b: Builder, extents: Sequence[Dim], reads: dict[str, Any], place: Callable[..., Any]) -> str:
+    flat = b.graph.add_array("position", extents, dace.int64)
+    b.map(extents, reads, {"out": (flat, lambda *i: i)}, place, label="position")
+    return flat
+
+
+def linear(index: Sequence[Any], extents: Sequence[Dim], checked: Sequence[int]) -> Any:
+    """The row-major position of ``index``; beyond the end where an index of the axes ``checked`` is out of range."""
+    flat: Any = sympy.S.Zero
+    for k, extent in zip(index, extents, strict=True):
+        flat = flat * extent + k
+    for axis in checked:
+        inside = scalar.logical_and(scalar.ge(index[axis], 0), scalar.lt(index[axis], extents[axis]))
+        flat = scalar.select(inside, flat, sympy.Mul(*extents))
+    return flat

@@ -13,7 +13,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
-from daceopt.ops.registry import ANY, FLOATS, NUMBERS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.registry import BOOL, NUMBERS, Names, Operator, gradient, lowering, supports
 
 Scalar = Callable[..., Any]
 
@@ -23,7 +23,7 @@ def reduced_axes(graph: Graph, node: Operator, inputs: Names) -> tuple[int, ...]
     rank = len(graph.shape(str(inputs[0])))
     axes = values.integers(graph, node, inputs, "axes", 1)
     if axes:
-        return tuple(sorted({a % rank for a in axes}))
+        return tuple(sorted({a % rank for a in axes if rank}))
     return None if node.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
@@ -35,9 +35,10 @@ def _reduction(
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         x, out = str(inputs[0]), str(outputs[0])
         axes = reduced_axes(b.graph, node, inputs)
+        b.label = op_type.lower()
+        x = x if after is None else _real(b, x)
         if axes is None:
             return _pointwise(b, before, after, x, out)
-        b.label = op_type.lower()
         keep = bool(node.attribute("keepdims", 1))
         if after is None:
             b.reduce(kind, before, x, axes=axes, keepdims=keep, out=out)
@@ -47,6 +48,11 @@ def _reduction(
 
     lowering(op_type, types=accepted)(rule)
     supports(op_type)(lambda graph, node: values.unknown(graph, node, 1))
+
+
+def _real(b: Builder, x: str) -> str:
+    """Integers in double, for functions whose results are rounded towards zero."""
+    return x if types.is_float(b.graph.dtype(x)) else b.cast(x, dace.float64)
 
 
 def _pointwise(b: Builder, before: Scalar | None, after: Scalar | None, x: str, out: str) -> None:
@@ -64,11 +70,11 @@ def _square(x: Any) -> Any:
 _reduction("ReduceSum", "sum")
 _reduction("ReduceProd", "prod")
 _reduction("ReduceL1", "sum", sympy.Abs)
-_reduction("ReduceL2", "sum", _square, sympy.sqrt, accepted=FLOATS)
+_reduction("ReduceL2", "sum", _square, sympy.sqrt)
 _reduction("ReduceSumSquare", "sum", _square)
-_reduction("ReduceLogSum", "sum", None, sympy.log, accepted=FLOATS)
-_reduction("ReduceMax", "max", accepted=ANY)
-_reduction("ReduceMin", "min", accepted=ANY)
+_reduction("ReduceLogSum", "sum", None, sympy.log)
+_reduction("ReduceMax", "max", accepted=NUMBERS + BOOL)
+_reduction("ReduceMin", "min", accepted=NUMBERS + BOOL)
 
 
 def element_count(graph: Graph, x: str, axes: Sequence[int]) -> Any:
@@ -83,6 +89,8 @@ def mean(
     dtype = b.graph.dtype(arrays[0])
     total = b.reduce("sum", fn, *arrays, axes=axes, keepdims=keepdims, dtype=dtype)
     count = element_count(b.graph, arrays[0], axes)
+    if count == 0 and types.is_float(dtype):
+        return str(b.elementwise(lambda s: s + scalar.nan(), total, dtype=dtype, out=out))
     if not types.is_float(dtype):
         return str(b.elementwise(lambda s: scalar.idiv(s, count), total, dtype=dtype, out=out))
     divisor = count if count.is_Integer else scalar.cast(count, dtype)
@@ -99,13 +107,13 @@ def reduce_mean(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     return None
 
 
-@lowering("ReduceLogSumExp", types=FLOATS)
+@lowering("ReduceLogSumExp", types=NUMBERS)
 def reduce_log_sum_exp(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The largest element is subtracted where it is finite."""
     x, axes = str(inputs[0]), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
-    keep = bool(node.attribute("keepdims", 1))
+    x, keep = _real(b, x), bool(node.attribute("keepdims", 1))
     top = b.reduce("max", None, x, axes=axes, keepdims=True)
     safe = b.elementwise(lambda m: scalar.select(scalar.isinf(m), 0, m), top)
     total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, safe, axes=axes, keepdims=keep)
@@ -123,58 +131,68 @@ def _kept(b: Builder, node: Operator, name: str, axes: Sequence[int]) -> str:
     return name if node.attribute("keepdims", 1) else b.unsqueeze(name, axes)
 
 
-@gradient("ReduceMax", "ReduceMin")
-def extremum_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
-) -> Names:
+def _gradient(*op_types: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
+    """Register a rule ``(b, x, y, dy, axes) -> dx``; y and dy come with the reduced axes as extents of 1."""
+
+    def register(rule: Callable[..., str]) -> Callable[..., str]:
+        @gradient(*op_types)
+        def whole(
+            b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+        ) -> Names:
+            axes, dy, absent = reduced_axes(b.graph, node, inputs), grads_out[0], [None] * (len(inputs) - 1)
+            if dy is None or axes is None:
+                return [dy, *absent]
+            y, dy = (_kept(b, node, str(n), axes) for n in (outputs[0], dy))
+            return [rule(b, str(inputs[0]), y, dy, axes), *absent]
+
+        return rule
+
+    return register
+
+
+@_gradient("ReduceMax", "ReduceMin")
+def extremum_gradient(b: Builder, x: str, y: str, dy: str, axes: Sequence[int]) -> str:
     """Equal extrema share the gradient evenly, as in ``torch.amax``."""
-    absent: Names = [None] * len(inputs)
-    axes = reduced_axes(b.graph, node, inputs)
-    if grads_out[0] is None or axes is None:
-        return [grads_out[0], *absent[1:]]
-    x, y, dy = str(inputs[0]), _kept(b, node, str(outputs[0]), axes), _kept(b, node, grads_out[0], axes)
     count = b.reduce(
         "sum", lambda v, m: scalar.select(scalar.eq(v, m), 1, 0), x, y, axes=axes, keepdims=True, dtype=b.graph.dtype(x)
     )
-    return [b.elementwise(lambda v, m, g, n: scalar.select(scalar.eq(v, m), g / n, 0), x, y, dy, count), *absent[1:]]
+    return str(b.elementwise(lambda v, m, g, n: scalar.select(scalar.eq(v, m), g / n, 0), x, y, dy, count))
 
 
-@gradient("ReduceLogSumExp")
-def log_sum_exp_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
-) -> Names:
+@_gradient("ReduceLogSumExp")
+def log_sum_exp_gradient(b: Builder, x: str, y: str, dy: str, axes: Sequence[int]) -> str:
     """dx = exp(x - y) dy"""
-    absent: Names = [None] * len(inputs)
-    axes = reduced_axes(b.graph, node, inputs)
-    if grads_out[0] is None or axes is None:
-        return [grads_out[0], *absent[1:]]
-    y, dy = _kept(b, node, str(outputs[0]), axes), _kept(b, node, grads_out[0], axes)
-    return [b.elementwise(lambda v, m, g: sympy.exp(v - m) * g, str(inputs[0]), y, dy), *absent[1:]]
+    return str(b.elementwise(lambda v, m, g: sympy.exp(v - m) * g, x, y, dy))
 
 
-def _arg(op_type: str, kind: str) -> None:
-    """Register ArgMax or ArgMin: the extremum, then the first (or last) index where it stands; NaN is an extremum."""
-
-    def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-        x, out = str(inputs[0]), str(outputs[0])
-        shape = b.graph.shape(x)
-        axis = node.attribute("axis", 0) % len(shape)
-        best = b.reduce(kind, None, x, axes=[axis], keepdims=True)
-        last = bool(node.attribute("select_last_index", 0))
-        place = b.graph.add_array(b.label, shape, dace.int64)
-        other = -1 if last else shape[axis]
-        b.map(
-            shape,
-            {"v": (x, lambda *i: i), "m": (best, lambda *i: (*i[:axis], 0, *i[axis + 1 :]))},
-            {"out": (place, lambda *i: i)},
-            lambda i, v, m: scalar.select(scalar.logical_or(scalar.eq(v, m), scalar.isnan(v)), i[axis], other),
-        )
-        b.reduce(
-            "max" if last else "min", None, place, axes=[axis], keepdims=bool(node.attribute("keepdims", 1)), out=out
-        )
-
-    lowering(op_type, types=NUMBERS)(rule)
+def arg_extremum(
+    b: Builder, kind: str, x: str, axis: int, keepdims: bool, last: bool = False, out: str | None = None
+) -> str:
+    """The first (or last) index of the ``max`` or ``min`` along ``axis``, int64; NaN is an extremum."""
+    shape = b.graph.shape(x)
+    best = b.reduce(kind, None, x, axes=[axis], keepdims=True)
+    place = b.graph.add_array(b.label, shape, dace.int64)
+    other = -1 if last else shape[axis]
+    b.map(
+        shape,
+        {"v": (x, lambda *i: i), "m": (best, lambda *i: (*i[:axis], 0, *i[axis + 1 :]))},
+        {"out": (place, lambda *i: i)},
+        lambda i, v, m: scalar.select(scalar.logical_or(scalar.eq(v, m), scalar.isnan(v)), i[axis], other),
+    )
+    return b.reduce("max" if last else "min", None, place, axes=[axis], keepdims=keepdims, out=out)
 
 
-_arg("ArgMax", "max")
-_arg("ArgMin", "min")
+@lowering("ArgMax", "ArgMin", types=NUMBERS)
+def arg(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """The index of the extremum; among equals the first, or the last with ``select_last_index``."""
+    x, axis = str(inputs[0]), node.attribute("axis", 0) % len(b.graph.shape(str(inputs[0])))
+    keepdims, last = bool(node.attribute("keepdims", 1)), bool(node.attribute("select_last_index", 0))
+    arg_extremum(b, "max" if node.op_type == "ArgMax" else "min", x, axis, keepdims, last, outputs[0])
+
+
+@supports("ArgMax", "ArgMin")
+def why_not_arg(graph: Graph, node: Operator) -> str | None:
+    shape = graph.shape(str(graph.inputs_of(node)[0]))
+    if not shape or shape[node.attribute("axis", 0) % len(shape)] == 0:
+        return f"an input of shape {shape}; expected elements along the axis"
+    return None

@@ -1,10 +1,15 @@
-"""Softmax and LogSoftmax: the largest element is subtracted; a row of -inf only gives NaN, as in PyTorch."""
+"""Softmax, LogSoftmax and Hardmax.
+
+In the soft ones the largest element is subtracted; a row of -inf only gives NaN, as in PyTorch.
+"""
 
 from __future__ import annotations
 
 import sympy
 
+from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
+from daceopt.ops.reduction import arg_extremum, element_count
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering
 
 
@@ -33,6 +38,25 @@ def log_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
     total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, top, axes=axes, keepdims=True, label="softmax_sum")
     b.elementwise(lambda v, m, s: (v - m) - sympy.log(s), x, top, total, out=out, label="log_softmax")
+
+
+@lowering("Hardmax", types=FLOATS)
+def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """1 at the first of the largest elements, 0 elsewhere."""
+    x, out = str(inputs[0]), str(outputs[0])
+    shape, axes = b.graph.shape(x), _axes(b, node, x)
+    first, last = axes[0], axes[-1] + 1
+    merged = (*shape[:first], element_count(b.graph, x, axes), *shape[last:])
+    best = arg_extremum(b, "max", b.reshape(x, merged), first, keepdims=True)
+    hot = b.graph.add_array("hardmax", merged, b.graph.dtype(out))
+    b.map(
+        merged,
+        {"k": (best, lambda *i: (*i[:first], 0, *i[first + 1 :]))},
+        {"out": (hot, lambda *i: i)},
+        lambda i, k: scalar.select(scalar.eq(k, i[first]), 1, 0),
+        label="hardmax",
+    )
+    b.reshape(hot, shape, out=out)
 
 
 @gradient("Softmax")

@@ -61,8 +61,7 @@ def _source(graph: Graph, order: list[str], symbols: list[str]) -> str:
     from daceopt.libs.emission import extent
 
     lines = ['#include "daceopt/status.h"', "#include <algorithm>", "#include <cstdint>", "#include <cstring>"]
-    lines.append('extern "C" __attribute__((visibility("default")))')
-    lines.append("int run(void** pointers, const int64_t* sizes, char* message) {\n    daceopt::clear_status();")
+    lines.append("static void nodes(void** pointers, const int64_t* sizes) {")
     lines += [f"    const int64_t {s} = sizes[{i}]; (void){s};" for i, s in enumerate(symbols)]
     for node in graph.nodes():
         lines.append("    {")
@@ -73,6 +72,10 @@ def _source(graph: Graph, order: list[str], symbols: list[str]) -> str:
                 f"        auto* {connector} = static_cast<{ctype}*>(pointers[{order.index(root)}]) + {extent(offset)};"
             )
         lines.append(f"        {node.code.as_string}\n    }}")
+    lines.append("}")
+    lines.append('extern "C" __attribute__((visibility("default")))')
+    lines.append("int run(void** pointers, const int64_t* sizes, char* message) {\n    daceopt::clear_status();")
+    lines.append("    nodes(pointers, sizes);")
     lines.append("    std::memcpy(message, daceopt::status.message, sizeof daceopt::status.message);")
     lines.append("    return daceopt::status.failed;\n}")
     return "\n".join(lines)

@@ -27,6 +27,7 @@ from daceopt.ops import (  # noqa: F401
     signal,
     softmax,
     sorting,
+    vision,
 )
 from daceopt.ops.operator_table import Coverage, coverage
 from daceopt.ops.registry import (

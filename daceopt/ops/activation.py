@@ -19,6 +19,10 @@ def relu(x: Any) -> Any:
     return scalar.select(scalar.le(x, 0), 0, x)
 
 
+def softsign(x: Any) -> Any:
+    return x / (1 + sympy.Abs(x))
+
+
 def _elu(x: Any, alpha: Any) -> Any:
     return scalar.select(scalar.gt(x, 0), x, alpha * scalar.expm1(x))
 
@@ -30,7 +34,7 @@ def _between_0_and_1(t: Any) -> Any:
 elementwise("Relu", relu, types=NUMBERS)
 elementwise("Sigmoid", scalar.sigmoid)
 elementwise("Softplus", scalar.softplus)
-elementwise("Softsign", lambda x: x / (1 + sympy.Abs(x)))
+elementwise("Softsign", softsign)
 elementwise("Mish", lambda x: x * sympy.tanh(scalar.softplus(x)))
 elementwise("HardSwish", lambda x: x * _between_0_and_1(x / 6 + _HALF))
 elementwise("PRelu", lambda x, slope: scalar.select(scalar.gt(x, 0), x, slope * x), types=NUMBERS)
@@ -52,8 +56,13 @@ def lower_gelu(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     b.elementwise(form, inputs[0], out=outputs[0], label="gelu")  # type: ignore[arg-type]
 
 
+FORMS: dict[str, tuple[tuple[str, ...], Callable[..., Any]]] = {}
+"""Activations with parameters: their names, and the form ``form(x, *values)``."""
+
+
 def _with_attributes(op_type: str, names: tuple[str, ...], form: Callable[..., Any]) -> None:
     """Register ``form(x, *attribute values)``."""
+    FORMS[op_type] = names, form
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         values = [sympy.Float(node.attribute(n)) for n in names]

@@ -1,0 +1,142 @@
+"""How lowerings write control flow: bodies whose inputs are bound as they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for
+
+
+@dataclass
+class _Operands:
+    """Connectors of a node under construction, one for each array."""
+
+    reads: dict[str, str] = field(default_factory=dict)  # connector -> array
+
+    def connect(self, name: str) -> str:
+        for connector, array in self.reads.items():
+            if array == name and connector not in (CONDITION, TRIPS):
+                return connector
+        connector = f"In{len(self.reads)}"
+        self.reads[connector] = name
+        return connector
+
+
+class Body:
+    """A body under construction; ``b`` builds in it."""
+
+    def __init__(self, outer: Graph, label: str, operands: _Operands, counter: Any = None):
+        self.outer, self.graph = outer, body_of(outer, label, counter)
+        self.b = Builder(self.graph, label)
+        self.captured: dict[str, str] = {}
+        self._operands = operands
+        self._inner: dict[str, str] = {}
+
+    def capture(self, name: str) -> str:
+        """The array of the body that stands for ``name`` of the graph around it; constants are constants here too."""
+        if name not in self._inner:
+            self._inner[name] = self._bind(name)
+        return self._inner[name]
+
+    def _bind(self, name: str) -> str:
+        outer, body = self.outer, self.graph
+        hint = outer.source_names.get(name, name)
+        if name in outer.constants:
+            return body.add_constant(hint, outer.constants[name])
+        strides = outer.strides(name)
+        inner = body.add_array(hint, outer.shape(name), outer.dtype(name), strides or None, transient=False)
+        body.inputs.append(inner)
+        if name in outer.shape_values:
+            body.shape_values[inner] = outer.shape_values[name]
+        self.captured[inner] = self._operands.connect(name)
+        return inner
+
+    def declare_outputs(self, names: Sequence[str]) -> None:
+        """Make ``names`` the outputs; what is no array of its own, or an output already, is copied."""
+        for name in names:
+            taken = name in self.graph.outputs or self.graph.producer(name) is None or self.graph.is_view(name)
+            self.graph.add_output(self.b.copy(name) if taken else name)
+
+
+class LoopBuilder(Body):
+    """Builds a :class:`Repeat` in ``outer``: carried values and captured arrays, then the body, then ``finish``."""
+
+    def __init__(self, outer: Graph, label: str):
+        self.counter = counter_for(outer)
+        self._own = _Operands()
+        super().__init__(outer, label, self._own, self.counter)
+        self._label = label
+        self._carried: list[tuple[str, str]] = []
+
+    def carry(self, initial: str) -> str:
+        """A value of the last iteration, in the first one the array ``initial`` of the graph around."""
+        outer = self.outer
+        inner = self.graph.add_input(
+            outer.source_names.get(initial, "carried"), outer.shape(initial), outer.dtype(initial)
+        )
+        self._carried.append((inner, self._own.connect(initial)))
+        return inner
+
+    def slice_of(self, name: str, axis: int, position: Any) -> str:
+        """Element ``position`` (in range, an expression of the counter) along ``axis`` of an outer array."""
+        inner = self.capture(name)
+        shape, strides = self.graph.shape(inner), self.graph.strides(inner)
+        rest = [k for k in range(len(shape)) if k != axis]
+        offset = dim(position * strides[axis])
+        return self.graph.add_view(inner, "step", [shape[k] for k in rest], [strides[k] for k in rest], offset)
+
+    def finish(
+        self,
+        carried: Sequence[str],
+        finals: Sequence[str | None],
+        stacked: Sequence[tuple[str, str, int, bool]] = (),
+        *,
+        trips: Dim | str | None,
+        condition: int | None = None,
+    ) -> Repeat:
+        """Add the node. ``carried``: the body's arrays with the next values; ``finals``: arrays for the last ones;
+        ``stacked``: (array of the body, array around, axis, from the end?); ``trips``: the number of iterations, the
+        name of an int64 array that holds it, or None.
+        """
+        self.declare_outputs([*carried, *(name for name, *_ in stacked)])
+        writes = {f"Out{k}": name for k, name in enumerate([*finals, *(s[1] for s in stacked)]) if name is not None}
+        first = len(finals)
+        limit = self.outer.shape(stacked[0][1])[stacked[0][2]] if stacked else None
+        if isinstance(trips, str):
+            self._own.reads[TRIPS] = trips
+        node = Repeat(
+            self._label,
+            self.graph,
+            self.captured,
+            counter=self.counter,
+            trips=None if isinstance(trips, str) else trips,
+            carried=[
+                Carried(inner, connector, None if final is None else f"Out{k}")
+                for k, ((inner, connector), final) in enumerate(zip(self._carried, finals, strict=True))
+            ],
+            stacked=[Stacked(f"Out{first + k}", axis, reverse) for k, (_, _, axis, reverse) in enumerate(stacked)],
+            condition=condition,
+            limit=limit,
+        )
+        self.outer.add_node(node, self._own.reads, writes)
+        return node
+
+
+class ChoiceBuilder:
+    """Builds a :class:`Conditional` in ``outer``: fill both ``bodies``, then ``finish``."""
+
+    def __init__(self, outer: Graph, label: str, condition: str):
+        self._outer, self._label = outer, label
+        self._operands = _Operands({CONDITION: condition})
+        self.bodies = tuple(Body(outer, name, self._operands) for name in ("then", "otherwise"))
+
+    def finish(self, outputs: Sequence[str]) -> Conditional:
+        """Add the node, which writes the arrays ``outputs``; the bodies have declared theirs."""
+        graphs, captures = [x.graph for x in self.bodies], [x.captured for x in self.bodies]
+        node = Conditional(self._label, graphs, captures)
+        self._outer.add_node(node, self._operands.reads, {f"Out{k}": n for k, n in enumerate(outputs)})
+        return node

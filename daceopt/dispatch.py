@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 import warnings
@@ -17,6 +16,7 @@ from torch import nn
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, Unsupported
 from daceopt.explore.stats import Stats
 from daceopt.guards import Call, Snapshot, is_transformed, unsupported_leaf
+from daceopt.logs import caller_depth
 from daceopt.specialise import Family, Options, Request, Specialisation
 
 logger = logging.getLogger("daceopt.dispatch")
@@ -172,7 +172,7 @@ class Dispatcher:
             logger.info("%s runs eagerly: %s", name, refused.reason)
             if self.options.fallback == "warn":
                 warnings.warn(
-                    f"{name} runs in eager PyTorch: {refused.reason}", FallbackWarning, stacklevel=_caller_depth()
+                    f"{name} runs in eager PyTorch: {refused.reason}", FallbackWarning, stacklevel=caller_depth()
                 )
         return result
 
@@ -200,11 +200,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, DaceoptError):
         return str(error)
     return f"{type(error).__name__}: {error}"
-
-
-def _caller_depth() -> int:
-    """Frames from ``warnings.warn`` to the first one outside daceopt and PyTorch: the user's call."""
-    depth, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in ("daceopt", "torch"):
-        depth, frame = depth + 1, frame.f_back
-    return depth

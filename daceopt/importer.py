@@ -20,7 +20,9 @@ from daceopt.ops import registry, values, widening
 logger = logging.getLogger("daceopt.importer")
 
 # Operands whose values decide the shape of a result.
-_SIZING = dict.fromkeys("Expand OneHot Reshape Split Squeeze Tile TopK Unsqueeze Upsample".split(), (1,))
+_SIZING: dict[str, tuple[int, ...]] = dict.fromkeys(
+    "Expand OneHot Reshape Split Squeeze Tile TopK Unsqueeze Upsample".split(), (1,)
+)
 _SIZING |= dict.fromkeys("BlackmanWindow ConstantOfShape HammingWindow HannWindow If".split(), (0,))
 _SIZING |= dict.fromkeys("AffineGrid CenterCropPad".split(), (1,)) | dict.fromkeys("Col2Im DFT".split(), (1, 2))
 _SIZING |= {"Loop": (0, 1), "MaxUnpool": (2,), "MelWeightMatrix": (0, 1), "Pad": (1, 3), "Range": (0, 1, 2)}

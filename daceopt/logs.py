@@ -31,3 +31,11 @@ def _show(logger: logging.Logger, level: int) -> None:
     handler.daceopt = True  # type: ignore[attr-defined]
     logger.addHandler(handler)
     logger.propagate = False
+
+
+def caller_depth() -> int:
+    """Frames from the caller's ``warnings.warn`` to the first one outside daceopt and PyTorch: the user's call."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".")[0] in ("daceopt", "torch"):
+        depth, frame = depth + 1, frame.f_back
+    return depth

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import BuildError, DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported
 from daceopt.explore.stats import Stats
-from daceopt.runtime.bridge import Program
+from daceopt.logs import caller_depth
+from daceopt.onnx_variants import Compile, Variants
+from daceopt.runtime.bridge import torch_dtype
 
 if TYPE_CHECKING:
     import dace
     import onnx
 
+    from daceopt.libs.onnxruntime_model import RuntimeModel
     from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
 
@@ -31,18 +35,18 @@ def from_onnx(
 ) -> OnnxModel:
     """Compile an ONNX model for inference.
 
-    ``fallback``: operators without a native form run in ONNX Runtime, with one warning that names each kind and the
-    reason; without it they raise Unsupported. Raises ModelFileError for a damaged, invalid or unsafe file.
+    Where shapes depend on the values of small inputs (integers, lists of a few floats) or on sizes without names, a
+    program is compiled for each of them at the first call that brings it. ``fallback``: what has no native form runs in
+    ONNX Runtime, operator by operator or, where that cannot be, as a whole, with a warning that gives the reason;
+    without it, it raises Unsupported. Raises ModelFileError for a damaged, invalid or unsafe file.
     """
     from daceopt import pipeline
     from daceopt.capture.onnx_file import load
 
-    start = time.perf_counter()
-    model = load(path_or_proto)
-    pair = pipeline.compile_model(model, recipe=recipe, verify=verify, fallback=fallback)
-    given = {t.name for t in model.graph.initializer}
-    inputs = [v for v in model.graph.input if v.name not in given]
-    return OnnxModel(pair, inputs, [v.name for v in model.graph.output], time.perf_counter() - start)
+    def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
+        return pipeline.compile_model(model, recipe=recipe, verify=verify, fallback=fallback, patient=patient)
+
+    return OnnxModel(load(path_or_proto), compile_, fallback)
 
 
 class OnnxModel:
@@ -50,29 +54,50 @@ class OnnxModel:
     torch out.
 
     One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs
-    raises DaceoptError that says what was expected; an index out of range raises IndexError. Any number of threads may
-    call it.
+    raises DaceoptError that says what was expected; an index out of range raises IndexError. Types that PyTorch lacks
+    (of 4 bits, say) are ``ml_dtypes`` in numpy, and uint8 tensors with one element per byte in torch. Any number of
+    threads may call it.
     """
 
-    def __init__(self, pair: CompiledPair, inputs: Sequence[Any], outputs: Sequence[str], seconds: float):
-        self.pair = pair
+    def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool):  # noqa: A002
+        start = time.perf_counter()
+        given = {t.name for t in model.graph.initializer}
+        inputs = [v for v in model.graph.input if v.name not in given]
         self.input_names = [v.name for v in inputs]
-        self.output_names = list(outputs)
-        self._expected = [_expectation(v) for v in inputs]
-        self._program = Program(pair, len(inputs))
-        self._stats = Stats(compile_seconds=seconds)
+        self.output_names = [v.name for v in model.graph.output]
+        self._model = model
+        self._fallback = fallback
+        self._runtime: RuntimeModel | None = None
+        self._variants: Variants | None = None
+        try:
+            self._variants = Variants(model, compile)
+            self._expected = [_Expectation(v) for v in inputs]
+            self._results = [_dtype_of(v) for v in model.graph.output]
+        except (Unsupported, BuildError) as error:
+            self._variants = None
+            self._runtime = self._instead(error)
+        self._stats = Stats(compile_seconds=time.perf_counter() - start)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        arrays = self._bind(args, kwargs)
-        as_torch = any(isinstance(a, torch.Tensor) for a in arrays)
-        tensors = [self._tensor(k, a) for k, a in enumerate(arrays)]
-        self._check_shapes(tensors)
-        if self._stats.calls == 0:
-            self._stats.record(self.pair, {f"input:{k}": tuple(t.shape) for k, t in enumerate(tensors)})
-        self._stats.calls += 1
-        found = self._program(tensors)
-        results = list(found) if as_torch else [t.numpy() for t in found]
+        values = self._bind(args, kwargs)
+        as_torch = any(isinstance(v, torch.Tensor) for v in values)
+        results = self._run(values, as_torch) if self._variants is not None else self._run_elsewhere(values, as_torch)
         return results[0] if len(results) == 1 else results
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Compile what a call with these inputs needs, without running it. Raises as the call does."""
+        values = self._bind(args, kwargs)
+        if self._variants is not None:
+            self._select(self._tensors(values))
+
+    @property
+    def pair(self) -> CompiledPair:
+        """The program in use and how it came about; DaceoptError while there is none."""
+        variant = self._variants.latest if self._variants is not None else None
+        if variant is None:
+            what = "runs in ONNX Runtime" if self._variants is None else "is compiled at its first call"
+            raise DaceoptError(f"there is no compiled program yet: the model {what}")
+        return variant.pair
 
     @property
     def sdfg(self) -> dace.SDFG:
@@ -88,6 +113,61 @@ class OnnxModel:
     def stats(self) -> Stats:
         return self._stats
 
+    # ---------------------------------------------------------------- running
+
+    def _run(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
+        tensors = self._tensors(values)
+        try:
+            variant = self._select(tensors)
+        except (Unsupported, BuildError) as error:
+            return self._retry(values, as_torch, error)
+        if self._stats.calls == 0:
+            taken = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
+            self._stats.record(variant.pair, taken)
+        self._stats.calls += 1
+        try:
+            found = variant(tensors)
+        except RunIndexError:
+            raise
+        except RunError as error:  # sizes that turned out otherwise than declared, most likely
+            return self._retry(values, as_torch, error)
+        return list(found) if as_torch else [_to_numpy(t, d) for t, d in zip(found, self._results, strict=True)]
+
+    def _select(self, tensors: Sequence[torch.Tensor]) -> Any:
+        assert self._variants is not None
+
+        def array(position: int) -> np.ndarray:
+            return _to_numpy(tensors[position].contiguous(), self._expected[position].dtype)
+
+        return self._variants.select(array, [tuple(t.shape) for t in tensors])
+
+    def _run_elsewhere(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
+        assert self._runtime is not None
+        arrays = [v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in values]
+        found = self._runtime.run(arrays)
+        return [_to_torch(v) for v in found] if as_torch else found
+
+    def _retry(self, values: Sequence[Any], as_torch: bool, error: DaceoptError) -> list[Any]:
+        """This call in ONNX Runtime, because of ``error``."""
+        if self._runtime is None:
+            self._runtime = self._instead(error)
+        return self._run_elsewhere(values, as_torch)
+
+    def _instead(self, error: DaceoptError) -> RuntimeModel:
+        """The whole model in ONNX Runtime, because of ``error``, which is raised where there is to be no fallback."""
+        if not self._fallback:
+            raise error
+        from daceopt.libs.onnxruntime_model import RuntimeModel
+
+        try:
+            session = RuntimeModel(self._model)
+        except Unsupported as other:
+            raise Unsupported(f"{error}; {other}") from error
+        warnings.warn(f"the model runs in ONNX Runtime: {error}", FallbackWarning, stacklevel=caller_depth())
+        return session
+
+    # ---------------------------------------------------------------- arguments
+
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
         rest = self.input_names[len(args) :]
         if len(args) > len(self.input_names) or set(kwargs) != set(rest):
@@ -97,46 +177,101 @@ class OnnxModel:
             )
         return [*args, *(kwargs[name] for name in rest)]
 
-    def _tensor(self, position: int, value: Any) -> torch.Tensor:
-        dtype, shape = self._expected[position]
-        name = self.input_names[position]
-        tensor = _as_tensor(value)
-        if tensor is None:
-            raise DaceoptError(f"input {name!r}: expected {dtype} of shape {list(shape)}, got {type(value).__name__}")
-        if tensor.device.type != "cpu":
-            raise DaceoptError(f"input {name!r} is on {tensor.device}; expected a CPU tensor: call .cpu() on it")
-        if tensor.dtype != dtype or tensor.dim() != len(shape):
-            raise DaceoptError(
-                f"input {name!r}: expected {dtype} of shape {list(shape)}, "
-                f"got {tensor.dtype} of shape {list(tensor.shape)}"
-            )
-        return tensor
-
-    def _check_shapes(self, tensors: Sequence[torch.Tensor]) -> None:
-        values: dict[str, int] = {}
-        for name, tensor, (_, shape) in zip(self.input_names, tensors, self._expected):
-            for axis, (wanted, found) in enumerate(zip(shape, tensor.shape)):
-                known = wanted if isinstance(wanted, int) else values.setdefault(wanted, found)
-                if known != found:
-                    expected = known if isinstance(wanted, int) else f"{wanted} = {known}"
-                    raise DaceoptError(f"input {name!r}, axis {axis}: expected {expected}, got {found}")
+    def _tensors(self, values: Sequence[Any]) -> list[torch.Tensor]:
+        tensors = [e.tensor(v) for e, v in zip(self._expected, values, strict=True)]
+        named: dict[str, int] = {}
+        for expected, tensor in zip(self._expected, tensors, strict=True):
+            expected.check_shape(tensor, named)
+        return tensors
 
 
-def _as_tensor(value: Any) -> torch.Tensor | None:
+class _Expectation:
+    """Name, dtype and shape (ints, dimension names, None for any) that the model declares for an input."""
+
+    def __init__(self, value: Any):
+        tensor = value.type.tensor_type
+        self.name = value.name
+        self.dtype = _dtype_of(value)
+        self.torch_dtype = torch_dtype(self.dtype.name)
+        self.shape: list[int | str | None] | None = None
+        if tensor.HasField("shape"):
+            self.shape = [
+                d.dim_param or (int(d.dim_value) if d.HasField("dim_value") else None) for d in tensor.shape.dim
+            ]
+
+    def tensor(self, value: Any) -> torch.Tensor:
+        """``value`` as a CPU tensor of the right type and rank; DaceoptError says what else it is."""
+        found = _as_tensor(value, self.dtype, self.torch_dtype)
+        if found is None:
+            raise DaceoptError(f"input {self.name!r}: expected {self}, got {_describe(value)}")
+        if found.device.type != "cpu":
+            raise DaceoptError(f"input {self.name!r} is on {found.device}; expected a CPU tensor: call .cpu() on it")
+        wrong_rank = self.shape is not None and found.dim() != len(self.shape)
+        if found.dtype != self.torch_dtype or wrong_rank:
+            what = f"{found.dtype} of shape {list(found.shape)}"
+            raise DaceoptError(f"input {self.name!r}: expected {self}, got {what}")
+        return found
+
+    def check_shape(self, tensor: torch.Tensor, named: dict[str, int]) -> None:
+        """Compare sizes; ``named`` has those of the dimension names seen so far."""
+        for axis, (wanted, found) in enumerate(zip(self.shape or (), tensor.shape)):
+            if wanted is None:
+                continue
+            known = wanted if isinstance(wanted, int) else named.setdefault(wanted, found)
+            if known != found:
+                expected = known if isinstance(wanted, int) else f"{wanted} = {known}"
+                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {found}")
+
+    def __str__(self) -> str:
+        name = str(self.torch_dtype) if self.dtype.name in str(self.torch_dtype) else self.dtype.name
+        return f"{name} of shape {self.shape}" if self.shape is not None else name
+
+
+def _dtype_of(value: Any) -> np.dtype[Any]:
+    """The element type of an input or output of the model. Raises Unsupported for what is no tensor of numbers."""
+    from onnx import TensorProto, helper
+
+    tensor = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or tensor.elem_type in (TensorProto.STRING, TensorProto.UNDEFINED):
+        raise Unsupported(f"{value.name!r} is no tensor of numbers")
+    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
+def _as_tensor(value: Any, dtype: np.dtype[Any], stored: torch.dtype) -> torch.Tensor | None:
     """A strided tensor of the value's numbers, or None where there is none."""
     if isinstance(value, torch.Tensor):
         return value.detach() if value.layout is torch.strided else None
     try:
         array = np.asarray(value)
-        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+        dense = np.ascontiguousarray(array).reshape(array.shape)
+        dense = dense if dense.flags.writeable else dense.copy()
+        if array.dtype == dtype and _is_foreign(dtype):
+            return torch.from_numpy(dense.view(_bits(dtype))).view(stored)
+        return torch.from_numpy(dense)
     except (TypeError, ValueError):  # text, objects, ragged lists
         return None
 
 
-def _expectation(value: Any) -> tuple[torch.dtype, tuple[int | str, ...]]:
-    """Dtype and shape (ints and dimension names) that the model declares for an input."""
-    from onnx import helper
+def _to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
+    return tensor.view(torch_dtype(_bits(dtype).name)).numpy().view(dtype) if _is_foreign(dtype) else tensor.numpy()
 
-    tensor = value.type.tensor_type
-    dtype = torch.from_numpy(np.empty(0, helper.tensor_dtype_to_np_dtype(tensor.elem_type))).dtype
-    return dtype, tuple(d.dim_param or int(d.dim_value) for d in tensor.shape.dim)
+
+def _to_torch(value: Any) -> Any:
+    """What ONNX Runtime returned as a tensor, or as it is (lists, text)."""
+    if not isinstance(value, np.ndarray) or value.dtype.kind in "OU":
+        return value
+    found = _as_tensor(value, value.dtype, torch_dtype(value.dtype.name))
+    return value if found is None else found
+
+
+def _is_foreign(dtype: np.dtype[Any]) -> bool:
+    """Is it a type of ``ml_dtypes``, which PyTorch does not take from NumPy?"""
+    return dtype.type.__module__.startswith("ml_dtypes")
+
+
+def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(np.uint16 if dtype.itemsize == 2 else np.uint8)
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -23,6 +23,7 @@ from daceopt.build.assemble import load_program
 from daceopt.build.cache import default_cache, key
 from daceopt.build.executable import Executable
 from daceopt.errors import BuildError, FallbackWarning, Unsupported
+from daceopt.logs import caller_depth
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,12 +107,15 @@ class _Source:
     verify: str | None = None
     fallback: bool = False
     policy: str = "recompute"
+    patient: bool = False
     graphs: Graphs | None = None
 
     def derive(self) -> Graphs:
         started = time.perf_counter()
         constants = self._constants()
-        graphs = derive(self.onnx(), constants, self.recipe, self._gradients(), self.verify, self.fallback)
+        graphs = derive(
+            self.onnx(), constants, self.recipe, self._gradients(), self.verify, self.fallback, self.patient
+        )
         graphs.seconds = {"capture": time.perf_counter() - started - sum(graphs.seconds.values()), **graphs.seconds}
         return graphs
 
@@ -152,11 +156,19 @@ def compile_trace(
 
 
 def compile_model(
-    model: onnx.ModelProto, *, recipe: str | Recipe = "auto", verify: str | None = None, fallback: bool = True
+    model: onnx.ModelProto,
+    *,
+    recipe: str | Recipe = "auto",
+    verify: str | None = None,
+    fallback: bool = True,
+    patient: bool = False,
 ) -> CompiledPair:
     """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in
-    ONNX Runtime."""
-    source = _Source(None, model, _recipe(recipe), (), verify, fallback)
+    ONNX Runtime, with a warning.
+
+    ``patient``: NotKnownYet says what has to be known of the inputs, where that is what is missing.
+    """
+    source = _Source(None, model, _recipe(recipe), (), verify, fallback, patient=patient)
     return _compile(source, key("onnx", model.SerializeToString(deterministic=True)))
 
 
@@ -177,6 +189,7 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
         source.verify or "",
         source.policy,
         source.fallback,
+        source.patient,
         machine.fingerprint(),
         __version__,
         _own_source(),
@@ -199,7 +212,8 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
 
 def _warn(fallbacks: dict[str, str]) -> None:
     for operator, reason in fallbacks.items():
-        warnings.warn(f"operator {operator} runs in ONNX Runtime: {reason}", FallbackWarning, stacklevel=2)
+        message = f"operator {operator} runs in ONNX Runtime: {reason}"
+        warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
 def _write(folder: Path, identity: str, source: _Source) -> None:
@@ -229,10 +243,12 @@ def derive(
     gradients: Gradients | None = None,
     verify: str | None = None,
     fallback: bool = False,
+    patient: bool = False,
 ) -> Graphs:
     """From a checked ONNX model to the graphs that are built: import, recipe, differentiation, recipe.
 
-    ``constants``: model input position -> value known now. ``gradients``: None for inference.
+    ``constants``: model input position -> value known now. ``gradients``: None for inference. ``patient`` as in
+    ``importer.import_model``.
     """
     from daceopt.importer import import_model
     from daceopt.recipe import Runner
@@ -240,7 +256,10 @@ def derive(
     runner = Runner(recipe, verify)
     fallbacks: dict[str, str] = {}
     graph = import_model(
-        model, fallback=fallback and gradients is None, refused=lambda n, why: fallbacks.setdefault(n.op_type, why)
+        model,
+        fallback=fallback and gradients is None,
+        refused=lambda n, why: fallbacks.setdefault(n.op_type, why),
+        patient=patient,
     )
     roles = {name: f"input:{k}" for k, name in enumerate(graph.inputs)}
     roles |= {name: f"output:{k}" for k, name in enumerate(graph.outputs)}

@@ -1,17 +1,23 @@
-"""``from_onnx`` on models whose sizes are not known before running."""
+"""``from_onnx``: sizes that are not known before running, fallbacks, element types."""
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
 from torch import nn
 
 import daceopt
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt import onnx_variants, pipeline
+from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
+from daceopt.libs.onnxruntime_model import RuntimeModel
+from daceopt.runtime.bridge import torch_dtype
 from tests.numerics import assert_within_rounding
 
 
@@ -36,14 +42,165 @@ def test_sizes_that_are_polynomials_of_the_inputs(tmp_path: Path) -> None:
         compiled(np.zeros((2, 3)))
 
 
-@pytest.mark.parametrize("verify", [None, "numerics"])
-def test_sizes_that_follow_from_no_input_are_unsupported(verify: str | None) -> None:
+def proto(nodes, inputs, outputs, opset: int = 20) -> onnx.ModelProto:
+    values = [helper.make_tensor_value_info(*v) for v in inputs], [helper.make_tensor_value_info(*v) for v in outputs]
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(helper.make_graph(nodes, "g", *values), opset_imports=opsets, ir_version=10)
+
+
+def reshaping() -> onnx.ModelProto:
+    """y = relu(reshape(x, shape))"""
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["r"]), helper.make_node("Relu", ["r"], ["y"])]
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, [12]),
-        helper.make_tensor_value_info("shape", TensorProto.INT64, [2]),
-    ]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "columns"])
-    model = helper.make_model(helper.make_graph(nodes, "g", inputs, [output]), ir_version=10)
-    with pytest.raises(Unsupported, match="is the extent of no input's dimension.*Export the model"):
-        daceopt.from_onnx(model, verify=verify)
+    inputs = [("x", TensorProto.FLOAT, [12]), ("shape", TensorProto.INT64, [2])]
+    return proto(nodes, inputs, [("y", TensorProto.FLOAT, ["rows", "columns"])])
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+@pytest.fixture
+def compiled_models(monkeypatch: pytest.MonkeyPatch) -> list[onnx.ModelProto]:
+    """The models that are compiled during the test."""
+    found: list[onnx.ModelProto] = []
+    original = pipeline.compile_model
+    monkeypatch.setattr(pipeline, "compile_model", lambda model, **kw: found.append(model) or original(model, **kw))
+    return found
+
+
+@pytest.mark.parametrize("verify", [None, "numerics"])
+def test_shapes_that_follow_from_an_input_are_compiled_for_each_of_its_values(
+    verify: str | None, compiled_models: list[onnx.ModelProto]
+) -> None:
+    compiled = daceopt.from_onnx(reshaping(), recipe="none", fallback=False, verify=verify)
+    with pytest.raises(DaceoptError, match="no compiled program yet.*first call"):
+        _ = compiled.pair
+    x = np.arange(-6, 6, dtype=np.float32)
+    for shape in ((3, 4), (2, 6), (3, 4)):
+        np.testing.assert_array_equal(compiled(x, ints(*shape)), np.maximum(x, 0).reshape(shape))
+    assert len(compiled_models) == 1 + 2
+    assert len(compiled.pair.forward.manifest.inputs) == 1
+
+
+def test_threads_compile_each_program_once(compiled_models: list[onnx.ModelProto]) -> None:
+    compiled = daceopt.from_onnx(reshaping(), recipe="none", fallback=False)
+    x = np.arange(12, dtype=np.float32)
+    shapes = [(3, 4), (2, 6)] * 8
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda shape: compiled(x, ints(*shape)), shapes))
+    assert [r.shape for r in results] == shapes
+    assert len(compiled_models) == 1 + 2
+
+
+def test_only_the_latest_programs_are_kept(
+    compiled_models: list[onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_variants, "LIMIT", 1)
+    compiled = daceopt.from_onnx(reshaping(), recipe="none", fallback=False)
+    x = np.arange(12, dtype=np.float32)
+    for shape in ((3, 4), (3, 4), (2, 6), (3, 4)):
+        compiled(x, ints(*shape))
+    assert len(compiled_models) == 1 + 3
+
+
+def test_values_that_do_not_fit_and_values_that_are_data() -> None:
+    nodes = [helper.make_node("Expand", ["x", "shape"], ["y"])]
+    inputs = [("x", TensorProto.FLOAT, [3]), ("shape", TensorProto.INT64, ["rank"])]
+    compiled = daceopt.from_onnx(proto(nodes, inputs, [("y", TensorProto.FLOAT, ["a", "b"])]), fallback=False)
+    x = np.ones(3, np.float32)
+    with pytest.raises(DaceoptError, match=r"does not fit these values.*'shape': \[2, 4\]"):
+        compiled(x, ints(2, 4))
+    with pytest.raises(Unsupported, match="input 'shape', which has 65 elements"):
+        compiled(x, np.ones(65, np.int64))
+    assert compiled(x, ints(2, 3)).shape == (2, 3)
+
+
+def test_sizes_without_names_are_known_at_the_call(compiled_models: list[onnx.ModelProto]) -> None:
+    nodes = [helper.make_node("Add", ["x", "b"], ["y"])]
+    inputs = [("x", TensorProto.FLOAT, [None, "n"]), ("b", TensorProto.FLOAT, ["n"])]
+    compiled = daceopt.from_onnx(
+        proto(nodes, inputs, [("y", TensorProto.FLOAT, [None, "n"])]), recipe="none", fallback=False
+    )
+    for rows, columns in ((2, 3), (2, 5), (4, 3)):
+        assert compiled(np.ones((rows, columns), np.float32), np.ones(columns, np.float32)).shape == (rows, columns)
+    assert len(compiled_models) == 1 + 2, "a size that has a name stays open"
+    with pytest.raises(DaceoptError, match="input 'b', axis 0: expected n = 3, got 2"):
+        compiled(np.ones((2, 3), np.float32), np.ones(2, np.float32))
+
+
+def test_shape_arithmetic_is_folded() -> None:
+    """y = expand(o, int(shape(x) * k)), whose arithmetic passes through floats"""
+    nodes = [helper.make_node("Shape", ["x"], ["s"]), helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT)]
+    nodes += [helper.make_node("Mul", ["f", "k"], ["g"]), helper.make_node("Cast", ["g"], ["h"], to=TensorProto.INT64)]
+    nodes += [helper.make_node("Expand", ["o", "h"], ["y"])]
+    inputs = [("x", TensorProto.FLOAT, ["a", "b"]), ("k", TensorProto.FLOAT, [2]), ("o", TensorProto.FLOAT, [1, 1])]
+    compiled = daceopt.from_onnx(proto(nodes, inputs, [("y", TensorProto.FLOAT, [None, None])]), fallback=False)
+    k, one = np.array([2, 0.5], np.float32), np.ones((1, 1), np.float32)
+    assert compiled(np.ones((2, 6), np.float32), k, one).shape == (4, 3)
+    assert compiled(np.ones((3, 4), np.float32), k, one).shape == (6, 2)
+
+
+def open_ended() -> onnx.ModelProto:
+    return proto(
+        [helper.make_node("NonZero", ["x"], ["y"])],
+        [("x", TensorProto.FLOAT, [4])],
+        [("y", TensorProto.INT64, [1, "count"])],
+    )
+
+
+def test_sizes_that_depend_on_data_are_refused_at_once_or_run_in_onnx_runtime() -> None:
+    with pytest.raises(Unsupported, match="result of NonZero is depends on the data"):
+        daceopt.from_onnx(open_ended(), fallback=False)
+    with pytest.warns(FallbackWarning, match="the model runs in ONNX Runtime: .*NonZero") as caught:
+        compiled = daceopt.from_onnx(open_ended())
+    assert [w.filename for w in caught] == [__file__]
+    x = np.array([0, 1, 0, 2], np.float32)
+    np.testing.assert_array_equal(compiled(x), [[1, 3]])
+    assert torch.equal(compiled(torch.from_numpy(x)), torch.tensor([[1, 3]]))
+    with pytest.raises(DaceoptError, match="runs in ONNX Runtime"):
+        _ = compiled.pair
+
+
+def test_text_and_sequences_run_in_onnx_runtime() -> None:
+    model = proto(
+        [helper.make_node("StringConcat", ["x", "x"], ["y"])],
+        [("x", TensorProto.STRING, [2])],
+        [("y", TensorProto.STRING, [2])],
+    )
+    with pytest.warns(FallbackWarning, match="STRING"):
+        compiled = daceopt.from_onnx(model)
+    assert compiled(np.array(["a", "b"])).tolist() == ["aa", "bb"]
+    joined = helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=0)
+    sequence = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, [2])
+    graph = helper.make_graph(
+        [joined], "g", [sequence], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None])]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    with pytest.warns(FallbackWarning, match="'s' is no tensor but a sequence"):
+        compiled = daceopt.from_onnx(model)
+    part = np.ones(2, np.float32)
+    assert compiled([part, part]).shape == (4,)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "int4", "uint4", "float4_e2m1fn"])
+def test_narrow_types(name: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(getattr(ml_dtypes, name, name)))
+    shape = [("x", kind, [3])], [("y", kind, [3])]
+    compiled = daceopt.from_onnx(proto([helper.make_node("Identity", ["x"], ["y"])], *shape, opset=23), fallback=False)
+    x = np.array([1, 2, 0]).astype(getattr(ml_dtypes, name, name))
+    found = compiled(x)
+    assert found.dtype == x.dtype and found.tolist() == x.tolist()
+    with pytest.raises(DaceoptError, match=f"expected [a-z.]*{name} of shape .*got torch.float64"):
+        compiled(np.zeros(3))
+    stored = compiled(torch.zeros(3, dtype=torch_dtype(name)))
+    assert stored.dtype == torch_dtype(name)
+
+
+def test_bfloat16_in_onnx_runtime() -> None:
+    kind = TensorProto.BFLOAT16
+    model = proto([helper.make_node("Identity", ["x"], ["y"])], [("x", kind, [3])], [("y", kind, [3])])
+    session = RuntimeModel(model)
+    x = np.array([1, 2, 3]).astype(ml_dtypes.bfloat16)
+    assert session.run([x])[0].tolist() == [1, 2, 3]
+    with pytest.raises(DaceoptError, match="expected an array of bfloat16"):
+        session.run([np.zeros(3, np.float32)])

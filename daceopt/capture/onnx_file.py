@@ -20,7 +20,7 @@ from daceopt.capture.onnx_limits import check_declared_sizes, check_messages
 from daceopt.errors import ModelFileError
 
 _OLDEST_IR = 3
-_OLDEST_OPSET = 13  # older models are converted to this one
+_OLDEST_OPSET = 7  # older models are converted to this one
 _PROTOBUF_LIMIT = 2**31 - 1
 _MAIN_DOMAIN = ("", "ai.onnx")
 
@@ -28,7 +28,7 @@ Source: TypeAlias = "str | os.PathLike[str] | bytes | onnx.ModelProto"
 
 
 def load(source: Source) -> onnx.ModelProto:
-    """A checked, shape-inferred copy of the model, at opset 13 or later, with external data inside.
+    """A checked, shape-inferred copy of the model, at opset 7 or later, with external data inside.
 
     ``source`` is a path, the bytes of a file, or a model (left unchanged). External data is read only from the file's
     own folder, so only for a path. Raises ``ModelFileError``.
@@ -40,7 +40,7 @@ def load(source: Source) -> onnx.ModelProto:
         _check_versions(model, name)
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
         model = _with_dense_initializers(_checked(model, name), name)
-        model = _infer(_modern(model, name), name)
+        model = infer(_modern(model, name), name)
         check_declared_sizes(model, name)
     except RecursionError as error:
         raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error
@@ -156,7 +156,8 @@ def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         ) from error
 
 
-def _infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+def infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """A copy of ``model`` with the types and shapes of its values; ``name`` is for ModelFileError's message."""
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
     except Exception as error:  # InferenceError, or whatever the C++ side meets in a damaged model

@@ -37,7 +37,7 @@ class Entry:
         self.executable = executable
         self.inputs = [_role(t.name) for t in manifest.inputs]
         self.outputs = [_role(t.name) for t in manifest.outputs]
-        self.dtypes = [_torch_dtype(t.dtype) for t in manifest.outputs]
+        self.dtypes = [torch_dtype(t.dtype) for t in manifest.outputs]
         self.uses_seed = manifest.uses_seed
         self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
         self.constants = [c.ctypes.data for c in executable.constants]
@@ -67,7 +67,7 @@ class Entry:
         self.executable.run(pointers, symbols)
 
 
-def _torch_dtype(name: str) -> torch.dtype:
+def torch_dtype(name: str) -> torch.dtype:
     """The type of a tensor with these elements; those below 8 bits stand one in a byte."""
     return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
 

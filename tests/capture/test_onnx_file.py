@@ -74,10 +74,23 @@ def test_subgraphs_load():
 
 
 def test_old_opset_is_converted():
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"], broadcast=1)]
+    tensors = [numpy_helper.from_array(np.ones(3, np.float32), "w")]
+    loaded = load(model(nodes, tensors, opset=6, result=(2, 3), inputs=[value("x"), value("w", (3,))]))
+    assert loaded.opset_import[0].version == 7
+    assert not loaded.graph.node[-1].attribute
+
+
+def test_opsets_from_seven_on_stay_as_they_are():
     nodes = [helper.make_node("Squeeze", ["x"], ["y"], axes=[0])]
-    loaded = load(model(nodes, [], [value("x", (1, 3))], opset=9, result=("a",)))
-    assert loaded.opset_import[0].version == 13
-    assert len(loaded.graph.node[-1].input) == 2
+    loaded = load(model(nodes, [], [value("x", (1, 3))], opset=7, result=("a",)))
+    assert loaded.opset_import[0].version == 7 and len(loaded.graph.node[-1].input) == 1
+
+
+def test_what_cannot_be_converted_says_why():
+    nodes = [helper.make_node("Pad", ["x"], ["y"], paddings=[0, 0, 1, 1])]
+    with pytest.raises(ModelFileError, match="opset 1 cannot be converted to 7: .*Pad"):
+        load(model(nodes, [], [value("x")], opset=1, result=(3, 4)))
 
 
 def deep():

@@ -1,0 +1,163 @@
+"""The programs of one ONNX model: a single one, or one for each choice of the inputs that decide shapes.
+
+A model whose shapes depend on the values of small inputs, or on sizes without names, is compiled at the first call
+that brings them; later calls with the same ones find that program.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from daceopt.capture.binding import ALL, MAX_ELEMENTS, NONE, Requirements, Sizes, bound, requirements
+from daceopt.errors import BuildError, DaceoptError, ModelFileError, NotKnownYet, Unsupported
+from daceopt.runtime.bridge import Program
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    import torch
+
+    from daceopt.pipeline import CompiledPair
+
+LIMIT = 32
+"""Programs that are kept of one model; the least recently used goes first."""
+
+Compile = Callable[["onnx.ModelProto", bool], "CompiledPair"]
+Key = tuple[Any, ...]
+
+
+class Variant:
+    """A compiled program and which of the model's inputs it takes; the others are part of it."""
+
+    def __init__(self, pair: CompiledPair, positions: Sequence[int]):
+        self.pair = pair
+        self.positions = tuple(positions)
+        self._program = Program(pair, len(self.positions))
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """The outputs for all inputs of the model. Raises RunError."""
+        return self._program([tensors[k] for k in self.positions])
+
+
+class Variants:
+    """Compiles ``model`` at once where that is possible, else for each call's values and sizes; safe among threads.
+
+    ``compile(model, patient)`` is ``pipeline.compile_model`` with its options. Raises Unsupported, at once if no call
+    can make the model compile.
+    """
+
+    def __init__(self, model: onnx.ModelProto, compile: Compile):  # noqa: A002
+        self._model = model
+        self._compile = compile
+        given = {t.name for t in model.graph.initializer}
+        self._inputs = [v for v in model.graph.input if v.name not in given]
+        self._needs = Requirements()
+        self._found: OrderedDict[Key, Variant | DaceoptError] = OrderedDict()
+        self._guard, self._building = threading.Lock(), threading.Lock()
+        while not self.depends_on_calls and not self._found:
+            self._advance(self._needs, self._key(self._needs, {}, {}), {}, {})
+
+    @property
+    def depends_on_calls(self) -> bool:
+        """Is a program valid only for some values or sizes of the inputs?"""
+        return bool(self._needs.values) or self._needs.sizes != NONE
+
+    @property
+    def latest(self) -> Variant | None:
+        """The program that was used last; None before the first call of a model that depends on its calls."""
+        with self._guard:
+            return next((v for v in reversed(self._found.values()) if isinstance(v, Variant)), None)
+
+    def select(self, arrays: Callable[[int], np.ndarray], shapes: Sequence[tuple[int, ...]]) -> Variant:
+        """The program for inputs of these shapes; ``arrays(k)`` is the value of input k, asked for where it matters.
+
+        Raises Unsupported, or DaceoptError for values that do not fit the model.
+        """
+        while True:
+            needs = self._needs
+            fixed = {v.name: needs.fixed(v, shape) for v, shape in zip(self._inputs, shapes, strict=True)}
+            sizes = {name: shape for name, shape in fixed.items() if shape is not None}
+            values = {
+                v.name: self._value(v.name, arrays(k)) for k, v in enumerate(self._inputs) if v.name in needs.values
+            }
+            key = self._key(needs, values, sizes)
+            found = self._recall(key)
+            if isinstance(found, DaceoptError):
+                raise found
+            if found is not None:
+                return found
+            with self._building:
+                if self._needs is needs and self._recall(key) is None:
+                    try:
+                        self._advance(needs, key, values, sizes)
+                    except (Unsupported, BuildError) as error:
+                        self._keep(key, error)  # not to be tried again for the same inputs
+
+    def _recall(self, key: Key) -> Variant | DaceoptError | None:
+        with self._guard:
+            if key in self._found:
+                self._found.move_to_end(key)
+            return self._found.get(key)
+
+    def _keep(self, key: Key, variant: Variant | DaceoptError) -> None:
+        with self._guard:
+            self._found[key] = variant
+            while len(self._found) > LIMIT:
+                self._found.popitem(last=False)
+
+    def _advance(
+        self, needs: Requirements, key: Key, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]
+    ) -> None:
+        """One step on: a new program, or more that has to be known."""
+        made = self._bound(needs, values, sizes)
+        try:
+            pair = self._compile(made, True)
+        except NotKnownYet as gap:
+            more = self._more(needs, made, gap)
+            if more is not None:
+                self._needs = more
+                return
+            pair = self._compile(made, False)  # runs what is unknown elsewhere, or says why it cannot
+        taken = {v.name for v in made.graph.input} - {t.name for t in made.graph.initializer}
+        self._keep(key, Variant(pair, [k for k, v in enumerate(self._inputs) if v.name in taken]))
+
+    def _bound(
+        self, needs: Requirements, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]
+    ) -> onnx.ModelProto:
+        if not values and not sizes and not needs.folded:
+            return self._model
+        try:
+            return bound(self._model, values, sizes, needs.folded)
+        except ModelFileError as error:
+            if not values and not sizes:
+                raise
+            given = {**{n: v.tolist() for n, v in values.items()}, **{n: list(s) for n, s in sizes.items()}}
+            raise DaceoptError(
+                f"the model does not fit these values and sizes of its inputs: {given}: {error}"
+            ) from error
+
+    def _more(self, needs: Requirements, made: onnx.ModelProto, gap: NotKnownYet) -> Requirements | None:
+        """What to ask for after ``gap``; None when nothing more would help."""
+        found = requirements(made, gap)
+        if found is None:
+            return None
+        more = needs | found
+        if more == needs:
+            more = replace(needs, sizes=ALL)
+        return None if more == needs else more
+
+    def _value(self, name: str, array: np.ndarray) -> np.ndarray:
+        if array.size > MAX_ELEMENTS:
+            raise Unsupported(
+                f"shapes depend on the values of input {name!r}, which has {array.size} elements; a program is "
+                f"compiled for each value of at most {MAX_ELEMENTS}"
+            )
+        return array
+
+    @staticmethod
+    def _key(needs: Requirements, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]) -> Key:
+        return (needs, *((n, v.shape, v.tobytes()) for n, v in values.items()), *sizes.items())

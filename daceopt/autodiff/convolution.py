@@ -1,4 +1,4 @@
-"""The gradient of convolutions: one library node for the data, one for the weights and the bias."""
+"""The gradient of convolutions and their transposes: one library node for the data, one for weights and bias."""
 
 from __future__ import annotations
 
@@ -25,6 +25,24 @@ def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Col
     found += _parameters(b, names, g, wanted, window)
     if names.get("Z") in wanted:
         found.append((names["Z"], g))
+    return found
+
+
+@adjoint(ConvolutionBackwardData)
+def transposed_adjoint(
+    b: Builder, node: ConvolutionBackwardData, grads: Grads, wanted: Collection[str]
+) -> Contributions:
+    """Linear in both: the convolution itself, and the weights' pass over the gradient in the place of the data."""
+    names = node.operands(b.graph)
+    g = grads[names["dX"]]
+    window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
+    found: Contributions = []
+    if names["dY"] in wanted:
+        found.append((names["dY"], like(b, names["dY"], "d_data")))
+        b.library(Convolution, {"X": g, "W": names["W"]}, {"Y": found[-1][1]}, **window)
+    if names["W"] in wanted:
+        found.append((names["W"], like(b, names["W"], "d_weights")))
+        b.library(ConvolutionBackwardWeights, {"X": g, "dY": names["dY"]}, {"dW": found[-1][1]}, **window)
     return found
 
 

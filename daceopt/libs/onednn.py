@@ -12,7 +12,7 @@ import dace
 
 from daceopt.build.compiler import Flags
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import boolean, braces, extent
+from daceopt.libs.emission import braces, extent
 from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class OneDnn(Library):
         return files.version if files else ""
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any float32 convolution of 1 to 3 spatial dimensions without negative padding."""
+        """Any float32 convolution of 1 to 3 spatial dimensions without negative padding and activation."""
         if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)
@@ -57,6 +57,8 @@ class OneDnn(Library):
             return f"{rank} spatial dimensions, expected 1 to 3"
         if any(p < 0 for p in node.pads):
             return f"negative padding {list(node.pads)}"
+        if getattr(node, "activation", None) is not None:
+            return f"activation {node.activation!r}: oneDNN's turns NaN into 0"
         return _why_not_strides(graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
@@ -70,8 +72,7 @@ class OneDnn(Library):
         rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
         shared = f"daceopt::Window{{{', '.join(braces(v) for v in node.window(rank))}}}, {extent(node.group)}"
         if isinstance(node, Convolution):
-            relu = boolean(node.activation == "relu")
-            return f"daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}, {relu});"
+            return f"daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared});"
         if isinstance(node, ConvolutionBackwardData):
             return f"daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared});"
         return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW', 'dB')}, {shared});"

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ops.library import DenseNode
 
+_FLOATS = (dace.float32, dace.float64)
+_BYTES = (dace.int8, dace.uint8)
+
 
 class NativePool(Library):
-    """Pools of one to three spatial dimensions, float32 and float64."""
+    """Pools of one to three spatial dimensions, float32 and float64; maxima of bytes too."""
 
     name: ClassVar[str] = "pool"
 
@@ -32,14 +35,15 @@ class NativePool(Library):
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any pool of floats; a max pool's workspace must be laid out as its result."""
+        """Any pool of floats, maxima of int8 and uint8; a max pool's workspace must be laid out as its result."""
         if not isinstance(node, (Pool, PoolBackward)):
             return "for pools only"
         names = node.operands(graph)
         inner, outer = _ends(names)
         dtype = graph.dtype(names[outer])
-        if dtype not in (dace.float32, dace.float64) or graph.dtype(names[inner]) != dtype:
-            return f"element types {graph.dtype(names[inner])}, {dtype}; expected float32 or float64 for both"
+        accepted = _FLOATS + _BYTES if node.kind == "max" else _FLOATS
+        if dtype not in accepted or graph.dtype(names[inner]) != dtype:
+            return f"element types {graph.dtype(names[inner])}, {dtype}; expected one of {accepted} for both"
         rank = len(graph.shape(names[outer])) - 2
         if rank not in (1, 2, 3) or len(node.kernel) != rank:
             return f"{rank} spatial dimensions with a kernel of {len(node.kernel)}; expected 1 to 3, and as many"

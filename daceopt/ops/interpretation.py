@@ -124,17 +124,18 @@ class _Windows:
         return image[_last(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in steps)]
 
     def counts(self, include_pad: bool) -> np.ndarray:
-        """Elements of each window that are no padding (or none beyond the declared padding)."""
+        """Elements of each window that are no padding (or none beyond the declared padding), at least 1."""
         ones = self.image((), 0.0)
         (self.with_pads(ones) if include_pad else self.inner(ones))[...] = 1
-        return np.asarray(np.sum([self.at(ones, k) for k in self.offsets()], axis=0))
+        return np.maximum(np.sum([self.at(ones, k) for k in self.offsets()], axis=0), 1)
 
 
 @interprets("Pool")
 def _pool(memory: Memory, node: Any) -> None:
     x, out = _read(memory, node)["X"], memory.graph.writes(node)
     windows = _Windows(node, x.shape[2:], memory.array(out["Y"]).shape[2:])
-    image = windows.image(x.shape[:2], -np.inf if node.kind == "max" else 0.0)
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    image = windows.image(x.shape[:2], lowest if node.kind == "max" else 0.0)
     windows.inner(image)[...] = x
     parts = np.stack([windows.at(image, k) for k in windows.offsets()])
     if node.kind == "average":

@@ -1,16 +1,18 @@
-"""Batch, layer, RMS, instance and group normalization: the mean first, then the variance of the centred values."""
+"""Normalizations: where they have a mean, that first, then the variance of the centred values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sympy
 
 from daceopt.errors import Unsupported
+from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import values
+from daceopt.ops.convolution import per_channel
 from daceopt.ops.reduction import element_count, mean
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, supports
 
@@ -140,39 +142,46 @@ def rms_normalization_gradient(
 
 
 def _training(node: Operator) -> bool:
+    """From opset 14 on by an attribute, before that by outputs other than Y being wanted."""
+    if node.since_version < 14:
+        return len(node.out_connectors) > 1
     return bool(node.attribute("training_mode", 0))
 
 
-def _per_channel(b: Builder, name: str, rank: int) -> str:
-    """[C] as [C, 1, ...], which broadcasts over [N, C, d...]."""
-    return b.reshape(name, (*b.graph.shape(name), *[1] * max(rank - 2, 0)))
+def _batch_axes(node: Operator, rank: int) -> tuple[int, ...]:
+    """What the statistics are over: all but channels, or (``spatial=0``, up to opset 8) the batch alone."""
+    return tuple(k for k in range(rank) if k != 1) if node.attribute("spatial", 1) else (0,)
 
 
-def _batch_axes(rank: int) -> tuple[int, ...]:
-    return tuple(k for k in range(rank) if k != 1)
+def _statistic(b: Builder, node: Operator, name: str, rank: int) -> str:
+    """A scale, bias or statistic so that it broadcasts with x; without ``spatial`` there is one for each element."""
+    return per_channel(b, name, rank) if node.attribute("spatial", 1) else b.unsqueeze(name, [0])
 
 
 @lowering("BatchNormalization", types=FLOATS)
 def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Inference: the running statistics. Training: the batch's, and both running statistics move towards them.
 
-    As in ONNX, the running variance moves towards the biased variance of the batch.
+    As in ONNX, the running variance moves towards the biased variance of the batch. Up to opset 13, outputs 3 and 4 are
+    the mean and the variance of the batch.
     """
     x, *rest = (str(n) for n in inputs)
-    rank = len(b.graph.shape(x))
-    scale, bias, running_mean, running_var = (_per_channel(b, n, rank) for n in rest)
-    centre, variance = (running_mean, running_var) if not _training(node) else _batch_statistics(b, x)
+    rank, training = len(b.graph.shape(x)), _training(node)
+    scale, bias, running_mean, running_var = (_statistic(b, node, n, rank) for n in rest)
+    centre, variance = _batch_statistics(b, node, x) if training else (running_mean, running_var)
     inverse = _inverse_deviation(b, variance, node)
     b.elementwise(
         lambda v, m, r, s, c: (v - m) * (r * s) + c, x, centre, inverse, scale, bias, out=outputs[0], label="batch_norm"
     )
-    if _training(node):
+    if training:
         _move(b, node, rest[2], centre, values.at(outputs, 1))
         _move(b, node, rest[3], variance, values.at(outputs, 2))
+        _deliver(b, centre, values.at(outputs, 3))
+        _deliver(b, variance, values.at(outputs, 4))
 
 
-def _batch_statistics(b: Builder, x: str) -> tuple[str, str]:
-    axes = _batch_axes(len(b.graph.shape(x)))
+def _batch_statistics(b: Builder, node: Operator, x: str) -> tuple[str, str]:
+    axes = _batch_axes(node, len(b.graph.shape(x)))
     centre = mean(b, None, x, axes=axes, keepdims=True)
     return centre, mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
 
@@ -188,12 +197,8 @@ def _move(b: Builder, node: Operator, running: str, batch: str, out: str | None)
 
 @supports("BatchNormalization")
 def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
-    if node.since_version < 9 and node.attribute("is_test", 1) == 0:
-        return f"BatchNormalization of opset {node.since_version} in training mode; supported from opset 14 on"
     if not _training(node) and any(graph.outputs_of(node)[1:]):
         return "running statistics as outputs without training_mode=1"
-    if node.attribute("spatial", 1) != 1:
-        return "spatial=0; supported is one statistic for each channel"
     return None
 
 
@@ -208,15 +213,18 @@ def batch_normalization_gradient(
     if dy is None:
         return result
     x, scale = str(inputs[0]), str(inputs[1])
-    axes = _batch_axes(len(b.graph.shape(x)))
-    centre, variance = _batch_statistics(b, x)
+    axes = _batch_axes(node, len(b.graph.shape(x)))
+    centre, variance = _batch_statistics(b, node, x)
     inverse = _inverse_deviation(b, variance, node)
     unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
     d_scale = b.reduce("sum", lambda g, n: g * n, dy, unit, axes=axes, keepdims=True)
     if wanted[0]:
         result[0] = _batch_input_gradient(
-            b, (dy, unit, inverse, scale), (d_bias, d_scale), element_count(b.graph, x, axes)
+            b,
+            (dy, unit, inverse, _statistic(b, node, scale, len(b.graph.shape(x)))),
+            (d_bias, d_scale),
+            element_count(b.graph, x, axes),
         )
     for position, total in ((1, d_scale), (2, d_bias)):
         if wanted[position]:
@@ -226,16 +234,13 @@ def batch_normalization_gradient(
 
 def _batch_input_gradient(b: Builder, arrays: tuple[str, str, str, str], sums: tuple[str, str], count: Any) -> str:
     """scale * r (dy - sum(dy)/n - unit sum(dy unit)/n): the sums serve the gradients of bias and scale too."""
-    from daceopt.ir import scalar
-
     dy, unit, inverse, scale = arrays
     n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(dy))
-    per_channel = _per_channel(b, scale, len(b.graph.shape(dy)))
 
     def fn(g: Any, u: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
         return (s * r) * (g - sum_g / n - u * (sum_gu / n))
 
-    return str(b.elementwise(fn, dy, unit, inverse, per_channel, *sums, label="norm_grad"))
+    return str(b.elementwise(fn, dy, unit, inverse, scale, *sums, label="norm_grad"))
 
 
 # -------------------------------------------------------------------- instance and group normalization
@@ -245,7 +250,7 @@ def _batch_input_gradient(b: Builder, arrays: tuple[str, str, str, str], sums: t
 def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x = str(inputs[0])
     rank = len(b.graph.shape(x))
-    scale, bias = (_per_channel(b, str(n), rank) for n in inputs[1:3])
+    scale, bias = (per_channel(b, str(n), rank) for n in inputs[1:3])
     centre, inverse = _statistics(b, x, range(2, rank), node)
     b.elementwise(
         lambda v, m, r, s, c: (v - m) * r * s + c,
@@ -278,3 +283,53 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
     )
     b.reshape(y, b.graph.shape(x), out=outputs[0])
+
+
+@lowering("MeanVarianceNormalization", types=FLOATS)
+def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """(x - mean) / (deviation + 1e-9), as the function body of the standard has it."""
+    x = str(inputs[0])
+    rank = len(b.graph.shape(x))
+    axes = sorted({a % rank for a in node.attribute("axes") or (0, 2, 3)})
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    b.elementwise(
+        lambda v, m, s: (v - m) / (sympy.sqrt(s) + sympy.Float(1e-9)),
+        x,
+        centre,
+        variance,
+        out=outputs[0],
+        label="mean_variance",
+    )
+
+
+# -------------------------------------------------------------------- p-norms
+
+
+def power_term(p: int) -> Callable[[Any], Any]:
+    """|x|^p, the term of a p-norm's sum."""
+    if p == 1:
+        return sympy.Abs
+    if p == 2:
+        return lambda v: v * v
+    return lambda v: scalar.power(v if p % 2 == 0 else sympy.Abs(v), sympy.Integer(p))
+
+
+def root(p: int) -> Callable[[Any], Any]:
+    """The p-th root of the sum; its derivative at 0 is taken as 0, as PyTorch does for norms."""
+    if p == 1:
+        return lambda s: s
+    if p == 2:
+        return lambda s: scalar.select(scalar.eq(s, 0), 0, sympy.sqrt(s))
+    return lambda s: scalar.select(scalar.eq(s, 0), 0, scalar.power(s, sympy.Float(1 / p)))
+
+
+@lowering("LpNormalization", types=FLOATS)
+def norm_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """x / |x|_p along an axis; 0 where the norm is 0."""
+    x, p = str(inputs[0]), node.attribute("p", 2)
+    axis = node.attribute("axis", -1) % len(b.graph.shape(x))
+    norm = b.elementwise(root(p), b.reduce("sum", power_term(p), x, axes=[axis], keepdims=True), label="norm")
+    b.elementwise(
+        lambda v, n: scalar.select(scalar.eq(n, 0), 0, v / n), x, norm, out=outputs[0], label="norm_normalization"
+    )

@@ -125,14 +125,16 @@ def test_epilogues(library: str, last: bool, name: str) -> None:
     bias = b.reshape(-1, *[1] * (x.dim() - 2))
     cases = (({}, 0), ({"B": b}, bias), ({"Z": z}, z), ({"B": b, "Z": z}, bias + z))
     results = [torch.empty_like(y) for _ in cases]
-    attributes = {**case.attributes, "activation": "relu"}
+    relu = library == "aten"
+    attributes = {**case.attributes, "activation": "relu" if relu else None}
     calls = [
         (Convolution(**attributes), {"X": x, "W": w, **reads}, {"Y": out})
         for (reads, _), out in zip(cases, results, strict=True)
     ]
     execute(library, *calls)
     for (_, addend), out in zip(cases, results, strict=True):
-        assert_within_rounding(out, (plain + addend).relu(), (single + addend).relu())
+        expected, theirs = plain + addend, single + addend
+        assert_within_rounding(out, expected.relu() if relu else expected, theirs.relu() if relu else theirs)
     assert torch.equal(z, kept)
 
 
@@ -174,6 +176,19 @@ def test_eight_threads(library: str) -> None:
         list(pool.map(lambda out: [run(x, w, out) for _ in range(5)], results))
     for out in results:
         assert_within_rounding(out, expected, single)
+
+
+def test_relu_of_nan_is_nan() -> None:
+    """oneDNN's own relu makes it 0, so torch computes what asks for one."""
+    x, w = torch.full((1, 1, 3, 3), torch.nan), torch.ones(1, 1, 3, 3)
+    y = torch.zeros(1, 1, 1, 1)
+    graph = Graph("convolution")
+    node = Convolution(activation="relu")
+    graph.add_node(node, {"X": add(graph, "x", x), "W": add(graph, "w", w)}, {"Y": add(graph, "y", y, output=True)})
+    assert libs.choose(node, graph).name == "aten"
+    assert "NaN" in str(libs.reasons(node, graph).get("onednn", "NaN"))
+    compile_graph(graph)(x, w, y)
+    assert y.isnan().all()
 
 
 def test_missing_wheels_fall_back_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

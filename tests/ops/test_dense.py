@@ -120,11 +120,6 @@ def test_global_pool(op_type: str) -> None:
     check(op_type, [data(2, 3, 4, 5)])
 
 
-def test_indices_of_a_pool_say_why_not() -> None:
-    graph, _ = single("MaxPool", [data(1, 1, 4, 4)], outputs=2, kernel_shape=[2, 2])
-    assert "Indices" in str(ops.why_unsupported(graph, graph.operators()[0]))
-
-
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> torch.Tensor:
     double = [torch.from_numpy(x).double() for x in (q, k, v)]
     options = {n: torch.from_numpy(o) if isinstance(o, np.ndarray) else o for n, o in options.items()}

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt import ops
 from daceopt.ir.interpret import interpret
 from tests.numerics import assert_within_rounding
 from tests.ops.single import check, lowered, single
@@ -55,10 +54,34 @@ def test_batch_normalization(shape: tuple[int, ...]) -> None:
     check("BatchNormalization", inputs, outputs=3, training_mode=1, momentum=0.7)
 
 
-def test_statistics_for_each_element_say_why_not() -> None:
-    inputs = [data(2, 3), data(3), data(3), data(3), np.abs(data(3))]
-    graph, _ = single("BatchNormalization", inputs, opset=7, like=[inputs[0]], spatial=0)
-    assert "spatial=0" in str(ops.why_unsupported(graph, graph.operators()[0]))
+def test_statistics_for_each_element() -> None:
+    shape = (4, 3, 2)
+    x, scale, bias, centre = data(*shape), *(data(*shape[1:], seed=k) for k in range(1, 4))
+    variance = np.abs(data(*shape[1:], seed=4)) + 0.1
+    graph, feeds = single(
+        "BatchNormalization", [x, scale, bias, centre, variance], opset=7, like=[x], spatial=0, epsilon=1e-3
+    )
+    double = [v.astype(np.float64) for v in (x, scale, bias, centre, variance)]
+    expected = (double[0] - double[3]) / np.sqrt(double[4] + 1e-3) * double[1] + double[2]
+    assert_within_rounding(interpret(lowered(graph), feeds)[graph.outputs[0]], expected)
+
+
+@pytest.mark.parametrize("opset", [7, 9])
+def test_training_by_the_outputs_that_are_wanted(opset: int) -> None:
+    x, scale, bias, centre, variance = data(4, 3, 5), data(3), data(3), data(3), np.abs(data(3)) + 0.1
+    graph, feeds = single(
+        "BatchNormalization", [x, scale, bias, centre, variance], opset=opset, like=[x, *[scale] * 4], momentum=0.7
+    )
+    done = interpret(lowered(graph), feeds)
+    found = [done[n] for n in graph.outputs]
+    wide = torch.from_numpy(x).double()
+    own = wide.mean((0, 2)), wide.var((0, 2), correction=0)
+    affine = (torch.from_numpy(v).double() for v in (scale, bias))
+    assert_within_rounding(found[0], torch.nn.functional.batch_norm(wide, None, None, *affine, training=True))
+    for moved, old, new in zip(found[1:3], (centre, variance), own):
+        assert_within_rounding(moved, 0.7 * torch.from_numpy(old).double() + 0.3 * new)
+    for saved, new in zip(found[3:], own):
+        assert_within_rounding(saved, new)
 
 
 def test_instance_normalization() -> None:
@@ -78,3 +101,23 @@ def test_group_normalization(opset: int) -> None:
     double = [torch.from_numpy(v).double() for v in (x, scale.repeat(6 // count), bias.repeat(6 // count))]
     expected = torch.nn.functional.group_norm(double[0], 3, double[1], double[2])
     assert_within_rounding(interpret(lowered(graph), feeds)[graph.outputs[0]], expected, ulps=16)
+
+
+@pytest.mark.parametrize("axes", [[0, 2, 3], [0, -1], [1]])
+def test_mean_variance_normalization(axes: list[int]) -> None:
+    x = data(3, 4, 5, 6)
+    wide = torch.from_numpy(x).double()
+    expected = (wide - wide.mean(axes, True)) / (wide.var(axes, correction=0, keepdim=True).sqrt() + 1e-9)
+    options = {} if axes == [0, 2, 3] else {"axes": axes}
+    graph, feeds = single("MeanVarianceNormalization", [x], like=[x], **options)
+    assert_within_rounding(interpret(lowered(graph), feeds)[graph.outputs[0]], expected)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_norm_normalization(p: int, axis: int) -> None:
+    x = data(3, 4, 5)
+    x[:, :, 0] = 0
+    graph, feeds = single("LpNormalization", [x], like=[x], p=p, axis=axis)
+    expected = torch.nn.functional.normalize(torch.from_numpy(x).double(), p, axis)
+    assert_within_rounding(interpret(lowered(graph), feeds)[graph.outputs[0]], expected)

@@ -29,7 +29,7 @@ memory::desc describe_weights(const Tensor& w, int64_t groups) {
 }
 
 Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                         const Window& window, int64_t groups, bool relu) {
+                         const Window& window, int64_t groups) {
     Problem p;
     p.src = describe(x);
     p.weights = describe_weights(w, groups);
@@ -41,7 +41,6 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
     p.pads_begin = window.pads_begin;
     p.pads_end = window.pads_end;
     if (residual.data) p.operations.append_binary(algorithm::binary_add, p.dst);
-    if (relu) p.operations.append_eltwise(algorithm::eltwise_relu, 0.f, 0.f);
     return p;
 }
 
@@ -142,8 +141,8 @@ std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
 }
 
 Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-           const Window& window, int64_t groups, bool relu) {
-    Key key{pass, groups, relu};
+           const Window& window, int64_t groups) {
+    Key key{pass, groups};
     for (const auto* tensor : {&x, &w, &bias, &residual, &y}) append(key, *tensor);
     for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
     return key;
@@ -172,11 +171,11 @@ const Tensor kNone{nullptr, {}, {}};
 }  // namespace
 
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups, bool relu) {
+                        const Window& window, int64_t groups) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
-        const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups, relu), [&] {
-            return make_forward(describe_problem(x, w, bias, residual, y, window, groups, relu));
+        const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups), [&] {
+            return make_forward(describe_problem(x, w, bias, residual, y, window, groups));
         });
         std::vector<float*> data{x.data, w.data};
         if (bias.data) data.push_back(bias.data);
@@ -189,8 +188,8 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups) {
     if (is_empty(dy) || is_empty(dx)) return zero(dx);
     guarded("ConvolutionBackwardData", [&] {
-        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups, false), [&] {
-            return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups, false));
+        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups), [&] {
+            return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups));
         });
         entry.run({dy.data, w.data, dx.data});
     });
@@ -200,8 +199,8 @@ void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, cons
                                          const Window& window, int64_t groups) {
     if (is_empty(dy) || is_empty(dw)) return zero(dw), zero(db);
     guarded("ConvolutionBackwardWeights", [&] {
-        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, db, kNone, dy, window, groups, false), [&] {
-            return make_backward_weights(describe_problem(x, dw, db, kNone, dy, window, groups, false));
+        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, db, kNone, dy, window, groups), [&] {
+            return make_backward_weights(describe_problem(x, dw, db, kNone, dy, window, groups));
         });
         std::vector<float*> data{x.data, dy.data, dw.data};
         if (db.data) data.push_back(db.data);

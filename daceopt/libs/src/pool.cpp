@@ -97,6 +97,8 @@ void visit(const PoolShape& s, Make make) {
 
 template <typename T, typename Where>
 struct Maximum {
+    static constexpr T kLowest =
+        std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::lowest();
     const T* x;
     T* y;
     Where* where;
@@ -110,7 +112,7 @@ struct Maximum {
     void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], int64_t out_offset) {
         lanes = row;
         offset = out_offset;
-        best.assign(row.count, -std::numeric_limits<T>::infinity());
+        best.assign(row.count, kLowest);
         position.assign(row.count, -1);
     }
 
@@ -196,7 +198,7 @@ int64_t elements(const PoolShape& s, int dimension, int64_t o, bool padding) {
     return count;
 }
 
-// The divisor of each lane.
+// The divisor of each lane; the average of nothing is 0.
 template <typename T>
 struct Divisors {
     bool padding;
@@ -209,7 +211,7 @@ struct Divisors {
         for (int64_t l = 0; l < row.count; ++l) {
             if (channels && l > 0) { values[l] = values[0]; continue; }
             const int64_t count = slice * elements(s, kWidth, channels ? o[kWidth] : l, padding);
-            values[l] = T(count);
+            values[l] = T(std::max<int64_t>(count, 1));
         }
     }
 };

@@ -19,9 +19,9 @@ struct Window {  // one entry per spatial dimension
     std::vector<int64_t> strides, dilations, pads_begin, pads_end;
 };
 
-// y = activation(conv(x, w) + bias + residual)
+// y = conv(x, w) + bias + residual
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups, bool relu);
+                        const Window& window, int64_t groups);
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups);
 void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
                                          const Window& window, int64_t groups);

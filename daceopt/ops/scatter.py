@@ -114,31 +114,72 @@ def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters:
 # -------------------------------------------------------------------- caches
 
 
+class _Cache:
+    """Where a TensorScatter writes: positions along its axis of extent ``extent``, updates of ``steps`` steps."""
+
+    def __init__(self, graph: Graph, node: Operator, inputs: Names):
+        self.past, self.update = str(inputs[0]), str(inputs[1])
+        self.starts = inputs[2] if len(inputs) > 2 else None
+        self.shape, self.axis = graph.shape(self.past), axis_of(graph, node, self.past, -2)
+        self.extent, self.steps = self.shape[self.axis], graph.shape(self.update)[self.axis]
+        self.circular = node.attribute("mode", "linear") == "circular"
+
+    def reads(self, **others: Any) -> dict[str, Any]:
+        """``others``, and the first position of each batch entry as ``n``."""
+        return others if self.starts is None else {**others, "n": (self.starts, lambda *i: (i[0],))}
+
+    def at(self, i: Sequence[Any], place: Any) -> list[Any]:
+        """``i`` with ``place`` along the axis."""
+        return [place if d == self.axis else k for d, k in enumerate(i)]
+
+    def step(self, i: Sequence[Any], n: Any) -> tuple[Any, Any]:
+        """(which step of the update stands at the element ``i`` of the cache, whether one does)."""
+        step = scalar.pymod(i[self.axis] - n, self.extent) if self.circular else i[self.axis] - n
+        return step, scalar.logical_and(scalar.ge(step, 0), scalar.lt(step, self.steps))
+
+
 @lowering("TensorScatter", types=ANY)
 def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A cache with new steps of each batch entry from ``write_indices[n]`` on; ``circular`` goes on at the start."""
-    past, update, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
-    starts = inputs[2] if len(inputs) > 2 else None
-    shape, axis = b.graph.shape(past), axis_of(b.graph, node, past, -2)
-    extent, steps = shape[axis], b.graph.shape(update)[axis]
-    circular = node.attribute("mode", "linear") == "circular"
+    cache, out = _Cache(b.graph, node, inputs), str(outputs[0])
 
     def element(i: Any, x: Any, u: Any, n: Any = sympy.S.Zero) -> Any:
-        step = scalar.pymod(i[axis] - n, extent) if circular else i[axis] - n
-        written = scalar.logical_and(scalar.ge(step, 0), scalar.lt(step, steps))
+        step, written = cache.step(i, n)
         source = scalar.select(written, step, 0)
-        if not circular:  # what does not fit ends the run
-            fits = scalar.logical_and(scalar.ge(n, 0), scalar.le(n + steps, extent))
+        if not cache.circular:  # what does not fit ends the run
+            fits = scalar.logical_and(scalar.ge(n, 0), scalar.le(n + cache.steps, cache.extent))
             source = scalar.select(fits, source, -1)
-        return scalar.select(written, scalar.load(u, *(source if d == axis else k for d, k in enumerate(i))), x)
+        return scalar.select(written, scalar.load(u, *cache.at(i, source)), x)
 
-    reads = {"x": (past, lambda *i: i), "u": (update, whole(len(shape)))}
-    if starts is not None:
-        reads["n"] = (starts, lambda *i: (i[0],))
-    b.map(shape, reads, {"out": (out, lambda *i: i)}, element, label="tensor_scatter")
+    reads = cache.reads(x=(cache.past, lambda *i: i), u=(cache.update, whole(len(cache.shape))))
+    b.map(cache.shape, reads, {"out": (out, lambda *i: i)}, element, label="tensor_scatter")
 
 
 @supports("TensorScatter")
 def why_not_tensor_scatter(graph: Graph, node: Operator) -> str | None:
     past, update = (str(n) for n in graph.inputs_of(node)[:2])
     return why_empty(graph, past, *graph.shape(update))
+
+
+@gradient("TensorScatter")
+def tensor_scatter_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """The update gets dy from where it was written, the cache the rest."""
+    dy, absent = grads_out[0], [None] * (len(inputs) - 2)
+    if dy is None:
+        return [None, None, *absent]
+    cache, dtype = _Cache(b.graph, node, inputs), b.graph.dtype(dy)
+    d_past, d_update = (b.graph.add_array("cache_grad", b.graph.shape(n), dtype) for n in (cache.past, cache.update))
+
+    def kept(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
+        return scalar.select(cache.step(i, n)[1], 0, g)
+
+    def written(i: Any, g: Any, n: Any = sympy.S.Zero) -> Any:
+        place = i[cache.axis] + n
+        return scalar.load(g, *cache.at(i, scalar.pymod(place, cache.extent) if cache.circular else place))
+
+    b.map(cache.shape, cache.reads(g=(dy, lambda *i: i)), {"out": (d_past, lambda *i: i)}, kept)
+    reads = cache.reads(g=(dy, whole(len(cache.shape))))
+    b.map(b.graph.shape(cache.update), reads, {"out": (d_update, lambda *i: i)}, written)
+    return [d_past, d_update, *absent]

@@ -6,45 +6,63 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ops import values
-from daceopt.ops.registry import NUMBERS, Names, Operator, constant_value, lowering, supports
+from daceopt.ops.registry import ANY, COMPUTED, NUMBERS, Names, Operator, constant_value, lowering, supports
 
 
-@lowering("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+@lowering("Reshape", "Flatten", "Squeeze", "Unsqueeze", types=ANY)
 def reshape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, out = str(inputs[0]), str(outputs[0])
     b.reshape(x, b.graph.shape(out), out=out)
 
 
-@lowering("Transpose")
+@supports("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def why_not_reshape(graph: Graph, node: Operator) -> str | None:
+    x, out = str(graph.inputs_of(node)[0]), str(graph.outputs_of(node)[0])
+    before, after = graph.size(x), graph.size(out)
+    if isinstance(before, int) and isinstance(after, int) and before != after:
+        return f"{graph.shape(x)} has {before} elements, {graph.shape(out)} has {after}"
+    return None
+
+
+@lowering("Transpose", types=ANY)
 def transpose(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x = str(inputs[0])
     reverse = list(range(len(b.graph.shape(x))))[::-1]
     b.transpose(x, node.attribute("perm") or reverse, out=outputs[0])
 
 
-@lowering("Expand")
+@lowering("Expand", types=ANY)
 def expand(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.expand(str(inputs[0]), b.graph.shape(str(outputs[0])), out=outputs[0])
 
 
-@lowering("Constant")
+@supports("Expand")
+def why_not_expand(graph: Graph, node: Operator) -> str | None:
+    shape, target = graph.shape(str(graph.inputs_of(node)[0])), graph.shape(str(graph.outputs_of(node)[0]))
+    pairs = list(zip(shape[::-1], target[::-1]))
+    if len(shape) > len(target) or any(isinstance(n, int) and n not in (1, m) and isinstance(m, int) for n, m in pairs):
+        return f"{shape} does not broadcast to {target}"
+    return None
+
+
+@lowering("Constant", types=ANY)
 def constant(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     name = b.constant(constant_value(node.attributes))
     b.reshape(name, b.graph.shape(str(outputs[0])), out=outputs[0])
 
 
-@lowering("ConstantOfShape")
+@lowering("ConstantOfShape", types=ANY)
 def constant_of_shape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     value = np.asarray(node.attribute("value", np.zeros(1, np.float32))).reshape(())
     one = b.constant(value)
     b.expand(one, b.graph.shape(str(outputs[0])), out=outputs[0])
 
 
-@lowering("DepthToSpace")
+@lowering("DepthToSpace", types=ANY)
 def depth_to_space(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Channels become blocks of pixels, in the order depth-column-row (DCR) or column-row-depth (CRD)."""
     x, size = str(inputs[0]), node.attribute("blocksize")
@@ -56,18 +74,21 @@ def depth_to_space(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
     b.reshape(pixels, b.graph.shape(str(outputs[0])), out=outputs[0])
 
 
-@lowering("SpaceToDepth")
+@lowering("SpaceToDepth", types=ANY)
 def space_to_depth(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """The inverse of DepthToSpace."""
     x, size = str(inputs[0]), node.attribute("blocksize")
     n, c, h, w = b.graph.shape(x)
     pixels = b.reshape(x, (n, c, dim(h // size), size, dim(w // size), size))
-    b.reshape(b.transpose(pixels, [0, 3, 5, 1, 2, 4]), b.graph.shape(str(outputs[0])), out=outputs[0])
+    first_is_block = node.attribute("mode", "DCR") == "DCR"
+    blocks = b.transpose(pixels, [0, 3, 5, 1, 2, 4] if first_is_block else [0, 1, 3, 5, 2, 4])
+    b.reshape(blocks, b.graph.shape(str(outputs[0])), out=outputs[0])
 
 
 # -------------------------------------------------------------------- numbers about shapes
 
 
-@lowering("Shape", "Size")
+@lowering("Shape", "Size", types=ANY)
 def shape_of(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A constant, or integers computed from the size symbols."""
     x, out = str(inputs[0]), str(outputs[0])
@@ -99,16 +120,25 @@ def _write_integers(b: Builder, extents: tuple[Dim, ...], out: str) -> None:
 @lowering("Range", types=NUMBERS)
 def range_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """start + delta * i; the length is the declared output's."""
-    start, delta, out = str(inputs[0]), str(inputs[2]), str(outputs[0])
+    out = str(outputs[0])
     dtype = b.graph.dtype(out)
-    reads = {"start": (b.reshape(start, ()), lambda *i: ()), "delta": (b.reshape(delta, ()), lambda *i: ())}
-    b.map(
-        b.graph.shape(out),
-        reads,
-        {"out": (out, lambda *i: i)},
-        lambda i, start, delta: start + delta * scalar.cast(i[0], dtype),
-        label="range",
-    )
+    fixed = {k: _one(b.graph, n) for k, n in (("start", inputs[0]), ("delta", inputs[2]))}
+    given = {"start": str(inputs[0]), "delta": str(inputs[2])}
+    reads = {k: (b.reshape(n, ()), lambda *i: ()) for k, n in given.items() if fixed[k] is None}
+
+    def element(i: Any, **found: Any) -> Any:
+        start, delta = (found[k] if fixed[k] is None else fixed[k] for k in ("start", "delta"))
+        return scalar.cast(start, dtype) + scalar.cast(delta, dtype) * scalar.cast(i[0], dtype)
+
+    b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="range")
+
+
+def _one(graph: Graph, name: str | None) -> Any:
+    """The integer that an array of one element holds, if it is known."""
+    if name is None or not types.is_integer(graph.dtype(name)):
+        return None
+    found = values.known(graph, name)
+    return found[0] if found else None
 
 
 # -------------------------------------------------------------------- Slice and Split
@@ -129,7 +159,7 @@ def _list(graph: Graph, node: Operator, inputs: Names, attribute: str, position:
     return list(given) if given is not None else list(values.known(graph, values.at(inputs, position)) or ())
 
 
-@lowering("Slice")
+@lowering("Slice", types=ANY)
 def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A view; steps backward are copied. The number of elements is the declared output's."""
     x, out = str(inputs[0]), str(outputs[0])
@@ -173,21 +203,28 @@ def _symbolic_start(start: int, extent: Dim, step: int) -> Any:
 def why_not_slice(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
-        return "input starts of Slice is computed at run time; expected a constant or a function of the input's sizes"
-    return values.unknown(graph, node, 3, 4)
+        reason = "input starts of Slice is computed at run time; expected a constant or a function of the input's sizes"
+        return values.UnknownValue.at(reason, 1)
+    if unknown := values.unknown(graph, node, 3, 4):
+        return unknown
+    return "a step of 0" if 0 in _bounds(graph, node, inputs)[3] else None
 
 
-@lowering("Split")
+@lowering("Split", types=ANY)
 def split(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One view for each output, whose declared extent says how long it is."""
     x = str(inputs[0])
-    axis = node.attribute("axis", 0) % len(b.graph.shape(x))
+    axis = _split_axis(b.graph, node, inputs)
     sizes = _split_sizes(b.graph, node, inputs, outputs, axis)
     start: Any = 0
     for size, out in zip(sizes, outputs):
         if out is not None:
             b.slice(x, [start], [start + size], axes=[axis], out=out)
         start = start + size
+
+
+def _split_axis(graph: Graph, node: Operator, inputs: Names) -> int:
+    return int(node.attribute("axis", 0)) % len(graph.shape(str(inputs[0])))
 
 
 def _split_sizes(graph: Graph, node: Operator, inputs: Names, outputs: Names, axis: int) -> list[Any]:
@@ -202,14 +239,20 @@ def _split_sizes(graph: Graph, node: Operator, inputs: Names, outputs: Names, ax
 def why_not_split(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
-        return "input split of Split is computed at run time; expected a constant"
+        return values.UnknownValue.at("input split of Split is computed at run time; expected a constant", 1)
+    sizes = _list(graph, node, inputs, "split", 1)
+    extent = graph.shape(str(inputs[0]))[_split_axis(graph, node, inputs)]
+    if not sizes or not all(isinstance(n, int) for n in (*sizes, extent)):
+        return None
+    if len(sizes) != len(graph.outputs_of(node)) or sum(sizes) != extent or min(sizes) < 0:
+        return f"parts of {sizes} elements; expected one for each output, {extent} elements together"
     return None
 
 
 # -------------------------------------------------------------------- diagonals
 
 
-@lowering("EyeLike", types=NUMBERS)
+@lowering("EyeLike", types=COMPUTED)
 def eye_like(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     offset, out = int(node.attribute("k", 0)), str(outputs[0])
     b.map(
@@ -220,7 +263,7 @@ def eye_like(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     )
 
 
-@lowering("Trilu")
+@lowering("Trilu", types=ANY)
 def trilu(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The upper (or lower) triangle, counted from diagonal k; zero elsewhere."""
     x, out = str(inputs[0]), str(outputs[0])

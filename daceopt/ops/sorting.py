@@ -91,18 +91,23 @@ def unique(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     if axis is not None:
         extents = algorithm.extents_around(b.graph.shape(x), axis % len(b.graph.shape(x)))
     results = [*outputs, None, None, None][:4]
-    count = _unique_count(b.graph, axis, results)
-    if count is None:  # only the inverse is asked for, which does not say how many there are
-        raise DaceoptError("Unique without Y, indices and counts")
+    count = _unique_count(b.graph, node, outputs)
     algorithm.call(b, "unique", [x], results, [*extents, count, node.attribute("sorted", 1)])
 
 
-def _unique_count(graph: Graph, axis: int | None, outputs: Sequence[str | None]) -> Any:
-    y, first, _, counts = outputs
-    if y is not None:
-        return graph.shape(y)[axis or 0]
-    one = first or counts
-    return None if one is None else graph.shape(one)[0]
+@supports("Unique")
+def why_not_unique(graph: Graph, node: Operator) -> str | None:
+    if _unique_count(graph, node, graph.outputs_of(node)) is None:
+        return "only the output inverse_indices is read, whose size does not tell how many there are"
+    return None
+
+
+def _unique_count(graph: Graph, node: Operator, outputs: Names) -> Any:
+    """How many there are, as the declared outputs say."""
+    if outputs[0] is not None:
+        return graph.shape(outputs[0])[node.attribute("axis", 0)]
+    sized = [n for n in (values.at(outputs, 1), values.at(outputs, 3)) if n is not None]
+    return graph.shape(sized[0])[0] if sized else None
 
 
 @algorithm.reference("unique")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
+    from daceopt.build.bundle import Bundle
     from daceopt.capture.trace import Trace
     from daceopt.ir.graph import Graph
     from daceopt.recipe import Recipe, Step
@@ -162,13 +163,17 @@ def compile_model(
     verify: str | None = None,
     fallback: bool = True,
     patient: bool = False,
+    bundle: Bundle | None = None,
 ) -> CompiledPair:
     """Compile a checked, shape-inferred ONNX model for inference; ``fallback`` runs operators without a native form in
     ONNX Runtime, with a warning.
 
-    ``patient``: NotKnownYet says what has to be known of the inputs, where that is what is missing.
+    ``patient``: NotKnownYet says what has to be known of the inputs, where that is what is missing. ``bundle``: compile
+    it together with others, past the cache.
     """
     source = _Source(None, model, _recipe(recipe), (), verify, fallback, patient=patient)
+    if bundle is not None:
+        return _bundled(source, bundle)
     return _compile(source, key("onnx", model.SerializeToString(deterministic=True)))
 
 
@@ -210,6 +215,18 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
     )
 
 
+def _bundled(source: _Source, bundle: Bundle) -> CompiledPair:
+    graphs = source.graphs = source.derive()
+    executable = bundle.add(graphs.forward, graphs.forward_roles, _implement)
+    _warn(graphs.fallbacks)
+    return CompiledPair(_report(graphs, []), executable, None, source)
+
+
+def _report(graphs: Graphs, programs: Sequence[str]) -> dict[str, Any]:
+    history = [vars(s) for s in graphs.history]
+    return {"programs": programs, "fallbacks": graphs.fallbacks, "seconds": graphs.seconds, "history": history}
+
+
 def _warn(fallbacks: dict[str, str]) -> None:
     for operator, reason in fallbacks.items():
         message = f"operator {operator} runs in ONNX Runtime: {reason}"
@@ -225,9 +242,7 @@ def _write(folder: Path, identity: str, source: _Source) -> None:
         if graphs.backward is not None:
             parts.append((graphs.backward, graphs.backward_roles))
         names = program.build(identity, parts, _implement)
-    history = [vars(s) for s in graphs.history]
-    report = {"programs": names, "fallbacks": graphs.fallbacks, "seconds": graphs.seconds, "history": history}
-    (folder / REPORT).write_text(json.dumps(report, default=str))
+    (folder / REPORT).write_text(json.dumps(_report(graphs, names), default=str))
 
 
 def _implement(graph: Graph) -> Any:

@@ -51,7 +51,7 @@ class Program:
     """A generated program and how to call it; sizes are C++ expressions of type int64_t over the manifest's symbols.
 
     ``init`` names the symbols that DaCe's initialisation takes. ``status_header`` says that library calls report into
-    ``daceopt/status.h``.
+    ``daceopt/status.h``. ``suffix`` ends the names of the exported functions, where one library has many programs.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Program:
     saved: str = "0"
     shapes: tuple[tuple[str, ...], ...] = ()
     status_header: bool = False
+    suffix: str = ""
 
 
 def signature(sdfg: dace.SDFG) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
@@ -93,6 +94,7 @@ def entry_source(program: Program, manifest: Manifest) -> str:
         bad_index=BAD_INDEX,
         host_failed=HOST_FAILED,
         name=program.name,
+        suffix=program.suffix,
         init_types=", ".join("int64_t" for _ in program.init),
         init_values=", ".join(program.init),
         types="".join(f", {_ctype(p)}" for p in program.parameters),
@@ -157,7 +159,7 @@ def _position(argument: Argument, manifest: Manifest) -> int:
 
 
 def _check_names(program: Program, symbols: Sequence[str]) -> None:
-    for name in (program.name, *symbols, *program.init):
+    for name in (program.name + program.suffix, *symbols, *program.init):
         if not _IDENTIFIER.fullmatch(name):
             raise BuildError(f"{name!r} is not a C++ identifier")
     for parameter in program.parameters:
@@ -231,7 +233,7 @@ void daceopt_host_call(int64_t id, void** pointers) {{
     if (!host_function || host_function(id, pointers)) throw HostFailed();
 }}
 
-EXPORTED int daceopt_run(void** pointers, const int64_t* symbols) {{
+EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
     try {{
         return run(pointers, symbols);
     }} catch (const HostFailed& error) {{
@@ -243,12 +245,12 @@ EXPORTED int daceopt_run(void** pointers, const int64_t* symbols) {{
     }}
 }}
 
-EXPORTED void daceopt_sizes([[maybe_unused]] const int64_t* symbols, int64_t* out) {{
+EXPORTED void daceopt_sizes{suffix}([[maybe_unused]] const int64_t* symbols, int64_t* out) {{
 {symbols}
 {sizes}
 }}
 
-EXPORTED const char* daceopt_error() {{ return message; }}
-EXPORTED int daceopt_abi_version() {{ return {abi}; }}
-EXPORTED void daceopt_set_host(HostFunction function) {{ host_function = function; }}
+EXPORTED const char* daceopt_error{suffix}() {{ return message; }}
+EXPORTED int daceopt_abi_version{suffix}() {{ return {abi}; }}
+EXPORTED void daceopt_set_host{suffix}(HostFunction function) {{ host_function = function; }}
 """

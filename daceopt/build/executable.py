@@ -63,18 +63,24 @@ class Executable:
 
     def __init__(self, entry: Path) -> None:
         self.entry = entry
-        self.manifest = Manifest.from_json(_read(entry / MANIFEST))
+        self._prepare(Manifest.from_json(_read(entry / MANIFEST)))
+        _ = self._functions  # loads the library
+
+    def _prepare(self, manifest: Manifest) -> None:
+        self.manifest = manifest
         self.host_calls: dict[int, HostCall] = {}
-        self._library = _open(entry / LIBRARY, self.manifest.libraries)
-        self._run = self._library.daceopt_run
-        self._run.argtypes, self._run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
         self._pack = struct.Struct(f"{self.manifest.pointer_count}P").pack
         self._symbols: dict[tuple[int, ...], bytes] = {}
         self._sizes: dict[tuple[int, ...], Sizes] = {}
         self._raised = threading.local()
         self._callback = _HOST_CALLBACK(self._serve)
+
+    @cached_property
+    def _functions(self) -> Functions:
+        functions = Functions(open_library(self.entry / LIBRARY, self.manifest.libraries))
         if self.manifest.host_calls:
-            self._library.daceopt_set_host(self._callback)
+            functions.set_host(self._callback)
+        return functions
 
     def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
         """Run the program on addresses in the manifest's order, for the given symbol values; releases the GIL.
@@ -85,7 +91,7 @@ class Executable:
         packed = self._symbols.get(symbols)
         if packed is None:
             packed = self._pack_symbols(symbols)
-        status = self._run(self._pack(*pointers), packed)
+        status = self._functions.run(self._pack(*pointers), packed)
         if status:
             self._fail(status)
 
@@ -107,7 +113,7 @@ class Executable:
     def _compute_sizes(self, symbols: tuple[int, ...]) -> Sizes:
         ranks = [tensor.rank for tensor in self.manifest.outputs]
         out = (ctypes.c_int64 * (2 + sum(ranks)))()
-        self._library.daceopt_sizes(self._pack_symbols(symbols), out)
+        self._functions.sizes(self._pack_symbols(symbols), out)
         extents = iter(out[2:])
         shapes = tuple(tuple(next(extents) for _ in range(rank)) for rank in ranks)
         if min(out) < 0:
@@ -131,30 +137,46 @@ class Executable:
             return 1
 
     def _fail(self, status: int) -> None:
-        message = (self._library.daceopt_error() or b"unknown error").decode("utf-8", "replace")
+        message = (self._functions.error() or b"unknown error").decode("utf-8", "replace")
         error, self._raised.error = getattr(self._raised, "error", None), None
         if status == HOST_FAILED and error is not None:
             raise error
         raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
 
 
-def _open(path: Path, libraries: Sequence[str]) -> ctypes.CDLL:
+class Functions:
+    """What a library exports for one of its programs, whose names end in ``suffix``.
+
+    BuildError when they are not there or of another ABI.
+    """
+
+    def __init__(self, library: ctypes.CDLL, suffix: str = "") -> None:
+        version = getattr(library, f"daceopt_abi_version{suffix}", None)
+        found = version() if version else None
+        if found != ABI_VERSION:
+            # Still loaded, it would be found under its name instead of the one built in its place.
+            ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
+            raise BuildError(
+                f"{library._name} has ABI version {found}, expected {ABI_VERSION}; it has to be built again"
+            )
+        self.run = library[f"daceopt_run{suffix}"]
+        self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
+        self.error = library[f"daceopt_error{suffix}"]
+        self.error.argtypes, self.error.restype = (), ctypes.c_char_p
+        self.sizes = library[f"daceopt_sizes{suffix}"]
+        self.sizes.argtypes, self.sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
+        self.set_host = library[f"daceopt_set_host{suffix}"]
+        self.set_host.argtypes, self.set_host.restype = (_HOST_CALLBACK,), None
+
+
+def open_library(path: Path, libraries: Sequence[str] = ()) -> ctypes.CDLL:
+    """Load a built library after those that it needs. Raises BuildError."""
     try:
         for needed in (*_openmp_runtime(), *libraries):
             ctypes.CDLL(needed, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:
         raise BuildError(f"cannot load {path}: {error}; it has to be built again") from error
-    version = getattr(library, "daceopt_abi_version", None)
-    found = version() if version else None
-    if found != ABI_VERSION:
-        # Still loaded, it would be found under its name instead of the one built in its place.
-        ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
-        raise BuildError(f"{path} has ABI version {found}, expected {ABI_VERSION}; it has to be built again")
-    library.daceopt_error.restype = ctypes.c_char_p
-    library.daceopt_sizes.argtypes, library.daceopt_sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
-    library.daceopt_set_host.argtypes, library.daceopt_set_host.restype = (_HOST_CALLBACK,), None
-    return library
 
 
 def _openmp_runtime() -> list[str]:

@@ -43,7 +43,7 @@ def build(
     in one go, equal kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a
     clock before its first node and after each of ``manifest.kernels``. Raises BuildError and Unsupported.
     """
-    prepared = [_Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
+    prepared = [Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
     compile_objects([job for program in prepared for job in program.jobs])
     names = []
     for k, program in enumerate(prepared):
@@ -53,12 +53,19 @@ def build(
     return names
 
 
-class _Prepared:
+class Prepared:
     """A graph as sources, manifest and constants, before compilation."""
 
     def __init__(
-        self, graph: Graph, roles: Roles, implement: Callable[[Graph], Requirements], position: int, profiled: bool
+        self,
+        graph: Graph,
+        roles: Roles,
+        implement: Callable[[Graph], Requirements],
+        position: int,
+        profiled: bool = False,
+        suffix: str = "",
     ):
+        self.suffix = suffix
         self.graph = graph.copy()
         self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
         self.roles = dict(roles)
@@ -125,6 +132,7 @@ class _Prepared:
             saved=_expression(self.plan.saved_bytes),
             shapes=tuple(tuple(_expression(e) for e in self.graph.shape(n)) for n in self.graph.outputs),
             status_header=bool(needs.flags.includes),
+            suffix=self.suffix,
         )
 
     def _argument(self, name: str) -> entry.Argument:

@@ -83,6 +83,8 @@ NARROW: tuple[DType, ...] = tuple(row.dtype for row in _NARROW_ROWS)
 ALL = DTYPES + NARROW
 HALVES = NARROW[:2]
 _EVERY = (*_ROWS, *_NARROW_ROWS)
+for _item in _ROWS:  # DaCe writes char for int8 and dace::uint for uint32, which are other types than ours
+    _item.dtype.ctype = _item.dtype.ctype_unaligned = _item.cpp
 _BY_NAME = {row.name: row for row in _EVERY} | {"bool_": next(row for row in _ROWS if row.name == "bool")}
 _BY_ONNX = {row.onnx: row for row in _EVERY}
 

@@ -1,4 +1,4 @@
-"""Products, einsum, convolutions, pools and attention."""
+"""Products, einsum and attention."""
 
 from __future__ import annotations
 
@@ -75,49 +75,6 @@ def test_einsum_of_three() -> None:
 def test_einsum_with_a_diagonal_says_why_not() -> None:
     graph, _ = single("Einsum", [data(3, 3)], equation="ii->i")
     assert "repeats a label" in str(ops.why_unsupported(graph, graph.operators()[0]))
-
-
-CONVOLUTIONS = [
-    ((2, 4, 8, 8), (6, 4, 3, 3), {}),
-    ((2, 4, 9, 8), (6, 4, 3, 2), {"strides": [2, 1], "pads": [1, 0, 2, 1]}),
-    ((2, 4, 8, 8), (8, 1, 3, 3), {"group": 4, "pads": [1, 1, 1, 1]}),
-    ((2, 4, 9, 9), (6, 4, 3, 3), {"dilations": [2, 2]}),
-    ((2, 3, 10), (4, 3, 3), {"strides": [2]}),
-    ((1, 2, 5, 5, 5), (3, 2, 2, 2, 2), {}),
-    ((1, 2, 7, 7), (3, 2, 3, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
-    ((1, 2, 8, 8), (3, 2, 3, 3), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
-    ((1, 2, 7, 7), (3, 2, 3, 3), {"auto_pad": "VALID"}),
-]
-
-
-@pytest.mark.parametrize("x, w, attributes", CONVOLUTIONS)
-@pytest.mark.parametrize("bias", [False, True])
-def test_convolution(x: tuple[int, ...], w: tuple[int, ...], attributes: dict[str, object], bias: bool) -> None:
-    check("Conv", [data(*x), data(*w), *([data(w[0])] if bias else [])], **attributes)
-
-
-POOLS = [
-    {"kernel_shape": [2, 2], "strides": [2, 2]},
-    {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]},
-    {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 0, 1]},
-    {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
-    {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
-]
-
-
-@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("attributes", POOLS)
-def test_pool(op_type: str, attributes: dict[str, object]) -> None:
-    check(op_type, [data(2, 3, 8, 8)], **attributes)
-
-
-def test_average_pool_that_counts_its_padding() -> None:
-    check("AveragePool", [data(2, 3, 8, 8)], kernel_shape=[3, 3], pads=[1, 1, 1, 1], count_include_pad=1)
-
-
-@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool"])
-def test_global_pool(op_type: str) -> None:
-    check(op_type, [data(2, 3, 4, 5)])
 
 
 def attend(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: object) -> torch.Tensor:

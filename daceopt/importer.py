@@ -15,7 +15,7 @@ from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ops import registry, values, widening
+from daceopt.ops import inference, registry, values, widening
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -58,7 +58,8 @@ class _Importer:
         self.graph.opset = {o.domain or "": o.version for o in model.opset_import}
         self.types = _value_types(model.graph)
         self.names: dict[str, str] = {}  # ONNX value -> array
-        self.symbols: dict[str, Any] = {}  # ONNX dimension name -> symbol
+        self.symbols: dict[str, Any] = {}  # ONNX dimension name -> symbol, or the extent it turned out to be
+        self.shapes: dict[str, tuple[Dim, ...]] = {}  # of values that ONNX's inference knows too little of
         self.warned: set[str] = set()
 
     def run(self) -> Graph:
@@ -117,6 +118,8 @@ class _Importer:
                 dtype = types.from_onnx(found.tensor_type.elem_type)
             except Unsupported as error:
                 raise Unsupported(f"{where}: {name!r} has {error}") from None
+        if name in self.shapes:
+            return self.shapes[name], dtype
         if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
             what = f"{where}: the shape or type of {name!r} is not known before running"
             raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
@@ -131,7 +134,7 @@ class _Importer:
         return _parse_extent(proto.dim_param, self.symbols)
 
     def _check_sizes(self, shape: tuple[Dim, ...], what: str, needs: Sequence[str] = ()) -> None:
-        used = {str(s) for extent in shape if not isinstance(extent, int) for s in extent.free_symbols}
+        used = {str(s) for extent in shape for s in _symbols_of(extent)}
         unknown = [name for name, symbol in self.symbols.items() if str(symbol) in used - set(self.graph.symbols)]
         if unknown:
             raise NotKnownYet(
@@ -166,6 +169,7 @@ class _Importer:
     def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, tuple[Dim, ...], Any] | None]:
         """Name, shape and dtype of each output, None for those that are left out."""
         needs = sizing_operands(node)
+        self._close_gaps(node)
         try:
             found = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
             for name, shape, _ in filter(None, found):
@@ -175,6 +179,42 @@ class _Importer:
                 raise Unsupported(f"{gap}; how long the result of {node.op_type} is depends on the data") from gap
             raise
         return found
+
+    def _close_gaps(self, node: onnx.NodeProto) -> None:
+        """Extents that ONNX's inference left open, from shape arithmetic; later uses of their names then follow."""
+        open_ended = [n for n in node.output if n and self._is_open(n)]
+        if not open_ended or any(n and n not in self.names for n in node.input):
+            return
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        inputs = [self.names[n] if n else None for n in node.input]
+        found = inference.result_shapes(self.graph, node.op_type, inputs, len(node.output), attributes, node.domain)
+        for name, shape in zip(node.output, found):
+            if name in open_ended and shape is not None:
+                self._close(name, shape)
+
+    def _is_open(self, name: str) -> bool:
+        found = self.types.get(name)
+        if found is None or not found.HasField("tensor_type") or not found.tensor_type.elem_type:
+            return False
+        tensor = found.tensor_type
+        return not tensor.HasField("shape") or any(self._is_unbound(d) for d in tensor.shape.dim)
+
+    def _is_unbound(self, proto: Any) -> bool:
+        if proto.HasField("dim_value"):
+            return False
+        extent = _parse_extent(proto.dim_param, dict(self.symbols)) if proto.dim_param else None
+        return extent is None or any(str(s) not in self.graph.symbols for s in _symbols_of(extent))
+
+    def _close(self, name: str, shape: tuple[Dim, ...]) -> None:
+        """Bind the names in the declared shape of ``name``, or declare it anew."""
+        tensor = self.types[name].tensor_type
+        declared = tensor.shape.dim if tensor.HasField("shape") else ()
+        if len(declared) == len(shape) and all(d.HasField("dim_value") or d.dim_param for d in declared):
+            for proto, extent in zip(declared, shape):
+                if self._is_unbound(proto):
+                    self.symbols[proto.dim_param] = extent
+        if len(declared) != len(shape) or any(self._is_unbound(d) for d in declared):
+            self.shapes[name] = shape
 
     def _postpone(self, node: onnx.NodeProto, where: str) -> None:
         """Of a node whose operands have no known shape yet, only the operator can be judged."""
@@ -202,6 +242,10 @@ class _Importer:
         array = self.names[name]
         taken = array in self.graph.outputs or self.graph.producer(array) is None or self.graph.is_view(array)
         self.graph.add_output(Builder(self.graph, "output").copy(array) if taken else array)
+
+
+def _symbols_of(extent: Dim) -> set[Any]:
+    return set() if isinstance(extent, int) else extent.free_symbols
 
 
 def sizing_operands(node: onnx.NodeProto) -> tuple[str, ...]:

@@ -215,38 +215,37 @@ def _modulo(a: Any, b: Any) -> Any:
     return a % b if isinstance(a, int) and isinstance(b, int) else a - b * sympy.floor(sympy.sympify(a) / b)
 
 
-def _sign_of(value: Any) -> int | None:
-    """1, 0 or -1 where the sign is the same for all sizes of 0 or more; None where it is not known."""
+def signs_of(value: Any) -> set[int]:
+    """The signs (of -1, 0 and 1) that an expression can have, where all sizes are 0 or more."""
     value = sympy.sympify(value)
     value = value.xreplace({s: sympy.Symbol(s.name, integer=True, nonnegative=True) for s in value.free_symbols})
-    if value.is_zero:
-        return 0
-    return 1 if value.is_positive else -1 if value.is_negative else None
+    excluded = {-1: value.is_nonnegative, 0: value.is_nonzero, 1: value.is_nonpositive}
+    return {sign for sign, never in excluded.items() if not never}
 
 
-def _compared(accepts: tuple[int, ...]) -> Callable[[Any, Any], Any]:
+def _compared(*accepts: int) -> Callable[[Any, Any], Any]:
     """Whether the sign of a - b is one of ``accepts``. Raises ValueError where that depends on the sizes."""
 
     def compare(a: Any, b: Any) -> bool:
-        sign = _sign_of(sympy.sympify(a) - b)
-        if sign is None:
-            raise ValueError(f"{a} and {b} cannot be compared for all sizes")
-        return sign in accepts
+        signs = signs_of(sympy.sympify(a) - b)
+        if signs <= set(accepts):
+            return True
+        if signs.isdisjoint(accepts):
+            return False
+        raise ValueError(f"{a} and {b} cannot be compared for all sizes")
 
     return compare
 
 
 def _extreme(largest: bool) -> Callable[..., Any]:
     def pick(*terms: Any) -> Any:
-        if all(isinstance(t, int) for t in terms):
-            return (max if largest else min)(terms)
         best = terms[0]
         for term in terms[1:]:
-            sign = _sign_of(sympy.sympify(term) - best)
-            if sign is None:
-                best = (sympy.Max if largest else sympy.Min)(best, term)
-            elif (sign > 0) == largest:
+            signs = signs_of((sympy.sympify(term) - best) * (1 if largest else -1))
+            if signs <= {0, 1}:
                 best = term
+            elif not signs <= {-1, 0}:
+                best = (sympy.Max if largest else sympy.Min)(best, term)
         return best
 
     return pick
@@ -349,17 +348,17 @@ _RULES: dict[str, Rule] = {
     "Div": _divided,
     "Mod": _pointwise(_modulo),
     "Neg": _pointwise(lambda a: -a),
-    "Abs": _pointwise(lambda a: a if _sign_of(a) in (0, 1) else sympy.Abs(a)),
+    "Abs": _pointwise(lambda a: a if signs_of(a) <= {0, 1} else sympy.Abs(a)),
     "Floor": _pointwise(_floor),
     "Ceil": _pointwise(lambda a: a if isinstance(a, int) else -sympy.floor(-a)),
     "Min": _pointwise(_extreme(False)),
     "Max": _pointwise(_extreme(True)),
     "Sum": _pointwise(lambda *terms: sum(terms)),
-    "Equal": _pointwise(_compared((0,))),
-    "Less": _pointwise(_compared((-1,))),
-    "LessOrEqual": _pointwise(_compared((-1, 0))),
-    "Greater": _pointwise(_compared((1,))),
-    "GreaterOrEqual": _pointwise(_compared((0, 1))),
+    "Equal": _pointwise(_compared(0)),
+    "Less": _pointwise(_compared(-1)),
+    "LessOrEqual": _pointwise(_compared(-1, 0)),
+    "Greater": _pointwise(_compared(1)),
+    "GreaterOrEqual": _pointwise(_compared(0, 1)),
     "And": _pointwise(lambda a, b: a and b),
     "Or": _pointwise(lambda a, b: a or b),
     "Not": _pointwise(lambda a: not a),

@@ -43,7 +43,6 @@ elementwise("Sign", scalar.sign, types=NUMBERS)
 elementwise("Add", lambda a, b: a + b, types=NUMBERS)
 elementwise("Mul", lambda a, b: a * b, types=NUMBERS)
 elementwise("Where", scalar.select, types=ANY)
-elementwise("Not", scalar.logical_not, types=ANY)
 
 
 def _distinct(b: Builder, names: Names) -> list[str]:

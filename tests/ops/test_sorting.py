@@ -82,7 +82,7 @@ def test_gradient_of_top_k() -> None:
 
 # -------------------------------------------------------------------- Unique
 
-UNIQUE = [
+UNIQUE: list[tuple[np.ndarray, dict[str, Any]]] = [
     (np.array([2, 1, 1, 3, 4, 3], np.float32), {}),
     (np.array([2, 1, 1, 3, 4, 3], np.int8), {"sorted": 0}),
     (np.array([[1, 0, 0], [1, 0, 0], [2, 3, 4]], np.float64), {"axis": 0}),
@@ -130,7 +130,7 @@ def test_nonzero(dtype: str) -> None:
 
 
 CONDITION = np.array([True, False, True])
-COMPRESS = [
+COMPRESS: list[tuple[np.ndarray, np.ndarray, dict[str, Any]]] = [
     (X, CONDITION, {"axis": 0}),
     (X, CONDITION, {"axis": 1}),
     (X, CONDITION, {"axis": -1}),
@@ -140,7 +140,7 @@ COMPRESS = [
 
 
 @pytest.mark.parametrize("x, condition, attributes", COMPRESS)
-def test_compress(x: np.ndarray, condition: np.ndarray, attributes: dict[str, int]) -> None:
+def test_compress(x: np.ndarray, condition: np.ndarray, attributes: dict[str, Any]) -> None:
     check("Compress", [x, condition], **attributes)
 
 

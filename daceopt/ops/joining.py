@@ -9,13 +9,13 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, dim
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
-from daceopt.ops.registry import Names, Operator, gradient, lowering, present, supports
+from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, present, supports
 
 
-@lowering("Concat")
+@lowering("Concat", types=ANY)
 def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Each element looks for its part; positions in the other parts are clamped, so nothing is read outside."""
     out = str(outputs[0])
@@ -85,19 +85,15 @@ def _reflected(i: Any, n: Any) -> Any:
     return scalar.minimum(step, period - step)
 
 
-@lowering("Pad")
+@lowering("Pad", types=ANY)
 def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, out = str(inputs[0]), str(outputs[0])
     begins, mode = _begins(b.graph, node, inputs), node.attribute("mode", "constant")
     shape = b.graph.shape(x)
-    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * len(shape))}
     if mode != "constant":
-
-        def mirrored(i: Any, x: Any) -> Any:
-            return scalar.load(x, *(_COORDINATE[mode](p - begins.get(d, 0), shape[d]) for d, p in enumerate(i)))
-
-        b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, mirrored, label="pad")
+        _extend(b, x, out, begins, _COORDINATE[mode])
         return
+    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * len(shape))}
     if 0 in shape:
         _fill(b, node, inputs, out)
         return
@@ -118,6 +114,24 @@ def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="pad")
 
 
+def _extend(b: Builder, x: str, out: str, begins: dict[int, int], coordinate: Any) -> None:
+    """Padding with elements of x itself, after it was cropped where the padding is negative."""
+    shape, result = b.graph.shape(x), b.graph.shape(out)
+    starts = [max(-begins.get(d, 0), 0) for d in range(len(shape))]
+    # what is cropped at the end follows from the extents: result = before + shape + after
+    ends = [dim(m - begins.get(d, 0)) if _shorter(m - begins.get(d, 0), n) else n
+            for d, (n, m) in enumerate(zip(shape, result))]  # fmt: skip
+    kept = b.slice(x, starts, ends)
+    own = b.graph.shape(kept)
+
+    def element(i: Any, x: Any) -> Any:
+        places = [p - max(begins.get(d, 0), 0) for d, p in enumerate(i)]
+        return scalar.load(x, *(p if own[d] == result[d] else coordinate(p, own[d]) for d, p in enumerate(places)))
+
+    reads = {"x": (kept, lambda *i: (None,) * len(shape))}
+    b.map(result, reads, {"out": (out, lambda *i: i)}, element, label="pad")
+
+
 def _value(b: Builder, node: Operator, inputs: Names) -> str:
     given = values.at(inputs, 2)
     if given is not None:
@@ -135,7 +149,12 @@ def why_not_pad(graph: Graph, node: Operator) -> str | None:
     mode = node.attribute("mode", "constant")
     if mode != "constant" and mode not in _COORDINATE:
         return f"mode {mode!r}; expected constant, {', '.join(_COORDINATE)}"
-    return values.unknown(graph, node, 1, 3)
+    if reason := values.unknown(graph, node, 1, 3):
+        return reason
+    shape, result = (graph.shape(str(names[0])) for names in (graph.inputs_of(node), graph.outputs_of(node)))
+    if mode != "constant" and any(n == 0 and m != 0 for n, m in zip(shape, result)):
+        return f"{shape} padded to {result}: there is nothing to take values from"
+    return None
 
 
 @gradient("Pad", when=lambda node: node.attribute("mode", "constant") == "constant")
@@ -185,10 +204,31 @@ def _value_gradient(b: Builder, dy: str, inner: str, like: str) -> str:
     return b.reshape(b.elementwise(lambda t, k: t - k, total, kept), b.graph.shape(like))
 
 
+# -------------------------------------------------------------------- CenterCropPad
+
+
+@lowering("CenterCropPad", types=ANY)
+def center_crop_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Padding with zeros, or cropping, on both sides; where the difference is odd, one more behind."""
+    shape, result = b.graph.shape(str(inputs[0])), b.graph.shape(str(outputs[0]))
+    more = [int(sympy.sympify(m) - n) for n, m in zip(shape, result)]
+    before = [abs(d) // 2 * (1 if d > 0 else -1) for d in more]
+    pads = b.constant(np.array([*before, *(d - k for d, k in zip(more, before))], np.int64))
+    b.graph.add_operator("Pad", [inputs[0], pads], [outputs[0]])
+
+
+@supports("CenterCropPad")
+def why_not_center_crop_pad(graph: Graph, node: Operator) -> str | None:
+    shape, result = (graph.shape(str(names[0])) for names in (graph.inputs_of(node), graph.outputs_of(node)))
+    if any(not sympy.sympify(m - n).is_Integer for n, m in zip(shape, result)):
+        return f"{shape} to {result}: expected a difference that does not depend on symbolic sizes"
+    return None
+
+
 # -------------------------------------------------------------------- Tile
 
 
-@lowering("Tile")
+@lowering("Tile", types=ANY)
 def tile(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """[r0, d0, r1, d1, ...] is a view of x that repeats; its row-major copy is the result."""
     x, out = str(inputs[0]), str(outputs[0])
@@ -204,6 +244,7 @@ def _repeated(b: Builder, x: str, repeats: Any) -> str:
 
 @supports("Tile")
 def why_not_tile(graph: Graph, node: Operator) -> str | None:
-    if values.known(graph, values.at(graph.inputs_of(node), 1)) is None:
-        return "input repeats of Tile is computed at run time; expected a constant"
-    return None
+    repeats = values.known(graph, values.at(graph.inputs_of(node), 1))
+    if repeats is None:
+        return values.UnknownValue.at("input repeats of Tile is computed at run time; expected a constant", 1)
+    return f"repeats {repeats}; expected 0 or more" if any(isinstance(r, int) and r < 0 for r in repeats) else None

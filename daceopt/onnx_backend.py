@@ -35,7 +35,7 @@ class BackendRep(base.BackendRep):
 
 
 class Backend(base.Backend):
-    """Compiles for the CPU. Options: ``fallback`` and ``recipe``, as for ``daceopt.from_onnx``."""
+    """Compiles for the CPU. Options: ``fallback``, ``recipe`` and ``bundle``, as for ``daceopt.from_onnx``."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
@@ -49,7 +49,7 @@ class Backend(base.Backend):
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> BackendRep:
         """Compile ``model``. Raises ModelFileError for a damaged or hostile one, Unsupported as ``from_onnx`` does."""
-        _check(device, kwargs, "fallback", "recipe")
+        _check(device, kwargs, "fallback", "recipe", "bundle")
         return BackendRep(from_onnx(model, **kwargs))
 
     @classmethod

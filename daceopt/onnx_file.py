@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import dace
     import onnx
 
+    from daceopt.build.bundle import Bundle
     from daceopt.libs.onnxruntime_model import RuntimeModel
     from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
@@ -32,19 +33,23 @@ def from_onnx(
     fallback: bool = True,
     *,
     verify: str | None = None,
+    bundle: Bundle | None = None,
 ) -> OnnxModel:
     """Compile an ONNX model for inference.
 
     Where shapes depend on the values of small inputs (integers, lists of a few floats) or on sizes without names, a
     program is compiled for each of them at the first call that brings it. ``fallback``: what has no native form runs in
     ONNX Runtime, operator by operator or, where that cannot be, as a whole, with a warning that gives the reason;
-    without it, it raises Unsupported. Raises ModelFileError for a damaged, invalid or unsafe file.
+    without it, it raises Unsupported. ``bundle``: compile it together with other models, when the first of them runs.
+    Raises ModelFileError for a damaged, invalid or unsafe file.
     """
     from daceopt import pipeline
     from daceopt.capture.onnx_file import load
 
     def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
-        return pipeline.compile_model(model, recipe=recipe, verify=verify, fallback=fallback, patient=patient)
+        return pipeline.compile_model(
+            model, recipe=recipe, verify=verify, fallback=fallback, patient=patient, bundle=bundle
+        )
 
     return OnnxModel(load(path_or_proto), compile_, fallback)
 

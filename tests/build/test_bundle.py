@@ -43,7 +43,7 @@ def test_programs_of_one_bundle() -> None:
     factors = {2.0: dace.float32, 3.0: dace.int8, 4.0: dace.uint32, 5.0: dace.float32}
     programs = {f: scaled(bundle, int(f) if t != dace.float32 else f, t) for f, t in factors.items()}
     for factor, program in programs.items():
-        x = torch.arange(5, dtype=getattr(torch, program.manifest.inputs[0].dtype))
+        x = torch.arange(5).to(getattr(torch, program.manifest.inputs[0].dtype))
         assert run(program, x).tolist() == (np.arange(5) * factor + 1).tolist()
     assert len({id(p.outcome.run) for p in programs.values()}) == 4
     assert run(scaled(bundle, 6.0), torch.ones(2)).tolist() == [7, 7], "a bundle goes on after it was built"

@@ -1,0 +1,22 @@
+"""``excluded.txt``: the tests that do not pass natively, each with the reason."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+FILE = Path(__file__).parent / "excluded.txt"
+
+
+@cache
+def excluded() -> dict[str, str]:
+    """Name -> reason. ValueError for a line without a reason, and for a name that stands there twice."""
+    found: dict[str, str] = {}
+    for number, line in enumerate(FILE.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, reason = (part.strip() for part in line.partition(":"))
+        if not reason or name in found:
+            raise ValueError(f"{FILE.name}:{number}: expected 'name: reason', each name once; found {line!r}")
+        found[name] = reason
+    return found

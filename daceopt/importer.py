@@ -15,7 +15,7 @@ from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ops import inference, registry, values, widening
+from daceopt.ops import inference, registry, subgraph, values, widening
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -150,21 +150,29 @@ class _Importer:
             self.names[node.output[0]] = self._constant(node.output[0], value)
             return
         where = f"operator {node.op_type} ({node.name or 'unnamed'!r})"
-        if not self.pending.isdisjoint(node.input):
+        captured = subgraph.captures(node)
+        operands = [*node.input, *captured]
+        if not self.pending.isdisjoint(operands):
             self._postpone(node, where)
             return
-        inputs = [self.names[n] if n else None for n in node.input]
+        undefined = [n for n in captured if n not in self.names]
+        if undefined:
+            raise Unsupported(f"{where}: its graph reads {undefined[0]!r}, which nothing before it defines")
+        inputs = [self.names[n] if n else None for n in operands]
         declared = self._results(node, where)
         outputs = [self.graph.add_array(*value) if value else None for value in declared]
         self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        attributes |= {"captures": captured} if captured else {}
         operator = widening.add_operator(self.graph, node.op_type, inputs, outputs, attributes, node.domain)
         operator.source_name = node.name
         reason = registry.why_unsupported(self.graph, operator)
         if isinstance(reason, values.UnknownValue) and self.patient:
-            raise NotKnownYet(f"{where}: {reason}", [tuple(node.input[k] for k in reason.positions if node.input[k])])
+            raise NotKnownYet(f"{where}: {reason}", [tuple(operands[k] for k in reason.positions if operands[k])])
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
+        elif subgraph.graphs_of(node):
+            registry.expand(self.graph, operator)
 
     def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, tuple[Dim, ...], Any] | None]:
         """Name, shape and dtype of each output, None for those that are left out."""

@@ -15,7 +15,7 @@ from daceopt.build.compiler import CompileJob, Flags, compile_objects
 from daceopt.build.manifest import KernelInfo, Manifest, Symbol, Tensor
 from daceopt.build.printer import Printer
 from daceopt.errors import BuildError
-from daceopt.ir import region, types
+from daceopt.ir import region, region_bounds, types
 from daceopt.ir.graph import SEED, Dim, Graph
 
 Roles = Mapping[str, str]  # array -> what it is at the boundary ("input:0", "output:1", ...)
@@ -69,6 +69,7 @@ class Prepared:
         self.graph = graph.copy()
         self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
         self.roles = dict(roles)
+        region_bounds.check(self.graph)
         region.settle(self.graph)
         needs = implement(self.graph)
         ticks = self._add_ticks() if profiled else None

@@ -263,7 +263,8 @@ class _Frame:
     def _trips(self, node: Repeat) -> str | None:
         """The number of iterations as an expression of the frame; None when nothing but the condition ends them."""
         if node.trips is not None:
-            return symstr(node.trips)
+            bound = f", {symstr(node.limit)}" if node.limit is not None and node.limit != node.trips else ""
+            return f"min({symstr(node.trips)}{bound})" if bound else symstr(node.trips)
         given = self._scope.graph.reads(node).get(TRIPS)
         if given is None:
             return None if node.limit is None else symstr(node.limit)

@@ -6,6 +6,7 @@ symbols of the graph around them; what a body reads from outside is an input of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -154,6 +155,11 @@ def counter_for(graph: Graph) -> Any:
     while f"t{k}" in graph.sdfg.symbols:
         k += 1
     return dace.symbolic.symbol(f"t{k}", dace.int64)
+
+
+def is_counter(symbol: Any) -> bool:
+    """Does the symbol count iterations?"""
+    return re.fullmatch(r"t\d+", str(symbol)) is not None
 
 
 def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for
+from daceopt.ir.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for, is_counter
+
+
+def free_symbols(extents: Sequence[Dim]) -> set[Any]:
+    """The symbols in a shape."""
+    return {s for e in extents if not isinstance(e, int) for s in e.free_symbols}
 
 
 @dataclass
@@ -57,6 +63,10 @@ class Body:
 
     def declare_outputs(self, names: Sequence[str]) -> None:
         """Make ``names`` the outputs; what is no array of its own, or an output already, is copied."""
+        for name in self.graph.arrays():
+            if any(map(is_counter, free_symbols(self.graph.shape(name)))):
+                what = self.graph.source_names.get(name, name)
+                raise Unsupported(f"the size of {what!r} changes from iteration to iteration")
         for name in names:
             taken = name in self.graph.outputs or self.graph.producer(name) is None or self.graph.is_view(name)
             self.graph.add_output(self.b.copy(name) if taken else name)
@@ -80,6 +90,12 @@ class LoopBuilder(Body):
         )
         self._carried.append((inner, self._own.connect(initial)))
         return inner
+
+    def fix(self, inner: str, value: str) -> None:
+        """A carried value that never changes is ``value``, an array of the body, instead."""
+        self.graph.replace_uses(inner, value)
+        self.graph.inputs.remove(inner)
+        self._carried = [c for c in self._carried if c[0] != inner]
 
     def slice_of(self, name: str, axis: int, position: Any) -> str:
         """Element ``position`` (in range, an expression of the counter) along ``axis`` of an outer array."""

@@ -6,6 +6,7 @@ from daceopt.ops import (  # noqa: F401
     attention,
     comparison,
     contraction,
+    control_flow,
     convolution,
     determinant,
     einsum,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
     """The reason for which this node's body cannot take its place."""
     try:
         body = _inlined(graph, node, graph.inputs_of(node), graph.outputs_of(node))
-        trial = _declare_operands(graph, node)
+        trial = declare_operands(graph, graph.inputs_of(node), graph.outputs_of(node))
         _import_body(Builder(trial[0]), body, *trial[1:])
     except Unsupported as error:
         return f"function body of {node.op_type}: {error}"
@@ -41,8 +42,10 @@ def lower_body(b: Builder, node: Operator, inputs: list[str | None], outputs: li
     _import_body(b, _inlined(b.graph, node, inputs, outputs), inputs, outputs)
 
 
-def _declare_operands(graph: Graph, node: Operator) -> tuple[Graph, list[str | None], list[str | None]]:
-    """A scratch graph with arrays like the node's operands, in which its body is tried."""
+def declare_operands(
+    graph: Graph, inputs: Sequence[str | None], outputs: Sequence[str | None]
+) -> tuple[Graph, list[str | None], list[str | None]]:
+    """A scratch graph with arrays like these operands of a node, in which its lowering is tried."""
     trial = Graph("trial")
     trial.opset = dict(graph.opset)
 
@@ -53,7 +56,7 @@ def _declare_operands(graph: Graph, node: Operator) -> tuple[Graph, list[str | N
             return trial.add_constant("constant", graph.constants[name])
         return trial.add_array("operand", graph.shape(name), graph.dtype(name))
 
-    return trial, [declare(n) for n in graph.inputs_of(node)], [declare(n) for n in graph.outputs_of(node)]
+    return trial, [declare(n) for n in inputs], [declare(n) for n in outputs]
 
 
 def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> Any:
@@ -65,8 +68,8 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
     call = helper.make_node(
         node.op_type, _labels("in", inputs), _labels("out", outputs), domain=node.domain, **attributes
     )
-    values = [_value_info(f"in{k}", graph, n) for k, n in enumerate(inputs) if n is not None]
-    results = [_value_info(f"out{k}", graph, n) for k, n in enumerate(outputs) if n is not None]
+    values = [value_info(f"in{k}", graph, n) for k, n in enumerate(inputs) if n is not None]
+    results = [value_info(f"out{k}", graph, n) for k, n in enumerate(outputs) if n is not None]
     given = [
         numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants
     ]
@@ -87,7 +90,8 @@ def _labels(stem: str, names: list[str | None]) -> list[str]:
     return ["" if n is None else f"{stem}{k}" for k, n in enumerate(names)]
 
 
-def _value_info(label: str, graph: Graph, name: str) -> Any:
+def value_info(label: str, graph: Graph, name: str) -> Any:
+    """The ONNX type of an array, called ``label``."""
     from onnx import helper
 
     extents = [e if isinstance(e, int) else str(e) for e in graph.shape(name)]
@@ -101,7 +105,7 @@ def _import_body(b: Builder, body: Any, inputs: list[str | None], outputs: list[
     inferred = {v.name: v.type.tensor_type for v in (*body.graph.value_info, *body.graph.output)}
     symbols = _size_symbols(b.graph, list(arrays.values()))
     for proto in body.graph.node:
-        _import_node(b, proto, arrays, inferred, symbols)
+        import_node(b, proto, arrays, inferred, symbols)
 
 
 def _size_symbols(graph: Graph, names: list[str]) -> dict[str, Any]:
@@ -109,36 +113,72 @@ def _size_symbols(graph: Graph, names: list[str]) -> dict[str, Any]:
     return {str(s): s for e in extents for s in e.free_symbols}
 
 
-def _import_node(
+def import_node(
     b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[str, Any], symbols: dict[str, Any]
 ) -> None:
+    """Add an ONNX node that reads ``arrays`` (ONNX name -> array) and note its results there.
+
+    ``inferred``: types by ONNX name; ``symbols``: sizes by the names that these use. Graphs inside become regions at
+    once. Raises Unsupported for what cannot be lowered.
+    """
     from onnx import helper
 
-    from daceopt.ops import registry, widening
+    from daceopt.ops import registry, subgraph, widening
 
     attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
     if proto.op_type == "Constant":
         node = registry.make("Constant", "", 0, 1, attributes)
         arrays[proto.output[0]] = b.constant(registry.constant_value(node.attributes))
         return
-    for name in proto.output:
+    captured = subgraph.captures(proto)
+    undefined = [n for n in (*proto.input, *captured) if n and n not in arrays]
+    if undefined:
+        raise Unsupported(f"{proto.op_type} reads {undefined[0]!r}, which nothing before it defines")
+    read = [arrays[n] if n else None for n in (*proto.input, *captured)]
+    for k, name in enumerate(proto.output):
         if name and name not in arrays:
-            arrays[name] = b.graph.add_array(
-                b.label, _extents(name, inferred.get(name), symbols), _dtype(inferred[name])
-            )
-    read = [arrays[n] if n else None for n in proto.input]
+            shape = _result_shape(b.graph, proto, k, read, attributes, inferred, symbols)
+            arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
     written = [arrays[n] if n else None for n in proto.output]
+    attributes |= {"captures": captured} if captured else {}
     operator = widening.add_operator(b.graph, proto.op_type, read, written, attributes, proto.domain)
+    if subgraph.graphs_of(proto):
+        registry.expand(b.graph, operator)
+        return
     reason = registry.why_unsupported(b.graph, operator)
     if reason is not None:
         raise Unsupported(reason)
+
+
+def _result_shape(
+    graph: Graph,
+    proto: Any,
+    position: int,
+    read: list[str | None],
+    attributes: dict[str, Any],
+    inferred: dict[str, Any],
+    symbols: dict[str, Any],
+) -> Sequence[Dim]:
+    """The inferred shape; where that is open, what follows from the arrays that are read."""
+    from daceopt.ops import inference
+
+    name = proto.output[position]
+    try:
+        return extents(name, inferred.get(name), symbols)
+    except Unsupported:
+        found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
+        shape = found[position]
+        if name not in inferred or shape is None:
+            raise
+        return shape
 
 
 def _dtype(tensor: Any) -> Any:
     return types.from_onnx(tensor.elem_type)
 
 
-def _extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
+def extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
+    """The shape of an inferred type. Raises Unsupported where it is not known over ``symbols``."""
     if tensor is None or not tensor.HasField("shape"):
         raise Unsupported(f"the shape of {name} is not known before running")
     return [_extent(name, d, symbols) for d in tensor.shape.dim]

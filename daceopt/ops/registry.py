@@ -220,6 +220,11 @@ def lower(graph: Graph, node: Operator) -> None:
     reason = why_unsupported(graph, node)
     if reason is not None:
         raise Unsupported(f"cannot lower {_title(node)}: {reason}")
+    expand(graph, node)
+
+
+def expand(graph: Graph, node: Operator) -> None:
+    """:func:`lower` without asking first: where a rule raises Unsupported, the graph is left half done."""
     rule = _LOWERINGS.get((node.domain, node.op_type))
     if rule is None:
         from daceopt.ops import function_body

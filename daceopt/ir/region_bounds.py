@@ -1,0 +1,91 @@
+"""Proof that no view or access that moves with a loop's counter leaves its array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any
+
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.region import Repeat, regions
+
+Ranges = Mapping[Any, "Dim | None"]  # counter -> number of iterations at most; None: unknown
+
+
+def check(graph: Graph, ranges: Ranges | None = None) -> None:
+    """Raise Unsupported for a position in a body of ``graph`` that is not proved to be inside of its array."""
+    ranges = dict(ranges or {})
+    if ranges:
+        for name in graph.arrays():
+            if graph.is_view(name):
+                _check_view(graph, name, ranges)
+        for entry in graph.kernels():
+            _check_kernel(graph, entry, ranges)
+    for node in regions(graph):
+        own = {node.counter: _most(node)} if isinstance(node, Repeat) else {}
+        for body in node.bodies:
+            check(body, {**ranges, **own})
+
+
+def _most(node: Repeat) -> Dim | None:
+    if node.limit is not None:
+        return node.limit
+    return node.trips
+
+
+def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
+    root, offset = graph.root(name)
+    moving = _counters(offset, ranges)
+    extents = (*graph.shape(name), *graph.strides(name))
+    if any(_counters(e, ranges) for e in extents):
+        raise Unsupported(f"{graph.source_names.get(name, name)!r} changes its shape from iteration to iteration")
+    if not moving:
+        return
+    last = sum((n - 1) * s for n, s in zip(graph.shape(name), graph.strides(name)))
+    room = graph.desc(root).total_size - 1
+    for corner in _corners(offset, moving, ranges, name):
+        start = sympy.sympify(offset).xreplace(corner)
+        if not (_is_natural(start) and _is_natural(room - last - start)):
+            raise Unsupported(
+                f"{graph.source_names.get(name, name)!r} moves along {root} with a loop, and may leave it: "
+                f"it starts at element {offset}"
+            )
+
+
+def _check_kernel(graph: Graph, entry: nodes.MapEntry, ranges: Ranges) -> None:
+    for stage in Kernel.extract(graph, entry).stages:
+        for access in (*stage.reads.values(), *stage.writes.values()):
+            if any(_counters(i, ranges) for i in access.index if i is not None):
+                raise Unsupported(f"{access.array} is read in steps that depend on the iteration of a loop")
+
+
+def _counters(expr: Any, ranges: Ranges) -> list[Any]:
+    free = getattr(expr, "free_symbols", ())
+    return [t for t in ranges if t in free]
+
+
+def _corners(offset: Any, moving: list[Any], ranges: Ranges, name: str) -> list[dict[Any, Any]]:
+    """First and last iteration of every loop that moves: positions are linear in the counters."""
+    for t in moving:
+        if ranges[t] is None:
+            raise Unsupported(f"{name} moves with a loop whose number of iterations is not known before running")
+    if not offset.is_polynomial(*moving) or any(d > 1 for m in sympy.Poly(offset, *moving).monoms() for d in m):
+        raise Unsupported(f"{name} does not move evenly with a loop: it starts at element {offset}")
+    ends = [(sympy.Integer(0), sympy.sympify(ranges[t]) - 1) for t in moving]
+    return [dict(zip(moving, corner)) for corner in product(*ends)]
+
+
+def _is_natural(expr: Any) -> bool:
+    """Never negative for sizes of at least one: a polynomial in size - 1 without negative coefficients."""
+    expr = sympy.sympify(expr)
+    if not expr.free_symbols:
+        return bool(expr >= 0)
+    shifted = sympy.expand(expr.xreplace({s: s + 1 for s in expr.free_symbols}))
+    if not shifted.is_polynomial(*shifted.free_symbols):
+        return False
+    return not shifted.free_symbols or all(c >= 0 for c in sympy.Poly(shifted, *shifted.free_symbols).coeffs())

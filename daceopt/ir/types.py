@@ -83,8 +83,6 @@ NARROW: tuple[DType, ...] = tuple(row.dtype for row in _NARROW_ROWS)
 ALL = DTYPES + NARROW
 HALVES = NARROW[:2]
 _EVERY = (*_ROWS, *_NARROW_ROWS)
-for _item in _ROWS:  # DaCe writes char for int8 and dace::uint for uint32, which are other types than ours
-    _item.dtype.ctype = _item.dtype.ctype_unaligned = _item.cpp
 _BY_NAME = {row.name: row for row in _EVERY} | {"bool_": next(row for row in _ROWS if row.name == "bool")}
 _BY_ONNX = {row.onnx: row for row in _EVERY}
 
@@ -153,11 +151,17 @@ def computed(dtype: DType) -> DType:
     return dace.uint8 if name.startswith("uint") else dace.int8 if name.startswith("int") else dace.float32
 
 
+def _in_memory(row: _Row) -> DType:
+    """The type whose C++ name is ours: DaCe writes char for int8 and dace::uint for uint32, which are other types."""
+    unsigned = {1: np.uint8, 2: np.uint16}[row.dtype.bytes] if is_narrow(row.dtype) else row.dtype.type
+    found = dtypes.typeclass(unsigned)
+    found.ctype = found.ctype_unaligned = row.cpp
+    return found
+
+
 def bits(dtype: DType) -> DType:
-    """The type that C++ sees in memory: unsigned integers for narrow types, else itself."""
-    if not is_narrow(dtype):
-        return dtype
-    return dace.uint16 if itemsize(dtype) == 2 else dace.uint8
+    """The type of one element in memory, as DaCe's frame declares it: unsigned integers for narrow types."""
+    return _IN_MEMORY[_row(dtype).name]
 
 
 def is_float(dtype: DType) -> bool:
@@ -212,3 +216,6 @@ def _onnx_name(elem_type: int) -> str:
 
 def _expected() -> str:
     return ", ".join(row.name for row in _EVERY)
+
+
+_IN_MEMORY = {row.name: _in_memory(row) for row in _EVERY}

@@ -1,0 +1,104 @@
+"""Random one-operator models: shapes, types and attributes as hypothesis draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from hypothesis import strategies as st
+from onnx import helper, numpy_helper
+
+Draw = Callable[..., Any]
+FLOATS = ("float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+COMMON = ("float32", "float64", "int32", "int64")  # what ONNX Runtime implements for most operators
+
+
+@dataclass
+class Case:
+    """One node over ``inputs`` (None: absent); those at positions ``constants`` are initializers."""
+
+    op_type: str
+    inputs: list[np.ndarray | None]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    outputs: int = 1
+    constants: tuple[int, ...] = ()
+    opset: int = 21
+
+    def __repr__(self) -> str:
+        inputs = [None if i is None else f"{i.dtype}{list(i.shape)}" for i in self.inputs]
+        values = {k: np.asarray(self.inputs[k]).tolist() for k in self.constants}
+        return f"{self.op_type}-{self.opset}({inputs}, constants={values}, {self.attributes})"
+
+    def fed(self) -> dict[str, np.ndarray]:
+        """The inputs of a call by name."""
+        pairs = enumerate(self.inputs)
+        return {f"x{k}": value for k, value in pairs if value is not None and k not in self.constants}
+
+    def model(self, wide: bool = False) -> onnx.ModelProto:
+        """The checked, shape-inferred model; ``wide``: with float64 for float32."""
+        given = [(f"x{k}", widened(v) if wide else v) for k, v in enumerate(self.inputs) if v is not None]
+        names = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
+        results = [f"y{k}" for k in range(self.outputs)]
+        node = helper.make_node(self.op_type, names, results, **self.attributes)
+        constants = [numpy_helper.from_array(v, n) for n, v in given if int(n[1:]) in self.constants]
+        values = [_value(n, v) for n, v in given if int(n[1:]) not in self.constants]
+        empty = [helper.make_empty_tensor_value_info(n) for n in results]
+        graph = helper.make_graph([node], "case", values, empty, constants)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def widened(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float64) if value.dtype == np.float32 else value
+
+
+def _value(name: str, value: np.ndarray) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
+# -------------------------------------------------------------------- arrays
+
+SEEDS = st.integers(0, 2**31 - 1)
+SIDES = st.sampled_from([1, 2, 3, 4, 5, 7, 9])
+
+
+def shapes(low: int = 0, high: int = 4, empty: bool = True) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes of rank ``low`` to ``high``; a few have an extent of 0 or are wide enough for whole vectors."""
+    side = st.one_of(SIDES, SIDES, st.sampled_from([0, 1, 33])) if empty else SIDES
+    return st.lists(side, min_size=low, max_size=high).map(tuple)
+
+
+def array(draw: Draw, shape: tuple[int, ...], dtype: str, low: float = -4.0, high: float = 4.0) -> np.ndarray:
+    """Numbers between bounds, some of them equal, zero or integral."""
+    generator = np.random.default_rng(draw(SEEDS))
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return generator.integers(0, 2, shape).astype(kind)
+    if kind.kind in "iu":
+        least = 0 if kind.kind == "u" else int(low * 5)
+        return generator.integers(least, int(high * 5) + 1, shape).astype(kind)
+    values = generator.uniform(low, high, shape)
+    rounded = generator.random(shape) < 0.2
+    return np.asarray(np.where(rounded, np.clip(np.round(values), low, high), values)).astype(kind)
+
+
+def broadcast_pair(draw: Draw, dtype: str, **bounds: float) -> list[np.ndarray]:
+    """Two arrays whose shapes broadcast."""
+    shape = draw(shapes())
+    other = tuple(1 if draw(st.booleans()) else n for n in shape)[draw(st.integers(0, len(shape))) :]
+    both = [array(draw, shape, dtype, **bounds), array(draw, other, dtype, **bounds)]
+    return both if draw(st.booleans()) else both[::-1]
+
+
+def axis_of(draw: Draw, rank: int) -> int:
+    """An axis, also counted from the end."""
+    return int(draw(st.integers(-rank, rank - 1)))
+
+
+def some_axes(draw: Draw, rank: int) -> list[int]:
+    axes = draw(st.lists(st.integers(0, max(rank - 1, 0)), unique=True, max_size=rank)) if rank else []
+    return [a - rank if draw(st.booleans()) else a for a in axes]

@@ -1,0 +1,112 @@
+"""Point-wise operators, reductions and what works along one axis."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.properties.cases import COMMON, FLOATS, Case, Draw, array, axis_of, broadcast_pair, shapes, some_axes
+
+_UNARY = {
+    **{name: (-4.0, 4.0) for name in (
+        "Abs Neg Sign Floor Ceil Round Exp Sin Cos Tanh Sinh Cosh Atan Asinh Erf Sigmoid Relu Elu Selu LeakyRelu Softplus "
+        "Softsign HardSigmoid HardSwish ThresholdedRelu Celu Mish Identity Not IsNaN IsInf Shrink Gelu"
+    ).split()},
+    **{name: (0.01, 9.0) for name in "Log Sqrt Reciprocal".split()},
+    **{name: (-1.0, 1.0) for name in "Asin Acos".split()},
+    "Tan": (-1.4, 1.4),
+    "Acosh": (1.01, 9.0),
+    "Atanh": (-0.99, 0.99),
+}  # fmt: skip
+_INTEGER_TOO = {"Abs", "Neg", "Sign", "Identity"}
+_COMPARISONS = ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+_REDUCTIONS = tuple(f"Reduce{n}" for n in "Sum Mean Max Min Prod L1 L2 SumSquare LogSumExp LogSum".split())
+
+
+@st.composite
+def unary(draw: Draw) -> Case:
+    op = draw(st.sampled_from(sorted(_UNARY)))
+    low, high = _UNARY[op]
+    dtype = "bool" if op == "Not" else draw(st.sampled_from(COMMON if op in _INTEGER_TOO else FLOATS[:1]))
+    x = array(draw, draw(shapes()), dtype, low, high)
+    if op in ("IsNaN", "IsInf") and x.size:
+        x.reshape(-1)[:: 1 + draw(st.integers(0, 3))] = draw(st.sampled_from([np.nan, np.inf, -np.inf]))
+    return Case(op, [x])
+
+
+@st.composite
+def binary(draw: Draw) -> Case:
+    op = draw(st.sampled_from(["Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min", "PRelu", *_COMPARISONS]))
+    dtype = "float32" if op in ("Pow", "PRelu") else draw(st.sampled_from(COMMON))
+    bounds = {"Pow": {"low": 0.1}, "PRelu": {}}.get(op, {})
+    a, b = broadcast_pair(draw, dtype, **bounds)
+    attributes = {}
+    if op == "Mod":
+        attributes["fmod"] = int(np.dtype(dtype).kind == "f" or draw(st.booleans()))
+    if op in ("Div", "Mod"):
+        b = np.where(b == 0, b.dtype.type(3), b)
+    if op == "PRelu" and np.broadcast_shapes(a.shape, b.shape) != a.shape:
+        a, b = b, a
+    return Case(op, [a, b], attributes)
+
+
+@st.composite
+def logical(draw: Draw) -> Case:
+    op = draw(st.sampled_from(["And", "Or", "Xor", "Where", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]))
+    if op == "Where":
+        x, y = broadcast_pair(draw, draw(st.sampled_from(COMMON)))
+        condition = array(draw, x.shape if draw(st.booleans()) else y.shape, "bool")
+        return Case(op, [condition, x, y])
+    return Case(op, broadcast_pair(draw, draw(st.sampled_from(["int32", "uint8"])) if "Bit" in op else "bool"))
+
+
+@st.composite
+def reduction(draw: Draw) -> Case:
+    op = draw(st.sampled_from(_REDUCTIONS))
+    positive = op in ("ReduceLogSum", "ReduceProd")
+    whole = op in ("ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSumSquare", "ReduceMean")
+    dtype = draw(st.sampled_from(["float32", "float64", "int32"] if whole and op != "ReduceMean" else ["float32"]))
+    shape = draw(shapes(0, 4, empty=op in ("ReduceSum",)))
+    x = array(draw, shape, dtype, 0.5 if positive else -3.0, 1.5 if positive else 3.0)
+    keep, axes = draw(st.integers(0, 1)), some_axes(draw, x.ndim)
+    if not axes and draw(st.booleans()):
+        return Case(op, [x], {"keepdims": keep})
+    noop = draw(st.integers(0, 1)) if op not in ("ReduceLogSum", "ReduceL1", "ReduceL2", "ReduceSumSquare") else 0
+    return Case(
+        op, [x, np.asarray(axes, np.int64)], {"keepdims": keep, "noop_with_empty_axes": noop}, constants=(1,)
+    )  # fmt: skip
+
+
+@st.composite
+def along_axis(draw: Draw) -> Case:
+    op = draw(st.sampled_from(["Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin", "CumSum", "LpNormalization"]))
+    x = array(draw, draw(shapes(1, 4, empty=False)), "float32")
+    axis = axis_of(draw, x.ndim)
+    if op == "CumSum":
+        attributes = {"exclusive": draw(st.integers(0, 1)), "reverse": draw(st.integers(0, 1))}
+        return Case(op, [x, np.asarray(axis)], attributes, constants=(1,))
+    if op == "LpNormalization":
+        return Case(op, [x + 5], {"axis": axis, "p": draw(st.integers(1, 2))})
+    if op.startswith("Arg"):
+        last = draw(st.integers(0, 1))
+        return Case(op, [x], {"axis": axis, "keepdims": draw(st.integers(0, 1)), "select_last_index": last})
+    return Case(op, [x], {"axis": axis})
+
+
+@st.composite
+def cast(draw: Draw) -> Case:
+    source = draw(st.sampled_from(["float32", "float64", "int8", "int32", "int64", "uint8", "bool", "float16"]))
+    target = draw(st.sampled_from([1, 2, 3, 5, 6, 7, 9, 10, 11]))
+    low = 0.0 if target == 2 else -4.0  # what does not fit an unsigned type is undefined in C
+    return Case("Cast", [array(draw, draw(shapes()), source, low)], {"to": target})
+
+
+@st.composite
+def clip(draw: Draw) -> Case:
+    dtype = draw(st.sampled_from(COMMON))
+    x = array(draw, draw(shapes()), dtype)
+    bounds = [None if draw(st.booleans()) else np.asarray(b, dtype) for b in (-2, 2)]
+    inputs: list[np.ndarray | None] = [x, *bounds]
+    while inputs[-1] is None:
+        inputs.pop()
+    return Case("Clip", inputs)

@@ -17,6 +17,7 @@ from daceopt.ops import (  # noqa: F401
     loss,
     normalization,
     pooling,
+    quantization,
     random,
     recurrent,
     reduction,

@@ -80,7 +80,7 @@ def _masked(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, 
 @supports("Dropout")
 def why_not_dropout(graph: Graph, node: Operator) -> str | None:
     if _is_training(graph, node, graph.inputs_of(node)) is None:
-        return "input training_mode of Dropout is computed at run time; expected a constant"
+        return values.UnknownValue.at("input training_mode of Dropout is computed at run time; expected a constant", 2)
     return None
 
 

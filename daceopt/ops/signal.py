@@ -207,9 +207,10 @@ def _mel(hertz: float) -> float:
 
 @supports("MelWeightMatrix")
 def why_not_mel(graph: Graph, node: Operator) -> str | None:
-    for connector, name in zip(node.input_connectors, graph.inputs_of(node)):
+    for position, name in enumerate(graph.inputs_of(node)):
         if values.scalar_value(graph, name) is None:
-            return f"input {connector} of {node.op_type} is computed at run time; expected a constant"
+            reason = f"input {node.input_connectors[position]} of {node.op_type} is computed at run time"
+            return values.UnknownValue.at(f"{reason}; expected a constant", position)
     return None
 
 

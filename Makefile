@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo test test-fast lint format types bench clean setup
+.PHONY: help demo test test-fast test-onnx lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,11 +33,14 @@ $(READY): constraints.txt pyproject.toml setup.py
 demo: $(READY) ## optimize four models, check them against PyTorch and compare the times
 	$(BIN)/python -m daceopt demo
 
-test: $(READY) ## the whole test suite
+test: $(READY) ## the whole test suite, with half of ONNX's backend suite
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
 test-fast: $(READY) ## the tests without those marked slow
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+
+test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks
+	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)
 
 lint: $(READY) ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -20,3 +21,10 @@ def excluded() -> dict[str, str]:
             raise ValueError(f"{FILE.name}:{number}: expected 'name: reason', each name once; found {line!r}")
         found[name] = reason
     return found
+
+
+def surprises(results: Mapping[str, str]) -> list[str]:
+    """What a native run's results (name -> reason of a failure) have that ``excluded.txt`` does not say."""
+    known = excluded()
+    passed = [f"{n} passes, but is excluded: {known[n]}" for n in results if n in known and not results[n]]
+    return passed + [f"{n} fails: {reason}" for n, reason in results.items() if reason and n not in known]

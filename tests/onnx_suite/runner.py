@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -29,8 +30,16 @@ class Worker:
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
+    @cached_property
+    def cases(self) -> dict[str, tuple[str, bool]]:
+        """Name -> kind, and whether all its tensors are of numbers."""
+        assert self._process.stdout is not None
+        return {name: tuple(found) for name, found in json.loads(self._process.stdout.readline()).items()}
+
     def run(self, names: Sequence[str], mode: str, recipe: str = "none") -> Results:
         """The results of a batch. If it does not survive, what is left runs case by case."""
+        if not names:
+            return {}
         results, doing, code = self._batch(names, mode, recipe)
         left = [name for name in names if name not in results]
         if len(names) == 1 or not left:
@@ -46,7 +55,7 @@ class Worker:
         self._process.stdout.close()
 
     def _batch(self, names: Sequence[str], mode: str, recipe: str) -> tuple[Results, str, int]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self.cases and self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps({"names": list(names), "mode": mode, "recipe": recipe}) + "\n")
         self._process.stdin.flush()
         results: Results = {}

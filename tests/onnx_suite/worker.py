@@ -1,6 +1,7 @@
 """A process that has everything imported and forks a child for each batch: ``python -m tests.onnx_suite.worker``.
 
-Reads one JSON request per line: names, mode, recipe. Writes the child's messages, then {"exit": code}.
+Writes one line with what there is: name -> kind, and whether all is numbers. Then reads one JSON request per line
+(names, mode, recipe), and writes the child's messages and {"exit": code}.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import threading
 from typing import Any, TextIO
 
 from tests.onnx_suite import batch
-from tests.onnx_suite.cases import cases
+from tests.onnx_suite.cases import cases, is_numeric
 
 
 def main() -> None:
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed by accident is no message
-    cases()
+    _send(channel, {name: [case.kind, is_numeric(case.model)] for name, case in cases().items()})
     for line in sys.stdin:
         code = _serve(json.loads(line), channel)
         _send(channel, {"exit": code})

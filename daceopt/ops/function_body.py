@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from daceopt.errors import Unsupported
+from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.extents import parse
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ops import values
 from daceopt.ops.operator import Operator, schema_of
 
 
@@ -32,6 +33,9 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
         body = _inlined(graph, node, graph.inputs_of(node), graph.outputs_of(node))
         trial = declare_operands(graph, graph.inputs_of(node), graph.outputs_of(node))
         _import_body(Builder(trial[0]), body, *trial[1:])
+    except NotKnownYet as error:
+        given = [k for k, name in enumerate(graph.inputs_of(node)) if name is not None and name not in graph.constants]
+        return values.UnknownValue.at(f"function body of {node.op_type}: {error}", *given)
     except Unsupported as error:
         return f"function body of {node.op_type}: {error}"
     return None
@@ -147,7 +151,7 @@ def import_node(
         return
     reason = registry.why_unsupported(b.graph, operator)
     if reason is not None:
-        raise Unsupported(reason)
+        raise NotKnownYet(reason) if isinstance(reason, values.UnknownValue) else Unsupported(reason)
 
 
 def _result_shape(
@@ -180,16 +184,16 @@ def _dtype(tensor: Any) -> Any:
 def extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
     """The shape of an inferred type. Raises Unsupported where it is not known over ``symbols``."""
     if tensor is None or not tensor.HasField("shape"):
-        raise Unsupported(f"the shape of {name} is not known before running")
+        raise NotKnownYet(f"the shape of {name} is not known before running")
     return [_extent(name, d, symbols) for d in tensor.shape.dim]
 
 
 def _extent(name: str, proto: Any, symbols: dict[str, Any]) -> Dim:
     def known(text: str) -> Any:
         if text not in symbols:
-            raise Unsupported(f"a dimension of {name} is not known before running")
+            raise NotKnownYet(f"a dimension of {name} is not known before running")
         return symbols[text]
 
     if not proto.dim_param and not proto.HasField("dim_value"):
-        raise Unsupported(f"a dimension of {name} is not known before running")
+        raise NotKnownYet(f"a dimension of {name} is not known before running")
     return parse(proto.dim_param, known) if proto.dim_param else int(proto.dim_value)

@@ -82,6 +82,14 @@ def test_shapes_that_follow_from_an_input_are_compiled_for_each_of_its_values(
     assert len(compiled.pair.forward.manifest.inputs) == 1
 
 
+def test_a_shape_that_does_not_fit_is_an_error_of_that_call() -> None:
+    compiled = daceopt.from_onnx(reshaping(), recipe="none", fallback=False)
+    x = np.arange(12, dtype=np.float32)
+    with pytest.raises(DaceoptError, match="12.*25"):
+        compiled(x, ints(5, 5))
+    assert compiled(x, ints(3, -1)).shape == (3, 4)
+
+
 def test_threads_compile_each_program_once(compiled_models: list[onnx.ModelProto]) -> None:
     compiled = daceopt.from_onnx(reshaping(), recipe="none", fallback=False)
     x = np.arange(12, dtype=np.float32)

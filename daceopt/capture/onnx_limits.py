@@ -24,6 +24,9 @@ _BITS |= {
     TensorProto.FLOAT8E5M2: 8,
     TensorProto.FLOAT8E5M2FNUZ: 8,
 }
+# Newer than the oldest version of onnx that will do.
+_NEWER = {"FLOAT8E8M0": 8, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2}
+_BITS |= {getattr(TensorProto, name): bits for name, bits in _NEWER.items() if hasattr(TensorProto, name)}
 
 # Where elements without raw_data are kept; types not named here use int32_data.
 _FIELDS = {TensorProto.FLOAT: "float_data", TensorProto.COMPLEX64: "float_data", TensorProto.DOUBLE: "double_data"}
@@ -107,8 +110,9 @@ def _amount(tensor: TensorProto, count: int) -> tuple[int, int, str]:
     found = len(getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data")))
     if tensor.data_type in (TensorProto.COMPLEX64, TensorProto.COMPLEX128):
         count *= 2
-    if tensor.data_type in (TensorProto.INT4, TensorProto.UINT4):
-        count = (count + 1) // 2
+    bits = _BITS.get(tensor.data_type, 8)
+    if bits in (2, 4):  # packed into bytes, each of which is an element of int32_data
+        count = (count * bits + 7) // 8
     return count, found, "elements"
 
 

@@ -57,6 +57,25 @@ def test_element_types_survive():
         np.testing.assert_array_equal(array, arrays[name])
 
 
+@pytest.mark.parametrize("raw", [True, False])
+@pytest.mark.parametrize(
+    "name", "int4 uint4 int2 uint2 float4_e2m1fn float6_e2m3fn float8_e8m0fnu float8_e4m3fn".split()
+)
+def test_types_of_a_byte_or_less(name, raw):
+    array = np.array([1, 0.5 if "float" in name else 0, 1]).astype(getattr(ml_dtypes, name))
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    stored = (
+        numpy_helper.from_array(array, "w") if raw else helper.make_tensor("w", kind, [3], array.astype(np.float32))
+    )
+    built = model([helper.make_node("Identity", ["w"], ["y"])], [stored], result=(3,), opset=25, ir_version=13)
+    built.graph.output[0].type.tensor_type.elem_type = kind
+    assert initializers(load(built))["w"].astype(float).tolist() == array.astype(float).tolist()
+    stored.dims[0] = 50
+    with pytest.raises(ModelFileError, match="declares shape"):
+        built.graph.initializer[0].CopyFrom(stored)
+        load(built)
+
+
 def test_sparse_initializer_is_dense():
     built = model()
     values = numpy_helper.from_array(np.array([2.0, 3.0], np.float32), "w")

@@ -65,7 +65,7 @@ def test_types_of_a_byte_or_less(name, raw):
     numbers = array.astype(np.float32)
     stored = numpy_helper.from_array(array, "w") if raw else helper.make_tensor("w", kind, [3], numbers)
     newest = {"opset": onnx.defs.onnx_opset_version(), "ir_version": onnx.IR_VERSION}
-    built = model([helper.make_node("Identity", ["w"], ["y"])], [stored], result=(3,), **newest)
+    built = model([helper.make_node("Cast", ["w"], ["y"], to=kind)], [stored], result=(3,), **newest)
     built.graph.output[0].type.tensor_type.elem_type = kind
     assert initializers(load(built))["w"].astype(float).tolist() == array.astype(float).tolist()
     stored.dims[0] = 50

@@ -49,7 +49,11 @@ class Case:
         empty = [helper.make_empty_tensor_value_info(n) for n in results]
         graph = helper.make_graph([node], "case", values, empty, constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
-        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        for output in model.graph.output:
+            if not output.type.HasField("tensor_type"):  # not inferred, as for GroupNormalization: like the input
+                output.type.CopyFrom(model.graph.input[0].type)
+        return model
 
 
 def widened(value: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.properties.cases import COMMON, Case, Draw, array, axis_of, shapes, some_axes
+from tests.properties.cases import COMMON, SEEDS, Case, Draw, array, axis_of, shapes, some_axes
 
 TYPES = (*COMMON, "bool", "uint8", "float16")
 
@@ -95,8 +95,8 @@ SIDE = st.integers(1, 5)
 
 
 def _indices(draw: Draw, shape: tuple[int, ...], extent: int) -> np.ndarray:
-    seed = draw(st.integers(0, 2**31 - 1))
-    return np.random.default_rng(seed).integers(-extent, extent, shape).astype(draw(st.sampled_from(["int32", "int64"])))
+    generator, dtype = np.random.default_rng(draw(SEEDS)), draw(st.sampled_from(["int32", "int64"]))
+    return generator.integers(-extent, extent, shape).astype(dtype)
 
 
 @st.composite
@@ -113,7 +113,7 @@ def gather(draw: Draw) -> Case:
 def gather_nd(draw: Draw) -> Case:
     x = array(draw, draw(shapes(1, 4, empty=False)), draw(st.sampled_from(COMMON)))
     depth = draw(st.integers(1, x.ndim))
-    lead = draw(shapes(0, 2, empty=False))
+    lead = draw(shapes(1, 2, empty=False))
     index = np.stack([_indices(draw, lead, n).astype(np.int64) for n in x.shape[:depth]], axis=-1)
     return Case("GatherND", [x, index])
 
@@ -126,11 +126,12 @@ def scatter(draw: Draw) -> Case:
     extent = x.shape[axis]
     count = draw(st.integers(1, extent))
     shape = tuple(count if k == axis % x.ndim else draw(st.integers(1, n)) for k, n in enumerate(x.shape))
-    generator = np.random.default_rng(draw(st.integers(0, 2**31 - 1)))
+    generator = np.random.default_rng(draw(SEEDS))
     order = np.argsort(generator.random((*shape[: axis % x.ndim], extent, *shape[axis % x.ndim + 1 :])), axis=axis)
     index = np.take(order, range(count), axis=axis).astype(np.int64)  # without duplicates: their order is not defined
     index -= extent * generator.integers(0, 2, index.shape)
-    return Case("ScatterElements", [x, index, array(draw, shape, dtype, -2.0, 2.0)], {"axis": axis, "reduction": reduction})
+    updates = array(draw, shape, dtype, -2.0, 2.0)
+    return Case("ScatterElements", [x, index, updates], {"axis": axis, "reduction": reduction})
 
 
 @st.composite

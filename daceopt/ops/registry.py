@@ -251,7 +251,7 @@ def lower_all(graph: Graph, keep: Callable[[Operator], bool] = lambda node: Fals
 
 
 def constant_value(attributes: dict[str, Any]) -> Any:
-    """The numpy array of a ``Constant`` operator's attributes. Raises Unsupported for sparse and string values."""
+    """The numpy array of a ``Constant`` operator's attributes. Raises Unsupported for strings."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -263,7 +263,23 @@ def constant_value(attributes: dict[str, Any]) -> Any:
     ):
         if name in attributes:
             return np.asarray(attributes[name], dtype)
+    if "sparse_value" in attributes:
+        return _dense(attributes["sparse_value"])
     value = attributes.get("value")
     if value is None:
-        raise Unsupported(f"Constant with {sorted(attributes)}: expected a dense tensor, ints or floats")
+        raise Unsupported(f"Constant with {sorted(attributes)}: expected a tensor, ints or floats")
     return value if isinstance(value, np.ndarray) else numpy_helper.to_array(value)
+
+
+def _dense(sparse: Any) -> Any:
+    """The array that a SparseTensorProto stands for; its indices are flat, or one row of coordinates per value."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense

@@ -203,7 +203,8 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "uniform": _row(3, "uniform", "uniform", philox.uniform),
     "load": FunctionRow(None, "load", "", lambda array, *index: array[index]),
 }
-_MODES = {"float8_e8m0fnu": ("up", "down", "nearest")}  # how a cast to the type may round; else: keep infinities
+# how a cast to the type may round and whether it saturates; other types of 8 bits: saturate, or keep infinities
+_MODES = {"float8_e8m0fnu": tuple(f"{d}{end}" for end in ("", "_unbounded") for d in ("up", "down", "nearest"))}
 
 
 def _cast_row(dtype: types.DType, mode: str = "") -> FunctionRow:
@@ -247,6 +248,6 @@ def cast(x: Any, dtype: types.DType, mode: str = "") -> Expr:
 
     For a narrow type: rounded to its values (to nearest, ties to even; 8-bit floats saturate), but of the type in which
     those are computed. ``mode``: ``unbounded`` for 8-bit floats that do not saturate; ``up``, ``down`` or ``nearest``
-    for float8_e8m0fnu (default: up).
+    for float8_e8m0fnu (default: up), or these with ``_unbounded``.
     """
     return CLASSES[f"cast_{types.name_of(dtype)}{'_' if mode else ''}{mode}"](x)

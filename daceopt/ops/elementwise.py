@@ -9,7 +9,20 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ops.registry import ANY, FLOATS, NUMBERS, SIGNED, Names, Operator, elementwise, gradient, lowering, present
+from daceopt.ir.graph import Graph
+from daceopt.ops.registry import (
+    ANY,
+    FLOATS,
+    NUMBERS,
+    SIGNED,
+    Names,
+    Operator,
+    elementwise,
+    gradient,
+    lowering,
+    present,
+    supports,
+)
 
 _SMOOTH = {
     "Exp": sympy.exp,
@@ -123,13 +136,35 @@ def alias(b: Builder, source: str | None, out: str | None) -> None:
 
 @lowering("Cast", "CastLike", types=ANY)
 def cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """To the output's type, as C converts; a cast to the same type is no work at all."""
-    source, out = inputs[0], outputs[0]
-    assert source is not None and out is not None
+    """To the output's type, as C converts; a cast to the same type is no work at all.
+
+    Floats of 8 bits saturate or, without ``saturate``, overflow to infinity or NaN.
+    """
+    source, out = str(inputs[0]), str(outputs[0])
     dtype = b.graph.dtype(out)
     if b.graph.dtype(source) == dtype:
         return alias(b, source, out)
-    b.cast(source, dtype, out=out)
+    mode = _rounding_mode(node, types.name_of(dtype))
+    b.elementwise(lambda v: scalar.cast(v, dtype, mode), source, dtype=dtype, out=out, label="cast")
+    return None
+
+
+_POWERS = "float8_e8m0fnu"  # the type of powers of two, for which a rounding direction can be chosen
+_DIRECTIONS = ("up", "down", "nearest")
+
+
+def _rounding_mode(node: Operator, target: str) -> str:
+    """The mode of :func:`scalar.cast`."""
+    unbounded = target.startswith("float8") and not node.attribute("saturate", 1)
+    direction = node.attribute("round_mode", "up") if target == _POWERS else ""
+    return "_".join([direction] * bool(direction) + ["unbounded"] * unbounded)
+
+
+@supports("Cast", "CastLike")
+def why_not_cast(graph: Graph, node: Operator) -> str | None:
+    mode = node.attribute("round_mode", "up")
+    if types.name_of(graph.dtype(str(graph.outputs_of(node)[0]))) == _POWERS and mode not in _DIRECTIONS:
+        return f"round_mode {mode!r}; expected one of {', '.join(_DIRECTIONS)}"
     return None
 
 

@@ -133,6 +133,20 @@ class Printer(CXX17CodePrinter):
     def _print_Abs(self, expr: Any) -> str:
         return f"dop::abs({self.text(expr.args[0], self._dtype)})"
 
+    def _print_Max(self, expr: Any) -> str:
+        return self._extreme(expr.args, ">")
+
+    def _print_Min(self, expr: Any) -> str:
+        return self._extreme(expr.args, "<")
+
+    def _extreme(self, terms: Any, better: str) -> str:
+        """Of sizes, which are printed where kernel.h is not included, too."""
+        code = self.text(terms[0], self._dtype)
+        for term in terms[1:]:
+            other = self.text(term, self._dtype)
+            code = f"({code} {better} {other} ? {code} : {other})"
+        return code
+
     def _floor_quotient(self, expr: Any) -> str:
         above, below = sympy.together(expr.args[0]).as_numer_denom()
         return f"{self._floor_division}({self.text(above, dace.int64)}, {self.text(below, dace.int64)})"

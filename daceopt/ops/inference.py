@@ -94,12 +94,22 @@ def _count(start: Any, end: Any, step: int, extent: Any) -> Any:
         if (start == -1 or start >= _FAR) is not True or (isinstance(end, int) and end <= -_FAR) is not True:
             raise ValueError("only whole axes of symbolic extent are reversed")
         return _ceiling(extent, -step)
-    first = extent + start if isinstance(start, int) and start < 0 else start
-    last = extent if isinstance(end, int) and end >= _FAR else extent + end if isinstance(end, int) and end < 0 else end
-    if isinstance(last, int):
-        last = sympy.Min(last, extent)
-    count = sympy.sympify(last) - first
+    last = _position(end, extent)
+    count = sympy.sympify(last if values.is_natural(extent - last) else sympy.Min(last, extent)) - _position(
+        start, extent
+    )
     return _ceiling(count if values.is_natural(count) else sympy.Max(count, 0), step)
+
+
+def _position(place: Any, extent: Any) -> Any:
+    """A bound of a slice, counted from the start, maybe behind the end. Raises ValueError where its sign is open."""
+    if isinstance(place, int) and place >= _FAR:
+        return extent
+    if not values.is_natural(place):
+        if not values.is_natural(-place):
+            raise ValueError(f"{place} may count from either end")
+        return extent + place if values.is_natural(extent + place) else sympy.Max(extent + place, 0)
+    return place
 
 
 def _ceiling(count: Any, step: int) -> Any:

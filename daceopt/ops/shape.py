@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
@@ -185,7 +186,7 @@ def _start(start: Any, extent: Dim, step: int, count: Dim) -> Any:
     if not isinstance(start, int):
         return start
     if not isinstance(extent, int):
-        return _symbolic_start(start, extent, step)
+        return _symbolic_start(start, extent, step, count)
     start = start + extent if start < 0 else start
     return min(max(start, 0), extent if step > 0 else extent - 1)
 
@@ -193,9 +194,11 @@ def _start(start: Any, extent: Dim, step: int, count: Dim) -> Any:
 _FAR = 2**31 - 1
 
 
-def _symbolic_start(start: int, extent: Dim, step: int) -> Any:
+def _symbolic_start(start: int, extent: Dim, step: int, count: Dim) -> Any:
     if step < 0 and (start >= _FAR or start == -1):
         return extent - 1
+    if start < 0 and count != -start:  # the axis may be shorter
+        return sympy.Max(extent + start, 0)
     return extent + start if start < 0 else start
 
 

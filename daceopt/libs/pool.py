@@ -35,7 +35,7 @@ class NativePool(Library):
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any pool of floats, maxima of int8 and uint8; a max pool's workspace must be laid out as its result."""
+        """Any pool of floats, maxima of int8 and uint8, in any layouts."""
         if not isinstance(node, (Pool, PoolBackward)):
             return "for pools only"
         names = node.operands(graph)
@@ -56,7 +56,7 @@ class NativePool(Library):
         assert isinstance(node, (Pool, PoolBackward))
         names = node.operands(graph)
         inner, outer = _ends(names)
-        shape = _shape(node, graph, names[inner], names[outer])
+        shape = _shape(node, graph, names[inner], names[outer], names.get("Workspace", names[outer]))
         backward = "_backward" if isinstance(node, PoolBackward) else ""
         if node.kind == "average":
             first, second = (outer, inner) if backward else (inner, outer)
@@ -85,12 +85,12 @@ def _why_not_workspace(graph: Graph, names: dict[str, str], outer: str) -> str |
         return None
     if graph.dtype(workspace) not in (dace.uint8, dace.int32):
         return f"Workspace has element type {graph.dtype(workspace)}, expected uint8 or int32"
-    if graph.shape(workspace) != graph.shape(names[outer]) or graph.strides(workspace) != graph.strides(names[outer]):
-        return f"Workspace must have the shape and strides of {outer}"
+    if graph.shape(workspace) != graph.shape(names[outer]):
+        return f"Workspace must have the shape of {outer}"
     return None
 
 
-def _shape(node: Pool | PoolBackward, graph: Graph, inner: str, outer: str) -> str:
+def _shape(node: Pool | PoolBackward, graph: Graph, inner: str, outer: str, workspace: str) -> str:
     """The ``PoolShape`` of a call."""
     small, large = graph.shape(outer), graph.shape(inner)
     rank = len(small) - 2
@@ -105,7 +105,7 @@ def _shape(node: Pool | PoolBackward, graph: Graph, inner: str, outer: str) -> s
 
     window = [spatial(node.kernel, 1), spatial(strides, 1), spatial(dilations, 1), spatial(begin, 0), spatial(end, 0)]
     sizes = [extent(small[0]), extent(small[1]), spatial(large[2:], 1), spatial(small[2:], 1)]
-    return f"daceopt::PoolShape{{{', '.join([*sizes, *window, steps(inner), steps(outer)])}}}"
+    return f"daceopt::PoolShape{{{', '.join([*sizes, *window, steps(inner), steps(outer), steps(workspace)])}}}"
 
 
 register(NativePool())

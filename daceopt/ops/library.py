@@ -210,7 +210,7 @@ class _PoolBase(_Window):
 class Pool(_PoolBase):
     """Max or average over windows. X: [N, C, d...]; Y: [N, C, e...].
 
-    Workspace (max only, for the backward pass): the shape and strides of Y, dtype ``workspace_dtype()``; the row-major
+    Workspace (max only, for the backward pass): the shape of Y, dtype ``workspace_dtype()``; the row-major
     position of the maximum within its window.
     """
 

@@ -36,7 +36,8 @@ def average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
 @lowering("MaxPool", types=(*FLOATS, dace.int8, dace.uint8))
 def max_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Indices count through the whole input; ``storage_order`` 1 counts rows fastest within an image."""
-    x, out, indices = str(inputs[0]), str(outputs[0]), values.at(outputs, 1)
+    x, indices = str(inputs[0]), values.at(outputs, 1)
+    out = outputs[0] or b.graph.add_array("maxima", b.graph.shape(str(indices)), b.graph.dtype(x))
     attributes = _attributes(b, node, x, out)
     writes = {"Y": out}
     if indices is not None:

@@ -72,6 +72,38 @@ def test_max(name: str, last: bool, dtype: torch.dtype) -> None:
     assert_within_rounding(dx, wide.grad)
 
 
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+def test_workspace_in_another_layout(last: bool) -> None:
+    """As when the result is the program's own, or its gradient comes from a product."""
+    case = CASES["2d"]
+    x = make(case.shape, last)
+    wide = x.double().requires_grad_()
+    expected = F.max_pool2d(wide, case.kernel, case.strides, case.pads)
+    y, dy = make(tuple(expected.shape), last), make(tuple(expected.shape), last)
+    expected.backward(dy.double())
+    where, dx = make(tuple(expected.shape), not last).to(torch.uint8), torch.full_like(x, 7.0)
+    assert where.stride() != y.stride()
+    execute(
+        "pool",
+        (Pool(kind="max", **case.attributes), {"X": x}, {"Y": y, "Workspace": where}),
+        (PoolBackward(kind="max", **case.attributes), {"dY": dy, "Workspace": where}, {"dX": dx}),
+    )
+    assert torch.equal(y.double(), expected)
+    assert_within_rounding(dx, wide.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8], ids=["int8", "uint8"])
+def test_maximum_of_bytes(dtype: torch.dtype) -> None:
+    x = (make((2, 3, 9, 8), False) * 100).to(dtype)
+    expected = F.max_pool2d(x.double(), 3, 2, 1)
+    y = torch.zeros(expected.shape, dtype=dtype)
+    execute("pool", (Pool(kind="max", kernel=[3, 3], strides=[2, 2], pads=[1] * 4), {"X": x}, {"Y": y}))
+    assert torch.equal(y.double(), expected)
+    empty = torch.full((2, 3, 5, 5), 7, dtype=dtype)
+    execute("pool", (Pool(kind="max", kernel=[1, 1], strides=[2, 2], pads=[2, 2, 0, 0]), {"X": x}, {"Y": empty}))
+    assert (empty[:, :, 0] == torch.iinfo(dtype).min).all()
+
+
 @pytest.mark.parametrize("padding", [False, True], ids=["inside", "padding"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", CASES)

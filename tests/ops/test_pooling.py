@@ -74,6 +74,19 @@ def test_indices_of_maxima(rank: int, columns: int) -> None:
     np.testing.assert_array_equal(found[graph.outputs[1]], planes)
 
 
+def test_indices_alone() -> None:
+    x = data(1, 2, 4, 4)
+    _, where = F.max_pool2d(torch.from_numpy(x), 2, return_indices=True)
+    graph, feeds = single("MaxPool", [x], like=[x[..., :2, :2], where.numpy()], kernel_shape=[2, 2], strides=[2, 2])
+    graph.outputs.remove(graph.outputs[0])
+    (node,) = graph.operators()
+    names, attributes = graph.inputs_of(node), node.attributes
+    graph.remove(node)
+    graph.add_operator("MaxPool", names, [None, graph.outputs[0]], attributes)
+    planes = where + torch.tensor([0, 16]).reshape(1, 2, 1, 1)
+    np.testing.assert_array_equal(interpret(lowered(graph), feeds)[graph.outputs[0]], planes)
+
+
 def test_average_of_padding_alone_is_zero() -> None:
     graph, feeds = single(
         "AveragePool", [data(1, 1, 2)], like=[np.empty((1, 1, 3), np.float32)], kernel_shape=[1], strides=[2],

@@ -21,7 +21,12 @@ struct Part {
 };
 
 struct Lanes {
-    int64_t count, in_step, out_step;
+    int64_t count, in_step, out_step, where_step;
+};
+
+// Places of lane 0 in the result and in the workspace.
+struct Offsets {
+    int64_t out, where;
 };
 
 bool along_channels(const PoolShape& s) { return s.channels > 1 && s.in_strides[1] == 1 && s.out_strides[1] == 1; }
@@ -38,12 +43,12 @@ Range inside(int64_t out, int64_t stride, int64_t shift, int64_t in) {
     return {first, last};
 }
 
-// Calls begin(lanes, out_offset), then window(k, first, last, in_offset) for each position k of the kernel that has lanes
+// Calls begin(lanes, offsets), then window(k, first, last, in_offset) for each position k of the kernel that has lanes
 // [first, last) inside of the input, then end(), for every row of lanes. Offsets are those of lane 0.
 template <typename Visitor>
-void visit_row(const PoolShape& s, const Lanes& lanes, const int64_t (&o)[3], int64_t in_base, int64_t out_offset, bool channels,
-               Visitor& visitor) {
-    visitor.begin(s, lanes, o, out_offset);
+void visit_row(const PoolShape& s, const Lanes& lanes, const int64_t (&o)[3], int64_t in_base, const Offsets& offsets,
+               bool channels, Visitor& visitor) {
+    visitor.begin(s, lanes, o, offsets);
     for (int64_t kd = 0; kd < s.kernel[kDepth]; ++kd) {
         const int64_t d = o[kDepth] * s.stride[kDepth] - s.pad[kDepth] + kd * s.dilation[kDepth];
         if (d < 0 || d >= s.in[kDepth]) continue;
@@ -64,16 +69,18 @@ void visit_row(const PoolShape& s, const Lanes& lanes, const int64_t (&o)[3], in
 
 template <typename Visitor>
 void visit_part(const PoolShape& s, const Part& part, bool channels, Visitor& visitor) {
-    const Lanes lanes = channels ? Lanes{part.last - part.first, 1, 1}
-                                 : Lanes{s.out[kWidth], s.stride[kWidth] * s.in_strides[4], s.out_strides[4]};
+    const Lanes lanes = channels ? Lanes{part.last - part.first, 1, 1, s.where_strides[1]}
+                                 : Lanes{s.out[kWidth], s.stride[kWidth] * s.in_strides[4], s.out_strides[4], s.where_strides[4]};
     const int64_t in_base = part.image * s.in_strides[0] + part.first * s.in_strides[1];
-    const int64_t out_base = part.image * s.out_strides[0] + part.first * s.out_strides[1];
+    const auto place = [&](const int64_t (&strides)[5], int64_t d, int64_t h, int64_t w) {
+        return part.image * strides[0] + part.first * strides[1] + d * strides[2] + h * strides[3] + w * strides[4];
+    };
     const int64_t columns = channels ? s.out[kWidth] : 1;
     for (int64_t d = 0; d < s.out[kDepth]; ++d)
         for (int64_t h = 0; h < s.out[kHeight]; ++h)
             for (int64_t w = 0; w < columns; ++w)
-                visit_row(s, lanes, {d, h, w}, in_base,
-                          out_base + d * s.out_strides[2] + h * s.out_strides[3] + w * s.out_strides[4], channels, visitor);
+                visit_row(s, lanes, {d, h, w}, in_base, {place(s.out_strides, d, h, w), place(s.where_strides, d, h, w)},
+                          channels, visitor);
 }
 
 // A visitor of its own for each thread; parts share no element of the input or of the result.
@@ -105,13 +112,13 @@ struct Maximum {
     std::vector<T> best;
     std::vector<int32_t> position;
     Lanes lanes{};
-    int64_t offset = 0;
+    Offsets offset{};
 
     void prepare(const PoolShape&, const Part&) {}
 
-    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], int64_t out_offset) {
+    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
         lanes = row;
-        offset = out_offset;
+        offset = start;
         best.assign(row.count, kLowest);
         position.assign(row.count, -1);
     }
@@ -137,8 +144,9 @@ struct Maximum {
     }
 
     void end() {
-        for (int64_t l = 0; l < lanes.count; ++l) y[offset + l * lanes.out_step] = best[l];
-        for (int64_t l = 0; where && l < lanes.count; ++l) where[offset + l * lanes.out_step] = Where(std::max(position[l], 0));
+        for (int64_t l = 0; l < lanes.count; ++l) y[offset.out + l * lanes.out_step] = best[l];
+        for (int64_t l = 0; where && l < lanes.count; ++l)
+            where[offset.where + l * lanes.where_step] = Where(std::max(position[l], 0));
     }
 };
 
@@ -161,26 +169,26 @@ struct MaximumBackward {
     const Where* where;
     T* dx;
     Lanes lanes{};
-    int64_t offset = 0;
+    Offsets offset{};
 
     void prepare(const PoolShape& s, const Part& part) { clear(s, part, dx); }
 
-    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], int64_t out_offset) {
+    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
         lanes = row;
-        offset = out_offset;
+        offset = start;
     }
 
     void window(int64_t k, const Range& range, int64_t in_offset) {
         T* out = dx + in_offset;
-        const T* gradient = dy + offset;
-        const Where* at = where + offset;
-        const int64_t in_step = lanes.in_step, out_step = lanes.out_step;
-        if (in_step == 1 && out_step == 1) {
+        const T* gradient = dy + offset.out;
+        const Where* at = where + offset.where;
+        const int64_t in_step = lanes.in_step, out_step = lanes.out_step, where_step = lanes.where_step;
+        if (in_step == 1 && out_step == 1 && where_step == 1) {
 #pragma omp simd
             for (int64_t l = range.first; l < range.last; ++l) out[l] += at[l] == Where(k) ? gradient[l] : T(0);
         } else {
             for (int64_t l = range.first; l < range.last; ++l)
-                if (at[l * out_step] == Where(k)) out[l * in_step] += gradient[l * out_step];
+                if (at[l * where_step] == Where(k)) out[l * in_step] += gradient[l * out_step];
         }
     }
 
@@ -227,9 +235,9 @@ struct Average {
 
     void prepare(const PoolShape&, const Part&) {}
 
-    void begin(const PoolShape& s, const Lanes& row, const int64_t (&o)[3], int64_t out_offset) {
+    void begin(const PoolShape& s, const Lanes& row, const int64_t (&o)[3], const Offsets& start) {
         lanes = row;
-        offset = out_offset;
+        offset = start.out;
         divisors.set(s, row, o);
         sum.assign(row.count, T(0));
     }
@@ -257,11 +265,11 @@ struct AverageBackward {
 
     void prepare(const PoolShape& s, const Part& part) { clear(s, part, dx); }
 
-    void begin(const PoolShape& s, const Lanes& row, const int64_t (&o)[3], int64_t out_offset) {
+    void begin(const PoolShape& s, const Lanes& row, const int64_t (&o)[3], const Offsets& start) {
         lanes = row;
         divisors.set(s, row, o);
         share.resize(row.count);
-        for (int64_t l = 0; l < row.count; ++l) share[l] = dy[out_offset + l * row.out_step] / divisors.values[l];
+        for (int64_t l = 0; l < row.count; ++l) share[l] = dy[start.out + l * row.out_step] / divisors.values[l];
     }
 
     void window(int64_t, const Range& range, int64_t in_offset) {

@@ -10,7 +10,7 @@ namespace daceopt {
 struct PoolShape {
     int64_t batch, channels;
     int64_t in[3], out[3], kernel[3], stride[3], dilation[3], pad[3], pad_end[3];
-    int64_t in_strides[5], out_strides[5];  // the workspace has out_strides too
+    int64_t in_strides[5], out_strides[5], where_strides[5];  // the last are the workspace's
 };
 
 // `where` (may be null) receives the position of each maximum within its window. NaN is a maximum.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dace
 import numpy as np
 import pytest
@@ -70,9 +72,87 @@ CASES = [
 ]
 
 
+FAR = 2**63 - 1
+CASES += [
+    ("Slice", [X, ints(FAR), ints(-FAR - 1), ints(1), ints(-1)], [1, 2, 3, 4], {}),
+    ("Slice", [X, ints(-100), ints(FAR), ints(-1), ints(3)], [1, 2, 3, 4], {}),
+    ("Slice", [X, np.int32([1]), np.int32([2**31 - 1]), np.int32([-1])], [1, 2, 3], {}),
+    ("Slice", [X, ints(100), ints(0), ints(2), ints(-2)], [1, 2, 3, 4], {}),
+    ("Slice", [X, ints(3), ints(1), ints(2), ints(1)], [1, 2, 3, 4], {}),
+    ("Flatten", [X], [], {"axis": 3}),
+    ("Flatten", [X], [], {"axis": -2}),
+    ("Flatten", [X[:, :0]], [], {"axis": 1}),
+    ("Reshape", [X[:0], ints(0, 3, 2, 2)], [1], {}),
+    ("Reshape", [X[:0], ints(3, 0, 5)], [1], {"allowzero": 1}),
+    ("Reshape", [np.float32(5).reshape(()), ints(1, 1)], [1], {}),
+    ("Reshape", [X[:1, :1, :1], ints()], [1], {}),
+    ("Transpose", [X[:0]], [], {"perm": [1, 0, 2]}),
+    ("Expand", [X[:, :0], ints(5, 1, 1, 1, 4)], [1], {}),
+    ("Tile", [X, ints(1, 0, 2)], [1], {}),
+    ("Tile", [X[:0], ints(2, 2, 2)], [1], {}),
+    ("Shape", [X], [], {"start": -2}),
+    ("Shape", [X[:0]], [], {}),
+    ("Size", [X[:0]], [], {}),
+    ("ConstantOfShape", [ints(2, 0)], [0], {}),
+    ("ConstantOfShape", [ints()], [0], {}),
+    ("Range", [np.int32(5), np.int32(5), np.int32(1)], [0, 1, 2], {}),
+    ("EyeLike", [X[0]], [], {"k": -5}),
+    ("Trilu", [X > 5], [], {"upper": 0}),
+    ("Trilu", [X[:0]], [], {}),
+    ("Concat", [ints(1), ints(), ints(2, 3)], [0], {"axis": 0}),
+    ("Concat", [X[:, :0], X[:, :0]], [], {"axis": 1}),
+    ("SpaceToDepth", [np.arange(48).reshape(1, 2, 6, 4)], [], {"blocksize": 2, "mode": "CRD"}),
+    ("Pad", [X[:0], ints(0, 1, 2, 1, 0, 1)], [1], {}),
+    ("Pad", [X.astype(np.int8), ints(0, 1, 2, 1, 0, 1), np.int8(-3)], [1], {}),
+    ("Pad", [X > 3, ints(0, 1, 2, 1, 0, 1)], [1], {"mode": "edge"}),
+    ("Where", [X > 4, X, np.float32(0)], [], {}),
+    ("Where", [X[:0] > 4, X[:0], X[:1]], [], {}),
+    ("CenterCropPad", [X, ints(3, 5)], [1], {"axes": [1, -1]}),
+]
+
+
 @pytest.mark.parametrize("op_type, inputs, constants, attributes", CASES, ids=lambda v: v if isinstance(v, str) else "")
 def test_case(op_type: str, inputs: list[np.ndarray], constants: list[int], attributes: dict[str, object]) -> None:
     check(op_type, [np.asarray(v) for v in inputs], constants=constants, **attributes)
+
+
+@pytest.mark.parametrize(
+    "mode, wanted",
+    [("constant", [1, 2, 0, 0]), ("edge", [1, 2, 2, 2]), ("wrap", [1, 2, 1, 2]), ("reflect", [1, 2, 1, 2])],
+)
+def test_negative_pads_crop_first(mode: str, wanted: list[int]) -> None:
+    """As in ONNX Runtime: what is extended is what is left."""
+    x = np.arange(3, dtype=np.float32)
+    graph, feeds = single("Pad", [x, ints(-1, 2)], constants=[1], like=[np.float32(wanted)], mode=mode)
+    np.testing.assert_array_equal(interpret(lowered(graph), feeds)[graph.outputs[0]], wanted)
+
+
+REFUSED = [
+    ("Slice", [X, ints(0), ints(2), ints(0), ints(0)], X, {}, "a step of 0"),
+    ("Tile", [X, ints(1, -1, 1)], X, {}, "expected 0 or more"),
+    ("Reshape", [X, ints(5, 5)], np.zeros((5, 5), np.float32), {}, "has 24 elements"),
+    ("Expand", [X, ints(2, 5, 4)], np.zeros((2, 5, 4), np.float32), {}, "does not broadcast"),
+    ("Split", [X, ints(1, 1)], X[:1], {}, "expected one for each output"),
+    ("Pad", [X[:0], ints(1, 0, 0, 0, 0, 0)], X[:1], {"mode": "edge"}, "nothing to take values from"),
+    ("Pad", [X, ints(0, 0, 0, 0, 0, 0)], X, {"mode": "mirror"}, "mode 'mirror'"),
+]
+
+
+@pytest.mark.parametrize("op_type, inputs, like, attributes, text", REFUSED, ids=[f"{r[0]}-{r[4]}" for r in REFUSED])
+def test_refusals(op_type: str, inputs: list[Any], like: np.ndarray, attributes: dict[str, Any], text: str) -> None:
+    graph, _ = single(op_type, inputs, constants=range(1, len(inputs)), like=[like], **attributes)
+    assert text in str(ops.why_unsupported(graph, graph.operators()[0]))
+
+
+def test_sparse_constants() -> None:
+    from onnx import helper, numpy_helper
+
+    from daceopt.ops.registry import constant_value
+
+    values = numpy_helper.from_array(np.float32([5, 7]))
+    for indices in (ints(1, 5), ints(0, 1, 1, 2).reshape(2, 2)):
+        sparse = helper.make_sparse_tensor(values, numpy_helper.from_array(indices), [2, 3])
+        np.testing.assert_array_equal(constant_value({"sparse_value": sparse}), [[0, 5, 0], [0, 0, 7]])
 
 
 def test_older_forms_with_attributes() -> None:
@@ -156,3 +236,15 @@ def test_shape_operands_computed_at_run_time_say_why_not() -> None:
     assert "starts of Slice is computed at run time" in str(ops.why_unsupported(graph, graph.operators()[0]))
     graph, _ = single("Pad", [X, ints(0, 1, 2, 1, 0, 1)])
     assert "Pads of Pad is computed at run time" in str(ops.why_unsupported(graph, graph.operators()[0]))
+
+
+@pytest.mark.parametrize("mode, theirs", [("reflect", "reflect"), ("edge", "replicate"), ("wrap", "circular")])
+def test_gradient_of_pads_that_repeat(mode: str, theirs: str) -> None:
+    from torch.nn import functional
+
+    from tests.autodiff.checking import check as check_gradient
+    from tests.ops.test_gradients import op
+
+    pads = {1: ints(0, 0, 1, 2, 0, 0, 2, 1)}
+    ours = op("Pad", (1, 2, 6, 7), pads, mode=mode)
+    check_gradient(ours, lambda x: functional.pad(x, (2, 1, 1, 2), theirs), (1, 2, 3, 4))

@@ -15,7 +15,7 @@ from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ops import inference, registry, subgraph, values, widening
+from daceopt.ops import control_flow, inference, registry, subgraph, values, widening
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -191,11 +191,16 @@ class _Importer:
     def _close_gaps(self, node: onnx.NodeProto) -> None:
         """Extents that ONNX's inference left open, from shape arithmetic; later uses of their names then follow."""
         open_ended = [n for n in node.output if n and self._is_open(n)]
-        if not open_ended or any(n and n not in self.names for n in node.input):
+        captured = subgraph.captures(node)
+        operands = [*node.input, *captured]
+        if not open_ended or any(n and n not in self.names for n in operands):
             return
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        inputs = [self.names[n] if n else None for n in node.input]
-        found = inference.result_shapes(self.graph, node.op_type, inputs, len(node.output), attributes, node.domain)
+        inputs = [self.names[n] if n else None for n in operands]
+        if subgraph.graphs_of(node):
+            found = control_flow.result_shapes(self.graph, node, inputs, attributes | {"captures": captured})
+        else:
+            found = inference.result_shapes(self.graph, node.op_type, inputs, len(node.output), attributes, node.domain)
         for name, shape in zip(node.output, found):
             if name in open_ended and shape is not None:
                 self._close(name, shape)

@@ -68,6 +68,7 @@ class Graph:
         self.shape_values: dict[
             str, tuple[Dim, ...]
         ] = {}  # contents of integer arrays that are functions of the size symbols
+        self.trips: dict[str, int] = {}  # counters of loops around this body -> iterations at most, where known
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
         self.reuse_memory = False  # may arrays that are never alive together share memory?
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
@@ -491,7 +492,7 @@ class Graph:
         new.inputs, new.outputs = list(self.inputs), list(self.outputs)
         new.constants, new.symbols = dict(self.constants), dict(self.symbols)
         new.source_names, new.scalars = dict(self.source_names), set(self.scalars)
-        new.opset = dict(self.opset)
+        new.opset, new.trips = dict(self.opset), dict(self.trips)
         new.saved, new.reuse_memory = list(self.saved), self.reuse_memory
         new.shape_values = dict(self.shape_values)
         new._views = dict(self._views)

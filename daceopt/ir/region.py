@@ -152,20 +152,20 @@ class Repeat(Region):
 def counter_for(graph: Graph) -> Any:
     """A symbol that counts a loop in ``graph``: none of those around it."""
     k = 0
-    while f"t{k}" in graph.sdfg.symbols:
+    while f"step{k}" in graph.sdfg.symbols:
         k += 1
-    return dace.symbolic.symbol(f"t{k}", dace.int64)
+    return dace.symbolic.symbol(f"step{k}", dace.int64)
 
 
 def is_counter(symbol: Any) -> bool:
     """Does the symbol count iterations?"""
-    return re.fullmatch(r"t\d+", str(symbol)) is not None
+    return re.fullmatch(r"step\d+", str(symbol)) is not None
 
 
 def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
     """An empty body for a region of ``graph``: it knows the sizes of ``graph`` and, if given, a loop's counter."""
     body = Graph(name)
-    body.opset = dict(graph.opset)
+    body.opset, body.trips = dict(graph.opset), dict(graph.trips)
     for symbol in (*graph.sdfg.symbols, *([str(counter)] if counter is not None else [])):
         body.sdfg.add_symbol(symbol, dace.int64)
     return body

@@ -6,7 +6,9 @@ names, in the order of those inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dace
@@ -15,10 +17,10 @@ import numpy as np
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Dim, Graph, Shape
 from daceopt.ir.region_builder import Body, ChoiceBuilder, LoopBuilder
 from daceopt.ops import subgraph, values
-from daceopt.ops.operator import Operator
+from daceopt.ops.operator import Operator, make
 from daceopt.ops.registry import ANY, Names, lowering, present, supports, without_gradient
 
 _LONGEST = 2**31  # trip counts from which on a position is not computed at compile time
@@ -66,22 +68,58 @@ class _Scope:
         return inner
 
 
-def _check_same(graph: Graph, found: str, outer: Graph, wanted: str, what: str, drop: int | None = None) -> None:
-    """``found`` has the type of ``wanted`` (an array of ``outer``) and its shape, less axis ``drop``."""
-    shape = outer.shape(wanted)
-    expected = shape if drop is None else shape[:drop] + shape[drop + 1 :]
-    if graph.shape(found) != expected or graph.dtype(found) != outer.dtype(wanted):
+class _Open:
+    """An output whose type is asked for: the array is made when the type is found."""
+
+    name: str | None = None
+
+
+logger = logging.getLogger("daceopt.ops.control_flow")
+Results = Sequence["str | _Open | None"]
+
+
+def _result(graph: Graph, out: str | _Open, shape: Sequence[Dim], dtype: Any, what: str) -> str:
+    """The array for a result of that type. Raises Unsupported where another type was declared."""
+    if isinstance(out, _Open):
+        out.name = graph.add_array("result", shape, dtype)
+        return out.name
+    if graph.shape(out) != tuple(shape) or graph.dtype(out) != dtype:
         raise Unsupported(
-            f"{what} has shape {graph.shape(found)} of {graph.dtype(found)}, expected {expected} of "
-            f"{outer.dtype(wanted)}"
+            f"{what} has shape {tuple(shape)} of {types.name_of(dtype)}, expected {graph.shape(out)} of "
+            f"{types.name_of(graph.dtype(out))}"
         )
+    return out
+
+
+def _next(builder: LoopBuilder, states: Sequence[str], results: Sequence[str]) -> None:
+    """Check that carried values keep their types."""
+    graph = builder.graph
+    for k, (state, result) in enumerate(zip(states, results, strict=True)):
+        _result(graph, state, graph.shape(result), graph.dtype(result), f"carried value {k}, after an iteration,")
+
+
+def _finals(graph: Graph, initial: Sequence[str], outputs: Results) -> list[str | None]:
+    """The arrays for the last carried values."""
+    return [
+        None if out is None else _result(graph, out, graph.shape(n), graph.dtype(n), "a carried value")
+        for n, out in zip(initial, [*outputs, *[None] * len(initial)])
+    ]
+
+
+def _stack(builder: LoopBuilder, result: str, out: str | _Open, axis: int, extent: Dim, back: bool) -> tuple[Any, ...]:
+    """An output that collects ``result``; ``axis`` of the whole may count from its end."""
+    shape = list(builder.graph.shape(result))
+    axis = axis % (len(shape) + 1)
+    shape.insert(axis, extent)
+    name = _result(builder.outer, out, shape, builder.graph.dtype(result), "a scan output")
+    return result, name, axis, back
 
 
 # -------------------------------------------------------------------- If
 
 
 @lowering("If", types=ANY)
-def if_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """A choice at run time; where the condition is known, the nodes of the branch that is taken."""
     condition, outside = str(inputs[0]), _outside(node, inputs)
     _check_single(b.graph, [condition], "the condition of If")
@@ -90,17 +128,18 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         results = subgraph.add(b, _branch(node, bool(taken)), outside)
         for result, out in zip(results, outputs):
             if out is not None:
-                b.graph.add_operator("Identity", [result], [out])
+                name = _result(b.graph, out, b.graph.shape(result), b.graph.dtype(result), "the branch's result")
+                b.graph.add_operator("Identity", [result], [name])
         return
     choice = ChoiceBuilder(b.graph, "if", _single(b, condition))
+    made: list[str | _Open] = [out for out in outputs if out is not None]
     for body, which in zip(choice.bodies, (True, False)):
         results = _Scope(body, outside).run(_branch(node, which), [])
-        kept = [(r, out) for r, out in zip(results, outputs) if out is not None]
-        for result, out in kept:
-            name = "then_branch" if which else "else_branch"
-            _check_same(body.graph, result, b.graph, out, f"a result of {name}")
-        body.declare_outputs([r for r, _ in kept])
-    choice.finish(present(outputs))
+        kept = [r for r, out in zip(results, outputs) if out is not None]
+        what = f"a result of {'then_branch' if which else 'else_branch'}"
+        made = [_result(b.graph, o, body.graph.shape(r), body.graph.dtype(r), what) for r, o in zip(kept, made)]
+        body.declare_outputs(kept)
+    choice.finish([str(n) for n in made])
 
 
 def _branch(node: Operator, taken: bool) -> Any:
@@ -111,7 +150,7 @@ def _branch(node: Operator, taken: bool) -> Any:
 
 
 @lowering("Loop", types=ANY)
-def loop(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+def loop(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """For, while, or both; outputs after the carried values collect one slice per iteration."""
     graph, proto = b.graph, node.attribute("body")
     count, condition, *initial = [*_explicit(node, inputs), None, None][: max(2, len(_explicit(node, inputs)))]
@@ -119,35 +158,39 @@ def loop(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     carried = len(initial)
     if None in initial or len(proto.output) < carried + 1:
         raise Unsupported("the carried values of Loop and the results of its body do not match")
-    slices: Names = [*outputs[carried:], *[None] * (len(proto.output) - 1 - len(outputs))]
-    trips, limit = _trips(b, count), _limit(graph, slices)
+    slices = [*outputs[carried:], *[None] * (len(proto.output) - 1 - len(outputs))]
+    trips = _trips(b, count)
+    limit = _limit(graph, slices, trips)
     builder = LoopBuilder(graph, "loop")
     start = b.constant(np.array(True)) if condition is None else _single(b, condition)
     going = builder.carry(start)
     states = [builder.carry(str(n)) for n in initial]
     bound = [n for n in (trips, limit) if isinstance(n, int) and n < _LONGEST]
+    if bound:
+        builder.graph.trips[str(builder.counter)] = min(bound)
     number = _iteration(builder, proto.input[0], known=bool(bound) or _is_symbolic(trips))
     goes_on, *results = _Scope(builder, _outside(node, inputs)).run(proto, [number, going, *states])
-    for k, (state, result) in enumerate(zip(states, results)):
-        _check_same(builder.graph, result, builder.graph, state, f"carried value {k} of the body")
-    stacked = []
-    for result, out in zip(results[carried:], slices):
-        if out is not None:
-            _check_same(builder.graph, result, graph, out, "a scan output of the body", drop=0)
-            stacked.append((result, out, 0, False))
+    _next(builder, states, results[:carried])
+    finals = _finals(graph, present(initial), outputs[:carried])
+    stacked = [
+        _stack(builder, r, out, 0, _extent(limit), False)
+        for r, out in zip(results[carried:], slices)
+        if out is not None
+    ]
     goes_on, yes = _single(builder.b, goes_on), builder.b.constant(np.array(True))
     if values.scalar_value(graph, start) and _stays_true(builder.graph, goes_on, going):
         builder.fix(going, yes)
         results = [yes if r == going else r for r in results]
         stacked = [(yes if s[0] == going else s[0], *s[1:]) for s in stacked]
-        builder.finish(results[:carried], _padded(outputs, carried), stacked, trips=trips)
+        builder.finish(results[:carried], finals, stacked, trips=trips)
     else:
-        finals = [None, *_padded(outputs, carried)]
-        builder.finish([goes_on, *results[:carried]], finals, stacked, trips=trips, condition=0)
+        builder.finish([goes_on, *results[:carried]], [None, *finals], stacked, trips=trips, condition=0)
 
 
-def _padded(outputs: Names, count: int) -> Names:
-    return [*outputs[:count], *[None] * (count - len(outputs))]
+def _extent(limit: Dim | None) -> Dim:
+    if limit is None:
+        raise Unsupported("how long a scan output of Loop is depends on a trip count that is not known before running")
+    return limit
 
 
 def _is_symbolic(trips: Dim | str | None) -> bool:
@@ -164,12 +207,13 @@ def _trips(b: Builder, count: str | None) -> Dim | str | None:
     return max(known[0], 0) if isinstance(known[0], int) else known[0]
 
 
-def _limit(graph: Graph, slices: Names) -> Dim | None:
+def _limit(graph: Graph, slices: Results, trips: Dim | str | None) -> Dim | None:
     """The number of iterations that the scan outputs have room for."""
-    extents = {graph.shape(n)[0] if graph.shape(n) else None for n in slices if n is not None}
+    declared = [n for n in slices if isinstance(n, str)]
+    extents = {graph.shape(n)[0] if graph.shape(n) else None for n in declared}
     if len(extents) > 1 or None in extents:
         raise Unsupported(f"the scan outputs of Loop have extents {sorted(map(str, extents))}; expected one number")
-    return next(iter(extents), None)
+    return next(iter(extents), None if isinstance(trips, str) else trips)
 
 
 def _iteration(builder: LoopBuilder, declared: Any, known: bool) -> str:
@@ -201,25 +245,39 @@ def _stays_true(graph: Graph, name: str, previous: str) -> bool:
 
 
 @lowering("Scan", types=ANY)
-def scan(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+def scan(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """One iteration for each slice of the scanned inputs; version 8 does this for each element of a batch."""
     given, outside = _explicit(node, inputs), _outside(node, inputs)
+    batched = 1 if node.since_version < 9 else 0
     count = int(node.attribute("num_scan_inputs"))
-    _check_scanned(b.graph, given, count, 1 if node.since_version < 9 else 0)
-    if node.since_version < 9:
-        _scan_batch(b, node, given[1:], outputs, outside)
-        return
-    states, scanned = present(given)[: len(given) - count], present(given)[len(given) - count :]
-    axes = [a % len(b.graph.shape(n)) for a, n in zip(_list(node, "scan_input_axes", count), scanned, strict=True)]
-    results = len(outputs) - len(states)
-    out_axes = _list(node, "scan_output_axes", results)
-    reverse = _list(node, "scan_output_directions", results)
-    stacked = [
-        (n, a % len(b.graph.shape(n)), bool(r)) if n is not None else None
-        for n, a, r in zip(outputs[len(states) :], out_axes, reverse)
-    ]
-    backward = [bool(d) for d in _list(node, "scan_input_directions", count)]
-    _scan(b, node.attribute("body"), states, list(zip(scanned, axes, backward)), outputs, stacked, outside)
+    _check_scanned(b.graph, given, count, batched)
+    operands = present(given[batched:])
+    parts = _Scan(
+        states=operands[: len(operands) - count],
+        scanned=operands[len(operands) - count :],
+        axes=_list(node, "scan_input_axes", count),
+        backward=_list(node, "directions" if batched else "scan_input_directions", count),
+        outputs=outputs,
+        out_axes=_list(node, "scan_output_axes", len(outputs) - len(operands) + count),
+        out_backward=_list(node, "scan_output_directions", len(outputs) - len(operands) + count),
+    )
+    if batched:
+        _scan_batch(b, node.attribute("body"), parts, outside)
+    else:
+        _scan(b, node.attribute("body"), parts, outside)
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """The operands of a scan, with the axis and direction of each that is sliced."""
+
+    states: list[str]
+    scanned: list[str]
+    axes: list[int]
+    backward: list[int]
+    outputs: Results
+    out_axes: list[int]
+    out_backward: list[int]
 
 
 def _check_scanned(graph: Graph, given: Names, count: int, batched: int) -> None:
@@ -234,56 +292,54 @@ def _check_scanned(graph: Graph, given: Names, count: int, batched: int) -> None
 
 
 def _list(node: Operator, name: str, count: int) -> list[int]:
-    found = list(node.attribute(name) or [0] * count)
+    found = [int(v) for v in node.attribute(name) or [0] * count]
     if len(found) < count:
         raise Unsupported(f"{name} has {len(found)} entries, expected {count}")
     return found[:count]
 
 
-def _scan(
-    b: Builder,
-    proto: Any,
-    states: Sequence[str],
-    scanned: Sequence[tuple[str, int, bool]],
-    outputs: Names,
-    stacked: Sequence[tuple[str, int, bool] | None],
-    outside: Mapping[str, str],
-) -> None:
-    """``scanned``: (array, axis, from the end?); ``stacked``: the same for the outputs after the states'."""
-    extents = {b.graph.shape(name)[axis] for name, axis, _ in (*scanned, *filter(None, stacked))}
+def _scan(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> None:
+    graph, first = b.graph, len(parts.states)
+    axes = [a % len(graph.shape(n)) for a, n in zip(parts.axes, parts.scanned)]
+    extents = {graph.shape(name)[axis] for name, axis in zip(parts.scanned, axes)}
     if len(extents) != 1:
         raise Unsupported(f"scanned axes have extents {sorted(map(str, extents))}; expected the same of all")
     (steps,) = extents
-    builder = LoopBuilder(b.graph, "scan")
+    builder = LoopBuilder(graph, "scan")
     t = builder.counter
-    carried = [builder.carry(n) for n in states]
-    slices = [builder.slice_of(n, axis, steps - 1 - t if back else t) for n, axis, back in scanned]
+    if isinstance(steps, int):
+        builder.graph.trips[str(t)] = steps
+    carried = [builder.carry(n) for n in parts.states]
+    slices = [
+        builder.slice_of(n, axis, steps - 1 - t if back else t)
+        for n, axis, back in zip(parts.scanned, axes, parts.backward)
+    ]
     results = _Scope(builder, outside).run(proto, [*carried, *slices])
-    for k, (state, result) in enumerate(zip(carried, results)):
-        _check_same(builder.graph, result, builder.graph, state, f"state {k} of the body")
-    kept = [(result, *place) for result, place in zip(results[len(states) :], stacked) if place is not None]
-    for result, out, axis, _ in kept:
-        _check_same(builder.graph, result, b.graph, out, "a scan output of the body", drop=axis)
-    builder.finish(results[: len(states)], _padded(outputs, len(states)), kept, trips=steps)
+    _next(builder, carried, results[:first])
+    finals = _finals(graph, parts.states, parts.outputs[:first])
+    places = zip(results[first:], parts.outputs[first:], parts.out_axes, parts.out_backward)
+    stacked = [_stack(builder, r, out, axis, steps, bool(back)) for r, out, axis, back in places if out is not None]
+    builder.finish(results[:first], finals, stacked, trips=steps)
 
 
-def _scan_batch(b: Builder, node: Operator, given: Names, outputs: Names, outside: Mapping[str, str]) -> None:
+def _scan_batch(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> None:
     """A loop over the first axis of everything around the scan of the second axis."""
-    count = int(node.attribute("num_scan_inputs"))
-    operands = present(given)
     builder = LoopBuilder(b.graph, "batch")
-    parts = [builder.slice_of(n, 0, builder.counter) for n in operands]
+    count = b.graph.shape(parts.scanned[0])[0]
+    if any(b.graph.shape(n)[:1] != (count,) for n in (*parts.states, *parts.scanned)):
+        raise Unsupported("the operands of Scan have batches of different sizes")
     own = {name: builder.capture(n) for name, n in outside.items()}
-    split = len(parts) - count
-    made: Names = []
-    for out in outputs:
-        shape = None if out is None else b.graph.shape(out)[1:]
-        made.append(None if shape is None else builder.graph.add_array("part", shape, b.graph.dtype(str(out))))
-    scanned = [(n, 0, bool(d)) for n, d in zip(parts[split:], _list(node, "directions", count))]
-    stacked = [None if n is None else (n, 0, False) for n in made[split:]]
-    _scan(builder.b, node.attribute("body"), parts[:split], scanned, made, stacked, own)
-    collected = [(inner, out, 0, False) for inner, out in zip(made, outputs) if inner is not None and out is not None]
-    builder.finish([], [], collected, trips=b.graph.shape(operands[0])[0])
+    made = [None if out is None else _Open() for out in parts.outputs]
+    inner = replace(
+        parts,
+        states=[builder.slice_of(n, 0, builder.counter) for n in parts.states],
+        scanned=[builder.slice_of(n, 0, builder.counter) for n in parts.scanned],
+        outputs=made,
+    )
+    _scan(builder.b, proto, inner, own)
+    results = [(part.name, out) for part, out in zip(made, parts.outputs) if part is not None and out is not None]
+    stacked = [_stack(builder, str(name), out, 0, count, False) for name, out in results]
+    builder.finish([], [], stacked, trips=count)
 
 
 # -------------------------------------------------------------------- what is refused
@@ -298,11 +354,28 @@ def why_not(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     trial, operands, results = subgraph.trial(graph, inputs, graph.outputs_of(node))
     try:
-        {"If": if_, "Loop": loop, "Scan": scan}[node.op_type](Builder(trial, "trial"), node, operands, results)
+        _RULES[node.op_type](Builder(trial, "trial"), node, operands, results)
     except Unsupported as error:
         undecided = [k for k, n in enumerate(inputs) if n is not None and _decides(graph, n)]
         return values.UnknownValue.at(str(error), *undecided) if undecided else str(error)
     return None
+
+
+def result_shapes(
+    graph: Graph, proto: Any, inputs: Sequence[str | None], attributes: dict[str, Any]
+) -> list[Shape | None]:
+    """Shapes of the outputs of an ONNX node with graphs over arrays of ``graph``, those captured included; None where
+    they are not known."""
+    if proto.op_type not in _RULES:
+        return [None] * len(proto.output)
+    node = make(proto.op_type, "", len(inputs), len(proto.output), attributes, graph.opset.get(""))
+    trial, operands, _ = subgraph.trial(graph, inputs, [])
+    asked = [_Open() if name else None for name in proto.output]
+    try:
+        _RULES[proto.op_type](Builder(trial, "trial"), node, operands, asked)
+    except Unsupported as error:
+        logger.debug("the results of %s have no known shapes: %s", proto.op_type, error)
+    return [None if o is None or o.name is None else trial.shape(o.name) for o in asked]
 
 
 def _decides(graph: Graph, name: str) -> bool:
@@ -321,4 +394,5 @@ def _check_single(graph: Graph, names: Names, what: str) -> None:
         raise Unsupported(f"{what} has more than one element")
 
 
+_RULES: dict[str, Callable[..., None]] = {"If": if_, "Loop": loop, "Scan": scan}
 without_gradient("If", "Loop", "Scan")

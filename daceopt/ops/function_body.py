@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,11 @@ from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.extents import parse
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ops import values
 from daceopt.ops.operator import Operator, schema_of
+
+_ITERATIONS = 4096  # of which an extent is looked at one by one
 
 
 def exists(op_type: str, domain: str = "", version: int | None = None) -> bool:
@@ -135,6 +139,7 @@ def import_node(
         arrays[proto.output[0]] = b.constant(registry.constant_value(node.attributes))
         return
     captured = subgraph.captures(proto)
+    attributes |= {"captures": captured} if captured else {}
     undefined = [n for n in (*proto.input, *captured) if n and n not in arrays]
     if undefined:
         raise Unsupported(f"{proto.op_type} reads {undefined[0]!r}, which nothing before it defines")
@@ -144,7 +149,6 @@ def import_node(
             shape = _result_shape(b.graph, proto, k, read, attributes, inferred, symbols)
             arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
     written = [arrays[n] if n else None for n in proto.output]
-    attributes |= {"captures": captured} if captured else {}
     operator = widening.add_operator(b.graph, proto.op_type, read, written, attributes, proto.domain)
     if subgraph.graphs_of(proto):
         registry.expand(b.graph, operator)
@@ -164,17 +168,30 @@ def _result_shape(
     symbols: dict[str, Any],
 ) -> Sequence[Dim]:
     """The inferred shape; where that is open, what follows from the arrays that are read."""
-    from daceopt.ops import inference
+    from daceopt.ops import control_flow, inference, subgraph
 
     name = proto.output[position]
     try:
         return extents(name, inferred.get(name), symbols)
     except Unsupported:
-        found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
+        if subgraph.graphs_of(proto):
+            found = control_flow.result_shapes(graph, proto, read, attributes)
+        else:
+            found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
         shape = found[position]
         if name not in inferred or shape is None:
             raise
-        return shape
+        return [_steady(graph, e) for e in shape]
+
+
+def _steady(graph: Graph, extent: Dim) -> Dim:
+    """An extent that has one value in all iterations of the loops around, as that value."""
+    counters = [] if isinstance(extent, int) else [s for s in extent.free_symbols if str(s) in graph.trips]
+    ranges = [range(graph.trips[str(s)]) for s in counters]
+    if not counters or isinstance(extent, int) or prod(len(r) for r in ranges) > _ITERATIONS:
+        return extent
+    found = {dim(extent.subs(dict(zip(counters, at)))) for at in product(*ranges)}
+    return found.pop() if len(found) == 1 else extent
 
 
 def _dtype(tensor: Any) -> Any:

@@ -21,17 +21,17 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULT = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
-# name -> (form, default alpha, default beta); None: the function has no such parameter
+# name -> (form, default alpha, default beta), as ONNX Runtime has them; None: the function has no such parameter
 _ACTIVATIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
     "relu": (activation.relu, None, None),
     "tanh": (sympy.tanh, None, None),
     "sigmoid": (scalar.sigmoid, None, None),
     "softsign": (activation.softsign, None, None),
     "softplus": (scalar.softplus, None, None),
-    "affine": (lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
+    "affine": (lambda x, alpha, beta: alpha * x + beta, 0.0, 0.0),
     "leakyrelu": (activation.FORMS["LeakyRelu"][1], 0.01, None),
-    "thresholdedrelu": (activation.FORMS["ThresholdedRelu"][1], 1.0, None),
-    "scaledtanh": (lambda x, alpha, beta: alpha * sympy.tanh(beta * x), 1.0, 1.0),
+    "thresholdedrelu": (activation.FORMS["ThresholdedRelu"][1], 0.0, None),
+    "scaledtanh": (lambda x, alpha, beta: alpha * sympy.tanh(beta * x), 0.0, 0.0),
     "hardsigmoid": (activation.FORMS["HardSigmoid"][1], 0.2, 0.5),
     "elu": (activation.FORMS["Elu"][1], 1.0, None),
 }
@@ -40,14 +40,18 @@ Function = Callable[[Any], Any]
 
 
 def _functions(node: Operator) -> list[Function]:
-    """The activations of all directions in order; parameters are taken from the lists by those that have them."""
+    """The activations of all directions in order; parameters are taken from the lists by those that have them.
+
+    The gates' operands are clipped, the cell's way to the output is not: as ONNX Runtime does it.
+    """
     alphas, betas = iter(node.attribute("activation_alpha", [])), iter(node.attribute("activation_beta", []))
     clip = node.attribute("clip")
     found: list[Function] = []
-    for name in _activation_names(node):
+    for k, name in enumerate(_activation_names(node)):
         form, alpha, beta = _ACTIVATIONS[name.lower()]
         given = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
-        found.append(_clipped(form, [sympy.Float(v) for v in given], clip))
+        parameters = [sympy.Float(v) for v in given]
+        found.append(_clipped(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
     return found
 
 

@@ -218,7 +218,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
         past = b.full((batch, channels, reach), 0, dtype)
     whole = b.graph.add_array("history", (batch, channels, dim(length + reach)), dtype)
     b.graph.add_operator("Concat", [past, x], [whole], {"axis": 2})
-    plain = node.attribute("activation", "none") == "none"
+    plain = outputs[0] is not None and node.attribute("activation", "none") == "none"
     y = str(outputs[0]) if plain else b.graph.add_array("causal", (batch, channels, length), dtype)
     attributes = {"group": channels, "strides": [1], "dilations": [1], "pads": [0, 0]}
     b.library(Convolution, {"X": whole, "W": w} | ({"B": bias} if bias is not None else {}), {"Y": y}, **attributes)

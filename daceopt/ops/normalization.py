@@ -142,9 +142,9 @@ def rms_normalization_gradient(
 
 
 def _training(node: Operator) -> bool:
-    """From opset 14 on by an attribute, before that by outputs other than Y being wanted."""
+    """From opset 14 on by an attribute, before that by the model's naming outputs other than Y, read or not."""
     if node.since_version < 14:
-        return len(node.out_connectors) > 1
+        return len(node.output_connectors) > 1 and not node.attribute("is_test", 0)
     return bool(node.attribute("training_mode", 0))
 
 

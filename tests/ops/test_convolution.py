@@ -131,3 +131,6 @@ def test_causal_convolution(size: int, past: bool, activation: str) -> None:
     y = torch.conv1d(history, torch.from_numpy(w).double(), torch.from_numpy(bias).double(), groups=3)
     assert_within_rounding(found[graph.outputs[0]], y * y.sigmoid() if activation == "silu" else y)
     assert_within_rounding(found[graph.outputs[1]], history[:, :, 5:])
+    del graph.outputs[0]
+    graph.prune()
+    assert_within_rounding(interpret(lowered(graph), feeds)[graph.outputs[0]], history[:, :, 5:])

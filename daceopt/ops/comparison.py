@@ -13,7 +13,18 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import algorithm
 from daceopt.ops.elementwise import alias
-from daceopt.ops.registry import ANY, BOOL, INTEGERS, NUMBERS, Names, Operator, elementwise, lowering, supports
+from daceopt.ops.registry import (
+    ANY,
+    BOOL,
+    INTEGERS,
+    NUMBERS,
+    Names,
+    Operator,
+    elementwise,
+    lowering,
+    supports,
+    without_gradient,
+)
 
 elementwise("Equal", scalar.eq, types=NUMBERS + BOOL)
 elementwise("Less", scalar.lt, types=NUMBERS)
@@ -68,3 +79,6 @@ def _bitcast(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: S
     width = min(x.dtype.itemsize, out.dtype.itemsize)
     source, target = (d if d.itemsize == width else np.dtype(f"f{width}") for d in (x.dtype, out.dtype))
     out[...] = x.astype(source).view(target)
+
+
+without_gradient("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "BitCast")

@@ -10,7 +10,7 @@ import sympy
 
 from daceopt.ir.builder import Builder
 from daceopt.ops import algorithm
-from daceopt.ops.registry import FLOATS, Names, Operator, lowering
+from daceopt.ops.registry import FLOATS, Names, Operator, lowering, without_gradient
 
 
 @lowering("Det", types=FLOATS)
@@ -23,3 +23,6 @@ def determinant(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 @algorithm.reference("determinant")
 def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     outputs[0][...] = np.linalg.det(inputs[0].astype(np.float64))
+
+
+without_gradient("Det")

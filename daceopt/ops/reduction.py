@@ -13,7 +13,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
-from daceopt.ops.registry import BOOL, NUMBERS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.registry import BOOL, NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
 
 Scalar = Callable[..., Any]
 
@@ -196,3 +196,6 @@ def why_not_arg(graph: Graph, node: Operator) -> str | None:
     if not shape or shape[node.attribute("axis", 0) % len(shape)] == 0:
         return f"an input of shape {shape}; expected elements along the axis"
     return None
+
+
+without_gradient("ArgMax", "ArgMin")

@@ -10,7 +10,7 @@ import numpy as np
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import algorithm, values
-from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
 
 _PRODUCT = {"CumSum": 0, "CumProd": 1}
 
@@ -61,3 +61,6 @@ def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters:
     if exclusive:
         y[:, 1:] = running[:, :-1]
         y[:, :1] = product
+
+
+without_gradient("CumProd")

@@ -17,7 +17,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import algorithm, values
 from daceopt.ops.indexing import axis_of, gather_along, gather_rows, scatter_along, why_empty
-from daceopt.ops.registry import ANY, BOOL, NUMBERS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.registry import ANY, BOOL, NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
 
 
 def _expect_count(operator: str, found: int, expected: int) -> None:
@@ -221,3 +221,6 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> float:
         return 0.0
     shared = np.prod(sides)
     return float(shared / (areas[0] + areas[1] - shared))
+
+
+without_gradient("Unique", "NonZero", "NonMaxSuppression")

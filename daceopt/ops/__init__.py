@@ -29,6 +29,7 @@ from daceopt.ops import (  # noqa: F401
     signal,
     softmax,
     sorting,
+    text,
     vision,
 )
 from daceopt.ops.operator_table import Coverage, coverage

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from daceopt.ir.region import Region, iterations
+
 if TYPE_CHECKING:
     import dace
 
@@ -37,7 +39,8 @@ def data_movement(program: dace.SDFG | Graph) -> Movement:
     """Bytes read and written by every top-level compute node of an SDFG (or an ``ir.Graph``).
 
     An array read through several connectors counts once per node, a dimension that a view repeats (stride 0) costs
-    nothing, and of an array read at run-time indices (a gather) no more counts than is read.
+    nothing, and of an array read at run-time indices (a gather) no more counts than is read. Control flow counts what
+    all of its iterations move.
     """
     from dace import nodes
 
@@ -49,12 +52,22 @@ def data_movement(program: dace.SDFG | Graph) -> Movement:
         for node in state.nodes():
             if scopes[node] is not None or isinstance(node, (nodes.AccessNode, nodes.ExitNode)):
                 continue
+            if isinstance(node, Region):
+                found[node] = _inside(node)
+                continue
             last = state.exit_node(node) if isinstance(node, nodes.EntryNode) else node
             found[node] = (
                 _bytes(sdfg, state.in_edges(node), picked.get(node, {})),
                 _bytes(sdfg, state.out_edges(last), {}),
             )
     return Movement(found)
+
+
+def _inside(node: Region) -> tuple[Any, Any]:
+    """Bytes of all iterations of a loop, or of the dearer branch of a choice."""
+    moved = [data_movement(body) for body in node.bodies]
+    read, written = sympy.Max(*(m.read for m in moved)), sympy.Max(*(m.written for m in moved))
+    return iterations(node) * read, iterations(node) * written
 
 
 def _picked(sdfg: dace.SDFG, state: Any, scopes: Mapping[Any, Any]) -> dict[Any, dict[str, Any]]:

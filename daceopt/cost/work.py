@@ -13,6 +13,7 @@ from daceopt.cost.machine import Machine, this_machine
 from daceopt.cost.movement import data_movement
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.region import Region, iterations
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -104,6 +105,9 @@ def flops(graph: Graph, node: Any) -> Any:
     """Operations of one execution of ``node``, an expression over the sizes. Raises Unsupported for operators."""
     if isinstance(node, nodes.MapEntry):
         return kernel_flops(Kernel.extract(graph, node))
+    if isinstance(node, Region):
+        inside = (sympy.Add(*(flops(body, n) for n in body.nodes())) for body in node.bodies)
+        return iterations(node) * sympy.Max(*inside)
     if hasattr(node, "op_type") or not hasattr(node, "flops"):
         raise Unsupported(f"the work of {node} is unknown: expected a kernel or a library node; lower operators first")
     return node.flops(graph)

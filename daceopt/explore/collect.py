@@ -12,6 +12,7 @@ from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.report import Kernel, Operator, Step
 from daceopt.explore.stats import number
+from daceopt.ir.region import Region, iterations
 
 if TYPE_CHECKING:
     import onnx
@@ -99,7 +100,7 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
 
     graph = direction.graph
     generated = isinstance(cost.node, nodes.MapEntry)
-    library, why = ("", "") if generated else _library(graph, cost.node)
+    library, why = ("", "") if generated or isinstance(cost.node, Region) else _library(graph, cost.node)
     contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source_names.get(n, n) for n in written)
@@ -134,6 +135,9 @@ def _functions(expr: Any) -> Iterable[str]:
 
 def _operands(graph: Graph, node: Any) -> str:
     """What a library call works on: connectors with shapes, and what is fused into it."""
+    if isinstance(node, Region):
+        inside = [str(len(body.nodes())) for body in node.bodies]
+        return f"{type(node).__name__}: {iterations(node)} x {' or '.join(inside)} kernels and calls"
     ends = " -> ".join(_shapes(graph, connectors) for connectors in (graph.reads(node), graph.writes(node)))
     fused = getattr(node, "activation", None)
     return f"{type(node).__name__}: {ends}" + (f"; {fused}" if fused else "")

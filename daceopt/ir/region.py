@@ -171,6 +171,13 @@ def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
     return body
 
 
+def iterations(node: Region) -> Dim:
+    """How often the bodies of a region run, for estimates: once where that is not known before running."""
+    if not isinstance(node, Repeat):
+        return 1
+    return next((n for n in (node.limit, node.trips) if n is not None), 1)
+
+
 def regions(graph: Graph) -> list[Region]:
     """The regions of ``graph`` itself, in the order in which they run."""
     return [n for n in graph.nodes() if isinstance(n, Region)]

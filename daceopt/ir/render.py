@@ -12,6 +12,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.region import TRIPS, Region, Repeat
 
 _FEW = 8  # constants up to this many elements are shown whole
 
@@ -74,7 +75,25 @@ class _Lines:
             operands = ", ".join(n or "_" for n in graph.inputs_of(node))
             return [f"{outputs} = {node.op_type}({operands}{_attributes(node.attributes)})"]
         operands = ", ".join(f"{c}={n}" for c, n in sorted(graph.reads(node).items()))
-        return [f"{outputs} = {type(node).__name__}({operands})"]
+        inside = _region(node) if isinstance(node, Region) else []
+        return [f"{outputs} = {type(node).__name__}({operands})", *inside]
+
+
+def _region(node: Region) -> list[str]:
+    """How often, what is bound to what, and the bodies."""
+    lines: list[str] = []
+    if isinstance(node, Repeat):
+        last = "" if node.condition is None else f" while {node.carried[node.condition].input}"
+        count = node.trips if node.trips is not None else TRIPS if TRIPS in node.in_connectors else "any number"
+        lines.append(f"  for {node.counter} < {count}{last}")
+        lines += [f"  carry {c.input} from {c.initial} to {c.final or '_'}" for c in node.carried]
+        lines += [f"  stack {s.connector} axis {s.axis}{' from the end' if s.reverse else ''}" for s in node.stacked]
+    for body, captured in zip(node.bodies, node.captures):
+        lines += (
+            [f"  bind {_list(f'{name} = {connector}' for name, connector in captured.items())}"] if captured else []
+        )
+        lines += ["  " + line for line in render(body).splitlines()]
+    return lines
 
 
 def _constant(value: np.ndarray) -> str:

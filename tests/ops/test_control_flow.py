@@ -174,7 +174,8 @@ def test_a_while_loop_stops_by_its_condition() -> None:
     text = """(float x, float bound) => (float y, int64 count) {
         zero = Constant <value = int64 {0}> ()
         start = Less (x, bound)
-        y, count = Loop (, start, x, zero) <body = b (int64 i, bool go, float v, int64 k) => (bool go2, float w, int64 k2) {
+        y, count = Loop (, start, x, zero) <body = b (int64 i, bool go, float v, int64 k) =>
+                (bool go2, float w, int64 k2) {
             w = Add (v, v)
             one = Constant <value = int64 {1}> ()
             k2 = Add (k, one)
@@ -197,7 +198,8 @@ def test_nested_loops_and_a_choice_inside() -> None:
         two = Constant <value = int64 {2}> ()
         three = Constant <value = int64 {3}> ()
         yes = Constant <value = bool {1}> ()
-        y, rows = Loop (two, yes, x) <body = outer (int64 i, bool go, float[3] v) => (bool go2, float[3] w, float[3] row) {
+        y, rows = Loop (two, yes, x) <body = outer (int64 i, bool go, float[3] v) =>
+                (bool go2, float[3] w, float[3] row) {
             go2 = Identity (go)
             row = Gather <axis = 0> (t, i)
             w = Loop (three, yes, v) <body = inner (int64 j, bool g, float[3] a) => (bool g2, float[3] c) {
@@ -271,7 +273,8 @@ def test_a_body_that_reads_what_does_not_exist_is_refused() -> None:
 
 @pytest.mark.parametrize("directions", [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_scanned_axes_and_directions(directions: tuple[int, int]) -> None:
-    text = """(float[2] h, float[2,4,3] x, float[4,3] z, float[3,2] m) => (float[2] last, float[2,4] rows, float[4,2,3] all) {
+    text = """(float[2] h, float[2,4,3] x, float[4,3] z, float[3,2] m) =>
+            (float[2] last, float[2,4] rows, float[4,2,3] all) {
         last, rows, all = Scan <num_scan_inputs = 2, scan_input_axes = [1, 0], scan_input_directions = [IN, 0],
                 scan_output_axes = [1, 0], scan_output_directions = [OUT, 0],
                 body = b (float[2] s, float[2,3] u, float[3] v) => (float[2] s2, float[2] r, float[2,3] o) {

@@ -13,7 +13,7 @@ import sympy
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ops import values
 from daceopt.ops.library import IndexAdd
 from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, supports
@@ -89,6 +89,14 @@ def why_empty(graph: Graph, indices: str, *extents: Dim) -> str | None:
     if 0 in extents and graph.size(indices) != 0:
         return f"indices into axes of extents {tuple(map(str, extents))}; expected none of 0"
     return None
+
+
+def why_other_shape(graph: Graph, name: str | None, expected: Sequence[Dim]) -> str | None:
+    """The reason, when an operand that is given has another shape; nothing beyond its end may be read."""
+    found = None if name is None else graph.shape(name)
+    if found is None or (len(found) == len(expected) and all(dim(a - b) == 0 for a, b in zip(found, expected))):
+        return None
+    return f"an operand of shape {tuple(map(str, found))}; expected {tuple(map(str, expected))}"
 
 
 # -------------------------------------------------------------------- by tuples
@@ -186,6 +194,12 @@ def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) 
     b.map(shape, reads, {"out": (out, lambda *i: i)}, element, label="reverse_sequence")
 
 
+@supports("ReverseSequence")
+def why_not_reverse_sequence(graph: Graph, node: Operator) -> str | None:
+    x, lengths = (str(n) for n in graph.inputs_of(node))
+    return why_other_shape(graph, lengths, [graph.shape(x)[node.attribute("batch_axis", 1)]])
+
+
 @gradient("ReverseSequence")
 def reverse_sequence_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
@@ -252,11 +266,17 @@ def scatter_along(b: Builder, indices: str, dy: str, shape: Sequence[Dim], axis:
 
 def element_positions(b: Builder, indices: str, shape: Sequence[Dim], axis: int) -> str:
     """Row-major positions in an array of ``shape`` of the elements ``[i... with indices[i...] at axis]``."""
+    extents = b.graph.shape(indices)
+    checked = [d for d, (n, extent) in enumerate(zip(extents, shape)) if d == axis or not _fits(n, extent)]
 
     def place(i: Any, k: Any) -> Any:
-        return linear([*i[:axis], position(k, shape[axis]), *i[axis + 1 :]], shape, [axis])
+        return linear([*i[:axis], position(k, shape[axis]), *i[axis + 1 :]], shape, checked)
 
-    return _positions(b, b.graph.shape(indices), {"k": (indices, lambda *i: i)}, place)
+    return _positions(b, extents, {"k": (indices, lambda *i: i)}, place)
+
+
+def _fits(count: Dim, extent: Dim) -> bool:
+    return dim(count - extent) == 0 or (isinstance(count, int) and isinstance(extent, int) and count <= extent)
 
 
 def tuple_positions(b: Builder, indices: str, extents: Sequence[Dim]) -> str:

@@ -16,7 +16,15 @@ from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ops import algorithm
-from daceopt.ops.indexing import axis_of, element_positions, tuple_positions, whole, why_empty, why_no_tuples
+from daceopt.ops.indexing import (
+    axis_of,
+    element_positions,
+    tuple_positions,
+    whole,
+    why_empty,
+    why_no_tuples,
+    why_other_shape,
+)
 from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, supports
 
 _REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
@@ -55,13 +63,17 @@ def _scatter_rows(b: Builder, data: str, where: tuple[str, Dim, Dim], updates: s
 
 @supports("ScatterElements", "Scatter", "ScatterND")
 def why_not_scatter(graph: Graph, node: Operator) -> str | None:
-    data, indices = (str(n) for n in graph.inputs_of(node)[:2])
+    data, indices, updates = (str(n) for n in graph.inputs_of(node))
+    shape, places = graph.shape(data), graph.shape(indices)
     if node.op_type == "ScatterND":
-        extents = graph.shape(data)
-        return why_no_tuples(graph, indices) or why_empty(graph, indices, *extents[: graph.shape(indices)[-1]])
-    if not graph.shape(data):
+        return (
+            why_no_tuples(graph, indices)
+            or why_empty(graph, indices, *shape[: places[-1]])
+            or why_other_shape(graph, updates, [*places[:-1], *shape[places[-1] :]])
+        )
+    if not shape:
         return "data of rank 0; expected at least one dimension"
-    return why_empty(graph, indices, graph.shape(data)[axis_of(graph, node, data)])
+    return why_empty(graph, indices, shape[axis_of(graph, node, data)]) or why_other_shape(graph, updates, places)
 
 
 @gradient(
@@ -157,8 +169,9 @@ def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
 
 @supports("TensorScatter")
 def why_not_tensor_scatter(graph: Graph, node: Operator) -> str | None:
-    past, update = (str(n) for n in graph.inputs_of(node)[:2])
-    return why_empty(graph, past, *graph.shape(update))
+    past, update, starts = [*graph.inputs_of(node), None][:3]
+    shape = graph.shape(str(past))
+    return why_empty(graph, str(past), *graph.shape(str(update))) or why_other_shape(graph, starts, shape[:1])
 
 
 @gradient("TensorScatter")

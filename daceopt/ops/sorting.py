@@ -16,7 +16,7 @@ from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ops import algorithm, values
-from daceopt.ops.indexing import axis_of, gather_along, gather_rows, scatter_along, why_empty
+from daceopt.ops.indexing import axis_of, gather_along, gather_rows, scatter_along, why_empty, why_other_shape
 from daceopt.ops.registry import ANY, BOOL, NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
 
 
@@ -184,6 +184,15 @@ def non_max_suppression(b: Builder, node: Operator, inputs: Names, outputs: Name
     batches, classes, count = b.graph.shape(scores)
     parameters = [batches, classes, count, b.graph.shape(out)[0], node.attribute("center_point_box", 0)]
     algorithm.call(b, "non_max_suppression", [boxes, scores, *[*inputs[2:], None, None, None][:3]], [out], parameters)
+
+
+@supports("NonMaxSuppression")
+def why_not_non_max_suppression(graph: Graph, node: Operator) -> str | None:
+    boxes, scores, *given = graph.inputs_of(node)
+    batches, _, count = graph.shape(str(scores))
+    reason = why_other_shape(graph, boxes, (batches, count, 4))
+    empty = [n for n in given if n is not None and graph.size(n) != 1]
+    return reason or (f"limits {empty} of other than one element" if empty else None)
 
 
 @algorithm.reference("non_max_suppression")

@@ -99,6 +99,7 @@ OUT_OF_RANGE: list[tuple[str, list[np.ndarray], dict[str, Any]]] = [
     ("GatherND", [X, ints([0, 4])], {}),
     ("ScatterElements", [X, np.full((1, 1, 1), 4), X[:1, :1, :1]], {"axis": 1}),
     ("ScatterND", [X, ints([0, -5]), X[:1, 0]], {}),
+    ("ScatterElements", [X[:, :2], np.zeros((1, 3, 1), np.int64), X[:1, :3, :1]], {}),
     ("ReverseSequence", [X, ints(4, 1, 1, 1)], {}),
     ("ReverseSequence", [X, ints(-1, 1, 1, 1)], {}),
     ("TensorScatter", [X, X[:, :2], ints(0, 3, 0)], {"opset": 24}),
@@ -155,6 +156,11 @@ def test_reductions_of_halves_round_once() -> None:
         ("ScatterND", [X[:0], np.zeros((2, 1), np.int64), X[:2]], {}, "extents.*0"),
         ("ScatterElements", [X[:, :0], np.zeros((1, 1, 1), np.int64), X[:1, :1, :1]], {"axis": 1}, "extents.*0"),
         ("OneHot", [ints(0), ints(3), X[0, 0, :2]], {}, "Depth"),
+        ("ScatterElements", [X, np.zeros((1, 2, 1), np.int64), X[:1, :1, :1]], {}, "expected .*1.*2.*1"),
+        ("ScatterND", [X, ints([0], [1]), X[:1]], {}, "expected .*2.*4.*5"),
+        ("ReverseSequence", [X, ints(1, 1)], {}, r"expected \('4',\)"),
+        ("TensorScatter", [X, X[:, :2], ints(0)], {"opset": 24}, r"expected \('3',\)"),
+        ("NonMaxSuppression", [X[..., :4], X[:2]], {}, "expected .*2.*5.*4"),
     ],
 )
 def test_refusals(op_type: str, inputs: list[np.ndarray], attributes: dict[str, Any], message: str) -> None:

@@ -169,6 +169,8 @@ class _Importer:
         reason = registry.why_unsupported(self.graph, operator)
         if isinstance(reason, values.UnknownValue) and self.patient:
             raise NotKnownYet(f"{where}: {reason}", [tuple(operands[k] for k in reason.positions if operands[k])])
+        if reason is not None and self.patient and self.shapes and self._is_symbolic([*inputs, *outputs]):
+            raise NotKnownYet(f"{where}: {reason}", sizes=True)  # with numbers for the sizes it may be supported
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
         elif subgraph.graphs_of(node):
@@ -205,6 +207,9 @@ class _Importer:
             if name in open_ended and shape is not None:
                 self._close(name, shape)
 
+    def _is_symbolic(self, names: Sequence[str | None]) -> bool:
+        return any(not isinstance(e, int) for n in names if n is not None for e in self.graph.shape(n))
+
     def _is_open(self, name: str) -> bool:
         found = self.types.get(name)
         if found is None or not found.HasField("tensor_type") or not found.tensor_type.elem_type:
@@ -219,15 +224,12 @@ class _Importer:
         return extent is None or any(str(s) not in self.graph.symbols for s in _symbols_of(extent))
 
     def _close(self, name: str, shape: tuple[Dim, ...]) -> None:
-        """Bind the names in the declared shape of ``name``, or declare it anew."""
-        tensor = self.types[name].tensor_type
-        declared = tensor.shape.dim if tensor.HasField("shape") else ()
-        if len(declared) == len(shape) and all(d.HasField("dim_value") or d.dim_param for d in declared):
-            for proto, extent in zip(declared, shape):
-                if self._is_unbound(proto):
-                    self.symbols[proto.dim_param] = extent
-        if len(declared) != len(shape) or any(self._is_unbound(d) for d in declared):
-            self.shapes[name] = shape
+        """Declare ``name`` anew; names in its old shape get their meaning."""
+        declared = self.types[name].tensor_type.shape.dim
+        for proto, extent in zip(declared, shape):
+            if proto.dim_param and self._is_unbound(proto):
+                self.symbols[proto.dim_param] = extent
+        self.shapes[name] = shape
 
     def _postpone(self, node: onnx.NodeProto, where: str) -> None:
         """Of a node whose operands have no known shape yet, only the operator can be judged."""

@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from daceopt.capture.onnx_file import infer
-from daceopt.errors import NotKnownYet
+from daceopt.errors import ModelFileError, NotKnownYet
 from daceopt.importer import sizing_operands
 
 logger = logging.getLogger("daceopt.importer")
@@ -94,11 +94,21 @@ def bound(
             made.graph.input.remove(value)
         elif value.name in sizes:
             _fix(value.type.tensor_type, sizes[value.name])
-    made = infer(made, "the model with these inputs")
+    made = _inferred(made)
     wanted = set(wanted)
     while _fold(made.graph, made, wanted):
-        made = infer(made, "the model with these inputs")
+        made = _inferred(made)
     return made
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    try:
+        return infer(model, "the model with these inputs")
+    except ModelFileError as error:
+        if "(op_type:STFT)" not in str(error):
+            raise
+        # ONNX expects as many frequencies of a one-sided transform as of a full one; the declared shape is right
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
 def _fix(tensor: onnx.TypeProto.Tensor, sizes: Sizes) -> None:

@@ -21,6 +21,7 @@ from daceopt.errors import ModelFileError
 
 _OLDEST_IR = 3
 _OLDEST_OPSET = 7  # older models are converted to this one
+_SOUND_OPSET = 13  # from here on the schemas' function bodies are right
 _PROTOBUF_LIMIT = 2**31 - 1
 _MAIN_DOMAIN = ("", "ai.onnx")
 
@@ -40,7 +41,8 @@ def load(source: Source) -> onnx.ModelProto:
         _check_versions(model, name)
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
         model = _with_dense_initializers(_checked(model, name), name)
-        model = infer(_modern(model, name), name)
+        _import_main_domain(model)
+        model = _inferred(_modern(model, name), name)
         check_declared_sizes(model, name)
     except RecursionError as error:
         raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error
@@ -121,10 +123,14 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
     for domain, version in _opsets(model):
         if domain in _MAIN_DOMAIN and not 1 <= version <= newest:
             raise ModelFileError(f"{name}: opset {version}, expected 1 to {newest}. Export with opset_version={newest}")
+    if not _opsets(model):
+        raise ModelFileError(f"{name}: no opset is imported. Export it again")
+
+
+def _import_main_domain(model: onnx.ModelProto) -> None:
+    """Models of other domains only need not say which version of the ONNX domain they mean; lowerings do."""
     if not any(domain in _MAIN_DOMAIN for domain, _ in _opsets(model)):
-        raise ModelFileError(
-            f"{name}: no opset of the ONNX domain is imported, found {_opsets(model)}. Export it again"
-        )
+        model.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
 
 
 def _opsets(model: onnx.ModelProto) -> list[tuple[str, int]]:
@@ -142,18 +148,57 @@ def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
 
 
 def _modern(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    version = max(version for domain, version in _opsets(model) if domain in _MAIN_DOMAIN)
-    if version >= _OLDEST_OPSET:
+    if _version(model) >= _OLDEST_OPSET:
         return model
+    _align_slopes(model)
+    return _converted(model, _OLDEST_OPSET, name)
+
+
+def _version(model: onnx.ModelProto) -> int:
+    return max(version for domain, version in _opsets(model) if domain in _MAIN_DOMAIN)
+
+
+def _converted(model: onnx.ModelProto, target: int, name: str) -> onnx.ModelProto:
     try:
-        return _checked(onnx.version_converter.convert_version(model, _OLDEST_OPSET), name)
+        return _checked(onnx.version_converter.convert_version(model, target), name)
     except ModelFileError:
         raise
     except Exception as error:  # the converter raises RuntimeError, ValueError and its own kinds
         raise ModelFileError(
-            f"{name}: opset {version} cannot be converted to {_OLDEST_OPSET}: {_first_lines(error)}. "
-            f"Export with opset_version={_OLDEST_OPSET} or later"
+            f"{name}: opset {_version(model)} cannot be converted to {target}: {_first_lines(error)}. "
+            f"Export with opset_version={target} or later"
         ) from error
+
+
+def _align_slopes(model: onnx.ModelProto) -> None:
+    """Up to opset 6 the slopes of PRelu belong to axis 1, which the converter does not know: give them their axes."""
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    ranks = {v.name: len(v.type.tensor_type.shape.dim) for v in (*inferred.input, *inferred.value_info)}
+    ranks |= {t.name: len(t.dims) for t in model.graph.initializer}
+    nodes = list(model.graph.node)
+    del model.graph.node[:]
+    for node in nodes:
+        rank = ranks.get(node.input[0], 0) if node.op_type == "PRelu" else 0
+        if rank > 2 and ranks.get(node.input[1]) == 1:
+            aligned = f"{node.output[0]}/slope"
+            axes = list(range(1, rank - 1))
+            model.graph.node.append(onnx.helper.make_node("Unsqueeze", [node.input[1]], [aligned], axes=axes))
+            node.input[1] = aligned
+        model.graph.node.append(node)
+
+
+def _inferred(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """``infer``; some function bodies of early opsets are not valid themselves, those of later ones are."""
+    try:
+        return infer(model, name)
+    except ModelFileError:
+        if _version(model) >= _SOUND_OPSET:
+            raise
+        try:
+            return infer(_converted(model, _SOUND_OPSET, name), name)
+        except ModelFileError:
+            pass
+        raise
 
 
 def infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:

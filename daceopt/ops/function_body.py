@@ -81,13 +81,18 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
     given = [
         numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants
     ]
+    versions = {"": graph.opset.get("", onnx.defs.onnx_opset_version())}
+    versions[node.domain] = max(node.since_version, graph.opset.get(node.domain, 0))
     model = helper.make_model(
         helper.make_graph([call], "body", values, results, given),
-        opset_imports=[helper.make_opsetid(node.domain, max(node.since_version, graph.opset.get(node.domain, 0)))],
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
     )
-    body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
+    try:
+        body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
+    except RuntimeError as error:  # assertions of the inliner about types
+        raise Unsupported(f"it cannot be inlined: {error}") from error
     if any(n.op_type == node.op_type for n in body.graph.node):
-        raise Unsupported(f"no body for opset {model.opset_import[0].version}")
+        raise Unsupported(f"no body for opset {versions[node.domain]}")
     try:
         return shape_inference.infer_shapes(body, data_prop=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, RuntimeError) as error:

@@ -17,11 +17,13 @@ from torch.export.exported_program import ModuleCallEntry, ModuleCallSignature
 from torch.export.graph_signature import ExportGraphSignature, InputKind, InputSpec, OutputKind, OutputSpec
 
 from daceopt.capture.attention_layout import fix_attention_layout
+from daceopt.capture.exporter import export
 from daceopt.capture.grid_index import view_instead_of_grid_index
 from daceopt.capture.quiet import quiet
 from daceopt.capture.static_sizes import use_static_sizes
+from daceopt.capture.synonyms import use_known_names
 from daceopt.capture.trace import Trace
-from daceopt.capture.translations import DOMAIN, OPSET, stop_gradient_function, table
+from daceopt.capture.translations import DOMAIN, stop_gradient_function
 from daceopt.errors import CaptureError
 
 _FOLD_LIMIT = 1 << 16  # elements; larger results are left to the recipes, which know what they cost
@@ -39,16 +41,7 @@ def to_onnx(trace: Trace) -> onnx.ModelProto:
     """
     try:
         with quiet():
-            exported = torch.onnx.export(
-                _all_explicit(trace),
-                dynamo=True,
-                optimize=False,
-                verbose=False,
-                opset_version=OPSET,
-                custom_translation_table=table(),
-            )
-            assert exported is not None
-            model = _tidy(exported.model, trace)
+            model = _tidy(export(_all_explicit(trace)), trace)
             return _checked(_with_functions(ir.to_proto(model)))
     except CaptureError:
         raise
@@ -63,6 +56,7 @@ def _all_explicit(trace: Trace) -> ExportedProgram:
     view_instead_of_grid_index(module)
     fix_attention_layout(module)
     use_static_sizes(module)
+    use_known_names(module)
     _keep_computed_outputs(module, trace)
     signature = program.graph_signature
     kept = [spec for spec, out in zip(signature.output_specs, trace.outputs, strict=False) if _computed(out.kind)]

@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from daceopt.capture.dynamic import flat_specs, ties
 from daceopt.capture.fingerprint import fingerprint
 from daceopt.capture.flat import FlatCall
+from daceopt.capture.functional import functional
 from daceopt.capture.gradient_scopes import detach_no_grad_regions
 from daceopt.capture.quiet import quiet
 from daceopt.capture.replica import Replica
@@ -155,7 +156,7 @@ def _export(flat: FlatCall, tensors: list[torch.Tensor], specs: list[Any]) -> Ex
         with quiet(), _unmarked(tensors), torch.random.fork_rng(devices=[]):
             program = torch.export.export(flat, tuple(tensors), strict=False, dynamic_shapes=shapes)
             detach_no_grad_regions(program)
-            return program.run_decompositions({})
+            return functional(program)
     except CaptureError:
         raise
     except Exception as error:  # torch raises whatever the user's code or the tracer raised

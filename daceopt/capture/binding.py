@@ -7,6 +7,7 @@ of them.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -26,6 +27,8 @@ MAX_ELEMENTS = 64
 
 _FOLDED_ELEMENTS = 1 << 16
 _MAIN = ("", "ai.onnx")
+# Inference wants bounds of Range to have no dimension, and a one-sided STFT to have as many frequencies as a full one.
+_MISJUDGED = frozenset(["Range", "STFT"])
 Sizes: TypeAlias = tuple[int | None, ...]
 _INTEGERS = frozenset(getattr(TensorProto, n) for n in "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64".split())
 _FLOATS = frozenset(getattr(TensorProto, n) for n in "FLOAT DOUBLE FLOAT16 BFLOAT16".split())
@@ -96,7 +99,7 @@ def bound(
             _fix(value.type.tensor_type, sizes[value.name])
     made = _inferred(made)
     wanted = set(wanted)
-    while _fold(made.graph, made, wanted):
+    while _fold(made.graph, made, wanted) | _choose_branches(made.graph):
         made = _inferred(made)
     return made
 
@@ -105,9 +108,8 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return infer(model, "the model with these inputs")
     except ModelFileError as error:
-        if "(op_type:STFT)" not in str(error):
+        if not _MISJUDGED.issuperset(re.findall(r"op_type:(\w+)", str(error))):
             raise
-        # ONNX expects as many frequencies of a one-sided transform as of a full one; the declared shape is right
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
@@ -209,6 +211,36 @@ def _fold(graph: onnx.GraphProto, model: onnx.ModelProto, wanted: set[str]) -> b
     wanted.difference_update(results)
     _drop_unread(graph)
     return True
+
+
+def _choose_branches(graph: onnx.GraphProto) -> bool:
+    """Put the branch that is taken in the place of each If whose condition is a constant."""
+    constants = {t.name: t for t in graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    changed = False
+    for node in graph.node:
+        condition = constants.get(node.input[0]) if node.op_type == "If" and node.domain in _MAIN else None
+        if condition is None:
+            nodes.append(node)
+            continue
+        taken = "then_branch" if numpy_helper.to_array(condition).all() else "else_branch"
+        branch = next(a.g for a in node.attribute if a.name == taken)
+        graph.initializer.extend(branch.initializer)
+        nodes.extend(branch.node)
+        results = zip(branch.output, node.output, strict=True)
+        nodes.extend(onnx.helper.make_node("Identity", [v.name], [name]) for v, name in results if name)
+        changed = True
+    if changed:
+        nodes = [_copied(node) for node in nodes]  # what is deleted takes the branches with it
+        del graph.node[:]
+        graph.node.extend(nodes)
+    return changed
+
+
+def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    return copy
 
 
 def _foldable(graph: onnx.GraphProto, constants: set[str]) -> tuple[dict[str, np.ndarray], list[onnx.NodeProto]]:

@@ -21,7 +21,6 @@ from daceopt.errors import ModelFileError
 
 _OLDEST_IR = 3
 _OLDEST_OPSET = 7  # older models are converted to this one
-_SOUND_OPSET = 13  # from here on the schemas' function bodies are right
 _PROTOBUF_LIMIT = 2**31 - 1
 _MAIN_DOMAIN = ("", "ai.onnx")
 
@@ -188,17 +187,28 @@ def _align_slopes(model: onnx.ModelProto) -> None:
 
 
 def _inferred(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
-    """``infer``; some function bodies of early opsets are not valid themselves, those of later ones are."""
+    """``infer``; where it fails, with the attributes spelled out that functions of the standard expect."""
     try:
         return infer(model, name)
     except ModelFileError:
-        if _version(model) >= _SOUND_OPSET:
+        if not _spell_out_attributes(model):
             raise
-        try:
-            return infer(_converted(model, _SOUND_OPSET, name), name)
-        except ModelFileError:
-            pass
-        raise
+    return infer(model, name)
+
+
+def _spell_out_attributes(model: onnx.ModelProto) -> bool:
+    """Give operators that are functions the default values of the attributes that they leave out; was there any?"""
+    changed = False
+    for node in model.graph.node:
+        if node.domain not in _MAIN_DOMAIN or not onnx.defs.has(node.op_type):
+            continue
+        schema = onnx.defs.get_schema(node.op_type, _version(model), "")
+        given = {a.name for a in node.attribute}
+        missing = [a.default_value for n, a in schema.attributes.items() if n not in given and a.default_value.name]
+        if schema.has_function and missing:
+            node.attribute.extend(missing)
+            changed = True
+    return changed
 
 
 def infer(model: onnx.ModelProto, name: str) -> onnx.ModelProto:

@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         theirs = _run(failed, "onnxruntime", options)
         wrong += [f"{name} fails, but passes in ONNX Runtime" for name, reason in theirs.items() if not reason]
     for line in wrong:
-        print("UNEXPECTED", " ".join(line.split())[:200])
+        print("UNEXPECTED", " ".join(line.split())[: None if options.verbose else 300])
     return bool(wrong)
 
 
@@ -83,14 +83,16 @@ def _run(names: Sequence[str], mode: str, options: argparse.Namespace) -> runner
             nonlocal failed
             failed += sum(map(bool, results.values()))
             bar.update(task, advance=len(results), failed=failed)
+            if not bar.console.is_terminal:  # nobody sees a bar in a log
+                print(f"{mode}: {bar.tasks[task].completed:.0f} of {len(names)}, {failed} failed", file=sys.stderr)
 
         return runner.run(names, mode, jobs=options.jobs, recipe=options.recipe, advance=advance)
 
 
 def _report(results: runner.Results, options: argparse.Namespace) -> None:
     for name, reason in sorted(results.items()):
-        if reason:
-            print(f"FAIL {name} {reason if options.verbose else ' '.join(reason.split())[:230]}")
+        if reason and options.verbose:
+            print(f"FAIL {name} {reason}")
     totals = Counter(operator_of(cases()[name]) for name in results)
     failures = Counter(operator_of(cases()[name]) for name, reason in results.items() if reason)
     table = Table("operator", "passed", "of")

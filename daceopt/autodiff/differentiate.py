@@ -48,21 +48,41 @@ def differentiate(
     """
     _check_names(graph, outputs, wanted)
     forward = graph.copy()
-    builder = Builder(forward, "forward")
-    for node in Path(forward, outputs, wanted).nodes:
-        rules.prepare(builder, node)
+    _prepare(forward, outputs, wanted)
     joint = forward.copy()
     local = _split_fused(joint, Path(joint, outputs, wanted))
-    path = Path(joint, outputs, wanted)
     boundary = forwarding.Boundary(set(joint.nodes()), {*joint.arrays(), SEED}, local)
-    reverse = _Reverse(Builder(joint, "grad"), path)
-    grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
-    reverse.run()
-    grad_inputs = _declare_outputs(joint, reverse, wanted)
+    grad_outputs, grad_inputs = _add_gradients(joint, outputs, wanted)
     saved, needed = _cut(joint, graph, boundary, list(grad_outputs.values()), policy)
     forward.saved, joint.saved = list(saved), list(saved)
     _relocate_symbols(joint)
     return Derivative(forward, joint, saved, grad_outputs, grad_inputs, needed)
+
+
+def extend(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Add the gradient computation to ``graph`` itself, which may still compute all of its arrays.
+
+    The gradients of ``wanted`` become its only outputs, those of ``outputs`` its last inputs; returns both by name.
+    """
+    _prepare(graph, outputs, wanted)
+    _split_fused(graph, Path(graph, outputs, wanted))
+    return _add_gradients(graph, outputs, wanted)
+
+
+def _prepare(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
+    builder = Builder(graph, "forward")
+    for node in Path(graph, outputs, wanted).nodes:
+        rules.prepare(builder, node)
+
+
+def _add_gradients(
+    joint: Graph, outputs: Sequence[str], wanted: Sequence[str]
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    path = Path(joint, outputs, wanted)
+    reverse = _Reverse(Builder(joint, "grad"), path)
+    grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
+    reverse.run()
+    return grad_outputs, _declare_outputs(joint, reverse, wanted)
 
 
 def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:

@@ -44,16 +44,22 @@ class Flow:
         self._assignments = dict(values)
 
     @contextmanager
-    def loop(self, counter: str, trips: str | None, test: str | None, first: Mapping[str, str]) -> Iterator[None]:
-        """``for counter in range(trips)``; stops before an iteration for which ``test`` does not hold; ``first`` is
-        assigned at the begin of each iteration. ``counter`` is left at the number of iterations made.
+    def loop(
+        self, counter: str, trips: str | None, test: str | None, first: Mapping[str, str], descending: bool = False
+    ) -> Iterator[None]:
+        """``for counter in range(trips)``, or the same counting down; stops before an iteration for which ``test`` does
+        not hold; ``first`` is assigned at the begin of each iteration. An ascending ``counter`` is left at the number
+        of iterations made.
         """
+        begin, goes_on, step = "0", f"< {trips or _ENDLESS}", "+ 1"
+        if descending:
+            begin, goes_on, step = f"({trips}) - 1", ">= 0", "- 1"
         region = LoopRegion(
             self._label("loop"),
-            f"{counter} < {trips or _ENDLESS}",
+            f"{counter} {goes_on}",
             counter,
-            f"{counter} = 0",
-            f"{counter} = {counter} + 1",
+            f"{counter} = {begin}",
+            f"{counter} = {counter} {step}",
             sdfg=self._sdfg,
         )
         self._append(region)

@@ -237,9 +237,11 @@ class _Frame:
         if node.condition is not None:
             flag = inner.carried[node.condition]
             test = f"{self._buffer(flag)}[({counter} % 2) * {symstr(slot(flag))}]"
-        with self._flow.loop(counter, self._trips(node), test, {half: f"{counter} % 2"}):
+        trips = self._trips(node)
+        made = f"({trips}) - 1 - {counter}" if node.descending else counter
+        with self._flow.loop(counter, trips, test, {half: f"({made}) % 2"}, node.descending):
             self._inside(inner.scopes[0])
-        self._flow.assign({half: f"{counter} % 2"})
+        self._flow.assign({half: f"({made}) % 2"})
         for buffer, carried in zip(inner.carried, node.carried):
             if carried.final is not None:
                 final = self._scope.graph.writes(node)[carried.final]

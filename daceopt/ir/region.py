@@ -94,7 +94,8 @@ class Repeat(Region):
 
     The outputs of the body are the next carried values, then one slice for each ``stacked`` output. ``trips`` is an
     expression over size symbols; None takes the int64 at operand ``Trips``, where one is given. ``limit`` is the extent
-    of the stacked axes: a loop that makes fewer or more iterations reports an error and never writes beyond.
+    of the stacked axes: a loop that makes fewer or more iterations reports an error and never writes beyond. A
+    ``descending`` loop has known ``trips`` and counts down.
     """
 
     def __init__(
@@ -109,10 +110,13 @@ class Repeat(Region):
         stacked: Sequence[Stacked] = (),
         condition: int | None = None,
         limit: Dim | None = None,
+        descending: bool = False,
     ):
         super().__init__(name, [body] if body is not None else [], [captures or {}] if body is not None else [])
         self._counter, self._trips, self._limit = counter, trips, limit
         self._carried, self._stacked, self._condition = list(carried), list(stacked), condition
+        self._descending = descending
+        self._states: dict[str, str] = {}
 
     @property
     def body(self) -> Graph:
@@ -142,6 +146,16 @@ class Repeat(Region):
     @property
     def condition(self) -> int | None:
         return self._condition
+
+    @property
+    def descending(self) -> bool:
+        """Does the counter run from ``trips - 1`` down to zero?"""
+        return self._descending
+
+    @property
+    def states(self) -> dict[str, str]:
+        """Input of the body with a carried value -> connector where all of its values are collected, if they are."""
+        return self._states
 
     @property
     def is_checked(self) -> bool:
@@ -207,7 +221,7 @@ def tidy(graph: Graph) -> None:
         for body in node.bodies:
             body.prune()
             tidy(body)
-        dropped |= _drop_operands(graph, node)
+        dropped |= drop_operands(graph, node)
     if dropped:
         graph.prune()
 
@@ -231,6 +245,7 @@ def _drop_results(graph: Graph, node: Region) -> None:
         node.body.desc(name).transient = not keep
     node.body.outputs = outputs[:first] + [n for n, keep in zip(outputs[first:], kept) if keep]
     node._stacked = [s for s, keep in zip(node.stacked, kept) if keep]
+    node._states = {name: c for name, c in node.states.items() if c not in unread}
     for edge in list(graph.state.out_edges(node)):
         if edge.src_conn in unread:
             graph.state.remove_edge(edge)
@@ -241,7 +256,8 @@ def _is_read(graph: Graph, name: str) -> bool:
     return graph.is_kept(name) or any(graph.consumers(alias) for alias in graph.aliases(name))
 
 
-def _drop_operands(graph: Graph, node: Region) -> bool:
+def drop_operands(graph: Graph, node: Region) -> bool:
+    """Drop operands that no body of ``node`` reads; True when there were any."""
     for body, captured in zip(node.bodies, node.captures):
         for name in [n for n in captured if not body.state.out_degree(body.access(n)) and n not in body.outputs]:
             del captured[name]
@@ -253,6 +269,22 @@ def _drop_operands(graph: Graph, node: Region) -> bool:
         graph.state.remove_edge(edge)
         node.remove_in_connector(edge.dst_conn)
     return bool(unused)
+
+
+def keep_states(graph: Graph, node: Repeat) -> None:
+    """Collect every carried value as it is at the begin of each iteration; ``node.trips`` is known."""
+    body = node.body
+    for c in node.carried:
+        if c.input in node.states:
+            continue
+        body.add_output(Builder(body, "state").copy(c.input))
+        name = graph.add_array("states", (node.trips, *body.shape(c.input)), body.dtype(c.input))
+        connector = f"States{len(node.states)}"
+        node.add_out_connector(connector)
+        graph.state.add_edge(node, connector, graph.access(name), None, graph.whole(name))
+        node.stacked.append(Stacked(connector))
+        node.states[c.input] = connector
+    node._limit = node.trips
 
 
 def operand(graph: Graph, node: Region, name: str) -> str:
@@ -300,18 +332,19 @@ def _repeat(memory: Memory, node: Repeat) -> None:
         wanted = int(memory.array(reads[TRIPS]).reshape(()))
     limit = None if node.limit is None else memory.number(node.limit)
     test = None if node.condition is None else node.carried[node.condition].input
-    t = 0
-    while (wanted is None or t < wanted) and (test is None or bool(values[test].reshape(()))):
-        if t == limit:
+    made = 0
+    while (wanted is None or made < wanted) and (test is None or bool(values[test].reshape(()))):
+        if made == limit:
             raise DaceoptError(f"{node.label}: more iterations than the {limit} that its outputs have room for")
+        t = (wanted or 0) - 1 - made if node.descending else made
         results = _execute(memory, node, 0, values, t)
         values = dict(zip(values, results))
         for s, value in zip(node.stacked, results[len(node.carried) :]):
             target = np.moveaxis(memory.array(writes[s.connector]), s.axis, 0)
             target[(limit or 0) - 1 - t if s.reverse else t] = value
-        t += 1
-    if node.is_checked and t != limit:
-        raise DaceoptError(f"{node.label}: {t} iterations, but its outputs have an extent of {limit}")
+        made += 1
+    if node.is_checked and made != limit:
+        raise DaceoptError(f"{node.label}: {made} iterations, but its outputs have an extent of {limit}")
     for c in node.carried:
         if c.final is not None:
             memory.store(writes[c.final], values[c.input])

@@ -82,6 +82,23 @@ class LoopBuilder(Body):
         self._label = label
         self._carried: list[tuple[str, str]] = []
 
+    @classmethod
+    def adopt(cls, outer: Graph, label: str, node: Repeat, body: Graph) -> LoopBuilder:
+        """A builder that goes on with ``body``, made from that of ``node``, a loop of ``outer``.
+
+        It has the counter of that loop and captures what that captures.
+        """
+        builder = cls(outer, label)
+        builder.counter, builder.graph, builder.b = node.counter, body, Builder(body, label)
+        reads = outer.reads(node)
+        for inner, connector in node.captures[0].items():
+            builder.captured[inner] = builder._own.connect(reads[connector])
+        return builder
+
+    def carry_as(self, inner: str, initial: str) -> None:
+        """An input of the body is a carried value that starts as the array ``initial`` of the graph around."""
+        self._carried.append((inner, self._own.connect(initial)))
+
     def carry(self, initial: str) -> str:
         """A value of the last iteration, in the first one the array ``initial`` of the graph around."""
         outer = self.outer
@@ -113,6 +130,7 @@ class LoopBuilder(Body):
         *,
         trips: Dim | str | None,
         condition: int | None = None,
+        descending: bool = False,
     ) -> Repeat:
         """Add the node. ``carried``: the body's arrays with the next values; ``finals``: arrays for the last ones;
         ``stacked``: (array of the body, array around, axis, from the end?); ``trips``: the number of iterations, the
@@ -137,6 +155,7 @@ class LoopBuilder(Body):
             stacked=[Stacked(f"Out{first + k}", axis, reverse) for k, (_, _, axis, reverse) in enumerate(stacked)],
             condition=condition,
             limit=limit,
+            descending=descending,
         )
         self.outer.add_node(node, self._own.reads, writes)
         return node

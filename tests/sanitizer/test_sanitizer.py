@@ -1,0 +1,53 @@
+"""Operators that index at run time never leave their arrays: AddressSanitizer watches them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def libraries() -> str:
+    """To preload: the sanitizer, and the C++ library, whose exceptions it intercepts."""
+    found = [_library("libasan.so"), _library("libstdc++.so.6")]
+    if not all(Path(f).is_absolute() for f in found):
+        pytest.skip("the compiler has no AddressSanitizer")
+    return " ".join(found)
+
+
+def _library(name: str) -> str:
+    return subprocess.run(["gcc", f"-print-file-name={name}"], capture_output=True, text=True).stdout.strip()
+
+
+def run(libraries: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": libraries,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "OMP_NUM_THREADS": "1",
+        "DACEOPT_CACHE_DIR": str(folder),  # programs with the sanitizer inside are for this process only
+    }
+    command = [sys.executable, "-m", "tests.sanitizer", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+def test_the_sanitizer_sees_an_overflow(libraries: str, tmp_path: Path) -> None:
+    done = run(libraries, tmp_path, "overflow")
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr
+
+
+@pytest.mark.slow
+def test_run_time_indices_stay_inside(libraries: str, tmp_path: Path) -> None:
+    done = run(libraries, tmp_path)
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    failed = {m["name"]: m["reason"] for m in messages if m["reason"]}
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert not failed
+    assert messages[-1]["name"] == "done" and messages[-1]["count"] > 300

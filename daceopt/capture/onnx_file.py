@@ -21,6 +21,7 @@ from daceopt.errors import ModelFileError
 
 _OLDEST_IR = 3
 _OLDEST_OPSET = 7  # older models are converted to this one
+_ASSUMED_OPSET = 18  # where a model names none
 _PROTOBUF_LIMIT = 2**31 - 1
 _MAIN_DOMAIN = ("", "ai.onnx")
 
@@ -129,7 +130,7 @@ def _check_versions(model: onnx.ModelProto, name: str) -> None:
 def _import_main_domain(model: onnx.ModelProto) -> None:
     """Models of other domains only need not say which version of the ONNX domain they mean; lowerings do."""
     if not any(domain in _MAIN_DOMAIN for domain, _ in _opsets(model)):
-        model.opset_import.add(domain="", version=onnx.defs.onnx_opset_version())
+        model.opset_import.add(domain="", version=_ASSUMED_OPSET)
 
 
 def _opsets(model: onnx.ModelProto) -> list[tuple[str, int]]:

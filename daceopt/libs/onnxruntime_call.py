@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
 _SESSIONS = 256
+_OLDEST_OPSET = 7  # that ONNX Runtime promises to run
 
 
 def add(
@@ -90,9 +91,22 @@ def _single_node_model(
     single = onnx.helper.make_node(node.op_type, names_in, names_out, domain=node.domain)
     single.attribute.extend(node.attribute)
     body = onnx.helper.make_graph([single], "operator", infos_in, infos_out)
-    made = onnx.helper.make_model(body, opset_imports=model.opset_import, functions=model.functions)
+    made = onnx.helper.make_model(body, opset_imports=_opsets(model, node), functions=model.functions)
     made.ir_version = model.ir_version
     return made
+
+
+def _opsets(model: onnx.ModelProto, node: onnx.NodeProto) -> list[onnx.OperatorSetIdProto]:
+    """The model's, but for ONNX's own operators the version that they are from: ONNX Runtime may not know later ones."""
+    import onnx
+
+    found = {o.domain: o.version for o in model.opset_import}
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    version = found.get("", found.get("ai.onnx", 0))
+    if domain == "" and not model.functions and onnx.defs.has(node.op_type, version):
+        since = onnx.defs.get_schema(node.op_type, version, "").since_version
+        return [onnx.helper.make_opsetid("", max(since, min(version, _OLDEST_OPSET)))]
+    return list(model.opset_import)
 
 
 def _values(graph: Graph, names: Sequence[str | None], prefix: str) -> tuple[list[str], list[onnx.ValueInfoProto]]:

@@ -148,6 +148,25 @@ def test_shape_arithmetic_is_folded() -> None:
     assert compiled(np.ones((3, 4), np.float32), k, one).shape == (6, 2)
 
 
+def test_branches_whose_condition_follows_from_an_input() -> None:
+    """y = x * 2 in a row where n is 1, else a square of them"""
+    row = helper.make_node("Reshape", ["x", "flat"], ["a"]), helper.make_node("Add", ["a", "a"], ["r"])
+    then = helper.make_graph(row, "then", [], [helper.make_tensor_value_info("r", TensorProto.FLOAT, [1, 4])])
+    square = [helper.make_node("Reshape", ["x", "two"], ["s"])]
+    other = helper.make_graph(square, "else", [], [helper.make_tensor_value_info("s", TensorProto.FLOAT, [2, 2])])
+    nodes = [helper.make_node("Constant", [], ["one"], value_int=1), helper.make_node("Equal", ["n", "one"], ["c"])]
+    nodes += [helper.make_node("Constant", [], ["flat"], value_ints=[1, 4])]
+    nodes += [helper.make_node("Constant", [], ["two"], value_ints=[2, 2])]
+    nodes += [helper.make_node("If", ["c"], ["z"], then_branch=then, else_branch=other)]
+    nodes += [helper.make_node("Relu", ["z"], ["y"])]
+    inputs = [("x", TensorProto.FLOAT, [4]), ("n", TensorProto.INT64, [])]
+    model = proto(nodes, inputs, [("y", TensorProto.FLOAT, [None, None])])
+    compiled = daceopt.from_onnx(model, recipe="none", fallback=False)
+    x = np.arange(4, dtype=np.float32)
+    assert compiled(x, np.int64(1)).tolist() == [(x * 2).tolist()]
+    assert compiled(x, np.int64(2)).tolist() == x.reshape(2, 2).tolist()
+
+
 def open_ended() -> onnx.ModelProto:
     return proto(
         [helper.make_node("NonZero", ["x"], ["y"])],

@@ -97,7 +97,7 @@ def _single_node_model(
 
 
 def _opsets(model: onnx.ModelProto, node: onnx.NodeProto) -> list[onnx.OperatorSetIdProto]:
-    """The model's, but for ONNX's own operators the version that they are from: ONNX Runtime may not know later ones."""
+    """The model's; but the version that an operator of ONNX's own is from, for ONNX Runtime may not know later ones."""
     import onnx
 
     found = {o.domain: o.version for o in model.opset_import}

@@ -104,6 +104,30 @@ def test_opsets_from_seven_on_stay_as_they_are():
     assert loaded.opset_import[0].version == 7 and len(loaded.graph.node[-1].input) == 1
 
 
+def test_old_slopes_belong_to_the_channels():
+    tensors = [numpy_helper.from_array(np.ones(3, np.float32), "w")]
+    inputs = [value("x", (2, 3, 4, 5)), value("w", (3,))]
+    built = model([helper.make_node("PRelu", ["x", "w"], ["y"])], tensors, inputs, opset=6, result=(2, 3, 4, 5))
+    loaded = load(built)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in loaded.graph.value_info}
+    assert shapes[loaded.graph.node[-1].input[1]] == [3, 1, 1]
+
+
+def test_attributes_that_a_function_body_expects():
+    built = model([helper.make_node("MeanVarianceNormalization", ["x"], ["y"])], [], [value("x", (2, 3, 4, 5))])
+    built.opset_import[0].version = 13
+    del built.graph.output[0].type.tensor_type.shape.dim[:]
+    built.graph.output[0].type.CopyFrom(built.graph.input[0].type)
+    assert [a.name for a in load(built).graph.node[0].attribute] == ["axes"]
+
+
+def test_a_model_of_another_domain_only():
+    nodes = [helper.make_node("Binarizer", ["x"], ["y"], domain="ai.onnx.ml")]
+    built = model(nodes, [], result=(2, 3))
+    built.opset_import[0].domain, built.opset_import[0].version = "ai.onnx.ml", 1
+    assert {o.domain for o in load(built).opset_import} == {"", "ai.onnx.ml"}
+
+
 def test_what_cannot_be_converted_says_why():
     nodes = [helper.make_node("Pad", ["x"], ["y"], paddings=[0, 0, 1, 1])]
     with pytest.raises(ModelFileError, match="opset 1 cannot be converted to 7: .*Pad"):

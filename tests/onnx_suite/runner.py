@@ -23,9 +23,8 @@ Results = dict[str, str]  # name -> reason of its failure, empty for a success
 class Worker:
     """One worker process; ``run`` gives a result for each name, whatever happens over there."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "tests.onnx_suite.worker")) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, "-m", "tests.onnx_suite.worker"]
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -19,8 +19,11 @@ from daceopt.ir.kernel import Kernel
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
 
 
+BEYOND = 77  # what stands behind an empty array
+
+
 class IndexOutOfRange(Exception):
-    pass
+    """Has the kernel's name and all memory."""
 
 
 def run(
@@ -48,7 +51,7 @@ def _number(size: Any, values: dict[str, int]) -> int:
 def _allocate(graph: Graph, name: str, inputs: dict[str, np.ndarray], values: dict[str, int]) -> np.ndarray:
     given = inputs.get(name, graph.constants.get(name))
     size = _number(graph.desc(name).total_size, values)
-    memory = np.zeros(max(size, 1), types.to_numpy(graph.dtype(name)))
+    memory = np.full(max(size, 1), 0 if size else BEYOND, types.to_numpy(graph.dtype(name)))
     if given is not None:
         _shaped(graph, name, memory, values)[...] = given
     return memory
@@ -72,4 +75,4 @@ def _call(library: ctypes.CDLL, source: KernelSource, memory: dict[str, np.ndarr
             arguments.append(ctypes.byref(status))
     getattr(library, source.name)(*arguments)
     if status.value:
-        raise IndexOutOfRange(source.name)
+        raise IndexOutOfRange(source.name, memory)

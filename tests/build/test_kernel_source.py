@@ -10,7 +10,7 @@ import pytest
 import sympy
 
 from daceopt.build.kernel_source import kernel_source
-from daceopt.ir import philox, scalar
+from daceopt.ir import philox, scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
@@ -172,6 +172,24 @@ def test_load_reads_rows_and_reports_bad_indices(tmp_path: Path) -> None:
         run(graph, {table: data, ids: np.array([0, 1, 10, 2, 3])}, tmp_path)
     with pytest.raises(IndexOutOfRange):
         run(graph, {table: data, ids: np.array([0, 1, -1, 2, 3])}, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [F, dace.bool_, dace.float16], ids=lambda t: t.ctype)
+def test_load_from_an_array_that_may_be_empty(tmp_path: Path, dtype: dace.typeclass) -> None:
+    graph = Graph("gather")
+    b = Builder(graph)
+    extent = dace.symbolic.symbol("n", dace.int64)
+    table, ids = graph.add_input("table", (extent, 16), dtype), graph.add_input("ids", (5,), dace.int64)
+    graph.symbols["n"] = (table, 0)
+    out = graph.add_array("out", (5, 16), dtype)
+    reads = {"t": (table, lambda i, j: (None, j)), "k": (ids, lambda i, j: (i,))}
+    b.map((5, 16), reads, {"o": (out, lambda i, j: (i, j))}, lambda params, t, k: scalar.load(t, k))
+    data, index = _data(10, 16).astype(types.to_numpy(dtype)), np.array([3, 9, 0, 1, 3])
+    np.testing.assert_array_equal(run(graph, {table: data, ids: index}, tmp_path, {"n": 10})[out], data[index])
+    with pytest.raises(IndexOutOfRange) as caught:
+        run(graph, {table: data[:0], ids: index}, tmp_path, {"n": 0})
+    memory = caught.value.args[1]
+    assert memory[table].any() and not memory[out].any(), "read behind the array"
 
 
 def test_uniform_is_the_same_in_cpp_and_numpy(tmp_path: Path) -> None:

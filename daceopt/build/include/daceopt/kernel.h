@@ -169,6 +169,11 @@ DOP int64_t index(int64_t i, int64_t extent, int32_t& bad) {
   bad |= int32_t(outside);
   return outside ? 0 : i;
 }
+// The element of an array that has none.
+template <class T> DOP T nothing(int32_t& bad) {
+  bad = 1;
+  return T(0);
+}
 
 template <class T> struct lowest { static constexpr T value = T(-1) < T(0) ? T(T(1) << (8 * sizeof(T) - 1)) : T(0); };
 template <> struct lowest<float> { static constexpr float value = -__builtin_inff(); };

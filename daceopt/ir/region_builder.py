@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,17 @@ class Body:
         self.captured: dict[str, str] = {}
         self._operands = operands
         self._inner: dict[str, str] = {}
+
+    def adopt_graph(self, graph: Graph, captured: Mapping[str, str]) -> None:
+        """Go on with ``graph``, made from the body of another region; ``captured``: its inputs -> arrays around."""
+        self.graph, self.b = graph, Builder(graph, self.b.label)
+        for inner, name in captured.items():
+            self.captured[inner] = self._operands.connect(name)
+
+    def bind(self, inner: str, name: str) -> None:
+        """Let an array of the body that nothing writes be the array ``name`` around it."""
+        self.graph.inputs.append(inner)
+        self.captured[inner] = self._operands.connect(name)
 
     def capture(self, name: str) -> str:
         """The array of the body that stands for ``name`` of the graph around it; constants are constants here too."""
@@ -88,11 +99,9 @@ class LoopBuilder(Body):
 
         It has the counter of that loop and captures what that captures.
         """
-        builder = cls(outer, label)
-        builder.counter, builder.graph, builder.b = node.counter, body, Builder(body, label)
-        reads = outer.reads(node)
-        for inner, connector in node.captures[0].items():
-            builder.captured[inner] = builder._own.connect(reads[connector])
+        builder, reads = cls(outer, label), outer.reads(node)
+        builder.counter = node.counter
+        builder.adopt_graph(body, {inner: reads[connector] for inner, connector in node.captures[0].items()})
         return builder
 
     def carry_as(self, inner: str, initial: str) -> None:

@@ -21,7 +21,7 @@ from daceopt.ir.graph import Dim, Graph, Shape
 from daceopt.ir.region_builder import Body, ChoiceBuilder, LoopBuilder
 from daceopt.ops import subgraph, values
 from daceopt.ops.operator import Operator, make
-from daceopt.ops.registry import ANY, Names, lowering, present, supports, without_gradient
+from daceopt.ops.registry import ANY, Names, lowering, present, supports
 
 _LONGEST = 2**31  # trip counts from which on a position is not computed at compile time
 
@@ -395,4 +395,3 @@ def _check_single(graph: Graph, names: Names, what: str) -> None:
 
 
 _RULES: dict[str, Callable[..., None]] = {"If": if_, "Loop": loop, "Scan": scan}
-without_gradient("If", "Loop", "Scan")

@@ -14,9 +14,10 @@ import torch
 from daceopt.autodiff import differentiate
 from daceopt.errors import Unsupported
 from daceopt.importer import import_model
+from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.region import Repeat, regions
-from daceopt.ir.region_builder import LoopBuilder
+from daceopt.ir.region_builder import ChoiceBuilder, LoopBuilder
 from tests.autodiff.checking import check
 
 STEPS, BATCH, SIZE, HIDDEN = 4, 3, 2, 5
@@ -138,6 +139,23 @@ def test_nested_loops() -> None:
         return last
 
     check(build, lambda h, x: h * (x[0] * x[1]) ** 3, (2,), (2, 2))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_choice_has_the_gradient_of_its_branch(taken: bool) -> None:
+    def build(b: Builder, x: str, y: str, n: str) -> str:
+        condition = b.elementwise(lambda v: scalar.gt(v, 0), n, dtype=dace.bool_)
+        choice = ChoiceBuilder(b.graph, "choice", condition)
+        then, otherwise = choice.bodies
+        then.declare_outputs([then.b.elementwise(lambda p, q: p * q * q, then.capture(x), then.capture(y))])
+        otherwise.declare_outputs([otherwise.b.elementwise(lambda p: p * p, otherwise.capture(x))])
+        out = b.graph.add_array("out", (3,), dace.float64)
+        choice.finish([out])
+        return out
+
+    rng = np.random.default_rng(5)
+    values = [rng.standard_normal(3) for _ in range(2)]
+    check(build, lambda x, y, n: x * y * y if taken else x * x + 0 * y, values=values, integers=[np.array(int(taken))])
 
 
 def test_the_backward_loop_reads_slices_and_sums_weights() -> None:

@@ -1,0 +1,51 @@
+"""The gradient of a choice is a choice: each branch computes its own part again, and the gradients of what it read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.autodiff.sums import total
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.region import CONDITION, Conditional, drop_operands
+from daceopt.ir.region_builder import Body, ChoiceBuilder
+
+
+@adjoint(Conditional)
+def choice(b: Builder, node: Conditional, grads: Grads, wanted: Collection[str]) -> Contributions:
+    """Arrays that one branch does not read get zeros from it."""
+    graph, reads = b.graph, b.graph.reads(node)
+    arrays = sorted(n for n in set(reads.values()) & set(wanted) if types.is_float(graph.dtype(n)))
+    backward = ChoiceBuilder(graph, f"{node.label}_backward", reads[CONDITION])
+    for which, branch in enumerate(backward.bodies):
+        _fill(graph, node, which, branch, grads, arrays)
+    results = [graph.add_array("choice_grad", graph.shape(n), graph.dtype(n)) for n in arrays]
+    made = backward.finish(results)
+    for body in made.bodies:
+        body.prune()
+    drop_operands(graph, made)
+    return list(zip(arrays, results))
+
+
+def _fill(graph: Graph, node: Conditional, which: int, branch: Body, grads: Grads, arrays: list[str]) -> None:
+    """Make ``branch`` compute the gradients of ``arrays``."""
+    from daceopt.autodiff.differentiate import extend
+
+    reads, writes = graph.reads(node), graph.writes(node)
+    body, captured = node.bodies[which].copy(), node.captures[which]
+    places = {name: grads[writes[f"Out{k}"]] for k, name in enumerate(body.outputs) if writes.get(f"Out{k}") in grads}
+    inner = [n for n, c in captured.items() if reads[c] in arrays]
+    seeds, found = extend(body, list(places), inner)
+    for name in body.outputs:
+        body.desc(name).transient = name not in body.inputs
+    body.outputs = []
+    branch.adopt_graph(body, {n: reads[c] for n, c in captured.items()})
+    for output, seed in seeds.items():
+        body.inputs.remove(seed)
+        branch.bind(seed, places[output])
+    parts = {n: [str(found[i]) for i in inner if reads[captured[i]] == n and found[i] is not None] for n in arrays}
+    branch.declare_outputs(
+        [total(branch.b, p) if p else branch.b.full(graph.shape(n), 0, graph.dtype(n)) for n, p in parts.items()]
+    )

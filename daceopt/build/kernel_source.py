@@ -329,10 +329,11 @@ class _Emitter:
         for p in a.kept_loops:
             self._for(p, self._names.size_text(self._nest_extent(p)))
         index = a.index(self._names)
-        self._line(f"{a.cpp} total = {identity(a.op, a.dtype)};")
+        total = f"{a.name}_total"
+        self._line(f"{a.cpp} {total} = {identity(a.op, a.dtype)};")
         value = f"{a.name}_all.data[t * {a.name}_stride + {index}]"
-        self._line(f"for (int t = 0; t < threads; ++t) total = {a.join('total', value)};")
-        self._line(self._stored(a.target, "total"))
+        self._line(f"for (int t = 0; t < threads; ++t) {total} = {a.join(total, value)};")
+        self._line(self._stored(a.target, total))
         for _ in a.kept_loops:
             self._close()
 

@@ -32,8 +32,9 @@ def softmax_cross_entropy(b: Builder, node: Operator, inputs: Names, outputs: Na
     top, total = _softmax_parts(b, x)
     if log_prob is not None:
         b.elementwise(lambda v, m, s: (v - m) - sympy.log(s), x, top, total, out=log_prob, label="log_softmax")
-    parts = [b.squeeze(part, [1]) for part in (top, total)]
-    _loss(b, node, inputs, str(outputs[0]), lambda x, m, s: sympy.log(s) - (x - m), *parts)
+    if outputs[0] is not None:
+        parts = [b.squeeze(part, [1]) for part in (top, total)]
+        _loss(b, node, inputs, outputs[0], lambda x, m, s: sympy.log(s) - (x - m), *parts)
 
 
 def _softmax_parts(b: Builder, x: str) -> tuple[str, str]:

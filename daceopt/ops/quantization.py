@@ -127,7 +127,9 @@ def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 @lowering("DynamicQuantizeLinear", types=(dace.float32,))
 def dynamic_quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """To uint8, with the scale that just covers the elements and zero."""
-    x, (out, scale, zero) = str(inputs[0]), map(str, outputs)
+    x, out = str(inputs[0]), outputs[0]
+    scale = outputs[1] or b.graph.add_array("scale", (), dace.float32)
+    zero = outputs[2] or b.graph.add_array("zero_point", (), dace.uint8)
     axes = tuple(range(len(b.graph.shape(x))))
     high, low = (b.reduce(kind, None, x, axes=axes, label=f"quantize_{kind}") for kind in ("max", "min"))
     span = b.elementwise(lambda h, m: _with_zero(scalar.gt, h) - _with_zero(scalar.lt, m), high, low)
@@ -147,7 +149,8 @@ def dynamic_quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) 
         lambda i, low, scale: requantized(-_with_zero(scalar.lt, low) / scale, None, dace.uint8),
         label="quantize_zero_point",
     )
-    b.graph.add_operator("QuantizeLinear", [x, scale, zero], [out])
+    if out is not None:
+        b.graph.add_operator("QuantizeLinear", [x, scale, zero], [out])
 
 
 def _with_zero(wins: Callable[[Any, Any], Any], x: Any) -> Any:

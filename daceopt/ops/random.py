@@ -47,7 +47,8 @@ def _is_training(graph: Graph, node: Operator, inputs: Names) -> bool | None:
 
 @lowering("Dropout", types=FLOATS)
 def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out, mask = str(inputs[0]), str(outputs[0]), values.at(outputs, 1)
+    x, mask = str(inputs[0]), values.at(outputs, 1)
+    out = outputs[0] or b.graph.add_array("dropout", b.graph.shape(x), b.graph.dtype(x))
     given = values.at(inputs, 1)
     ratio = node.attribute("ratio", 0.5) if given is None else values.scalar_value(b.graph, given)
     if not _is_training(b.graph, node, inputs) or ratio == 0:

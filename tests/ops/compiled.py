@@ -18,6 +18,7 @@ def compiled(
     constants: Sequence[int] = (),
     opset: int = 23,
     like: Sequence[np.ndarray] | None = None,
+    recipe: str = "none",
     **attributes: Any,
 ) -> list[np.ndarray]:
     """The outputs of one operator without fallback; the inputs at positions ``constants`` are initializers.
@@ -38,7 +39,7 @@ def compiled(
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     model = shape_inference.infer_shapes(model, data_prop=True)
-    done = daceopt.from_onnx(model, recipe="none", fallback=False)(*(inputs[k] for k in free))
+    done = daceopt.from_onnx(model, recipe=recipe, fallback=False)(*(inputs[k] for k in free))
     return list(done) if isinstance(done, (list, tuple)) else [done]
 
 

@@ -100,10 +100,12 @@ def test_gradient_through_the_logarithms() -> None:
     check_gradient(build, peer, (3, 4), integers=[labels])
 
 
+@pytest.mark.parametrize("recipe", ["none", "auto"])
 @pytest.mark.parametrize("op_type", LOSSES)
-def test_compiled(op_type: str) -> None:
+def test_compiled(op_type: str, recipe: str) -> None:
+    """Fused, the loss and the count of labels are two sums of one parallel loop."""
     inputs = operands((4, 6, 3), 1, True)
-    (y,) = compiled(op_type, inputs, opset=13, **options("mean", 1))
+    (y,) = compiled(op_type, inputs, opset=13, recipe=recipe, **options("mean", 1))
     exact, peer = (evaluate(op_type, inputs, 1, "mean", dtype) for dtype in (torch.float64, torch.float32))
     assert_within_rounding(y, exact, peer)
 
@@ -135,3 +137,12 @@ def test_shapes_that_do_not_fit_say_why() -> None:
     like = [np.zeros((), np.float32)]
     graph, _ = single("NegativeLogLikelihoodLoss", [np.ones((2, 3), np.float32), np.zeros((2, 3), np.int64)], like=like)
     assert "expected [N, C, d...] and [N, d...]" in str(ops.why_unsupported(graph, graph.operators()[0]))
+
+
+def test_logarithms_alone() -> None:
+    graph, feeds = single("SoftmaxCrossEntropyLoss", operands((3, 5), None, False), outputs=2)
+    wanted = interpret(lowered(graph), feeds)
+    graph.outputs[:] = graph.outputs[1:]
+    graph.prune()
+    found = interpret(lowered(graph), {k: v for k, v in feeds.items() if k in graph.inputs})
+    np.testing.assert_array_equal(found[graph.outputs[0]], wanted[graph.outputs[0]])

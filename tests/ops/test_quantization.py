@@ -213,3 +213,13 @@ def test_shapes_that_do_not_fit_say_why() -> None:
     assert "a scale of shape (3,) for (3, 4, 6), axis 1; expected (4,)" in str(
         ops.why_unsupported(graph, graph.operators()[0])
     )
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_dynamic_results_that_nobody_reads(kept: int) -> None:
+    graph, feeds = single("DynamicQuantizeLinear", [X], 3)
+    wanted = interpret(lowered(graph), feeds)
+    graph.outputs[:] = [graph.outputs[kept]]
+    graph.prune()
+    found = interpret(lowered(graph), feeds)
+    same(found[graph.outputs[0]], wanted[graph.outputs[0]])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ops.operator import Operator
+from daceopt.ops.operator import Operator, schema_of
 
 
 def compute(node: Operator, inputs: Sequence[np.ndarray | None]) -> list[np.ndarray]:
@@ -41,7 +41,11 @@ def _model(node: Operator, feeds: dict[str, np.ndarray], count: int) -> Any:
 
 
 def _attributes(node: Operator) -> dict[str, Any]:
+    """Those that the operator's schema knows: others are hints to our own lowering."""
     from onnx import numpy_helper
 
-    given = {k: v for k, v in node.attributes.items() if v is not None and (not isinstance(v, list) or v)}
+    schema = schema_of(node.op_type, node.domain, node.since_version)
+    known = node.attributes.keys() if schema is None else schema.attributes.keys()
+    given = {k: node.attributes[k] for k in known if k in node.attributes}
+    given = {k: v for k, v in given.items() if v is not None and (not isinstance(v, list) or v)}
     return {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in given.items()}

@@ -124,6 +124,42 @@ def test_attention_with_a_cache() -> None:
     check("Attention", [q, k, v, None, *past], outputs=3)
 
 
-def test_softcap_says_why_not() -> None:
-    graph, _ = single("Attention", [data(1, 2, 3, 4)] * 3, softcap=2.0)
-    assert "softcap=2.0" in str(ops.why_unsupported(graph, graph.operators()[0]))
+def _keys_seen(*rows: str) -> np.ndarray:
+    """A boolean mask, one text per query: x is seen."""
+    return np.array([[c == "x" for c in row] for row in rows])
+
+
+_MASK = _keys_seen("xx..", "....", "...x")
+_SHORT = _keys_seen("x..", "xx.", "x.x")
+_BIAS = np.where(_MASK, np.float32(0.5), np.float32(-np.inf))
+
+
+@pytest.mark.parametrize("mode", range(4))
+@pytest.mark.parametrize("mask", [_MASK, _SHORT, _BIAS])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_shows_its_stages(mode: int, mask: np.ndarray, causal: int) -> None:
+    """The second query sees no key at all: its result is zero."""
+    inputs = [data(2, 2, 3, 4), data(2, 2, 4, 4), data(2, 2, 4, 4, seed=1), mask]
+    check("Attention", inputs, outputs=4, opset=24, is_causal=causal, qk_matmul_output_mode=mode)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"softcap": 0.7}, {"left_window_size": 1}, {"right_window_size": 0, "left_window_size": 2}]
+)
+@pytest.mark.parametrize("lengths", [None, (3, 5)])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_windows_lengths_and_softcap(attributes: dict, lengths: tuple[int, ...] | None, causal: int) -> None:
+    inputs = [data(2, 2, 3, 4), data(2, 2, 5, 4), data(2, 2, 5, 4, seed=1)]
+    if lengths is not None:
+        inputs += [None, None, None, np.array(lengths, np.int64)]
+    check("Attention", inputs, opset=25, is_causal=causal, **attributes)
+
+
+def test_attention_with_a_wide_softmax() -> None:
+    check("Attention", [data(1, 2, 3, 4)] * 3, softmax_precision=11)
+
+
+def test_attention_with_a_mask_of_too_many_columns_says_why_not() -> None:
+    inputs = [data(1, 2, 3, 4), data(1, 2, 3, 4), data(1, 2, 3, 4), data(3, 5)]
+    graph, _ = single("Attention", inputs, like=[data(1, 2, 3, 4)])
+    assert "5 columns for 3 keys" in str(ops.why_unsupported(graph, graph.operators()[0]))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph, Shape
+from daceopt.ops.attention import SEES_A_KEY
 from daceopt.transform import NearMiss, Site, Transformation, sweep
 from daceopt.transformations.coarse._patterns import is_op, made_by, reads_only, scaled
 
@@ -43,7 +44,7 @@ class AttentionLifting(Transformation):
         operands = [site["q"], _swapped(graph, site["kt"]), site["v"]]
         if site["mask"] is not None:
             operands.append(site["mask"])
-        graph.add_operator("Attention", operands, [output], {"scale": site["scale"]})
+        graph.add_operator("Attention", operands, [output], {"scale": site["scale"], SEES_A_KEY: 1})
         sweep(graph, sources)
 
 

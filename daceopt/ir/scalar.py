@@ -206,13 +206,15 @@ class Types:
             return Weak.FLOAT if weak_float else Weak.INTEGER
         weak_integer = any(t is Weak.INTEGER for t in found)
         if weak_integer and not weak_float and all(types.is_bool(t) for t in strong):
-            return dace.bool_ if self._only_bits(args) else dace.int64
+            return dace.bool_ if all(map(self._is_bit, args)) else dace.int64
         met = types.promote(*strong)
         return self._default if weak_float and not types.is_float(met) else met
 
-    @staticmethod
-    def _only_bits(args: Iterable[Expr]) -> bool:
-        return all(a in (0, 1) for a in args if a.is_Integer)
+    def _is_bit(self, expr: Expr) -> bool:
+        """Whether a value that is a bool or of no type of its own is 0 or 1."""
+        if not isinstance(self.of(expr), Weak) or expr in (0, 1):
+            return True
+        return _rule(expr) == "select" and all(map(self._is_bit, expr.args[1:])) if expr.args else False
 
     def _arithmetic(self, args: Iterable[Expr]) -> types.DType | Weak:
         met = self._meet(args)

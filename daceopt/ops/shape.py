@@ -222,7 +222,7 @@ def split(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     start: Any = 0
     for size, out in zip(sizes, outputs):
         if out is not None:
-            b.slice(x, [start], [start + size], axes=[axis], out=out)
+            b.slice(x, [start], [start + b.graph.shape(out)[axis]], axes=[axis], out=out)
         start = start + size
 
 
@@ -235,6 +235,7 @@ def _split_sizes(graph: Graph, node: Operator, inputs: Names, outputs: Names, ax
     if not sizes and None not in outputs:
         return [graph.shape(str(out))[axis] for out in outputs]
     extent, parts = graph.shape(str(inputs[0]))[axis], node.attribute("num_outputs", len(outputs))
+    # the last part may be shorter; nothing starts after it
     return sizes or [-(-extent // parts)] * len(outputs)
 
 

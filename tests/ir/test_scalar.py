@@ -161,3 +161,12 @@ def test_unknown_types_are_refused() -> None:
     for convert, value in ((types.from_numpy, np.complex64), (types.from_torch, torch.complex64), (types.from_onnx, 8)):
         with pytest.raises(Unsupported, match="expected one of"):
             convert(value)
+
+
+def test_numbers_inside_of_a_choice_decide_its_type() -> None:
+    x = scalar.symbol("x", dace.float32)
+    bits = scalar.select(scalar.lt(x, 0), scalar.eq(x, 1), scalar.select(scalar.gt(x, 2), 1, 0))
+    assert scalar.dtype_of(bits, {x: dace.float32}) == dace.bool_
+    numbers = scalar.select(scalar.lt(x, 0), scalar.eq(x, 1), scalar.select(scalar.gt(x, 2), 2, 0))
+    assert scalar.dtype_of(numbers, {x: dace.float32}) == dace.int64
+    assert scalar.evaluate(numbers, {x: np.float32([3, 1, -1])}).tolist() == [2, 0, 0]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from daceopt.errors import BuildError, DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported
+from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
 from daceopt.explore.stats import Stats
 from daceopt.logs import caller_depth
 from daceopt.onnx_variants import Compile, Variants
@@ -78,7 +78,7 @@ class OnnxModel:
             self._variants = Variants(model, compile)
             self._expected = [_Expectation(v) for v in inputs]
             self._results = [_dtype_of(v) for v in model.graph.output]
-        except (Unsupported, BuildError) as error:
+        except Exception as error:
             self._variants = None
             self._runtime = self._instead(error)
         self._stats = Stats(compile_seconds=time.perf_counter() - start)
@@ -124,7 +124,7 @@ class OnnxModel:
         tensors = self._tensors(values)
         try:
             variant = self._select(tensors)
-        except (Unsupported, BuildError) as error:
+        except Exception as error:
             return self._retry(values, as_torch, error)
         if self._stats.calls == 0:
             taken = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
@@ -132,8 +132,6 @@ class OnnxModel:
         self._stats.calls += 1
         try:
             found = variant(tensors)
-        except RunIndexError:
-            raise
         except RunError as error:  # sizes that turned out otherwise than declared, most likely
             return self._retry(values, as_torch, error)
         return list(found) if as_torch else [_to_numpy(t, d) for t, d in zip(found, self._results, strict=True)]
@@ -152,23 +150,30 @@ class OnnxModel:
         found = self._runtime.run(arrays)
         return [_to_torch(v) for v in found] if as_torch else found
 
-    def _retry(self, values: Sequence[Any], as_torch: bool, error: DaceoptError) -> list[Any]:
+    def _retry(self, values: Sequence[Any], as_torch: bool, error: Exception) -> list[Any]:
         """This call in ONNX Runtime, because of ``error``."""
-        if self._runtime is None:
+        if self._runtime is None or not self._may_run_elsewhere(error):
             self._runtime = self._instead(error)
         return self._run_elsewhere(values, as_torch)
 
-    def _instead(self, error: DaceoptError) -> RuntimeModel:
-        """The whole model in ONNX Runtime, because of ``error``, which is raised where there is to be no fallback."""
-        if not self._fallback:
+    def _may_run_elsewhere(self, error: Exception) -> bool:
+        """Not where the inputs are to blame, or where a verification that was asked for found wrong numbers."""
+        of_inputs = isinstance(error, RunIndexError) or type(error) is DaceoptError
+        verdict = isinstance(error, VerificationError) and error.__cause__ is None
+        return self._fallback and not of_inputs and not verdict
+
+    def _instead(self, error: Exception) -> RuntimeModel:
+        """The whole model in ONNX Runtime, because of ``error``, or that error."""
+        if not self._may_run_elsewhere(error):
             raise error
         from daceopt.libs.onnxruntime_model import RuntimeModel
 
+        reason = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
         try:
             session = RuntimeModel(self._model)
         except Unsupported as other:
-            raise Unsupported(f"{error}; {other}") from error
-        warnings.warn(f"the model runs in ONNX Runtime: {error}", FallbackWarning, stacklevel=caller_depth())
+            raise Unsupported(f"{reason}; {other}") from error
+        warnings.warn(f"the model runs in ONNX Runtime: {reason}", FallbackWarning, stacklevel=caller_depth())
         return session
 
     # ---------------------------------------------------------------- arguments

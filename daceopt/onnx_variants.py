@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from daceopt.capture.binding import ALL, MAX_ELEMENTS, NONE, Requirements, Sizes, bound, requirements
-from daceopt.errors import BuildError, DaceoptError, ModelFileError, NotKnownYet, Unsupported
+from daceopt.errors import DaceoptError, ModelFileError, NotKnownYet, Unsupported
 from daceopt.runtime.bridge import Program
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Variants:
         given = {t.name for t in model.graph.initializer}
         self._inputs = [v for v in model.graph.input if v.name not in given]
         self._needs = Requirements()
-        self._found: OrderedDict[Key, Variant | DaceoptError] = OrderedDict()
+        self._found: OrderedDict[Key, Variant | Exception] = OrderedDict()
         self._guard, self._building = threading.Lock(), threading.Lock()
         while not self.depends_on_calls and not self._found:
             self._advance(self._needs, self._key(self._needs, {}, {}), {}, {})
@@ -86,7 +86,7 @@ class Variants:
             }
             key = self._key(needs, values, sizes)
             found = self._recall(key)
-            if isinstance(found, DaceoptError):
+            if isinstance(found, Exception):
                 raise found
             if found is not None:
                 return found
@@ -94,16 +94,18 @@ class Variants:
                 if self._needs is needs and self._recall(key) is None:
                     try:
                         self._advance(needs, key, values, sizes)
-                    except (Unsupported, BuildError) as error:
+                    except Exception as error:
+                        if type(error) is DaceoptError:  # the inputs are wrong, not the model
+                            raise
                         self._keep(key, error)  # not to be tried again for the same inputs
 
-    def _recall(self, key: Key) -> Variant | DaceoptError | None:
+    def _recall(self, key: Key) -> Variant | Exception | None:
         with self._guard:
             if key in self._found:
                 self._found.move_to_end(key)
             return self._found.get(key)
 
-    def _keep(self, key: Key, variant: Variant | DaceoptError) -> None:
+    def _keep(self, key: Key, variant: Variant | Exception) -> None:
         with self._guard:
             self._found[key] = variant
             while len(self._found) > LIMIT:

@@ -188,6 +188,32 @@ def test_sizes_that_depend_on_data_are_refused_at_once_or_run_in_onnx_runtime() 
         _ = compiled.pair
 
 
+def test_with_a_fallback_a_fault_of_ours_is_announced_and_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise ZeroDivisionError("here")
+
+    model = proto([helper.make_node("Relu", ["x"], ["y"])], [("x", 1, [2])], [("y", 1, [2])])
+    monkeypatch.setattr(pipeline, "compile_model", fail)
+    with pytest.raises(ZeroDivisionError):
+        daceopt.from_onnx(model, fallback=False)
+    with pytest.warns(FallbackWarning, match="ONNX Runtime: ZeroDivisionError: here"):
+        compiled = daceopt.from_onnx(model)
+    assert compiled(np.array([-1, 1], np.float32)).tolist() == [0, 1]
+
+
+def test_wrong_inputs_are_errors_with_a_fallback_too() -> None:
+    nodes = [helper.make_node("Expand", ["x", "shape"], ["y"])]
+    inputs = [("x", TensorProto.FLOAT, [3]), ("shape", TensorProto.INT64, ["rank"])]
+    compiled = daceopt.from_onnx(proto(nodes, inputs, [("y", TensorProto.FLOAT, ["a", "b"])]))
+    with pytest.raises(DaceoptError, match="does not fit these values"):
+        compiled(np.ones(3, np.float32), ints(2, 4))
+    with pytest.warns(FallbackWarning, match="65 elements"), pytest.raises(DaceoptError, match="ONNX Runtime"):
+        compiled(np.ones(3, np.float32), np.full(65, 7, np.int64))
+    gather = proto([helper.make_node("Gather", ["x", "i"], ["y"])], [("x", 1, [3]), ("i", 7, [1])], [("y", 1, [1])])
+    with pytest.raises(IndexError):
+        daceopt.from_onnx(gather)(np.ones(3, np.float32), ints(5))
+
+
 def test_text_and_sequences_run_in_onnx_runtime() -> None:
     model = proto(
         [helper.make_node("StringConcat", ["x", "x"], ["y"])],

@@ -28,6 +28,8 @@ def check(graph: Graph, ranges: Ranges | None = None) -> None:
             _check_kernel(graph, entry, ranges)
     for node in regions(graph):
         own = {node.counter: _most(node)} if isinstance(node, Repeat) else {}
+        if 0 in own.values():
+            continue  # never runs
         for body in node.bodies:
             check(body, {**ranges, **own})
 

@@ -135,11 +135,20 @@ class _Layer:
         return self.b.squeeze(own, [0])
 
     def initial(self, position: int) -> str:
-        """The state before the first step, zero when none is given."""
-        name = values.at(self.inputs, position)
-        if name is None:
+        """The state before the first step, zero when none is given, and for sequences of no steps."""
+        name, lengths = values.at(self.inputs, position), values.at(self.inputs, 4)
+        if name is None or self.steps == 0:
             return self.b.full(self.state_shape, 0, self.graph.dtype(str(self.inputs[0])))
-        return self.b.slice(name, [self.which], [self.which + 1], axes=[self.direction])
+        own = self.b.slice(name, [self.which], [self.which + 1], axes=[self.direction])
+        if lengths is None:
+            return own
+        count = self.b.reshape(lengths, self.per_sequence)
+        return self.b.elementwise(lambda h, n: scalar.select(scalar.gt(n, 0), h, 0), own, count, label="initial")
+
+    @property
+    def per_sequence(self) -> tuple[Dim, ...]:
+        """The shape in which one number per sequence broadcasts to a state."""
+        return (self.batch, 1, 1) if self.batch_first else (1, self.batch, 1)
 
     def bias(self, recurrent_gates: int) -> str | None:
         """The input's bias plus the recurrent one of the first ``recurrent_gates`` gates."""
@@ -225,8 +234,7 @@ class _Step:
         dtype = self.b.graph.dtype(states[0])
         present = [n for n in operands if n is not None]
         lengths = values.at(layer.inputs, 4)
-        shape = (layer.batch, 1, 1) if layer.batch_first else (1, layer.batch, 1)
-        mask = [] if lengths is None else [self.b.reshape(self.loop.capture(lengths), shape)]
+        mask = [] if lengths is None else [self.b.reshape(self.loop.capture(lengths), layer.per_sequence)]
 
         def step(*symbols: Any) -> tuple[Any, ...]:
             old, rest = symbols[: len(states)], iter(symbols[len(states) :])

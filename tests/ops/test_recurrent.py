@@ -52,7 +52,7 @@ def operands(op_type: str, sizes: tuple[int, int, int, int], directions: int, se
     found = {
         n: (generator.standard_normal(s) * (0.5 if n in "WR" else 1)).astype(np.float32) for n, s in shapes.items()
     }
-    return found | {"sequence_lens": generator.integers(1, steps + 1, batch).astype(np.int32)}
+    return found | {"sequence_lens": generator.integers(0, steps + 1, batch).astype(np.int32)}
 
 
 def recurrent(op_type: str, given: Operands, outputs: list[str], **attributes: Any) -> onnx.ModelProto:
@@ -101,7 +101,7 @@ def configurations(draw: Callable[..., Any]) -> tuple[onnx.ModelProto, Operands]
     op_type = draw(st.sampled_from(sorted(GATES)))
     direction = draw(st.sampled_from(["forward", "reverse", "bidirectional"]))
     directions = 2 if direction == "bidirectional" else 1
-    sizes = draw(st.tuples(*[st.integers(1, 5)] * 4))
+    sizes = draw(st.tuples(st.integers(0, 5), *[st.integers(1, 5)] * 3))
     every = operands(op_type, sizes, directions, draw(st.integers(0, 1000)))
     left_out = draw(st.sets(st.sampled_from(sorted(set(every) - {"X", "W", "R"}))))
     attributes: dict[str, Any] = {"direction": direction}

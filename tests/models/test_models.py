@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import daceopt
 from tests.models.zoo import ARCHITECTURES, Example
 from tests.numerics import assert_within_rounding
 
+QUICKLY_TRAINED = ("bert", "llama", "resnet", "unet", "mlp_mixer", "dlrm")  # the others train in the slow tests
 ARCHITECTURE = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
@@ -58,9 +60,55 @@ def test_module(name):
 def test_onnx_file(name, tmp_path: Path):
     found = example(name)
     path = tmp_path / "model.onnx"
-    with torch.no_grad():
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, which differ from model to model
         torch.onnx.export(found.module, (), path, kwargs=found.inputs, dynamo=True, verbose=False)
     optimized = daceopt.from_onnx(path, fallback=False)
     given = pytree.tree_leaves(found.inputs)
     results = optimized(*given)
     compare(results if isinstance(results, list) else [results], found)
+
+
+DYNAMIC = {
+    "bert": {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}},
+    "resnet": {"pixel_values": {0: "batch"}},
+    "mlp_mixer": {"x": {0: "batch"}},
+}
+
+
+@pytest.mark.parametrize("name", DYNAMIC)
+def test_onnx_file_with_dynamic_sizes(name, tmp_path: Path):
+    """Exported for one size, compiled once, called with another."""
+    found = example(name)
+    path = tmp_path / "model.onnx"
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            found.module, (), path, kwargs=found.inputs, dynamo=True, verbose=False, dynamic_shapes=DYNAMIC[name]
+        )
+    optimized = daceopt.from_onnx(path, fallback=False)
+    for count in (2, 3):
+        other = {k: torch.cat([v, v])[:count] for k, v in found.inputs.items()}
+        results = optimized(*pytree.tree_leaves(other))
+        compare(results if isinstance(results, list) else [results], Example(found.module, other))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICKLY_TRAINED else pytest.mark.slow) for n in ARCHITECTURES]
+)
+def test_training(name):
+    """The gradients of all parameters, together: those of some (a key's bias, say) are nothing but rounding."""
+    found = example(name)
+    optimized = daceopt.optimized_module(copy.deepcopy(found.module), fallback="raise")
+    exact = copy.deepcopy(found.module).double()
+    peer = gradients(found.module, found.inputs)
+    assert_within_rounding(gradients(optimized, found.inputs), gradients(exact, widened(found.inputs)), peer)
+
+
+def gradients(module: torch.nn.Module, inputs: dict[str, Any]) -> torch.Tensor:
+    """Of a weighted sum of the results by every parameter, one after another."""
+    results = [t for t in tensors(module(**inputs)) if t.is_floating_point() and t.requires_grad]
+    loss = sum((t * torch.arange(t.numel(), dtype=t.dtype).cos().view(t.shape)).sum() for t in results)
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss, parameters, allow_unused=True)
+    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(parameters, found)])

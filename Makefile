@@ -34,13 +34,14 @@ demo: $(READY) ## optimize four models, check them against PyTorch and compare t
 	$(BIN)/python -m daceopt demo
 
 test: $(READY) ## the whole test suite, with half of ONNX's backend suite
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx"
 
 test-fast: $(READY) ## the tests without those marked slow
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx"
 
-test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks
+test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks; thousands of random operators
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m onnx
 
 lint: $(READY) ## ruff: rules and formatting
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import product
 from math import prod
 from typing import Any
@@ -88,7 +89,10 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
     )
     try:
-        body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
+        if "" in call.input and _add_function(model, call):
+            body = inliner.inline_local_functions(model)
+        else:
+            body = inliner.inline_selected_functions(model, [(node.domain, node.op_type)], inline_schema_functions=True)
     except RuntimeError as error:  # assertions of the inliner about types
         raise Unsupported(f"it cannot be inlined: {error}") from error
     if any(n.op_type == node.op_type for n in body.graph.node):
@@ -97,6 +101,20 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
         return shape_inference.infer_shapes(body, data_prop=True, strict_mode=True)
     except (onnx.shape_inference.InferenceError, RuntimeError) as error:
         raise Unsupported(f"shapes cannot be inferred: {error}") from error
+
+
+def _add_function(model: Any, call: Any) -> bool:
+    """Make a body that depends on types a function of the model: the inliner stumbles over absent inputs there."""
+    import onnx
+
+    schema = schema_of(call.op_type, call.domain, max(o.version for o in model.opset_import if o.domain == call.domain))
+    if schema is None or not schema.has_context_dependent_function:
+        return False
+    types_of = {v.name: v.type for v in model.graph.input}
+    operands = [types_of.get(name, onnx.TypeProto()).SerializeToString() for name in call.input]
+    text = schema.get_context_dependent_function(call.SerializeToString(), operands)
+    model.functions.append(onnx.FunctionProto.FromString(text))
+    return True
 
 
 def _labels(stem: str, names: list[str | None]) -> list[str]:
@@ -149,18 +167,41 @@ def import_node(
     if undefined:
         raise Unsupported(f"{proto.op_type} reads {undefined[0]!r}, which nothing before it defines")
     read = [arrays[n] if n else None for n in (*proto.input, *captured)]
+    if subgraph.graphs_of(proto):
+        _import_region(b, proto, read, attributes, arrays, inferred, symbols)
+        return
     for k, name in enumerate(proto.output):
         if name and name not in arrays:
             shape = _result_shape(b.graph, proto, k, read, attributes, inferred, symbols)
             arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
     written = [arrays[n] if n else None for n in proto.output]
     operator = widening.add_operator(b.graph, proto.op_type, read, written, attributes, proto.domain)
-    if subgraph.graphs_of(proto):
-        registry.expand(b.graph, operator)
-        return
     reason = registry.why_unsupported(b.graph, operator)
     if reason is not None:
         raise NotKnownYet(reason) if isinstance(reason, values.UnknownValue) else Unsupported(reason)
+
+
+def _import_region(
+    b: Builder,
+    proto: Any,
+    read: list[str | None],
+    attributes: dict[str, Any],
+    arrays: dict[str, str],
+    inferred: dict[str, Any],
+    symbols: dict[str, Any],
+) -> None:
+    """Expand a node with graphs; what inference does not know of its results follows from them."""
+    from daceopt.ops import control_flow
+
+    known: list[str | None] = []
+    for name in proto.output:
+        if name and name not in arrays:
+            with suppress(Unsupported):
+                shape = extents(name, inferred.get(name), symbols)
+                arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
+        known.append(arrays.get(name))
+    made = control_flow.expand(b, proto, read, attributes, known)
+    arrays.update((n, array) for n, array in zip(proto.output, made) if n and array is not None)
 
 
 def _result_shape(
@@ -173,16 +214,13 @@ def _result_shape(
     symbols: dict[str, Any],
 ) -> Sequence[Dim]:
     """The inferred shape; where that is open, what follows from the arrays that are read."""
-    from daceopt.ops import control_flow, inference, subgraph
+    from daceopt.ops import inference
 
     name = proto.output[position]
     try:
         return extents(name, inferred.get(name), symbols)
     except Unsupported:
-        if subgraph.graphs_of(proto):
-            found = control_flow.result_shapes(graph, proto, read, attributes)
-        else:
-            found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
+        found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
         shape = found[position]
         if name not in inferred or shape is None:
             raise

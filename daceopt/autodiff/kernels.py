@@ -150,6 +150,8 @@ class StageAdjoint:
     def _scatter(self, load: gathers.Load, pulled: Pullback, value: sympy.Expr) -> str:
         """Emit the gradient of each loaded element and the index it was loaded from; join them by IndexAdd."""
         plan = gathers.plan(self.b.graph, load, self.extents)
+        if self._varies_along_rows(plan):
+            plan = gathers.flat(self.b.graph, load, self.extents)
         rows = self.b.graph.add_array(f"d_{self.label}", [self.extents[p] for p in plan.order], load.dtype)
         self._emit_stage(
             {"dx0": Access(rows, plan.order)}, [Assignment(scalar.symbol("dx0", load.dtype), value, load.dtype)], pulled
@@ -157,16 +159,19 @@ class StageAdjoint:
         index = self._emit_index(plan)
         return gathers.scatter(self.b, load, plan, index, rows)
 
-    def _emit_index(self, plan: gathers.Plan) -> str:
-        result = Assignment(scalar.symbol("dx0", dace.int64), plan.index, dace.int64)
-        kept, used = needed_assignments((*self.stage.assignments, result), [result.symbol])
-        reads = {c: a for c, a in self.reads.items() if c in used}
+    def _varies_along_rows(self, plan: gathers.Plan) -> bool:
+        kept, reads = self._index_code(plan)
         depends = {p for a in reads.values() for p in a.params()} | {p for a in kept for p in a.expr.free_symbols}
-        if any(p in depends for p in self.extents if p not in plan.spread):
-            raise Unsupported(
-                f"kernel {self.label} loads from {plan.index}, which varies along a row of the array it reads"
-            )
+        return any(p in depends for p in self.extents if p not in plan.spread)
+
+    def _emit_index(self, plan: gathers.Plan) -> str:
+        kept, reads = self._index_code(plan)
         name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
         stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
         Kernel("scatter_index", {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
         return name
+
+    def _index_code(self, plan: gathers.Plan) -> tuple[tuple[Assignment, ...], dict[str, Access]]:
+        result = Assignment(scalar.symbol("dx0", dace.int64), plan.index, dace.int64)
+        kept, used = needed_assignments((*self.stage.assignments, result), [result.symbol])
+        return tuple(kept), {c: a for c, a in self.reads.items() if c in used}

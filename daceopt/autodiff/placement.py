@@ -28,6 +28,8 @@ def place(
     ``compact`` has one dimension per parameter in ``named``. Written as a gather (each element looks for the iterations
     that read it), so nothing is written twice. Raises Unsupported for an index that is not affine.
     """
+    if any(extents[p] == 0 for p in named):
+        return b.full(shape, 0, b.graph.dtype(compact))
     target = tuple(sympy.Dummy(f"j{k}", integer=True) for k in range(len(shape)))
     solved, conditions = _solve(named, extents, index, target)
     free = [p for p in named if p not in solved]

@@ -50,16 +50,27 @@ def counts(rows: Iterable[Coverage]) -> dict[str, int]:
 
 
 def _line(domain: str, op_type: str) -> Coverage:
-    native = registry.has_lowering(op_type, domain)
-    how = NATIVE if native else LOWERED if registry.supported(op_type, domain) else FALLBACK
-    allowed = _allowed(op_type, domain)
+    schema = schema_of(op_type, domain)
+    standard = allowed(op_type, domain)
+    how = _how(domain, op_type) if standard or schema is None else FALLBACK  # over text and sequences only
     accepted = registry.accepted_types(op_type, domain)
-    compiled = [t for t in allowed or accepted if how != FALLBACK and {t, types.computed(t)} & set(accepted)]
-    refused = [t for t in allowed if t not in compiled]
+    compiled = [t for t in standard or accepted if how != FALLBACK and {t, types.computed(t)} & set(accepted)]
+    refused = [t for t in standard if t not in compiled]
+    smooth = any(map(types.is_float, compiled)) and (schema is None or _takes_and_gives_floats(schema))
     return Coverage(
         op_type, domain, _versions(op_type, domain), how, _names(compiled), _names(refused),
-        registry.how_differentiated(op_type, domain) if any(map(types.is_float, compiled)) else "",
+        registry.how_differentiated(op_type, domain) if smooth else "",
     )  # fmt: skip
+
+
+def _how(domain: str, op_type: str) -> str:
+    if registry.has_lowering(op_type, domain):
+        return NATIVE
+    return LOWERED if registry.supported(op_type, domain) else FALLBACK
+
+
+def _takes_and_gives_floats(schema: Any) -> bool:
+    return all(any("tensor(float)" in o.types for o in side) for side in (schema.inputs, schema.outputs))
 
 
 def _names(dtypes: Iterable[types.DType]) -> tuple[str, ...]:
@@ -78,13 +89,17 @@ def _is(schema: Any, op_type: str, domain: str) -> bool:
     return bool(schema.name == op_type and schema.domain == domain)
 
 
-def _allowed(op_type: str, domain: str) -> list[types.DType]:
-    """The numeric element types that the newest schema allows for the first operand that may have several."""
+def main_operand(schema: Any) -> Any:
+    """The schema's first operand that may have several element types, else its first one."""
+    operands = [*schema.inputs, *schema.outputs]
+    return next((o for o in operands if len(o.types) > 1), operands[0])
+
+
+def allowed(op_type: str, domain: str = "") -> list[types.DType]:
+    """The element types, without text and complex numbers, that the newest schema allows for the main operand."""
     schema = schema_of(op_type, domain)
-    operands = [*schema.inputs, *schema.outputs] if schema is not None else []
-    main = next((o for o in operands if len(o.types) > 1), operands[0] if operands else None)
     found = []
-    for text in sorted(main.types) if main is not None else ():
+    for text in sorted(main_operand(schema).types) if schema is not None else ():
         try:
             found.append(types.from_name(_ONNX_NAMES.get(text, text)))
         except Unsupported:

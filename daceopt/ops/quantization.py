@@ -249,4 +249,4 @@ def why_not_convolution(graph: Graph, node: Operator) -> str | None:
     return why_not_window(graph, node, len(kernel))
 
 
-without_gradient("QuantizeLinear", "DynamicQuantizeLinear")
+without_gradient("QuantizeLinear")

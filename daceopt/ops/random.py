@@ -20,7 +20,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
-from daceopt.ops.registry import FLOATS, Names, Operator, lowering, supports
+from daceopt.ops.registry import FLOATS, Names, Operator, lowering, supports, without_gradient
 
 
 def linear_index(params: Any, shape: tuple[Dim, ...]) -> Any:
@@ -185,3 +185,6 @@ def why_not_multinomial(graph: Graph, node: Operator) -> str | None:
     if len(shape) != 2 or shape[1] == 0:
         return f"an input of shape {shape}; expected [batch, classes] with at least one class"
     return None
+
+
+without_gradient("RandomNormalLike", "RandomUniformLike", "Bernoulli")

@@ -16,7 +16,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
 from daceopt.ops import algorithm, values
 from daceopt.ops.convolution import per_channel, steps, zero_padded
-from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, supports, without_gradient
 
 # -------------------------------------------------------------------- Col2Im
 
@@ -299,3 +299,6 @@ def _pool_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parame
                 ranges.append(slice(min(max(begin, 0), limit), min(max(end, 0), limit)))
             part = x[int(roi[0]), :, ranges[0], ranges[1]]
             outputs[0][r, :, row, column] = part.max(axis=(1, 2)) if part.size else 0
+
+
+without_gradient("RoiAlign", "MaxRoiPool")

@@ -114,6 +114,16 @@ def test_gather_of_single_elements() -> None:
     check(build, lambda w, k: w[k, k + 1] ** 2, (5, 6), integers=[[[0, 1, 1], [4, 4, 4]]])
 
 
+def test_gather_whose_index_varies_along_a_row() -> None:
+    build = _gathered(lambda i, n: (i, n), lambda p, w, k: scalar.load(w, k, p[1]) ** 2, (2, 3))
+    check(build, lambda w, k: torch.gather(w, 0, k) ** 2, (5, 3), integers=[[[0, 1, 1], [4, 4, 4]]])
+
+
+def test_an_empty_part_has_a_gradient_of_zero() -> None:
+    build = _mapped([2, 0], (2, 0), lambda i, j: (i, j + 1), (lambda i, j: (i, j),))
+    check(build, lambda x: x[:, 1:1] ** 2, (2, 3))
+
+
 def _fused_softmax(b: Builder, x: str) -> str:
     """Rows of softmax without the maximum: three stages, the exponentials and their sum local to a row."""
     shape = b.graph.shape(x)

@@ -12,7 +12,8 @@ import numpy as np
 from daceopt import onnx_backend
 from daceopt.build.bundle import Bundle
 from daceopt.libs.onnxruntime_model import RuntimeModel
-from tests.onnx_suite.cases import Case, cases
+from tests.onnx_suite.cases import Case
+from tests.onnx_suite.variations import find
 
 MODES = ("native", "fallback", "onnxruntime")
 SECONDS = 100  # for one step of one case; the alarm ends the process
@@ -29,12 +30,12 @@ def run(names: Sequence[str], mode: str, recipe: str, send: Send) -> None:
     ready = []
     for name in names:
         with _step(name, send):
-            ready.append((name, _prepare(cases()[name], mode, recipe, bundle)))
+            ready.append((name, _prepare(find(name), mode, recipe, bundle)))
     signal.alarm(SECONDS * max(1, len(ready)))
     bundle.build()
     for name, backend in ready:
         with _step(name, send):
-            _check(cases()[name], backend)
+            _check(find(name), backend)
             send({"name": name, "reason": ""})
     signal.alarm(0)
 
@@ -74,6 +75,8 @@ def _prepare(case: Case, mode: str, recipe: str, bundle: Bundle) -> Any:
 def _check(case: Case, backend: Any) -> None:
     for inputs, expected in case.data():
         found = list(backend.run(inputs))
+        if expected is None:
+            continue  # there is nothing to compare with
         assert len(found) == len(expected), f"{len(found)} outputs, expected {len(expected)}"
         for k, (ours, theirs) in enumerate(zip(found, expected)):
             for place, a, b in _leaves(f"output {k}", ours, theirs):

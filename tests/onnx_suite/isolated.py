@@ -1,0 +1,53 @@
+"""ONNX Runtime in a process of its own: some models that it should refuse end the process instead."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime  # noqa: F401  loaded once, before processes fork
+
+from daceopt.errors import DaceoptError
+from daceopt.libs.onnxruntime_model import RuntimeModel
+
+SECONDS = 20
+
+
+def results(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
+    """What ONNX Runtime computes, or None where it refuses, crashes or takes too long."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(SECONDS)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            os.close(reading)
+            with os.fdopen(writing, "wb") as stream:
+                pickle.dump(_results(model, inputs), stream)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        data = stream.read()
+    died = os.waitpid(child, 0)[1]
+    return None if died or not data else list(pickle.loads(data) or ()) or None
+
+
+def _results(model: onnx.ModelProto, inputs: Sequence[Any]) -> list[Any] | None:
+    try:
+        found = RuntimeModel(model).run(inputs)
+    except DaceoptError:
+        return None
+    return found if all(map(_is_declared, found, model.graph.output)) else None
+
+
+def _is_declared(value: Any, declared: onnx.ValueInfoProto) -> bool:
+    """ONNX Runtime's Python side gives the bits of some types as integers."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
+    return bool(np.asarray(value).dtype == dtype)

@@ -1,0 +1,121 @@
+"""The suite's models with attributes and parameters that make little sense: wrong lengths, ranges, words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from daceopt.importer import sizing_operands
+from daceopt.ops.operator import schema_of
+from tests.onnx_suite import isolated
+from tests.onnx_suite.bases import CHANCE, base, bases
+
+PREFIX = "attributes"
+_INT = (-1, 0, 2, 7, -9, 1 << 40)
+_TEXT = ("", "no such word")
+_FLOAT = (0.0, -1.0, float("nan"))
+_UNTRIED = frozenset(["dtype", "to", "output_dtype", "output_datatype", "stash_type", "precision", "value"])
+
+Change = tuple[str, Any]  # attribute, or position of an input behind "#"; its new value
+
+
+def names(op_type: str) -> list[str]:
+    """``attributes/model/k`` for the k-th change of each model of the operator."""
+    return [f"{PREFIX}/{b.name}/{k}" for b in bases().get(op_type, ()) for k, _ in enumerate(_changes(b.name))]
+
+
+class Misused:
+    """A case (see ``cases.Case``) made from a base and the number of a change."""
+
+    kind = "node"
+    tolerances = (1e-3, 1e-5)
+
+    def __init__(self, name: str):
+        self.name = name
+        _, origin, number = name.split("/")
+        self._base = base(origin)
+        self.change = _changes(origin)[int(number)]
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The model; its results have no declared shapes, which would be those of the unchanged one."""
+        made = onnx.ModelProto()
+        made.CopyFrom(self._base.model)
+        where, value = self.change
+        node = made.graph.node[0]
+        if where.startswith("#"):
+            declared = next(v for v in made.graph.input if v.name == node.input[int(where[1:])])
+            for dim, extent in zip(declared.type.tensor_type.shape.dim, value.shape):
+                dim.dim_value = extent
+        else:
+            kept = [a for a in node.attribute if a.name != where]
+            del node.attribute[:]
+            node.attribute.extend([*kept, _attribute(where, value, node.op_type)])
+        for result in made.graph.output:
+            result.type.tensor_type.ClearField("shape")
+        return made
+
+    @cached_property
+    def inputs(self) -> list[Any]:
+        where, value = self.change
+        name = self._base.node.input[int(where[1:])] if where.startswith("#") else None
+        return [value if v.name == name else old for v, old in zip(self._base.model.graph.input, self._base.inputs)]
+
+    def data(self) -> list[tuple[list[Any], list[Any] | None]]:
+        """The expected results are ONNX Runtime's, None where it refuses."""
+        chance = self._base.node.op_type in CHANCE
+        return [(self.inputs, None if chance else isolated.results(self.model, self.inputs))]
+
+
+def _attribute(name: str, value: Any, op_type: str) -> onnx.AttributeProto:
+    made = onnx.AttributeProto(name=name, type=int(schema_of(op_type).attributes[name].type))
+    if isinstance(value, list):
+        made.ints.extend(value)
+    elif isinstance(value, str):
+        made.s = value.encode()
+    elif isinstance(value, float):
+        made.f = value
+    else:
+        made.i = value
+    return made
+
+
+def _changes(origin: str) -> list[Change]:
+    found = base(origin)
+    given = {a.name: onnx.helper.get_attribute_value(a) for a in found.node.attribute}
+    attributes = schema_of(found.node.op_type).attributes
+    changes = [(n, v) for n in sorted(set(attributes) - _UNTRIED) for v in _values(attributes[n], given.get(n))]
+    by_name = dict(zip((v.name for v in found.model.graph.input), found.inputs))
+    sizing = sizing_operands(found.node)
+    for k, name in enumerate(found.node.input):
+        if name in sizing and np.asarray(by_name.get(name, 0.5)).dtype.kind == "i":
+            changes += [(f"#{k}", v) for v in _arrays(np.asarray(by_name[name]))]
+    return changes
+
+
+def _values(attribute: Any, given: Any) -> Iterator[Any]:
+    kind = int(attribute.type)
+    if kind == onnx.AttributeProto.INT:
+        yield from (v for v in _INT if v != given)
+    elif kind == onnx.AttributeProto.FLOAT:
+        yield from _FLOAT
+    elif kind == onnx.AttributeProto.STRING:
+        yield from _TEXT
+    elif kind == onnx.AttributeProto.INTS:
+        yield from _lists(list(given) if given is not None else [1, 1])
+
+
+def _lists(given: list[int]) -> Iterator[list[int]]:
+    yield from ([], given[:-1], [*given, 1], [0] * len(given), [-1] * len(given), [-7] * len(given))
+    yield from ([9, *given[1:]], given[:1] * len(given), given[::-1])
+
+
+def _arrays(given: np.ndarray) -> Iterator[np.ndarray]:
+    if given.ndim == 1:
+        yield from (np.array(v, given.dtype) for v in _lists(given.tolist()))
+    elif given.ndim == 0:
+        yield from (np.array(v, given.dtype) for v in (-1, 0, 7, -9))

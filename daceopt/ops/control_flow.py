@@ -361,19 +361,35 @@ def why_not(graph: Graph, node: Operator) -> str | None:
     return None
 
 
+def expand(
+    b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Sequence[str | None]
+) -> list[str | None]:
+    """Lower an ONNX node with graphs to a region of ``b.graph`` at once; those captured are inputs, too.
+
+    ``outputs``: arrays for its results, None where there is none yet; returns them all, None for those left out.
+    Raises Unsupported, with the graph half done, for what cannot be lowered.
+    """
+    asked = [n or (_Open() if name else None) for n, name in zip(outputs, proto.output, strict=True)]
+    _expand(b, proto, inputs, attributes, asked)
+    return [o.name if isinstance(o, _Open) else o for o in asked]
+
+
+def _expand(b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Results) -> None:
+    if proto.op_type not in _RULES or proto.domain not in ("", "ai.onnx"):
+        raise Unsupported(f"{proto.domain or 'onnx'}.{proto.op_type} has no native lowering")
+    node = make(proto.op_type, "", len(inputs), len(outputs), attributes, b.graph.opset.get(""))
+    _RULES[proto.op_type](b, node, inputs, outputs)
+
+
 def result_shapes(
     graph: Graph, proto: Any, inputs: Sequence[str | None], attributes: dict[str, Any]
 ) -> list[Shape | None]:
-    """Shapes of the outputs of an ONNX node with graphs over arrays of ``graph``, those captured included; None where
-    they are not known."""
-    if proto.op_type not in _RULES:
-        return [None] * len(proto.output)
-    node = make(proto.op_type, "", len(inputs), len(proto.output), attributes, graph.opset.get(""))
+    """Shapes of the outputs of an ONNX node with graphs over arrays of ``graph``; None where they are not known."""
     trial, operands, _ = subgraph.trial(graph, inputs, [])
     asked = [_Open() if name else None for name in proto.output]
     try:
-        _RULES[proto.op_type](Builder(trial, "trial"), node, operands, asked)
-    except Unsupported as error:
+        _expand(Builder(trial, "trial"), proto, operands, attributes, asked)
+    except Unsupported as error:  # what is known so far lets the node be judged, which gives the reason
         logger.debug("the results of %s have no known shapes: %s", proto.op_type, error)
     return [None if o is None or o.name is None else trial.shape(o.name) for o in asked]
 

@@ -336,3 +336,15 @@ def test_what_a_body_no_longer_reads_is_no_longer_computed() -> None:
     graph = imported(model(text))
     Runner(daceopt.recipes.get("auto")).run(graph)
     assert len(graph.nodes()) == 1
+
+
+def test_deeply_nested_loops_are_imported_once_each() -> None:
+    depth, inner = 12, "w12 = Add (v12, v12)"
+    for k in reversed(range(depth)):
+        head = f"b{k} (int64 i{k}, bool g{k}, float[2] v{k + 1}) => (bool h{k}, float[2] w{k + 1})"
+        inner = f"w{k} = Loop (n, yes, v{k}) <body = {head} {{ h{k} = Identity (g{k}) {inner} }}>"
+    constants = "n = Constant <value = int64 {1}> () yes = Constant <value = bool {1}> ()"
+    graph = imported(model(f"(float[2] v0) => (float[2] w0) {{ {constants} {inner} }}"))
+    assert sum(1 for _ in everything(graph)) == depth + 1
+    x = floats(2)
+    np.testing.assert_array_equal(interpreted(graph, {"v0": x})[0], x + x)

@@ -70,7 +70,7 @@ def test_onnx_file(name, tmp_path: Path):
 
 
 DYNAMIC = {
-    "bert": {"input_ids": {0: "batch", 1: "length"}, "attention_mask": {0: "batch", 1: "length"}},
+    "bert": {"input_ids": {0: "batch"}, "attention_mask": {0: "batch"}},
     "resnet": {"pixel_values": {0: "batch"}},
     "mlp_mixer": {"x": {0: "batch"}},
 }

@@ -89,6 +89,8 @@ def _slice(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
 
 def _count(start: Any, end: Any, step: int, extent: Any) -> Any:
     if all(isinstance(v, int) for v in (start, end, extent)):
+        if step < 0 and start < -extent:
+            start = 0  # unlike NumPy, which then takes nothing
         return len(range(extent)[start:end:step])
     if step < 0:
         if (start == -1 or start >= _FAR) is not True or (isinstance(end, int) and end <= -_FAR) is not True:

@@ -210,7 +210,10 @@ def why_not_slice(graph: Graph, node: Operator) -> str | None:
         return values.UnknownValue.at(reason, 1)
     if unknown := values.unknown(graph, node, 3, 4):
         return unknown
-    return "a step of 0" if 0 in _bounds(graph, node, inputs)[3] else None
+    _, _, ends, steps = _bounds(graph, node, inputs)
+    if any(step < 0 and isinstance(end, int) and end >= _FAR for end, step in zip(ends, steps)):
+        return "an end of INT_MAX for a step backward: the standard then takes nothing, ONNX Runtime all before start"
+    return "a step of 0" if 0 in steps else None
 
 
 @lowering("Split", types=ANY)

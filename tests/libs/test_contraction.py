@@ -108,6 +108,7 @@ def test_strides(library: str, view_a: str, view_b: str) -> None:
         ((2, 1, 5, 7), (3, 7, 6)),
         ((2, 3, 5, 7), (2, 1, 7, 6)),
         ((4, 1, 7), (7, 6)),  # one row each
+        ((3, 2, 2, 1, 7), (3, 2, 1, 7, 1)),  # one column whose rows merge
         ((4, 1, 7), (4, 7, 1)),
         ((1, 1, 1), (1, 1)),
         ((3, 5, 1), (1, 6)),

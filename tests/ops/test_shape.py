@@ -129,6 +129,7 @@ def test_negative_pads_crop_first(mode: str, wanted: list[int]) -> None:
 
 REFUSED = [
     ("Slice", [X, ints(0), ints(2), ints(0), ints(0)], X, {}, "a step of 0"),
+    ("Slice", [X, ints(2), ints(2**31 - 1), ints(1), ints(-1)], X[:, :0], {}, "an end of INT_MAX for a step backward"),
     ("Tile", [X, ints(1, -1, 1)], X, {}, "expected 0 or more"),
     ("Reshape", [X, ints(5, 5)], np.zeros((5, 5), np.float32), {}, "has 24 elements"),
     ("Expand", [X, ints(2, 5, 4)], np.zeros((2, 5, 4), np.float32), {}, "does not broadcast"),

@@ -166,6 +166,12 @@ def test_slices_of_symbolic_axes_stay_inside() -> None:
     assert shape_of(s, "Slice", [s.x, ints(0), by_size, ints(0)]) == (sympy.Min(N, M), M, 6)
 
 
+def test_a_slice_backward_from_before_the_array_takes_its_first_element() -> None:
+    s = Shapes()
+    assert shape_of(s, "Slice", [ints(1, 2, 3, 4), ints(-9), ints(-20), ints(0), ints(-1)]) == (1,)
+    assert shape_of(s, "Slice", [ints(), ints(-9), ints(-20), ints(0), ints(-1)]) == (0,)
+
+
 # -------------------------------------------------------------------- whole models
 
 

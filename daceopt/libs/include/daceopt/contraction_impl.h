@@ -195,6 +195,7 @@ void contract(Product<T> p) try {
     collapse_batch(p);
     merge_batch_into_rows(p);
     normalise(p.y, p.m, p.n);
+    if (p.y.col != 1) flip(p);  // one column, whose rows lie side by side since they were merged
     if (p.y.col != 1) return fail("Contraction", "the output's rows and columns are both strided");
     if (p.k == 0) {
         zero(p);

@@ -42,10 +42,10 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     shown = values.at(outputs, 3)
     if shown is not None:
         alias(b, stages[node.attribute("qk_matmul_output_mode", _RAW)], shown)
-    y = _grouped_product(b, stages[_WEIGHTS], v, packed=packed)
-    out = str(outputs[0])
-    y = b.transpose(y, [0, 2, 1, 3]) if packed else y
-    b.reshape(y, b.graph.shape(out), out=out)
+    out = outputs[0]
+    if out is not None:
+        y = _grouped_product(b, stages[_WEIGHTS], v, packed=packed)
+        b.reshape(b.transpose(y, [0, 2, 1, 3]) if packed else y, b.graph.shape(out), out=out)
 
 
 def _capped(b: Builder, scores: str, cap: float) -> str:

@@ -51,7 +51,7 @@ def from_onnx(
             model, recipe=recipe, verify=verify, fallback=fallback, patient=patient, bundle=bundle
         )
 
-    return OnnxModel(load(path_or_proto), compile_, fallback)
+    return OnnxModel(load(path_or_proto), compile_, fallback, recipe)
 
 
 class OnnxModel:
@@ -64,13 +64,14 @@ class OnnxModel:
     threads may call it.
     """
 
-    def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool):  # noqa: A002
+    def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool, recipe: str | Recipe):  # noqa: A002
         start = time.perf_counter()
         given = {t.name for t in model.graph.initializer}
         inputs = [v for v in model.graph.input if v.name not in given]
         self.input_names = [v.name for v in inputs]
         self.output_names = [v.name for v in model.graph.output]
         self._model = model
+        self.recipe = recipe
         self._fallback = fallback
         self._runtime: RuntimeModel | None = None
         self._variants: Variants | None = None
@@ -94,6 +95,11 @@ class OnnxModel:
         values = self._bind(args, kwargs)
         if self._variants is not None:
             self._select(self._tensors(values))
+
+    @property
+    def source(self) -> onnx.ModelProto:
+        """The checked, shape-inferred model."""
+        return self._model
 
     @property
     def pair(self) -> CompiledPair:

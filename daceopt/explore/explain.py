@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore.report import Report
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from daceopt.capture.trace import InputSpec, OutputSpec, Trace
     from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
+    from daceopt.onnx_variants import Variant
     from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
 
@@ -51,10 +53,12 @@ def explain(
     What cannot be compiled is in the report's ``reason``, not raised. TypeError for a model of another type, and for
     inputs that an ONNX model does not take.
     """
+    from daceopt.onnx_file import OnnxModel
+
     if isinstance(model, nn.Module):
         return _module(model, inputs, kwargs, recipe, backward, verify, measure)
-    if hasattr(model, "pair"):
-        return _onnx(model.pair.model, inputs, recipe or model.pair.recipe, verify, measure)
+    if isinstance(model, OnnxModel):
+        return _onnx(model.source, inputs, recipe or model.recipe, verify, measure)
     if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):
         return _onnx(model, inputs, recipe or "auto", verify, measure)
     raise TypeError(f"explain takes an nn.Module, an ONNX file or what from_onnx returns, not {type(model).__name__}")
@@ -123,22 +127,54 @@ def _describe(name: str, tensor: torch.Tensor) -> str:
 
 
 def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
-    from daceopt import pipeline
     from daceopt.capture.onnx_file import load
 
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
     report = Report(str(title), recipe=_name(recipe))
     try:
         model = load(source)
-        _operators(report, model)
-        pair = pipeline.compile_model(model, recipe=recipe, verify=verify)
-        tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, inputs)
-        names = Names(_input_names(model), [f"output {v.name}" for v in model.graph.output])
+    except DaceoptError as error:
+        report.reason = str(error)
+        return report
+    _operators(report, model)
+    try:
+        variant = _variant(model, inputs, recipe, verify)
+        if variant is None:
+            report.notes.append(
+                "no program yet: one is compiled at the first call with new values or sizes of the inputs that shapes "
+                "depend on; give explain the inputs of a call"
+            )
+            return report
+        pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
+        tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, taken)
+        every = _input_names(model)
+        names = Names([every[k] for k in variant.positions], [f"output {v.name}" for v in model.graph.output])
         report.inputs = [_describe(names.inputs[k], t) for k, t in tensors.items()]
         _program(report, pair, tensors, names, measure)
+    except (Unsupported, BuildError) as error:
+        report.reason = f"the model as a whole, in ONNX Runtime: {error}"
     except DaceoptError as error:
         report.reason = str(error)
     return report
+
+
+def _variant(model: onnx.ModelProto, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None) -> Variant | None:
+    """The program for these inputs; None where none are given and the program depends on them."""
+    from daceopt import pipeline
+    from daceopt.onnx_variants import Variants
+
+    def compile_(made: onnx.ModelProto, patient: bool) -> CompiledPair:
+        return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # the report says which and why
+        variants = Variants(model, compile_)
+        count = len(_input_names(model))
+        if inputs and len(inputs) != count:
+            raise TypeError(f"the model takes {count} inputs, {len(inputs)} were given")
+        if not variants.depends_on_calls or not inputs:
+            return variants.latest
+        return variants.select(lambda k: np.asarray(inputs[k]), [tuple(np.shape(value)) for value in inputs])
 
 
 def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: Sequence[Any]) -> Tensors:

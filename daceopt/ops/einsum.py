@@ -37,7 +37,7 @@ def einsum(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     arrays, out = present(inputs), str(outputs[0])
     labels, result = parse(node.attribute("equation"), [len(b.graph.shape(a)) for a in arrays])
     sizes = _sizes(b.graph, arrays, labels)
-    terms = [_squeezed(b, a, t, sizes) for a, t in zip(arrays, labels)]
+    terms = [_squeezed(b, *_diagonal(b, a, t), sizes) for a, t in zip(arrays, labels)]
     while len(terms) > 1:
         rest = set(result).union(*(t for _, t in terms[2:]))
         terms[:2] = [_pair(b, terms[0], terms[1], rest, sizes)]
@@ -52,6 +52,18 @@ def _sizes(graph: Graph, arrays: Sequence[str], labels: Sequence[str]) -> dict[s
             if sizes.get(c, 1) == 1:
                 sizes[c] = extent
     return sizes
+
+
+def _diagonal(b: Builder, array: str, labels: str) -> Term:
+    """The elements at which dimensions with one label have one index."""
+    own = "".join(dict.fromkeys(labels))
+    if own == labels:
+        return array, labels
+    shape = [b.graph.shape(array)[labels.index(c)] for c in own]
+    out = b.graph.add_array("diagonal", shape, b.graph.dtype(array))
+    reads = {"x": (array, lambda *i: tuple(i[own.index(c)] for c in labels))}
+    b.map(shape, reads, {"y": (out, lambda *i: i)}, lambda i, x: x, label="diagonal")
+    return out, own
 
 
 def _squeezed(b: Builder, array: str, term: str, sizes: dict[str, Dim]) -> Term:
@@ -111,8 +123,12 @@ def why_not_einsum(graph: Graph, node: Operator) -> str | None:
     equation = node.attribute("equation")
     arrays = present(graph.inputs_of(node))
     labels, result = parse(equation, [len(graph.shape(a)) for a in arrays])
-    if any(len(set(t)) != len(t) for t in (*labels, result)):
-        return f"equation {equation!r} repeats a label within one operand; diagonals are not supported"
+    for array, term in zip(arrays, labels):
+        repeated = [(c, n) for c, n in zip(term, graph.shape(array)) if term.count(c) > 1]
+        if len({n for _, n in repeated}) > len({c for c, _ in repeated}):
+            return f"equation {equation!r} repeats a label of operand {term!r} whose extents differ"
+    if len(set(result)) != len(result):
+        return f"equation {equation!r} repeats a label of the result"
     if set(result) - set("".join(labels)):
         return f"equation {equation!r} has a label that no operand has"
     return None

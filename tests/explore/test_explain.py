@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 import daceopt
+from daceopt.errors import FallbackWarning
 from daceopt.explore import Report
 
 
@@ -146,14 +147,6 @@ def test_wrong_inputs_of_an_onnx_model_are_the_callers_error() -> None:
         daceopt.explain(proto, np.ones((3, 5)))
 
 
-def test_fallbacks_are_named_with_their_reason(recwarn: pytest.WarningsRecorder) -> None:
-    proto = _model(helper.make_node("Det", ["x"], ["d"]), helper.make_node("Add", ["x", "d"], ["y"]), shape=(3, 3))
-    report = daceopt.explain(proto, np.eye(3, dtype=np.float32))
-    (fallback,) = report.fallbacks
-    assert fallback.name == "Det" and "no native lowering" in fallback.reason
-    assert report.reason == "" and "host" in {k.library for k in report.kernels}
-
-
 def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "bad.onnx"
     path.write_bytes(b"not a model")
@@ -163,3 +156,42 @@ def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
 def test_anything_else_is_a_type_error() -> None:
     with pytest.raises(TypeError, match=r"nn\.Module"):
         daceopt.explain(object())
+
+
+def _single(*nodes: onnx.NodeProto, inputs: list[Any], outputs: list[Any]) -> onnx.ModelProto:
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=opsets, ir_version=10)
+
+
+SQUARE = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (4, 4)) for n in ("x", "y")]
+
+
+def test_one_operator_in_onnx_runtime_among_native_ones() -> None:
+    binarizer = helper.make_node("Binarizer", ["a"], ["b"], domain="ai.onnx.ml", threshold=0.5)
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), binarizer, helper.make_node("Add", ["b", "x"], ["y"])]
+    report = daceopt.explain(_single(*nodes, inputs=SQUARE[:1], outputs=SQUARE[1:]), measure=False)
+    assert {o.name: o.how for o in report.operators} == {
+        "ai.onnx.ml.Binarizer": "fallback", "Relu": "native", "Add": "native"
+    }  # fmt: skip
+    assert report.reason == "" and [k.library for k in report.kernels] == ["", "host", ""]
+    assert "Binarizer has no native lowering" in report.fallbacks[0].reason
+
+
+def test_a_model_that_runs_in_onnx_runtime_as_a_whole() -> None:
+    counted = helper.make_tensor_value_info("y", TensorProto.INT64, ("rank", "count"))
+    model = _single(helper.make_node("NonZero", ["x"], ["y"]), inputs=SQUARE[:1], outputs=[counted])
+    report = daceopt.explain(model)
+    assert report.reason.startswith("the model as a whole, in ONNX Runtime: operator NonZero")
+    assert "depends on the data" in str(report)
+    with pytest.warns(FallbackWarning):
+        compiled = daceopt.from_onnx(model)
+    assert daceopt.explain(compiled).reason == report.reason
+
+
+def test_a_model_that_is_compiled_for_the_values_of_a_call() -> None:
+    sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, (2,))
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("p", "q"))
+    model = _single(helper.make_node("Reshape", ["x", "sizes"], ["y"]), inputs=[SQUARE[0], sizes], outputs=[result])
+    assert "no program yet" in daceopt.explain(model).notes[0]
+    report = daceopt.explain(model, np.ones((4, 4), np.float32), np.array([2, 8]), measure=False)
+    assert report.reason == "" and report.kernels and report.inputs == ["x: float32[4, 4]"]

@@ -72,8 +72,14 @@ def test_einsum_of_three() -> None:
     check("Einsum", [data(2, 3), data(3, 4), data(4, 5)], equation="ij,jk,kl->il")
 
 
-def test_einsum_with_a_diagonal_says_why_not() -> None:
-    graph, _ = single("Einsum", [data(3, 3)], equation="ii->i")
+@pytest.mark.parametrize("equation, shape", [("ii->i", (3, 3)), ("...ii->...i", (2, 3, 3)), ("iji->j", (3, 2, 3))])
+def test_einsum_of_a_diagonal(equation: str, shape: tuple[int, ...]) -> None:
+    check("Einsum", [data(*shape)], equation=equation)
+    check("Einsum", [data(*shape), data(2, 3, seed=1)], equation=f"{equation.partition('->')[0]},ab->ab")
+
+
+def test_einsum_of_a_diagonal_that_is_none_says_why_not() -> None:
+    graph, _ = single("Einsum", [data(3, 4)], like=[data(3)], equation="ii->i")
     assert "repeats a label" in str(ops.why_unsupported(graph, graph.operators()[0]))
 
 

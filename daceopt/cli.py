@@ -57,7 +57,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--quick", action="store_true", help="fewer repetitions")
     cache = _command(commands, "cache", _cache, "show or empty the compilation cache")
     cache.add_argument("action", choices=("info", "clear"))
-    _command(commands, "operators", _operators, "table of the operators: how each is lowered, its types, its gradient")
+    operators = _command(
+        commands, "operators", _operators, "table of the operators: how each is lowered, its types, its gradient"
+    )
+    operators.add_argument("--markdown", action="store_true", help="as docs/operators.md has it")
     return parser
 
 
@@ -164,18 +167,16 @@ def _cache(options: Any) -> None:
 
 
 def _operators(options: Any) -> None:
-    from daceopt.ops.operator_table import counts, coverage
+    from daceopt.ops.operator_table import compact, coverage, markdown, summary
 
     rows = coverage()
-    print(f"{'operator':<32}{'how':<10}{'gradient':<10}{'versions':<22}types")
+    if options.markdown:
+        print(markdown(rows), end="")
+        return
+    print(f"{'operator':<32}{'how':<10}{'gradient':<10}{'versions':<32}types")
     for row in rows:
         name = f"{row.domain}.{row.op_type}" if row.domain else row.op_type
-        refused = f" (not {' '.join(row.refused)})" if row.types and row.refused else ""
+        refused = f" (not {compact(row.refused)})" if row.types and row.refused else ""
         versions = " ".join(map(str, row.versions))
-        print(f"{name:<32}{row.how:<10}{row.gradient or '-':<10}{versions:<22}{' '.join(row.types)}{refused}")
-    found = counts(rows)
-    compiled = found["native"] + found["lowered"]
-    print(
-        f"\n{sum(found.values())} operators of the default domain: {compiled} compiled ({found['native']} natively, "
-        f"{found['lowered']} through their function body), {found['fallback']} left to ONNX Runtime"
-    )
+        print(f"{name:<32}{row.how:<10}{row.gradient or '-':<10}{versions:<32}{compact(row.types)}{refused}")
+    print(f"\n{summary(rows)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 
@@ -21,15 +22,15 @@ def assert_within_rounding(
     np.testing.assert_array_equal(np.isnan(a), np.isnan(ref))
     np.testing.assert_array_equal(np.isposinf(a), np.isposinf(ref))
     np.testing.assert_array_equal(np.isneginf(a), np.isneginf(ref))
-    finite = np.isfinite(ref)
+    finite, limits = np.isfinite(ref), ml_dtypes.finfo(a.dtype)
     if not finite.any():
         return
-    scale = max(float(np.abs(ref[finite]).max()), np.finfo(a.dtype).tiny)
+    scale = max(float(np.abs(ref[finite]).max()), float(limits.tiny))
     error = float(np.abs(a[finite].astype(np.float64) - ref[finite]).max()) / scale
     peer = 0.0
     if theirs is not None:
         peer = float(np.abs(_array(theirs)[finite].astype(np.float64) - ref[finite]).max()) / scale
-    bound = factor * peer + ulps * float(np.finfo(a.dtype).eps)
+    bound = factor * peer + ulps * float(limits.eps)
     assert error <= bound, f"error {error:.3e} against float64 exceeds {bound:.3e} (peer's own error {peer:.3e})"
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 Draw = Callable[..., Any]
 FLOATS = ("float32", "float64")
@@ -19,19 +20,31 @@ COMMON = ("float32", "float64", "int32", "int64")  # what ONNX Runtime implement
 
 @dataclass
 class Case:
-    """One node over ``inputs`` (None: absent); those at positions ``constants`` are initializers."""
+    """One node over ``inputs`` (None: absent); those at positions ``constants`` are initializers.
+
+    ``narrow``: the element type to which float32 inputs are cast before the node. Results of this type, and of types
+    that NumPy lacks, are cast back. ``declared``: shapes of results that cannot be inferred. An attribute may be a
+    function of the floating-point element type.
+    """
 
     op_type: str
-    inputs: list[np.ndarray | None]
+    inputs: Sequence[np.ndarray | None]
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
     constants: tuple[int, ...] = ()
     opset: int = 21
+    narrow: str = ""
+    declared: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.narrow:
+            self.inputs = [i if i is None or i.dtype != np.float32 else _rounded(i, self.narrow) for i in self.inputs]
 
     def __repr__(self) -> str:
         inputs = [None if i is None else f"{i.dtype}{list(i.shape)}" for i in self.inputs]
         values = {k: np.asarray(self.inputs[k]).tolist() for k in self.constants}
-        return f"{self.op_type}-{self.opset}({inputs}, constants={values}, {self.attributes})"
+        name = f"{self.op_type}-{self.opset}" + (f"-{self.narrow}" if self.narrow else "")
+        return f"{name}({inputs}, constants={values}, {self.attributes})"
 
     def fed(self) -> dict[str, np.ndarray]:
         """The inputs of a call by name."""
@@ -39,21 +52,58 @@ class Case:
         return {f"x{k}": value for k, value in pairs if value is not None and k not in self.constants}
 
     def model(self, wide: bool = False) -> onnx.ModelProto:
-        """The checked, shape-inferred model; ``wide``: with float64 for float32."""
+        """The checked, shape-inferred model; ``wide``: with float64 for float32 and for the narrow type."""
         given = [(f"x{k}", widened(v) if wide else v) for k, v in enumerate(self.inputs) if v is not None]
-        names = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
+        narrowed = {n for n, v in given if v.dtype == np.float32 and self.narrow}
+        kind = TensorProto.DOUBLE if wide else TensorProto.FLOAT
+        attributes = {k: v(kind) if callable(v) else v for k, v in self.attributes.items()}
+        names = [("" if v is None else f"n{k}" if f"x{k}" in narrowed else f"x{k}") for k, v in enumerate(self.inputs)]
         results = [f"y{k}" for k in range(self.outputs)]
-        node = helper.make_node(self.op_type, names, results, **self.attributes)
+        casts = [helper.make_node("Cast", [n], [f"n{n[1:]}"], to=_element(self.narrow)) for n in sorted(narrowed)]
+        node = helper.make_node(self.op_type, names, results, **attributes)
         constants = [numpy_helper.from_array(v, n) for n, v in given if int(n[1:]) in self.constants]
         values = [_value(n, v) for n, v in given if int(n[1:]) not in self.constants]
-        empty = [helper.make_empty_tensor_value_info(n) for n in results]
-        graph = helper.make_graph([node], "case", values, empty, constants)
+        outputs = [helper.make_empty_tensor_value_info(n) for n in results]
+        model = self._inferred([*casts, node], values, outputs, constants)
+        back = [o.name for o in model.graph.output if _is_narrow(o.type.tensor_type.elem_type, self.narrow)]
+        if not back:
+            return model
+        for k, name in enumerate(results):
+            node.output[k] = f"r{k}" if name in back else name
+        casts += [node, *(helper.make_node("Cast", [f"r{n[1:]}"], [n], to=kind) for n in back)]
+        outputs = [helper.make_empty_tensor_value_info(n) for n in results]
+        return self._inferred(casts, values, outputs, constants)
+
+    def _inferred(self, nodes: list[Any], values: list[Any], outputs: list[Any], constants: list[Any]) -> Any:
+        graph = helper.make_graph(nodes, "case", values, outputs, constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         for output in model.graph.output:
             if not output.type.HasField("tensor_type"):  # not inferred, as for GroupNormalization: like the input
                 output.type.CopyFrom(model.graph.input[0].type)
+        for output, shape in zip(model.graph.output, self.declared):
+            kind = output.type.tensor_type.elem_type
+            output.CopyFrom(helper.make_tensor_value_info(output.name, kind, shape))
         return model
+
+
+def _element(name: str) -> int:
+    return int(helper.np_dtype_to_tensor_dtype(narrow_dtype(name)))
+
+
+def narrow_dtype(name: str) -> np.dtype:
+    """The NumPy type called ``name``; of ``ml_dtypes`` for what NumPy itself lacks."""
+    return np.dtype(getattr(ml_dtypes, name, name))
+
+
+def _is_narrow(element: int, narrow: str) -> bool:
+    """Is it the type of the case, or one that ONNX Runtime does not hand to Python?"""
+    kind = np.dtype(helper.tensor_dtype_to_np_dtype(element))
+    return kind == narrow_dtype(narrow) if narrow else kind.type.__module__.startswith("ml_dtypes")
+
+
+def _rounded(value: np.ndarray, narrow: str) -> np.ndarray:
+    return np.asarray(value.astype(narrow_dtype(narrow)).astype(np.float32))
 
 
 def widened(value: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from tests.properties.cases import COMMON, FLOATS, Case, Draw, array, axis_of, broadcast_pair, shapes, some_axes
+from tests.properties.cases import COMMON, FLOATS, SEEDS, Case, Draw, array, axis_of, broadcast_pair, shapes, some_axes
 
 _EVERYWHERE = """Abs Neg Sign Floor Ceil Round Exp Sin Cos Tanh Sinh Cosh Atan Asinh Erf Sigmoid Relu Elu Selu LeakyRelu
     Softplus Softsign HardSigmoid HardSwish ThresholdedRelu Celu Mish Identity Not IsNaN IsInf Shrink Gelu"""
@@ -109,3 +109,86 @@ def clip(draw: Draw) -> Case:
     while inputs[-1] is None:
         inputs.pop()
     return Case("Clip", inputs)
+
+
+@st.composite
+def variants(draw: Draw) -> Case:
+    """Point-wise operators whose attributes change the formula."""
+    op, attributes, opset = draw(st.sampled_from(_VARIANTS))
+    x = array(draw, draw(shapes()), "float32", -6.0, 6.0)
+    if op == "IsInf" and x.size:
+        x.reshape(-1)[::2] = draw(st.sampled_from([np.inf, -np.inf]))
+    return Case(op, [x], dict(attributes), opset=opset)
+
+
+_VARIANTS: list[tuple[str, dict[str, object], int]] = [
+    ("Gelu", {"approximate": "tanh"}, 21),
+    ("Mish", {}, 21),
+    ("Swish", {}, 24),
+    ("Swish", {"alpha": 1.702}, 24),
+    ("Elu", {"alpha": 0.3}, 21),
+    ("Selu", {"alpha": 1.5, "gamma": 2.0}, 21),
+    ("Celu", {"alpha": 0.5}, 21),
+    ("LeakyRelu", {"alpha": -0.2}, 21),
+    ("HardSigmoid", {"alpha": 0.3, "beta": 0.4}, 21),
+    ("ThresholdedRelu", {"alpha": 0.5}, 21),
+    ("Shrink", {"bias": 0.5, "lambd": 1.0}, 21),
+    ("IsInf", {"detect_negative": 0}, 21),
+    ("IsInf", {"detect_positive": 0}, 21),
+]
+
+
+@st.composite
+def several(draw: Draw) -> Case:
+    """Any number of operands that broadcast."""
+    op, shape = draw(st.sampled_from(["Max", "Min", "Sum", "Mean"])), draw(shapes(0, 3))
+    dtype = draw(st.sampled_from(COMMON)) if op in ("Max", "Min") else "float32"
+    operands: list[np.ndarray | None] = []
+    for _ in range(draw(st.integers(1, 5))):
+        own = tuple(1 if draw(st.booleans()) else n for n in shape)[draw(st.integers(0, len(shape))) :]
+        operands.append(array(draw, own, dtype))
+        value = operands[-1]
+        if value is not None and value.dtype.kind == "f" and value.size and draw(st.integers(0, 5)) == 0:
+            value.reshape(-1)[0] = draw(st.sampled_from([np.nan, np.inf]))
+    return Case(op, operands)
+
+
+@st.composite
+def bits(draw: Draw) -> Case:
+    dtype = draw(st.sampled_from(["uint8", "uint32", "uint64"]))
+    if draw(st.booleans()):
+        return Case("BitwiseNot", [array(draw, draw(shapes()), draw(st.sampled_from(["int32", "int64", dtype])))])
+    x, count = broadcast_pair(draw, dtype, high=1.4)  # shifts of a whole width are not defined
+    return Case("BitShift", [x, count], {"direction": draw(st.sampled_from(["LEFT", "RIGHT"]))})
+
+
+@st.composite
+def ties(draw: Draw) -> Case:
+    """Few different values, zeros and NaN among them, along one axis."""
+    op = draw(st.sampled_from(["Hardmax", "ArgMax", "ArgMin", "LpNormalization", "Softmax", "LogSoftmax"]))
+    x = array(draw, draw(shapes(1, 3, empty=False)), "int32", -0.4, 0.4).astype(np.float32)
+    axis = axis_of(draw, x.ndim)
+    if op.startswith("Arg"):
+        return Case(op, [x], {"axis": axis, "select_last_index": draw(st.integers(0, 1))})
+    if "max" in op and op != "Hardmax":
+        x *= draw(st.sampled_from([1, 40, 1e4, 1e30]))
+    return Case(op, [x], {"axis": axis, **({"p": draw(st.integers(1, 2))} if op == "LpNormalization" else {})})
+
+
+@st.composite
+def special_values(draw: Draw) -> Case:
+    """NaN, infinities and signed zeros through what computes and compares."""
+    dtype, shape = draw(st.sampled_from(FLOATS)), draw(shapes(1, 2, empty=False))
+    generator = np.random.default_rng(draw(SEEDS))
+    a, b = (generator.choice(_SPECIAL, shape).astype(dtype) for _ in range(2))
+    op = draw(
+        st.sampled_from(
+            ["Add", "Mul", "Div", "Max", "Min", "Abs", "Sqrt", "Exp", "Floor", "Round", "Clip", *_COMPARISONS]
+        )
+    )
+    if op == "Clip":
+        return Case(op, [a, np.asarray(-1, dtype), np.asarray(1, dtype)])
+    return Case(op, [a] if op in _UNARY else [a, b])
+
+
+_SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5, 1e30]

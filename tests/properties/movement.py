@@ -44,6 +44,7 @@ def slice_(draw: Draw) -> Case:
     bound = st.one_of(st.integers(-6, 6), st.sampled_from([2**31 - 1, -(2**31) + 1]))
     starts, ends = ([draw(bound) for _ in axes] for _ in range(2))
     steps = [draw(st.sampled_from([1, 1, 2, 3, -1, -2])) for _ in axes]
+    ends = [min(e, 9) if s < 0 else e for e, s in zip(ends, steps)]  # beyond, ONNX Runtime does not follow the standard
     return Case("Slice", [x, _ints(*starts), _ints(*ends), _ints(*axes), _ints(*steps)], constants=(1, 2, 3, 4))
 
 

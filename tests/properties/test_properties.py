@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.properties import dense, elementwise, movement
+from tests.properties import dense, elementwise, movement, quantized, selection, sequences, transforms
 from tests.properties.cases import Case
 from tests.properties.checking import failures
 
 FAMILIES = {
     name: make
-    for module in (dense, elementwise, movement)
+    for module in (dense, elementwise, movement, quantized, selection, sequences, transforms)
     for name, make in vars(module).items()
     if getattr(make, "__module__", "") == module.__name__ and not name.startswith("_") and callable(make)
 }
@@ -48,5 +48,5 @@ def test_random_operators(family: str, count: int) -> None:
     assert not found, f"{len(found)} of {len(cases)} cases:\n" + "\n".join(found[:5])
 
 
-def test_there_are_five_thousand_cases() -> None:
-    assert MANY * len(FAMILIES) >= 5000
+def test_there_are_ten_thousand_cases() -> None:
+    assert MANY * len(FAMILIES) >= 10_000

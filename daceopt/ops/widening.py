@@ -10,6 +10,13 @@ from daceopt.ir.graph import Graph
 from daceopt.ops import registry
 from daceopt.ops.registry import Operator
 
+_OURS = "rounds_what_was_widened"  # our own attribute of a Cast
+# what moves data between operators that compute goes on with the wide values that it is given
+_MOVES = frozenset(
+    "Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape Slice Split Squeeze Tile Transpose "
+    "Unsqueeze Where".split()
+)
+
 
 def add_operator(
     graph: Graph,
@@ -21,30 +28,56 @@ def add_operator(
 ) -> Operator:
     """Add an operator as ``Graph.add_operator`` does; narrow operands of one that computes pass through Casts.
 
-    Half types thus compute in float32 and are rounded once for each operator, as the standard says.
+    Half types thus compute in float32. What one such operator hands to the next is not rounded on the way, as in ONNX
+    Runtime on CPUs without half arithmetic; a Cast that the model itself has is.
     """
-    if not _is_widened(graph, op_type, domain, [*inputs, *outputs]):
+    if op_type == "Cast" and not domain:
+        return _add_cast(graph, str(inputs[0]), str(outputs[0]), attributes)
+    if not _is_widened(graph, op_type, domain, inputs, outputs):
         return graph.add_operator(op_type, inputs, outputs, attributes, domain)
     wide_in = [_widened(graph, n) for n in inputs]
     wide_out = [_like(graph, n) for n in outputs]
     operator = graph.add_operator(op_type, wide_in, wide_out, attributes, domain)
     for wide, name in zip(wide_out, outputs):
         if wide is not None and wide != name:
-            _cast(graph, wide, str(name))
+            graph.add_operator("Cast", [wide], [name], {"to": types.to_onnx(graph.dtype(str(name))), _OURS: 1})
     return operator
 
 
-def _is_widened(graph: Graph, op_type: str, domain: str, names: Sequence[str | None]) -> bool:
-    narrow = {graph.dtype(n) for n in names if n is not None and types.is_narrow(graph.dtype(n))}
-    return not narrow <= set(registry.accepted_types(op_type, domain))
+def _add_cast(graph: Graph, source: str, target: str, attributes: dict[str, Any]) -> Operator:
+    """A Cast of the model: it reads what was not rounded yet, and rounds, unless it is to the type that it reads."""
+    ours = {_OURS: 1} if graph.dtype(source) == graph.dtype(target) else {}
+    wide = _unrounded(graph, source)
+    if wide is None:
+        return graph.add_operator("Cast", [source], [target], attributes)
+    return graph.add_operator("Cast", [wide], [target], {**attributes, **ours})
+
+
+def _is_widened(
+    graph: Graph, op_type: str, domain: str, inputs: Sequence[str | None], outputs: Sequence[str | None]
+) -> bool:
+    narrow = {graph.dtype(n) for n in (*inputs, *outputs) if n is not None and types.is_narrow(graph.dtype(n))}
+    if not narrow <= set(registry.accepted_types(op_type, domain)):
+        return True
+    return op_type in _MOVES and not domain and any(n is not None and _unrounded(graph, n) for n in inputs)
 
 
 def _widened(graph: Graph, name: str | None) -> str | None:
     if name is None or not types.is_narrow(graph.dtype(name)):
         return name
+    known = _unrounded(graph, name)
+    if known is not None:
+        return known
     wide = _like(graph, name)
-    _cast(graph, name, str(wide))
+    graph.add_operator("Cast", [name], [wide], {"to": types.to_onnx(graph.dtype(str(wide)))})
     return wide
+
+
+def _unrounded(graph: Graph, name: str) -> str | None:
+    """What ``name`` was before we rounded it; None where it is no such array."""
+    producer = graph.producer(name)
+    ours = isinstance(producer, Operator) and producer.attribute(_OURS)
+    return graph.inputs_of(producer)[0] if ours else None
 
 
 def _like(graph: Graph, name: str | None) -> str | None:
@@ -52,7 +85,3 @@ def _like(graph: Graph, name: str | None) -> str | None:
     if name is None or not types.is_narrow(graph.dtype(name)):
         return name
     return graph.add_array("wide", graph.shape(name), types.computed(graph.dtype(name)))
-
-
-def _cast(graph: Graph, source: str, target: str) -> None:
-    graph.add_operator("Cast", [source], [target], {"to": types.to_onnx(graph.dtype(target))})

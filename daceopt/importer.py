@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import dace
@@ -46,6 +47,23 @@ def import_model(
     return _Importer(model, fallback, refused, patient).run()
 
 
+@dataclass
+class Survey:
+    """What the import of a model, with fallbacks, makes of its values, by name.
+
+    ``refused``: why it cannot have an input, a constant or (by its first output) a node; NotKnownYet where more has to
+    be known of the inputs. What reads a refused value is not looked at. ``types``: element type and rank of the others.
+    """
+
+    refused: dict[str, Unsupported] = field(default_factory=dict)
+    types: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def survey(model: onnx.ModelProto) -> Survey:
+    """Import ``model`` as far as that is possible, past all that is refused."""
+    return _Surveyor(model).survey()
+
+
 class _Importer:
     def __init__(self, model: onnx.ModelProto, fallback: bool, refused: Refused | None, patient: bool):
         self.model = model
@@ -63,6 +81,14 @@ class _Importer:
         self.warned: set[str] = set()
 
     def run(self) -> Graph:
+        self._read()
+        self._report_gaps()
+        for value in self.model.graph.output:
+            self._add_output(value.name)
+        self.graph.prune()
+        return self.graph
+
+    def _read(self) -> None:
         initializers = {t.name: t for t in self.model.graph.initializer}
         for value in self.model.graph.input:
             if value.name not in initializers:
@@ -70,14 +96,9 @@ class _Importer:
         for name in self.graph.inputs:
             self._check_sizes(self.graph.shape(name), f"graph input {self.graph.source_names.get(name, name)!r}")
         for name, tensor in initializers.items():
-            self.names[name] = self._constant(name, numpy_helper.to_array(tensor))
+            self._tolerant(self._add_initializer, tensor, [name])
         for node in self.model.graph.node:
             self._tolerant(self._add_node, node, node.output)
-        self._report_gaps()
-        for value in self.model.graph.output:
-            self._add_output(value.name)
-        self.graph.prune()
-        return self.graph
 
     def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
         """Add a node or an input; a gap in what is known is noted for later if the caller is patient."""
@@ -102,11 +123,15 @@ class _Importer:
             if getattr(extent, "is_Symbol", False):
                 self.graph.symbols.setdefault(str(extent), (name, axis))
 
+    def _add_initializer(self, tensor: onnx.TensorProto) -> None:
+        self.names[tensor.name] = self._constant(tensor.name, numpy_helper.to_array(tensor))
+
     def _constant(self, name: str, value: np.ndarray) -> str:
         try:
             return self.graph.add_constant(name, value)
-        except (KeyError, TypeError, ValueError) as error:
-            raise Unsupported(f"constant {name!r} has type {value.dtype}, which has no native form") from error
+        except (Unsupported, KeyError, TypeError, ValueError) as error:
+            kind = "text" if value.dtype.kind in "OSU" else f"of type {value.dtype}"
+            raise Unsupported(f"constant {name!r} is {kind}, which has no native form") from error
 
     def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[tuple[Dim, ...], Any]:
         """Shape and dtype of a value; the shape may follow from the values ``needs``, or from the sizes of inputs."""
@@ -186,7 +211,7 @@ class _Importer:
                 self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
         except NotKnownYet as gap:
             if node.op_type in _OPEN_ENDED:
-                raise Unsupported(f"{gap}; how long the result of {node.op_type} is depends on the data") from gap
+                raise Unsupported(f"{where}: how long the result of {node.op_type} is depends on the data") from gap
             raise
         return found
 
@@ -257,6 +282,38 @@ class _Importer:
         array = self.names[name]
         taken = array in self.graph.outputs or self.graph.producer(array) is None or self.graph.is_view(array)
         self.graph.add_output(Builder(self.graph, "output").copy(array) if taken else array)
+
+
+class _Surveyor(_Importer):
+    """Imports what can be, notes what cannot, and leaves out what reads it."""
+
+    def __init__(self, model: onnx.ModelProto):
+        super().__init__(model, fallback=True, refused=lambda node, reason: None, patient=True)
+        self.found = Survey()
+        self.left_out: set[str] = set()
+
+    def survey(self) -> Survey:
+        self._read()
+        self.found.types = {
+            name: (types.to_onnx(self.graph.dtype(array)), len(self.graph.shape(array)))
+            for name, array in self.names.items()
+            if name not in self.left_out
+        }
+        return self.found
+
+    def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
+        named = [name for name in made if name]
+        if isinstance(proto, onnx.NodeProto) and not self.left_out.isdisjoint(subgraph.reads(proto)):
+            self.left_out.update(named)
+            return
+        try:
+            add(proto)
+        except NotKnownYet as gap:
+            self.found.refused[named[0]] = gap
+            self.pending.update(name for name in named if name not in self.names)
+        except Unsupported as error:
+            self.found.refused[named[0]] = error
+            self.left_out.update(named)
 
 
 def _symbols_of(extent: Dim) -> set[Any]:

@@ -14,7 +14,8 @@ import torch
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
 from daceopt.explore.stats import Stats
 from daceopt.logs import caller_depth
-from daceopt.onnx_variants import Compile, Variants
+from daceopt.onnx_arrays import as_tensor, dtype_of, to_numpy, to_torch
+from daceopt.onnx_variants import Compile, Variant, Variants
 from daceopt.runtime.bridge import torch_dtype
 
 if TYPE_CHECKING:
@@ -76,9 +77,9 @@ class OnnxModel:
         self._runtime: RuntimeModel | None = None
         self._variants: Variants | None = None
         try:
-            self._variants = Variants(model, compile)
-            self._expected = [_Expectation(v) for v in inputs]
-            self._results = [_dtype_of(v) for v in model.graph.output]
+            self._variants = Variants(model, compile, fallback)
+            self._expected = [_expectation(v) for v in inputs]
+            self._results = [dtype_of(v) for v in model.graph.output]
         except Exception as error:
             self._variants = None
             self._runtime = self._instead(error)
@@ -140,21 +141,27 @@ class OnnxModel:
             found = variant(tensors)
         except RunError as error:  # sizes that turned out otherwise than declared, most likely
             return self._retry(values, as_torch, error)
-        return list(found) if as_torch else [_to_numpy(t, d) for t, d in zip(found, self._results, strict=True)]
+        results = found if variant.tail is None else variant.tail.run(tensors, found)
+        if as_torch:
+            return [to_torch(v) for v in results]
+        return [
+            to_numpy(v, d) if isinstance(v, torch.Tensor) and d is not None else v
+            for v, d in zip(results, self._results, strict=True)
+        ]
 
-    def _select(self, tensors: Sequence[torch.Tensor]) -> Any:
+    def _select(self, tensors: Sequence[Any]) -> Variant:
         assert self._variants is not None
 
         def array(position: int) -> np.ndarray:
-            return _to_numpy(tensors[position].contiguous(), self._expected[position].dtype)
+            return to_numpy(tensors[position].contiguous(), self._expected[position].dtype)
 
-        return self._variants.select(array, [tuple(t.shape) for t in tensors])
+        return self._variants.select(array, [tuple(getattr(t, "shape", ())) for t in tensors])
 
     def _run_elsewhere(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
         assert self._runtime is not None
         arrays = [v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in values]
         found = self._runtime.run(arrays)
-        return [_to_torch(v) for v in found] if as_torch else found
+        return [to_torch(v) for v in found] if as_torch else found
 
     def _retry(self, values: Sequence[Any], as_torch: bool, error: Exception) -> list[Any]:
         """This call in ONNX Runtime, because of ``error``."""
@@ -193,7 +200,8 @@ class OnnxModel:
             )
         return [*args, *(kwargs[name] for name in rest)]
 
-    def _tensors(self, values: Sequence[Any]) -> list[torch.Tensor]:
+    def _tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The inputs as tensors; those that are none (text, sequences) as they are."""
         tensors = [e.tensor(v) for e, v in zip(self._expected, values, strict=True)]
         named: dict[str, int] = {}
         for expected, tensor in zip(self._expected, tensors, strict=True):
@@ -201,13 +209,34 @@ class OnnxModel:
         return tensors
 
 
+def _expectation(value: Any) -> _Expectation | _Unchecked:
+    dtype = dtype_of(value)
+    return _Unchecked(value) if dtype is None else _Expectation(value, dtype)
+
+
+class _Unchecked:
+    """An input that only ONNX Runtime reads, which checks it: text, a sequence."""
+
+    dtype = np.dtype(object)
+
+    def __init__(self, value: Any):
+        self.is_tensor = value.type.HasField("tensor_type")
+
+    def tensor(self, value: Any) -> Any:
+        """``value``, as an array where it is to be a tensor."""
+        return np.asarray(value) if self.is_tensor else value
+
+    def check_shape(self, tensor: Any, named: dict[str, int]) -> None:
+        """Left to ONNX Runtime."""
+
+
 class _Expectation:
     """Name, dtype and shape (ints, dimension names, None for any) that the model declares for an input."""
 
-    def __init__(self, value: Any):
+    def __init__(self, value: Any, dtype: np.dtype[Any]):
         tensor = value.type.tensor_type
         self.name = value.name
-        self.dtype = _dtype_of(value)
+        self.dtype = dtype
         self.torch_dtype = torch_dtype(self.dtype.name)
         self.shape: list[int | str | None] | None = None
         if tensor.HasField("shape"):
@@ -217,7 +246,7 @@ class _Expectation:
 
     def tensor(self, value: Any) -> torch.Tensor:
         """``value`` as a CPU tensor of the right type and rank; DaceoptError says what else it is."""
-        found = _as_tensor(value, self.dtype, self.torch_dtype)
+        found = as_tensor(value, self.dtype, self.torch_dtype)
         if found is None:
             raise DaceoptError(f"input {self.name!r}: expected {self}, got {_describe(value)}")
         if found.device.type != "cpu":
@@ -241,52 +270,6 @@ class _Expectation:
     def __str__(self) -> str:
         name = str(self.torch_dtype) if self.dtype.name in str(self.torch_dtype) else self.dtype.name
         return f"{name} of shape {self.shape}" if self.shape is not None else name
-
-
-def _dtype_of(value: Any) -> np.dtype[Any]:
-    """The element type of an input or output of the model. Raises Unsupported for what is no tensor of numbers."""
-    from onnx import TensorProto, helper
-
-    tensor = value.type.tensor_type
-    if not value.type.HasField("tensor_type") or tensor.elem_type in (TensorProto.STRING, TensorProto.UNDEFINED):
-        raise Unsupported(f"{value.name!r} is no tensor of numbers")
-    return np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-
-
-def _as_tensor(value: Any, dtype: np.dtype[Any], stored: torch.dtype) -> torch.Tensor | None:
-    """A strided tensor of the value's numbers, or None where there is none."""
-    if isinstance(value, torch.Tensor):
-        return value.detach() if value.layout is torch.strided else None
-    try:
-        array = np.asarray(value)
-        dense = np.ascontiguousarray(array).reshape(array.shape)
-        dense = dense if dense.flags.writeable else dense.copy()
-        if array.dtype == dtype and _is_foreign(dtype):
-            return torch.from_numpy(dense.view(_bits(dtype))).view(stored)
-        return torch.from_numpy(dense)
-    except (TypeError, ValueError):  # text, objects, ragged lists
-        return None
-
-
-def _to_numpy(tensor: torch.Tensor, dtype: np.dtype[Any]) -> np.ndarray:
-    return tensor.view(torch_dtype(_bits(dtype).name)).numpy().view(dtype) if _is_foreign(dtype) else tensor.numpy()
-
-
-def _to_torch(value: Any) -> Any:
-    """What ONNX Runtime returned as a tensor, or as it is (lists, text)."""
-    if not isinstance(value, np.ndarray) or value.dtype.kind in "OU":
-        return value
-    found = _as_tensor(value, value.dtype, torch_dtype(value.dtype.name))
-    return value if found is None else found
-
-
-def _is_foreign(dtype: np.dtype[Any]) -> bool:
-    """Is it a type of ``ml_dtypes``, which PyTorch does not take from NumPy?"""
-    return dtype.type.__module__.startswith("ml_dtypes")
-
-
-def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    return np.dtype(np.uint16 if dtype.itemsize == 2 else np.uint8)
 
 
 def _describe(value: Any) -> str:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import onnx
     import torch
 
+    from daceopt.capture.partition import Split
+    from daceopt.onnx_tail import Tail
     from daceopt.pipeline import CompiledPair
 
 LIMIT = 32
@@ -31,28 +33,35 @@ Key = tuple[Any, ...]
 
 
 class Variant:
-    """A compiled program and which of the model's inputs it takes; the others are part of it."""
+    """A compiled program and which of the model's inputs it takes; the others are part of it, or of the tail.
 
-    def __init__(self, pair: CompiledPair, positions: Sequence[int]):
+    ``tail``: what of the model ONNX Runtime does after the program.
+    """
+
+    def __init__(self, pair: CompiledPair, positions: Sequence[int], tail: Tail | None = None):
         self.pair = pair
         self.positions = tuple(positions)
+        self.tail = tail
         self._program = Program(pair, len(self.positions))
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The outputs for all inputs of the model. Raises RunError."""
+    def __call__(self, tensors: Sequence[Any]) -> Sequence[torch.Tensor]:
+        """The program's outputs for all inputs of the model. Raises RunError."""
         return self._program([tensors[k] for k in self.positions])
 
 
 class Variants:
     """Compiles ``model`` at once where that is possible, else for each call's values and sizes; safe among threads.
 
-    ``compile(model, patient)`` is ``pipeline.compile_model`` with its options. Raises Unsupported, at once if no call
-    can make the model compile.
+    ``compile(model, patient)`` is ``pipeline.compile_model`` with its options. ``fallback``: what cannot be compiled
+    may run in ONNX Runtime after the rest, with a warning. Raises Unsupported, at once if no call can make the model
+    compile.
     """
 
-    def __init__(self, model: onnx.ModelProto, compile: Compile):  # noqa: A002
+    def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool = True):  # noqa: A002
         self._model = model
         self._compile = compile
+        self._fallback = fallback
+        self._announced: set[str] = set()
         given = {t.name for t in model.graph.initializer}
         self._inputs = [v for v in model.graph.input if v.name not in given]
         self._needs = Requirements()
@@ -116,16 +125,49 @@ class Variants:
     ) -> None:
         """One step on: a new program, or more that has to be known."""
         made = self._bound(needs, values, sizes)
+        parts: Split | None = None
         try:
-            pair = self._compile(made, True)
-        except NotKnownYet as gap:
-            more = self._more(needs, made, gap)
-            if more is not None:
-                self._needs = more
-                return
-            pair = self._compile(made, False)  # runs what is unknown elsewhere, or says why it cannot
+            found = self._attempt(needs, made)
+        except Unsupported:
+            parts = self._split(needs, made)
+            if parts is None:
+                raise
+            made = parts.native
+            found = self._attempt(needs, made)
+        if isinstance(found, Requirements):
+            self._needs = found
+            return
         taken = {v.name for v in made.graph.input} - {t.name for t in made.graph.initializer}
-        self._keep(key, Variant(pair, [k for k, v in enumerate(self._inputs) if v.name in taken]))
+        positions = [k for k, v in enumerate(self._inputs) if v.name in taken]
+        self._keep(key, Variant(found, positions, self._tail(parts, found) if parts is not None else None))
+
+    def _attempt(self, needs: Requirements, model: onnx.ModelProto) -> CompiledPair | Requirements:
+        """A program, or all that has to be known for one."""
+        try:
+            return self._compile(model, True)
+        except NotKnownYet as gap:
+            more = self._more(needs, model, gap)
+            if more is not None:
+                return more
+        return self._compile(model, False)  # runs what is unknown elsewhere, or says why it cannot
+
+    def _split(self, needs: Requirements, model: onnx.ModelProto) -> Split | None:
+        if not self._fallback:
+            return None
+        from daceopt.capture.partition import split
+
+        return split(model, lambda gap: self._more(needs, model, gap) is None)
+
+    def _tail(self, parts: Split, pair: CompiledPair) -> Tail:
+        """What runs after the program ``pair``, whose report then says so; it is announced once."""
+        from daceopt.onnx_tail import Tail
+
+        tail = Tail([v.name for v in self._inputs], [v.name for v in self._model.graph.output], parts)
+        pair.report = {**pair.report, "fallbacks": {**pair.report["fallbacks"], **tail.operators}}
+        if str(tail) not in self._announced:
+            self._announced.add(str(tail))
+            tail.announce()
+        return tail
 
     def _bound(
         self, needs: Requirements, values: Mapping[str, np.ndarray], sizes: Mapping[str, Sizes]

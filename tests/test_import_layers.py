@@ -30,7 +30,7 @@ FLOORS = (
 SAME_ROOM = {
     **dict.fromkeys(("registry", "progress", "trace", "verification", "transform"), "recipe"),
     **dict.fromkeys(("dispatch", "guards", "specialise"), "module"),
-    "onnx_variants": "onnx_file",
+    **dict.fromkeys(("onnx_variants", "onnx_tail", "onnx_arrays"), "onnx_file"),
 }
 # Upward, but only inside functions: the graph asks for operator nodes, the checks for how to execute them, by name.
 REGISTERED_LATER = {("ir", "ops"), ("recipe", "ops")}

@@ -19,6 +19,7 @@ from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.runtime.bridge import torch_dtype
 from tests.numerics import assert_within_rounding
+from tests.onnx_models import proto
 
 
 class Scores(nn.Module):
@@ -40,12 +41,6 @@ def test_sizes_that_are_polynomials_of_the_inputs(tmp_path: Path) -> None:
         assert_within_rounding(compiled(x), model(x.double()), model(x))
     with pytest.raises(DaceoptError, match="expected torch.float32 of shape"):
         compiled(np.zeros((2, 3)))
-
-
-def proto(nodes, inputs, outputs, opset: int = 20) -> onnx.ModelProto:
-    values = [helper.make_tensor_value_info(*v) for v in inputs], [helper.make_tensor_value_info(*v) for v in outputs]
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(helper.make_graph(nodes, "g", *values), opset_imports=opsets, ir_version=10)
 
 
 def reshaping() -> onnx.ModelProto:

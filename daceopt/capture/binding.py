@@ -49,7 +49,7 @@ class Requirements:
     def fixed(self, value: onnx.ValueInfoProto, shape: Sequence[int]) -> Sizes | None:
         """Of an input's ``shape``, the extents that have to be known, None for others; None when there are none."""
         tensor = value.type.tensor_type
-        if self.sizes == NONE or _static_shape(value.type) is not None:
+        if self.sizes == NONE or not value.type.HasField("tensor_type") or _static_shape(value.type) is not None:
             return None
         if self.sizes == ALL or not tensor.HasField("shape"):
             return tuple(shape)

@@ -26,6 +26,11 @@ def captures(node: Any) -> list[str]:
     return list(dict.fromkeys(name for g in graphs_of(node) for name in free_names(g)))
 
 
+def reads(node: Any) -> list[str]:
+    """The values that an ONNX node reads, as operands or in graphs of its own; each once."""
+    return list(dict.fromkeys(name for name in (*node.input, *captures(node)) if name))
+
+
 def free_names(graph: Any) -> list[str]:
     """The values that an ONNX graph reads and does not define, graphs inside of it included; each once."""
     defined = {v.name for v in graph.input} | {t.name for t in graph.initializer}

@@ -68,6 +68,7 @@ class Printer(CXX17CodePrinter):
 
     _print_Integer = _print_Rational = _print_Float = _print_NumberSymbol = _print_Number
     _print_Zero = _print_One = _print_NegativeOne = _print_Half = _print_Pi = _print_Exp1 = _print_Number
+    _print_NaN = _print_Infinity = _print_NegativeInfinity = _print_Number
 
     def _print_Add(self, expr: Any, order: Any = None) -> str:
         code = self.text(expr.args[0], self._dtype)

@@ -80,7 +80,7 @@ def call(
     reads = {f"In{k}": b.contiguous(n) for k, n in enumerate(inputs) if n is not None}
     writes = {f"Out{k}": n for k, n in enumerate(outputs) if n is not None}
     node = Algorithm(
-        function,
+        b.label,
         inputs=list(reads),
         outputs=list(writes),
         function=function,

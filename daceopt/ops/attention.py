@@ -33,6 +33,7 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     k, v = (_split_heads(b, str(n), kv_heads) if packed else str(n) for n in inputs[1:3])
     k, past = _with_past(b, k, values.at(inputs, 4), values.at(outputs, 1))
     v, _ = _with_past(b, v, values.at(inputs, 5), values.at(outputs, 2))
+    v = b.cast(v, b.graph.dtype(q)) if b.graph.dtype(v) != b.graph.dtype(q) else v
     scale = node.attribute("scale", 1 / math.sqrt(int(b.graph.shape(q)[-1])))
     stages = {_RAW: _grouped_product(b, q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)}
     stages[_CAPPED] = _capped(b, stages[_RAW], node.attribute("softcap", 0.0))

@@ -67,7 +67,18 @@ def why_not_convolution(graph: Graph, node: Operator) -> str | None:
     kernel = graph.shape(str(graph.inputs_of(node)[1]))[2:]
     if not all(isinstance(k, int) for k in kernel):
         return f"kernel of symbolic size {kernel}; expected a fixed one"
-    return why_not_window(graph, node, len(kernel))
+    x, w = (graph.shape(str(n)) for n in graph.inputs_of(node)[:2])
+    return why_not_window(graph, node, len(kernel)) or why_not_groups(node, x, w)
+
+
+def why_not_groups(node: Operator, x: tuple[Dim, ...], w: tuple[Dim, ...]) -> str | None:
+    """The reason for which channels and kernel of these shapes do not split into the node's groups."""
+    group = node.attribute("group", 1)
+    channels = w[0] if node.op_type == "ConvTranspose" else dim(w[1] * group)
+    uneven = isinstance(w[0], int) and group > 0 and w[0] % group
+    if group < 1 or uneven or dim(channels - x[1]) != 0:
+        return f"{group} groups of {x[1]} channels with a kernel of shape {w}"
+    return None
 
 
 def zero_padded(b: Builder, x: str, begins: Sequence[int], ends: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ops import values
-from daceopt.ops.convolution import why_not_window
+from daceopt.ops.convolution import why_not_groups, why_not_window
 from daceopt.ops.registry import ANY, Names, Operator, lowering, supports, without_gradient
 
 _BYTES = (dace.int8, dace.uint8)
@@ -246,7 +246,8 @@ def why_not_convolution(graph: Graph, node: Operator) -> str | None:
         size = graph.size(str(graph.inputs_of(node)[position]))
         if size not in (1, channels):
             return f"{size} elements in {node.input_connectors[position]}; expected 1 or {channels}"
-    return why_not_window(graph, node, len(kernel))
+    x, w = (graph.shape(str(graph.inputs_of(node)[k])) for k in (0, 3))
+    return why_not_window(graph, node, len(kernel)) or why_not_groups(node, x, w)
 
 
 without_gradient("QuantizeLinear")

@@ -27,6 +27,11 @@ def reduced_axes(graph: Graph, node: Operator, inputs: Names) -> tuple[int, ...]
     return None if node.attribute("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
+def _keeps(node: Operator) -> bool:
+    """The standard's inference takes any value but 1 for no."""
+    return bool(node.attribute("keepdims", 1) == 1)
+
+
 def _reduction(
     op_type: str, kind: str, before: Scalar | None = None, after: Scalar | None = None, accepted: Any = NUMBERS
 ) -> None:
@@ -39,7 +44,7 @@ def _reduction(
         x = x if after is None else _real(b, x)
         if axes is None:
             return _pointwise(b, before, after, x, out)
-        keep = bool(node.attribute("keepdims", 1))
+        keep = _keeps(node)
         if after is None:
             b.reduce(kind, before, x, axes=axes, keepdims=keep, out=out)
         else:
@@ -103,7 +108,7 @@ def reduce_mean(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
     x, axes = str(inputs[0]), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
-    mean(b, None, x, axes=axes, keepdims=bool(node.attribute("keepdims", 1)), out=outputs[0])
+    mean(b, None, x, axes=axes, keepdims=_keeps(node), out=outputs[0])
     return None
 
 
@@ -113,7 +118,7 @@ def reduce_log_sum_exp(b: Builder, node: Operator, inputs: Names, outputs: Names
     x, axes = str(inputs[0]), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
-    x, keep = _real(b, x), bool(node.attribute("keepdims", 1))
+    x, keep = _real(b, x), _keeps(node)
     top = b.reduce("max", None, x, axes=axes, keepdims=True)
     safe = b.elementwise(lambda m: scalar.select(scalar.isinf(m), 0, m), top)
     total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, safe, axes=axes, keepdims=keep)
@@ -128,7 +133,7 @@ for _name in ("ReduceMean", "ReduceLogSumExp"):
 
 def _kept(b: Builder, node: Operator, name: str, axes: Sequence[int]) -> str:
     """A result or its gradient with the reduced axes as extents of 1."""
-    return name if node.attribute("keepdims", 1) else b.unsqueeze(name, axes)
+    return name if _keeps(node) else b.unsqueeze(name, axes)
 
 
 def _gradient(*op_types: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
@@ -186,7 +191,7 @@ def arg_extremum(
 def arg(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The index of the extremum; among equals the first, or the last with ``select_last_index``."""
     x, axis = str(inputs[0]), node.attribute("axis", 0) % len(b.graph.shape(str(inputs[0])))
-    keepdims, last = bool(node.attribute("keepdims", 1)), bool(node.attribute("select_last_index", 0))
+    keepdims, last = _keeps(node), bool(node.attribute("select_last_index", 0))
     arg_extremum(b, "max" if node.op_type == "ArgMax" else "min", x, axis, keepdims, last, outputs[0])
 
 

@@ -165,7 +165,7 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
     key = (node.domain, node.op_type)
     if key not in _LOWERINGS:
         return _why_no_body(graph, node)
-    reason = _wrong_type(graph, node, key)
+    reason = _wrong_type(graph, node, key) or _too_large(node)
     if reason is None and key in _CHECKS:
         reason = _CHECKS[key](graph, node)
     return reason
@@ -185,6 +185,16 @@ def _wrong_type(graph: Graph, node: Operator, key: tuple[str, str]) -> str | Non
         return None
     names = ", ".join(types.name_of(t) for t in _TYPES[key])
     return f"{_title(node)} over {types.name_of(graph.dtype(operands[0]))}; supported are {names}"
+
+
+def _too_large(node: Operator) -> str | None:
+    """The standard's own shape inference cuts such numbers off, so that its shapes mean another operator."""
+    flags = {k: v for k, v in node.attributes.items() if isinstance(v, int) and k not in _WIDE and not node.domain}
+    found = next((k for k, v in flags.items() if not -(2**31) <= v < 2**31), None)
+    return f"attribute {found} of {_title(node)} is {node.attributes[found]}; expected 32 bits" if found else None
+
+
+_WIDE = frozenset(["ignore_index", "value_int"])
 
 
 def _title(node: Operator) -> str:

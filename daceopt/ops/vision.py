@@ -201,7 +201,12 @@ def why_not_deformable(graph: Graph, node: Operator) -> str | None:
     if not 3 <= len(x) == len(w) <= 5:
         return f"shapes {x} and {w}; expected 1 to 3 spatial dimensions in both"
     symbolic = [e for e in (x[1], *w) if not isinstance(e, int)]
-    return f"extents {symbolic} that are not fixed" if symbolic else None
+    if symbolic:
+        return f"extents {symbolic} that are not fixed"
+    group, offsets = node.attribute("group", 1), node.attribute("offset_group", 1)
+    if group < 1 or w[0] % group or w[1] * group != x[1] or offsets < 1 or x[1] % offsets:
+        return f"{group} groups and {offsets} of offsets for {x[1]} channels and a kernel of shape {w}"
+    return None
 
 
 # -------------------------------------------------------------------- regions of interest

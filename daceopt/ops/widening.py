@@ -56,9 +56,11 @@ def _add_cast(graph: Graph, source: str, target: str, attributes: dict[str, Any]
 def _is_widened(
     graph: Graph, op_type: str, domain: str, inputs: Sequence[str | None], outputs: Sequence[str | None]
 ) -> bool:
+    accepted = set(registry.accepted_types(op_type, domain))
     narrow = {graph.dtype(n) for n in (*inputs, *outputs) if n is not None and types.is_narrow(graph.dtype(n))}
-    if not narrow <= set(registry.accepted_types(op_type, domain)):
-        return True
+    if not narrow <= accepted:
+        main = next((graph.dtype(n) for n in (*inputs, *outputs) if n is not None), None)
+        return main in accepted or types.computed(main) in accepted  # else it is refused as what it is
     return op_type in _MOVES and not domain and any(n is not None and _unrounded(graph, n) for n in inputs)
 
 

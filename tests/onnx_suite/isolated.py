@@ -51,3 +51,9 @@ def _is_declared(value: Any, declared: onnx.ValueInfoProto) -> bool:
     """ONNX Runtime's Python side gives the bits of some types as integers."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.type.tensor_type.elem_type)
     return bool(np.asarray(value).dtype == dtype)
+
+
+def largest(results: Sequence[Any] | None) -> float:
+    """The largest finite magnitude, at least 1: sums cancel, and ONNX Runtime's round as well."""
+    wide = [np.asarray(r).astype(np.float64) for r in results or ()]
+    return max((float(np.abs(w[np.isfinite(w)]).max(initial=1)) for w in wide), default=1.0)

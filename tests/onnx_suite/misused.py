@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from daceopt.importer import sizing_operands
 from daceopt.ops.operator import schema_of
 from tests.onnx_suite import isolated
 from tests.onnx_suite.bases import CHANCE, base, bases
+from tests.onnx_suite.cases import cases
 
 PREFIX = "attributes"
-_INT = (-1, 0, 2, 7, -9, 1 << 40)
+_INT = (-1, 0, 2, 7, -9)
 _TEXT = ("", "no such word")
 _FLOAT = (0.0, -1.0, float("nan"))
 _UNTRIED = frozenset(["dtype", "to", "output_dtype", "output_datatype", "stash_type", "precision", "value"])
@@ -23,16 +24,17 @@ _UNTRIED = frozenset(["dtype", "to", "output_dtype", "output_datatype", "stash_t
 Change = tuple[str, Any]  # attribute, or position of an input behind "#"; its new value
 
 
-def names(op_type: str) -> list[str]:
-    """``attributes/model/k`` for the k-th change of each model of the operator."""
-    return [f"{PREFIX}/{b.name}/{k}" for b in bases().get(op_type, ()) for k, _ in enumerate(_changes(b.name))]
+def names(op_type: str, models: int = 2) -> list[str]:
+    """``attributes/model/k`` for the k-th change of so many of the operator's models."""
+    found = bases().get(op_type, [])
+    chosen = found[:: max(1, len(found) // models)][:models]
+    return [f"{PREFIX}/{b.name}/{k}" for b in chosen for k, _ in enumerate(_changes(b.name))]
 
 
 class Misused:
     """A case (see ``cases.Case``) made from a base and the number of a change."""
 
     kind = "node"
-    tolerances = (1e-3, 1e-5)
 
     def __init__(self, name: str):
         self.name = name
@@ -42,7 +44,7 @@ class Misused:
 
     @cached_property
     def model(self) -> onnx.ModelProto:
-        """The model; its results have no declared shapes, which would be those of the unchanged one."""
+        """The model; its results have the shapes that inference finds, where it finds any."""
         made = onnx.ModelProto()
         made.CopyFrom(self._base.model)
         where, value = self.change
@@ -55,9 +57,7 @@ class Misused:
             kept = [a for a in node.attribute if a.name != where]
             del node.attribute[:]
             node.attribute.extend([*kept, _attribute(where, value, node.op_type)])
-        for result in made.graph.output:
-            result.type.tensor_type.ClearField("shape")
-        return made
+        return _with_inferred_results(made, self.inputs)
 
     @cached_property
     def inputs(self) -> list[Any]:
@@ -65,10 +65,65 @@ class Misused:
         name = self._base.node.input[int(where[1:])] if where.startswith("#") else None
         return [value if v.name == name else old for v, old in zip(self._base.model.graph.input, self._base.inputs)]
 
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        """Relative, and absolute beside the largest value."""
+        return 1e-3, 1e-5 * isolated.largest(self._expected)
+
+    @cached_property
+    def _expected(self) -> list[Any] | None:
+        if not _is_trusted(self._base.name):
+            return None
+        found = isolated.results(self.model, self.inputs)
+        return found if found is None or self._has_declared_shapes(found) else None
+
+    def _has_declared_shapes(self, results: Sequence[Any]) -> bool:
+        """ONNX Runtime and the standard's inference do not read all attributes in the same way."""
+        declared = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in self.model.graph.output]
+        return all(
+            len(shape) == np.ndim(r) and all(e in (0, n) for e, n in zip(shape, np.shape(r)))
+            for shape, r in zip(declared, results, strict=True)
+        )
+
     def data(self) -> list[tuple[list[Any], list[Any] | None]]:
         """The expected results are ONNX Runtime's, None where it refuses."""
-        chance = self._base.node.op_type in CHANCE
-        return [(self.inputs, None if chance else isolated.results(self.model, self.inputs))]
+        return [(self.inputs, self._expected)]
+
+
+@cache
+def _is_trusted(origin: str) -> bool:
+    """Does ONNX Runtime give the suite's results for the model that was changed?"""
+    found = base(origin)
+    if found.node.op_type in CHANCE or origin not in cases():
+        return False
+    ours = isolated.results(found.model, found.inputs)
+    theirs = cases()[origin].data()[0][1]
+    return ours is not None and all(_agree(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def _agree(ours: Any, theirs: Any) -> bool:
+    a, b = (np.asarray(v).astype(np.float64) for v in (ours, theirs))
+    return a.shape == b.shape and np.allclose(a, b, rtol=1e-2, atol=1e-4, equal_nan=True)
+
+
+def _with_inferred_results(model: onnx.ModelProto, inputs: Sequence[Any]) -> onnx.ModelProto:
+    known = onnx.ModelProto()
+    known.CopyFrom(model)
+    given = zip(model.graph.input, inputs, strict=True)
+    known.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), v.name) for v, a in given)
+    del known.graph.output[:]
+    known.graph.output.extend(onnx.ValueInfoProto(name=v.name) for v in model.graph.output)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(known, strict_mode=True, data_prop=True)
+    except (onnx.shape_inference.InferenceError, RuntimeError):
+        return model
+    for declared, found in zip(model.graph.output, inferred.graph.output, strict=True):
+        if found.type.tensor_type.HasField("shape"):
+            declared.type.CopyFrom(found.type)
+            continue
+        for dim in declared.type.tensor_type.shape.dim:
+            dim.Clear()
+    return model
 
 
 def _attribute(name: str, value: Any, op_type: str) -> onnx.AttributeProto:

@@ -17,7 +17,8 @@ from tests.onnx_suite import isolated
 from tests.onnx_suite.bases import CHANCE, Base, base, bases, formals
 
 PREFIX = "types"
-_ROUNDING = {"float32": 1e-5, "float64": 1e-9, "float16": 4e-3, "bfloat16": 3e-2}
+# ONNX Runtime computes some things of float64 in float32.
+_ROUNDING = {"float32": 1e-5, "float64": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 
 
 def names(op_type: str, models: int = 1) -> list[str]:
@@ -31,6 +32,11 @@ def names(op_type: str, models: int = 1) -> list[str]:
     ]
 
 
+# ONNX Runtime interpolates cubically over float16 otherwise than over float32 and than the reference evaluator.
+_MISJUDGED = frozenset([("Resize", "float16")])
+_KEPT = frozenset(["rois"])  # coordinates
+
+
 class Retyped:
     """A case (see ``cases.Case``) made from a base and the name of an element type."""
 
@@ -42,7 +48,12 @@ class Retyped:
         self._base = base(origin)
         self._dtype = types.from_name(kind)
         rounding = _ROUNDING.get(kind, 0.13 if types.is_float(self._dtype) else 1e-5)
-        self.tolerances = (rounding, rounding)
+        self._rounding = rounding
+
+    @property
+    def tolerances(self) -> tuple[float, float]:
+        """Relative, and absolute beside the largest value: sums cancel, and ONNX Runtime's do not less so."""
+        return self._rounding, self._rounding * isolated.largest(self._expected)
 
     @cached_property
     def model(self) -> onnx.ModelProto:
@@ -50,17 +61,28 @@ class Retyped:
 
     @cached_property
     def inputs(self) -> list[Any]:
-        kept = set(sizing_operands(self._base.node))
+        kept = {*sizing_operands(self._base.node), *self._coordinates()}
         given = zip(self._base.model.graph.input, self.model.graph.input, self._base.inputs, strict=True)
         return [
             value if old.type == new.type else _valued(np.asarray(value), self._dtype, old.name in kept)
             for old, new, value in given
         ]
 
+    def _coordinates(self) -> list[str]:
+        node = self._base.node
+        schema = schema_of(node.op_type)
+        return [name for name, formal in formals(schema.inputs, node.input).items() if formal.name in _KEPT]
+
+    @cached_property
+    def _expected(self) -> list[Any] | None:
+        op_type = self._base.node.op_type
+        if op_type in CHANCE or (op_type, types.name_of(self._dtype)) in _MISJUDGED:
+            return None
+        return isolated.results(self.model, self.inputs)
+
     def data(self) -> list[tuple[list[Any], list[Any] | None]]:
         """The expected results are ONNX Runtime's; None where it has none, or where chance decides."""
-        chance = self._base.node.op_type in CHANCE
-        return [(self.inputs, None if chance else isolated.results(self.model, self.inputs))]
+        return [(self.inputs, self._expected)]
 
 
 def _retyped(origin: Base, elem_type: int) -> onnx.ModelProto:

@@ -47,6 +47,11 @@ class Worker:
             results |= self.run([name], mode, recipe)
         return results
 
+    def run_all(self, names: Sequence[str], mode: str) -> Results:
+        """The results of so many names that several batches are better."""
+        batches = [names[k : k + BATCH] for k in range(0, len(names), BATCH)]
+        return {name: reason for batch in batches for name, reason in self.run(batch, mode).items()}
+
     def close(self) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()

@@ -19,7 +19,7 @@ from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.runtime.bridge import torch_dtype
 from tests.numerics import assert_within_rounding
-from tests.onnx_models import proto
+from tests.onnx_models import detector, proto
 
 
 class Scores(nn.Module):
@@ -252,3 +252,130 @@ def test_bfloat16_in_onnx_runtime() -> None:
     assert session.run([x])[0].tolist() == [1, 2, 3]
     with pytest.raises(DaceoptError, match="expected an array of bfloat16"):
         session.run([np.zeros(3, np.float32)])
+
+
+# -------------------------------------------------------------------- in two parts
+
+
+def image(seed: int, batch: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((batch, 3, 32, 32)).astype(np.float32)
+
+
+@pytest.mark.parametrize("batch", [1, "batch", None])
+def test_the_body_of_a_detector_is_compiled(batch: int | str | None) -> None:
+    model = detector(batch)
+    reference = RuntimeModel(model)
+    with pytest.warns(FallbackWarning, match="end of the model, 4 of its operators.*NonMaxSuppression") as caught:
+        compiled = daceopt.from_onnx(model)
+        found = [compiled(image(seed)) for seed in range(3)]
+    assert [w.filename for w in caught] == [__file__]
+    for seed, outputs in enumerate(found):
+        for ours, theirs in zip(outputs, reference.run([image(seed)]), strict=True):
+            assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+    assert len({outputs[1].shape for outputs in found}) > 1, "the number of boxes depends on the image"
+    assert len(compiled.pair.forward.manifest.kernels) > 3
+    fallbacks = compiled.pair.report["fallbacks"]
+    assert set(fallbacks) == {"NonMaxSuppression", "Gather", "Squeeze"}
+    assert "depends on the data" in fallbacks["NonMaxSuppression"]
+    kept, selected, scores = compiled(torch.from_numpy(image(0)))
+    assert all(isinstance(v, torch.Tensor) for v in (kept, selected, scores))
+    np.testing.assert_array_equal(selected, found[0][1])
+
+
+def test_a_model_in_two_parts_refuses_what_a_whole_one_does() -> None:
+    with pytest.raises(Unsupported, match="how long the result of NonMaxSuppression is depends on the data"):
+        daceopt.from_onnx(detector(), fallback=False)
+    with pytest.warns(FallbackWarning, match="NonMaxSuppression"):
+        compiled = daceopt.from_onnx(detector("batch"))
+    with pytest.raises(DaceoptError, match="input 'image', axis 2: expected 32, got 31"):
+        compiled(image(0)[:, :, 1:])
+    with pytest.raises(DaceoptError, match="expected torch.float32 of shape"):
+        compiled(image(0).astype(np.float64))
+
+
+@pytest.mark.filterwarnings("ignore::daceopt.errors.FallbackWarning")
+def test_threads_share_both_parts() -> None:
+    compiled = daceopt.from_onnx(detector("batch"))
+    expected = [compiled(image(seed)) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda seed: compiled(image(seed % 4)), range(16)))
+    for k, outputs in enumerate(found):
+        for ours, theirs in zip(outputs, expected[k % 4], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_program_for_each_shape_with_a_tail_of_its_own(compiled_models: list[onnx.ModelProto]) -> None:
+    """y = the places of reshape(x @ w, shape) that are not 0"""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Reshape", ["h", "shape"], ["r"])]
+    nodes += [helper.make_node("NonZero", ["r"], ["places"]), helper.make_node("GatherND", ["shape", "one"], ["n"])]
+    nodes += [helper.make_node("Add", ["places", "n"], ["y"])]
+    constants = {"w": np.eye(12, dtype=np.float32), "one": ints(1)}
+    inputs = [("x", TensorProto.FLOAT, [12, 12]), ("shape", TensorProto.INT64, [2])]
+    model = proto(nodes, inputs, [("y", TensorProto.INT64, [2, "count"])], constants=constants)
+    reference = RuntimeModel(model)
+    compiled = daceopt.from_onnx(model, recipe="none")
+    x = np.random.default_rng(0).integers(0, 2, (12, 12)).astype(np.float32)
+    with pytest.warns(FallbackWarning, match="NonZero") as caught:
+        for shape in ((12, 12), (6, 24), (12, 12)):
+            np.testing.assert_array_equal(compiled(x, ints(*shape)), reference.run([x, ints(*shape)])[0])
+    assert len(caught) == 1 and len(compiled.pair.forward.manifest.kernels) > 0
+    assert len(compiled_models) == 1 + 2 * 2, "at first; then the whole, and its native part, for each shape"
+
+
+def classifier() -> onnx.ModelProto:
+    """The names of the best classes, after a prefix, and the scores."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["scores"]), helper.make_node("ArgMax", ["scores"], ["b"], axis=1)]
+    nodes += [helper.make_node("Gather", ["labels", "b"], ["label"])]
+    nodes += [helper.make_node("StringConcat", ["prefix", "label"], ["y"])]
+    constants = {"w": np.eye(16, dtype=np.float32), "labels": np.array([f"class {k}" for k in range(16)], object)}
+    inputs = [("prefix", TensorProto.STRING, [1]), ("x", TensorProto.FLOAT, ["n", 16])]
+    outputs = [("y", TensorProto.STRING, ["n", 1]), ("scores", TensorProto.FLOAT, ["n", 16])]
+    return proto(nodes, inputs, outputs, constants=constants)
+
+
+def test_labels_after_a_compiled_body() -> None:
+    with pytest.warns(FallbackWarning, match="Gather: constant 'labels' is text.*StringConcat.*'prefix'"):
+        compiled = daceopt.from_onnx(classifier())
+    x = np.eye(16, dtype=np.float32)[[3, 7]]
+    labels, scores = compiled(np.array(["a "]), x)
+    assert labels.tolist() == [["a class 3"], ["a class 7"]]
+    np.testing.assert_array_equal(scores, x)
+    labels, scores = compiled(prefix=["b "], x=torch.from_numpy(x))
+    assert labels[0, 0] == "b class 3" and isinstance(scores, torch.Tensor)
+    with pytest.raises(DaceoptError, match="ONNX Runtime"):
+        compiled(np.ones(1, np.float32), x)
+
+
+def test_a_sequence_passes_by_the_compiled_body() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("SequenceInsert", ["s", "h"], ["t"])]
+    nodes += [helper.make_node("ConcatFromSequence", ["t"], ["y"], axis=0)]
+    model = proto(nodes, [("x", 1, [4, 16])], [("y", 1, ["n", 16])], constants={"w": np.eye(16, dtype=np.float32)})
+    model.graph.input.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
+    with pytest.warns(FallbackWarning, match="SequenceInsert"):
+        compiled = daceopt.from_onnx(model)
+    x = np.ones((4, 16), np.float32)
+    np.testing.assert_array_equal(compiled(x, [2 * x, 3 * x]), np.concatenate([2 * x, 3 * x, x]))
+    assert compiled(x, []).shape == (4, 16)
+
+
+def test_what_is_no_work_runs_with_the_rest_in_onnx_runtime() -> None:
+    nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("NonZero", ["a"], ["y"])]
+    model = proto(nodes, [("x", TensorProto.FLOAT, [200])], [("y", TensorProto.INT64, [1, "count"])])
+    with pytest.warns(FallbackWarning, match="the model runs in ONNX Runtime.*NonZero"):
+        compiled = daceopt.from_onnx(model)
+    assert compiled(np.ones(200, np.float32)).shape == (1, 200)
+
+
+def test_a_native_part_that_fails_costs_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = pipeline.compile_model
+
+    def compile_model(model: onnx.ModelProto, **options: object) -> object:
+        if any(n.op_type == "NonMaxSuppression" for n in model.graph.node):
+            return original(model, **options)
+        raise Unsupported("a part")
+
+    monkeypatch.setattr(pipeline, "compile_model", compile_model)
+    with pytest.warns(FallbackWarning, match="the model runs in ONNX Runtime: a part"):
+        compiled = daceopt.from_onnx(detector())
+    assert compiled(image(0))[2].shape == (1, 2, 64)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 class Tail:
     """One ONNX Runtime session for the tail of a model with these inputs and outputs. Any number of threads may run it.
 
-    ``operators``: its operator types and why each is in it. Raises Unsupported when ONNX Runtime does not take it.
+    ``operators``: its operator types and why each is in it; ``reasons``: the same for each node, by its first output.
+    Raises Unsupported when ONNX Runtime does not take it.
     """
 
     def __init__(self, inputs: Sequence[str], outputs: Sequence[str], split: Split):
         self.operators: Mapping[str, str] = split.operators()
-        self.count = len(split.reasons)
+        self.reasons = split.reasons
         self._session = RuntimeModel(split.tail)
         native = [v.name for v in split.native.graph.output]
         late = [v.name for v in split.tail.graph.output]
@@ -56,4 +57,4 @@ class Tail:
         for kind, reason in self.operators.items():
             kinds.setdefault(reason, []).append(kind)
         why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in kinds.items())
-        return f"the end of the model, {self.count} of its operators, runs in ONNX Runtime: {why}"
+        return f"the end of the model, {len(self.reasons)} of its operators, runs in ONNX Runtime: {why}"

@@ -76,6 +76,19 @@ class Variants:
         return bool(self._needs.values) or self._needs.sizes != NONE
 
     @property
+    def input_names(self) -> list[str]:
+        """The model's inputs, in order."""
+        return [v.name for v in self._inputs]
+
+    @property
+    def wanted(self) -> str:
+        """On what of a call its program depends, in words."""
+        needs = self._needs
+        sized = [v.name for v in self._inputs if v.name not in needs.values and needs.sizes and needs.is_open(v)]
+        parts = [("values", sorted(needs.values)), ("sizes", sized)]
+        return " or ".join(f"{what} of {', '.join(map(repr, names))}" for what, names in parts if names)
+
+    @property
     def latest(self) -> Variant | None:
         """The program that was used last; None before the first call of a model that depends on its calls."""
         with self._guard:
@@ -162,7 +175,7 @@ class Variants:
         """What runs after the program ``pair``, whose report then says so; it is announced once."""
         from daceopt.onnx_tail import Tail
 
-        tail = Tail([v.name for v in self._inputs], [v.name for v in self._model.graph.output], parts)
+        tail = Tail(self.input_names, [v.name for v in self._model.graph.output], parts)
         pair.report = {**pair.report, "fallbacks": {**pair.report["fallbacks"], **tail.operators}}
         if str(tail) not in self._announced:
             self._announced.add(str(tail))

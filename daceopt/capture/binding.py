@@ -49,12 +49,17 @@ class Requirements:
     def fixed(self, value: onnx.ValueInfoProto, shape: Sequence[int]) -> Sizes | None:
         """Of an input's ``shape``, the extents that have to be known, None for others; None when there are none."""
         tensor = value.type.tensor_type
-        if self.sizes == NONE or not value.type.HasField("tensor_type") or _static_shape(value.type) is not None:
+        if self.sizes == NONE or not self.is_open(value):
             return None
         if self.sizes == ALL or not tensor.HasField("shape"):
             return tuple(shape)
         found = tuple(None if d.dim_param or d.HasField("dim_value") else n for d, n in zip(tensor.shape.dim, shape))
         return None if found.count(None) == len(found) else found
+
+    @staticmethod
+    def is_open(value: onnx.ValueInfoProto) -> bool:
+        """Has this input sizes that only a call tells?"""
+        return value.type.HasField("tensor_type") and _static_shape(value.type) is None
 
 
 NONE, UNNAMED, ALL = range(3)

@@ -33,7 +33,7 @@ _LIGHT = frozenset(
 class Split:
     """Both parts. What the tail reads of the native part is an output of that, and an input of the tail, by its name.
 
-    ``reasons``: for each node of the tail, by its first output, why it is there; empty where it depends on others.
+    ``reasons``: for each node of the tail, by its first output, why it is there.
     """
 
     native: onnx.ModelProto
@@ -44,11 +44,9 @@ class Split:
         """The tail's operator types and why each is there."""
         found: dict[str, str] = {}
         for node in self.tail.graph.node:
-            reason = self.reasons.get(_key(node))
-            if reason is not None and not found.get(node.op_type):
-                found[node.op_type] = reason
-        causes = ", ".join(kind for kind, reason in found.items() if reason)
-        return {kind: reason or f"depends on {causes}" for kind, reason in found.items()}
+            if _key(node) in self.reasons:
+                found.setdefault(node.op_type, self.reasons[_key(node)])
+        return found
 
 
 def split(model: onnx.ModelProto, hopeless: Callable[[NotKnownYet], bool] | None = None) -> Split | None:
@@ -67,15 +65,18 @@ def split(model: onnx.ModelProto, hopeless: Callable[[NotKnownYet], bool] | None
 
 def _tail(graph: onnx.GraphProto, refused: Mapping[str, str]) -> dict[str, str]:
     """The nodes of the tail, by first output, with their reasons."""
-    outside = set(refused)
+    causes: dict[str, list[str]] = {}  # value of the tail -> operators that are refused and that it depends on
     reasons: dict[str, str] = {}
     for node in graph.node:
-        read, made = subgraph.reads(node), [name for name in node.output if name]
-        if outside.isdisjoint(read) and outside.isdisjoint(made):
-            continue
-        outside.update(made)
+        key, made = _key(node), [name for name in node.output if name]
         # a refused operand that no node computes is an input or a constant: the reason is of the node that reads it
-        reasons[_key(node)] = next((refused[n] for n in (*made, *read) if n in refused and n not in reasons), "")
+        read = subgraph.reads(node)
+        own = next((refused[n] for n in (key, *read) if n in refused and n not in causes), None)
+        upstream = dict.fromkeys(kind for name in read for kind in causes.get(name, ()))
+        if own is None and not upstream:
+            continue
+        causes |= dict.fromkeys(made, [*upstream] if own is None else [node.op_type])
+        reasons[key] = own if own is not None else f"depends on {', '.join(upstream)}"
     return reasons
 
 

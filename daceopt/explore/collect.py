@@ -25,9 +25,14 @@ _PLAIN = ("Add", "Mul")
 # -------------------------------------------------------------------- operators
 
 
-def operators(model: onnx.ModelProto) -> list[Operator]:
-    """One row per operator type and way of support, fallbacks first, then the most frequent."""
+def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> list[Operator]:
+    """One row per operator type and way of support, fallbacks first, then the most frequent.
+
+    ``tail``: reasons of nodes, by their first output, that run in ONNX Runtime after the compiled part.
+    """
     reasons, failed = _refusals(model)
+    outside = tail or {}
+    reasons |= {tuple(n.output): outside[n.output[0]] for n in model.graph.node if n.output[0] in outside}
     rows: Counter[tuple[str, str, str]] = Counter()
     for node in model.graph.node:
         if node.op_type != "Constant":

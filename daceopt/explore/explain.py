@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from daceopt.capture.trace import InputSpec, OutputSpec, Trace
     from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
-    from daceopt.onnx_variants import Variant
+    from daceopt.onnx_variants import Variant, Variants
     from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
 
@@ -53,11 +53,9 @@ def explain(
     What cannot be compiled is in the report's ``reason``, not raised. TypeError for a model of another type, and for
     inputs that an ONNX model does not take.
     """
-    from daceopt.onnx_file import OnnxModel
-
     if isinstance(model, nn.Module):
         return _module(model, inputs, kwargs, recipe, backward, verify, measure)
-    if isinstance(model, OnnxModel):
+    if hasattr(model, "source"):  # what from_onnx returns
         return _onnx(model.source, inputs, recipe or model.recipe, verify, measure)
     if isinstance(model, str | os.PathLike | bytes) or hasattr(model, "graph"):
         return _onnx(model, inputs, recipe or "auto", verify, measure)
@@ -128,6 +126,7 @@ def _describe(name: str, tensor: torch.Tensor) -> str:
 
 def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
     from daceopt.capture.onnx_file import load
+    from daceopt.explore import collect
 
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
     report = Report(str(title), recipe=_name(recipe))
@@ -138,17 +137,22 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
         return report
     _operators(report, model)
     try:
-        variant = _variant(model, inputs, recipe, verify)
+        variants = _variants(model, recipe, verify)
+        variant = _variant(variants, inputs)
         if variant is None:
             report.notes.append(
-                "no program yet: one is compiled at the first call with new values or sizes of the inputs that shapes "
-                "depend on; give explain the inputs of a call"
+                f"no program yet: one is compiled at the first call with new {variants.wanted}; give explain the "
+                "inputs of a call"
             )
             return report
+        if variant.tail is not None:
+            report.notes.append(str(variant.tail))
+            report.operators = collect.operators(model, variant.tail.reasons)
         pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
         tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, taken)
-        every = _input_names(model)
-        names = Names([every[k] for k in variant.positions], [f"output {v.name}" for v in model.graph.output])
+        names = Names(
+            [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
+        )
         report.inputs = [_describe(names.inputs[k], t) for k, t in tensors.items()]
         _program(report, pair, tensors, names, measure)
     except (Unsupported, BuildError) as error:
@@ -158,8 +162,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
     return report
 
 
-def _variant(model: onnx.ModelProto, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None) -> Variant | None:
-    """The program for these inputs; None where none are given and the program depends on them."""
+def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None) -> Variants:
     from daceopt import pipeline
     from daceopt.onnx_variants import Variants
 
@@ -168,12 +171,18 @@ def _variant(model: onnx.ModelProto, inputs: Sequence[Any], recipe: str | Recipe
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)  # the report says which and why
-        variants = Variants(model, compile_)
-        count = len(_input_names(model))
-        if inputs and len(inputs) != count:
-            raise TypeError(f"the model takes {count} inputs, {len(inputs)} were given")
-        if not variants.depends_on_calls or not inputs:
-            return variants.latest
+        return Variants(model, compile_)
+
+
+def _variant(variants: Variants, inputs: Sequence[Any]) -> Variant | None:
+    """The program for these inputs; None where none are given and the program depends on them."""
+    count = len(variants.input_names)
+    if inputs and len(inputs) != count:
+        raise TypeError(f"the model takes {count} inputs, {len(inputs)} were given")
+    if not variants.depends_on_calls or not inputs:
+        return variants.latest
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
         return variants.select(lambda k: np.asarray(inputs[k]), [tuple(np.shape(value)) for value in inputs])
 
 
@@ -200,11 +209,6 @@ def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: 
             raise TypeError(f"input {k}: expected the shape {graph.shape(name)}, found {array.shape}")
         found[k] = torch.from_numpy(array)
     return found
-
-
-def _input_names(model: onnx.ModelProto) -> list[str]:
-    initializers = {t.name for t in model.graph.initializer}
-    return [i.name for i in model.graph.input if i.name not in initializers]
 
 
 def _position(role: str) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 import daceopt
 from daceopt.errors import FallbackWarning
 from daceopt.explore import Report
+from tests.onnx_models import detector
 
 
 class Net(nn.Module):
@@ -192,6 +193,22 @@ def test_a_model_that_is_compiled_for_the_values_of_a_call() -> None:
     sizes = helper.make_tensor_value_info("sizes", TensorProto.INT64, (2,))
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ("p", "q"))
     model = _single(helper.make_node("Reshape", ["x", "sizes"], ["y"]), inputs=[SQUARE[0], sizes], outputs=[result])
-    assert "no program yet" in daceopt.explain(model).notes[0]
+    note = daceopt.explain(model).notes[0]
+    assert "no program yet" in note and "new values of 'sizes'; give explain" in note
     report = daceopt.explain(model, np.ones((4, 4), np.float32), np.array([2, 8]), measure=False)
     assert report.reason == "" and report.kernels and report.inputs == ["x: float32[4, 4]"]
+
+
+@pytest.mark.parametrize("batch", [1, None])
+def test_a_model_whose_end_runs_in_onnx_runtime(batch: int | None) -> None:
+    model, image = detector(batch), np.ones((1, 3, 32, 32), np.float32)
+    report = daceopt.explain(model, image, measure=False)
+    assert report.reason == "" and report.inputs == ["image: float32[1, 3, 32, 32]"]
+    assert {(o.name, o.count) for o in report.fallbacks} == {("NonMaxSuppression", 1), ("Gather", 2), ("Squeeze", 1)}
+    reasons = {o.name: o.reason for o in report.fallbacks}
+    assert "depends on the data" in reasons["NonMaxSuppression"] and reasons["Gather"] == "depends on NonMaxSuppression"
+    assert {o.name for o in report.operators if o.how == "native"} >= {"Conv", "Relu", "Sigmoid"}
+    assert {"output scores", "output boxes"} <= {k.writes for k in report.kernels}
+    assert any("the end of the model, 4 of its operators" in note for note in report.notes)
+    if batch is None:
+        assert "new sizes of 'image'; give explain" in daceopt.explain(model).notes[0]

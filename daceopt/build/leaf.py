@@ -237,11 +237,14 @@ class Leaf:
         base = self._names.address(reference)
         element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
         value = loaded(element, reference.buffer.dtype)
-        maybe_empty = [e for e, _ in reference.whole if not isinstance(e, int) or e < 1]
-        if not maybe_empty:
+        unsure = [(i, e) for i, (e, _) in zip(index, reference.whole) if not isinstance(e, int) or e < 1]
+        if not unsure:
             return value
-        exists = " && ".join(f"{self._names.size_text(e)} > 0" for e in dict.fromkeys(maybe_empty))
-        return f"({exists} ? {value} : dop::nothing<{types.cpp(types.computed(reference.buffer.dtype))}>(bad))"
+        exists = " && ".join(f"{self._names.size_text(e)} > 0" for e in dict.fromkeys(e for _, e in unsure))
+        missing = ", ".join(dict.fromkeys(i for i, _ in unsure))
+        return (
+            f"({exists} ? {value} : dop::nothing<{types.cpp(types.computed(reference.buffer.dtype))}>(bad, {missing}))"
+        )
 
 
 def loaded(element: str, dtype: types.DType) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.build.printer import Printer
@@ -64,7 +63,7 @@ class Names:
         """An extent, stride or offset as an int64 expression."""
         if isinstance(size, int):
             return str(size)
-        return self._printer.text(size.xreplace(self.canonical(size.free_symbols)), dace.int64)
+        return self._printer.size(size.xreplace(self.canonical(size.free_symbols)))
 
     def element(self, reference: Reference) -> str:
         """``p0[128 * i0 + i1]``."""

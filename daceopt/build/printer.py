@@ -51,6 +51,12 @@ class Printer(CXX17CodePrinter):
             return f"({code} != 0)"
         return code if own == dtype else f"{types.cpp(dtype)}({code})"
 
+    def size(self, extent: Any) -> str:
+        """An extent, stride or offset, which is whole for all sizes that can occur, as an int64 expression."""
+        if isinstance(extent, sympy.Expr) and any(not r.is_Integer for r in extent.atoms(sympy.Rational)):
+            extent = sympy.floor(extent)
+        return self.text(extent, dace.int64)
+
     def _print(self, expr: Any, **kwargs: Any) -> str:
         # SymPy dispatches on class names, and has printers of its own for some of ours (isnan, log1p, floor)
         if isinstance(expr, ScalarFunction):

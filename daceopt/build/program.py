@@ -158,4 +158,4 @@ class Prepared:
 
 
 def _expression(size: Dim) -> str:
-    return Printer({}, floor_division="int_floor").text(size, dace.int64)
+    return Printer({}, floor_division="int_floor").size(size)

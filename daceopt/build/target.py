@@ -295,7 +295,7 @@ class _Frame:
 
 
 def _size(size: Dim) -> str:
-    return Printer({}, floor_division="int_floor").text(size, dace.int64)
+    return Printer({}, floor_division="int_floor").size(size)
 
 
 # -------------------------------------------------------------------- the target

@@ -96,6 +96,15 @@ def symbol(name: str, dtype: types.DType) -> sympy.Symbol:
     return sympy.Symbol(name, integer=True)
 
 
+NOWHERE = -(2**62) - 1  # the index at which an array without elements may be loaded: the result is 0
+
+
+def clamped(place: Any, extent: Any) -> Expr:
+    """The index nearest to ``place``, for a load whose result counts only where they are equal."""
+    inside = minimum(maximum(place, 0), extent - 1)
+    return inside if isinstance(extent, int) and extent > 0 else select(eq(extent, 0), NOWHERE, inside)
+
+
 def dtype_of(expr: Any, symbols: Mapping[Any, types.DType], default: types.DType = dace.float32) -> types.DType:
     """The dtype of ``expr``; a bare number is an int64 or ``default``.
 
@@ -324,11 +333,14 @@ class _Evaluator:
         return functions.numpy_power(base, self.compute(expr.exp, own))
 
     def _load(self, expr: Expr) -> Any:
+        array = self._arrays[expr.args[0]]
         index = tuple(self.compute(a, dace.int64) for a in expr.args[1:])
+        if array.size == 0 and any((positions == NOWHERE).all() for positions in index):
+            return np.zeros(np.broadcast_shapes(*(p.shape for p in index)), array.dtype)
         for axis, positions in enumerate(index):  # NumPy itself refuses those beyond the end
             if (positions < 0).any():
                 raise IndexError(f"{expr.args[0]}: index {positions.min()} on axis {axis}; expected 0 or more")
-        return self._arrays[expr.args[0]][index]
+        return array[index]
 
 
 def differentiate(expr: Any, by: sympy.Symbol) -> Expr:

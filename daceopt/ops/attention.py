@@ -187,6 +187,9 @@ def _padded(b: Builder, mask: str, keys: Dim) -> str:
 def why_not_attention(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     mask, past = values.at(inputs, 3), values.at(inputs, 4)
+    width = graph.shape(str(inputs[0]))[-1]
+    if not isinstance(width, int):
+        return f"queries of size {width}; expected one that is known at compile time"
     if mask is None or node.attribute(SEES_A_KEY, 0):
         return None
     keys = graph.shape(str(inputs[1]))[-2] + (graph.shape(past)[2] if past is not None else 0)

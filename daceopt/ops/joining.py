@@ -29,7 +29,7 @@ def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     def element(i: Any, **arrays: Any) -> Any:
         value: Any = None
         for k, array in reversed(list(enumerate(arrays.values()))):
-            inside = scalar.minimum(scalar.maximum(i[axis] - starts[k], 0), sizes[k] - 1)
+            inside = scalar.clamped(i[axis] - starts[k], sizes[k])
             found = scalar.load(array, *i[:axis], inside, *i[axis + 1 :])
             value = found if value is None else scalar.select(scalar.lt(i[axis], starts[k] + sizes[k]), found, value)
         return value
@@ -104,7 +104,7 @@ def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         for d, p in enumerate(i):
             q = p - begins.get(d, 0)
             same = begins.get(d, 0) == 0 and shape[d] == b.graph.shape(out)[d]
-            place.append(q if same else scalar.minimum(scalar.maximum(q, 0), shape[d] - 1))
+            place.append(q if same else scalar.clamped(q, shape[d]))
             inside += [] if same else [scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, shape[d]))]
         found = scalar.load(x, *place)
         for condition in inside:
@@ -184,7 +184,7 @@ def _unpad(b: Builder, dy: str, shape: Any, begins: dict[int, int]) -> str:
 
     def element(i: Any, g: Any) -> Any:
         moved = [p + s for p, s in zip(i, starts)]
-        found = scalar.load(g, *(scalar.minimum(scalar.maximum(q, 0), n - 1) for q, n in zip(moved, full)))
+        found = scalar.load(g, *(scalar.clamped(q, n) for q, n in zip(moved, full)))
         for q, n in zip(moved, full):
             found = scalar.select(scalar.logical_and(scalar.ge(q, 0), scalar.lt(q, n)), found, 0)
         return found

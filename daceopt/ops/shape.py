@@ -8,7 +8,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
+from daceopt.ir.builder import Builder, broadcast_shapes
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ops import values
 from daceopt.ops.registry import ANY, COMPUTED, NUMBERS, Names, Operator, constant_value, lowering, supports
@@ -44,10 +44,11 @@ def expand(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 @supports("Expand")
 def why_not_expand(graph: Graph, node: Operator) -> str | None:
     shape, target = graph.shape(str(graph.inputs_of(node)[0])), graph.shape(str(graph.outputs_of(node)[0]))
-    pairs = list(zip(shape[::-1], target[::-1]))
-    if len(shape) > len(target) or any(isinstance(n, int) and n not in (1, m) and isinstance(m, int) for n, m in pairs):
-        return f"{shape} does not broadcast to {target}"
-    return None
+    try:
+        fits = broadcast_shapes(shape, target) == target
+    except ValueError:
+        fits = False
+    return None if fits else f"{shape} does not broadcast to {target}"
 
 
 @lowering("Constant", types=ANY)

@@ -50,6 +50,12 @@ def test_text(expr, text: str) -> None:
     assert Printer(KNOWN).text(expr, scalar.dtype_of(expr, KNOWN)) == text
 
 
+def test_sizes_are_whole() -> None:
+    m, n = (dace.symbolic.symbol(name, dace.int64) for name in "mn")
+    assert Printer({}).size(m * n / 4) == "dop::floordiv((m * n), INT64_C(4))"
+    assert Printer({}).size(m + 3) == Printer({}).text(m + 3, dace.int64)
+
+
 def test_literals_are_exact_or_refused() -> None:
     assert literal(sympy.Rational(1, 10), F) == "0.1f"
     assert literal(sympy.Float("1e-8"), F) == "1e-08f"

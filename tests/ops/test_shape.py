@@ -133,6 +133,7 @@ REFUSED = [
     ("Tile", [X, ints(1, -1, 1)], X, {}, "expected 0 or more"),
     ("Reshape", [X, ints(5, 5)], np.zeros((5, 5), np.float32), {}, "has 24 elements"),
     ("Expand", [X, ints(2, 5, 4)], np.zeros((2, 5, 4), np.float32), {}, "does not broadcast"),
+    ("Expand", [X, ints(2, 2, 4)], X[:, :2], {}, "does not broadcast"),
     ("Split", [X, ints(1, 1)], X[:1], {}, "expected one for each output"),
     ("Pad", [X[:0], ints(1, 0, 0, 0, 0, 0)], X[:1], {"mode": "edge"}, "nothing to take values from"),
     ("Pad", [X, ints(0, 0, 0, 0, 0, 0)], X, {"mode": "mirror"}, "mode 'mirror'"),
@@ -184,6 +185,22 @@ def test_indices_out_of_range_are_an_error(index: int) -> None:
     graph, _ = single("Gather", [X[0], ints(0, 1)], axis=0)
     with pytest.raises(IndexError):
         interpret(lowered(graph), {graph.inputs[0]: X[0], graph.inputs[1]: ints(1, index)})
+
+
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_parts_of_symbolic_extent_may_be_empty(n: int) -> None:
+    graph, size = Graph("open"), dace.symbolic.symbol("n", dace.int64)
+    x, y = graph.add_input("x", (size, 2), dace.float32), graph.add_input("y", (3, 2), dace.float32)
+    graph.symbols["n"] = (x, 0)
+    joined, padded = (graph.add_array(k, (size + 3, 2), dace.float32) for k in ("joined", "padded"))
+    graph.add_operator("Concat", [x, y], [joined], {"axis": 0})
+    graph.add_operator("Pad", [x, graph.add_constant("pads", ints(1, 0, 2, 0))], [padded])
+    for name in (joined, padded):
+        graph.add_output(name)
+    feeds = {x: np.ones((n, 2), np.float32), y: X[0, :, :2]}
+    found = interpret(lowered(graph), feeds)
+    np.testing.assert_array_equal(found[joined], np.concatenate([feeds[x], feeds[y]]))
+    np.testing.assert_array_equal(found[padded], np.pad(feeds[x], ((1, 2), (0, 0))))
 
 
 def test_moves_are_views() -> None:

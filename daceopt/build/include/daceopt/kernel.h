@@ -169,9 +169,9 @@ DOP int64_t index(int64_t i, int64_t extent, int32_t& bad) {
   bad |= int32_t(outside);
   return outside ? 0 : i;
 }
-// The element of an array that has none.
-template <class T> DOP T nothing(int32_t& bad) {
-  bad = 1;
+// What is loaded from an array that has no element: noted in `bad` unless an index says that nothing is wanted.
+template <class T, class... I> DOP T nothing(int32_t& bad, I... index) {
+  bad |= int32_t(!(... || (int64_t(index) == -(INT64_C(1) << 62) - 1)));
   return T(0);
 }
 

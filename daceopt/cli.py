@@ -43,14 +43,17 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _command(commands, "doctor", _doctor, "what this machine has and lacks, and what to install")
     _command(commands, "demo", _demo, "optimize four models, check them and compare the times")
-    _model_command(
-        commands, "explain", _explain, "what a model moves and computes, and what each step did"
-    ).add_argument("--html", type=Path, metavar="FILE", help="write the report as HTML too")
+    explain = _model_command(commands, "explain", _explain, "what a model moves and computes, and what each step did")
+    explain.add_argument("--html", type=Path, metavar="FILE", help="write the report as HTML too")
     optimize = _model_command(commands, "optimize", _optimize, "compile a model and compare it with ONNX Runtime")
     optimize.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="write the optimized graph and the report here"
     )
     optimize.add_argument("--seconds", type=float, default=1.0, help="time to spend on measuring (default: 1)")
+    for command in (explain, optimize):
+        command.add_argument(
+            "--inputs", type=Path, metavar="FILE", help="an .npz file with the model's inputs by name (default: random)"
+        )
     _model_command(commands, "bisect", _bisect, "find the step and the site of a recipe that breaks a model")
     bench = _command(commands, "bench", _bench, "measurements beside eager PyTorch and torch.compile")
     bench.add_argument("names", nargs="*", help="benchmarks to run (default: all)")
@@ -116,9 +119,13 @@ def _demo(options: Any) -> int:
 def _explain(options: Any) -> None:
     from daceopt.capture.onnx_file import load
     from daceopt.explore import explain
+    from daceopt.onnx_arrays import from_file
 
-    load(options.model)  # a damaged file is an error of this command, not a property to report
-    report = explain(options.model, recipe=_recipe(options), verify=options.verify)
+    model = load(options.model)  # a damaged file is an error of this command, not a property to report
+    given = {t.name for t in model.graph.initializer}
+    names = [v.name for v in model.graph.input if v.name not in given]
+    inputs = from_file(options.inputs, names) if options.inputs is not None else []
+    report = explain(options.model, *inputs, recipe=_recipe(options), verify=options.verify)
     print(report)
     if options.html is not None:
         options.html.write_text(report.html(), encoding="utf-8")
@@ -128,7 +135,9 @@ def _explain(options: Any) -> None:
 def _optimize(options: Any) -> int:
     from daceopt import optimize
 
-    summary = optimize.run(options.model, _recipe(options), options.verify, options.output, options.seconds)
+    summary = optimize.run(
+        options.model, _recipe(options), options.verify, options.output, options.seconds, options.inputs
+    )
     print(summary)
     return 0 if summary.correct else _FAILED
 

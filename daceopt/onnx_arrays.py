@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from daceopt.errors import Unsupported
+from daceopt.errors import DaceoptError, Unsupported
 from daceopt.runtime.bridge import torch_dtype
 
 
@@ -61,3 +64,15 @@ def _is_foreign(dtype: np.dtype[Any]) -> bool:
 
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.uint16 if dtype.itemsize == 2 else np.uint8)
+
+
+def from_file(path: Path, names: Sequence[str]) -> list[np.ndarray]:
+    """The arrays with these names, and no others, of an ``.npz`` file. DaceoptError says what else is in it."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = dict(file)
+    except (ValueError, TypeError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DaceoptError(f"{path}: expected arrays that numpy.savez wrote: {error}") from error
+    if set(found) != set(names):
+        raise DaceoptError(f"{path}: expected one array for each of the inputs {list(names)}, found {sorted(found)}")
+    return [found[name] for name in names]

@@ -112,6 +112,11 @@ class OnnxModel:
         return variant.pair
 
     @property
+    def wanted(self) -> str:
+        """On what of a call its program depends, in words; empty where one program is for all calls."""
+        return "" if self._variants is None else self._variants.wanted
+
+    @property
     def sdfg(self) -> dace.SDFG:
         """The optimized graph."""
         return self.pair.graphs.forward.sdfg

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daceopt.errors import DaceoptError
 from daceopt.verification import relative_error, within_rounding
+
+if TYPE_CHECKING:
+    from daceopt.onnx_file import OnnxModel
+
+Arrays = list[np.ndarray]
 
 
 @dataclass
 class Summary:
-    """What was made of a model; errors are relative, on random inputs, against a float64 run of the model as it was."""
+    """What was made of a model; errors are those of its compiled part, relative to a float64 run of it as it was.
+
+    ``fallbacks``: operators that run in ONNX Runtime, and why.
+    """
 
     model: str
     recipe: str
@@ -29,6 +38,7 @@ class Summary:
     milliseconds: float
     milliseconds_onnxruntime: float
     compile_seconds: float
+    fallbacks: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         verdict = "within rounding" if self.correct else "LARGER THAN ROUNDING EXPLAINS"
@@ -41,34 +51,37 @@ class Summary:
                 f"  error     {self.error:.1e} against float64 (ONNX Runtime: {self.error_onnxruntime:.1e}): {verdict}",
                 f"  time      {self.milliseconds:.3f} ms, {ratio:.2f}x as fast as ONNX Runtime",
                 f"  compile   {self.compile_seconds:.2f} s",
+                *([f"  in ONNX Runtime: {', '.join(self.fallbacks)}"] if self.fallbacks else []),
             )
         )
 
 
 def run(
-    path: Path, recipe: Any, verify: str | None = None, output: Path | None = None, seconds: float = 1.0
+    path: Path,
+    recipe: Any,
+    verify: str | None = None,
+    output: Path | None = None,
+    seconds: float = 1.0,
+    inputs: Path | None = None,
 ) -> Summary:
-    """Compile the ONNX file ``path`` with ``recipe`` and compare it with ONNX Runtime and float64 on random inputs.
+    """Compile the ONNX file ``path`` with ``recipe`` and compare it with ONNX Runtime and float64.
 
-    ``output``: a folder for the optimized graph as text and the summary as JSON. Raises DaceoptError with the reason.
+    ``inputs``: an ``.npz`` file with an array for each of the model's inputs; random ones without it. ``output``: a
+    folder for the optimized graph as text and the summary as JSON. Raises DaceoptError with the reason.
     """
-    from daceopt.capture.onnx_file import load
     from daceopt.cost.measure import interleave
-    from daceopt.importer import import_model
     from daceopt.onnx_file import from_onnx
-    from daceopt.verification import outputs, random_inputs
 
     start = time.perf_counter()
     compiled = from_onnx(path, recipe=recipe, verify=verify)
+    feeds = _feeds(compiled, inputs)
+    compiled.prepare(*feeds)
     elapsed = time.perf_counter() - start
-    reference = import_model(load(path), fallback=True, refused=lambda node, reason: None)
-    inputs = random_inputs(reference)
-    feeds = list(inputs.values())
-    theirs = _onnxruntime(path, feeds)
+    theirs = _onnxruntime(str(path), feeds)
     times = interleave({"ours": lambda: compiled(*feeds), "onnxruntime": theirs}, seconds=seconds)
-    exact = outputs(reference, inputs, exact=True)
+    found = _checked(compiled, feeds)
     pair, graph = compiled.pair, compiled.pair.graphs.forward
-    errors = [_errors(found, exact) for found in (_arrays(compiled(*feeds)), theirs())]
+    errors = [_errors(results, found[-1]) for results in found[:-1]]
     history = pair.report["history"]
     summary = Summary(
         str(path),
@@ -78,29 +91,77 @@ def run(
         _megabytes(history[-1]["bytes_after"] if history else None),
         max(errors[0], default=0.0),
         max(errors[1], default=0.0),
-        all(map(within_rounding, *errors, [e.dtype.kind == "f" for e in exact])),
+        all(map(within_rounding, *errors, [e.dtype.kind == "f" for e in found[-1]])),
         times["ours"] * 1e3,
         times["onnxruntime"] * 1e3,
         elapsed,
+        dict(pair.report["fallbacks"]),
     )
     if output is not None:
         _write(output, summary, graph)
     return summary
 
 
-def _onnxruntime(path: Path, feeds: list[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
+    """Arrays for the model's inputs: those of the file, or random ones."""
+    from daceopt.onnx_arrays import from_file
+    from daceopt.verification import random_inputs
+
+    if given is not None:
+        return from_file(given, compiled.input_names)
+    if compiled.wanted:
+        raise DaceoptError(f"the program depends on {compiled.wanted}: give inputs, --inputs FILE.npz")
+    reference, names = _reference(compiled)
+    made = dict(zip(names, random_inputs(reference).values(), strict=True))
+    missing = [name for name in compiled.input_names if name not in made]
+    if missing:
+        raise DaceoptError(f"what input {missing[0]!r} may be is not known: give inputs, --inputs FILE.npz")
+    return [made[name] for name in compiled.input_names]
+
+
+def _reference(compiled: OnnxModel) -> tuple[Any, list[str]]:
+    """The graph of what is compiled, before the recipe, and the model's names of its inputs."""
+    from daceopt.importer import import_model
+
+    model = compiled.pair.model
+    constants = {t.name for t in model.graph.initializer}
+    reference = import_model(model, fallback=True, refused=lambda node, reason: None)
+    return reference, [v.name for v in model.graph.input if v.name not in constants]
+
+
+def _checked(compiled: OnnxModel, feeds: Arrays) -> tuple[Arrays, Arrays, Arrays]:
+    """What the compiled part computes, what ONNX Runtime does for it, and what both should."""
+    import torch
+
+    from daceopt.runtime.bridge import Program
+    from daceopt.verification import outputs
+
+    reference, names = _reference(compiled)
+    given = dict(zip(compiled.input_names, feeds, strict=True))
+    taken = [given[name] for name in names]
+    model = compiled.pair.model
+    if [v.name for v in model.graph.output] == compiled.output_names:
+        ours = _arrays(compiled(*feeds))
+    else:
+        program = Program(compiled.pair, len(taken))
+        ours = [t.numpy() for t in program([torch.from_numpy(array) for array in taken])]
+    exact = outputs(reference, dict(zip(reference.inputs, taken, strict=True)), exact=True)
+    return ours, _onnxruntime(model.SerializeToString(), taken)(), exact
+
+
+def _onnxruntime(model: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[], Arrays]:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     named = dict(zip((i.name for i in session.get_inputs()), feeds, strict=True))
     return lambda: [np.asarray(v) for v in session.run(None, named)]
 
 
-def _errors(found: list[np.ndarray], exact: list[np.ndarray]) -> list[float]:
+def _errors(found: Arrays, exact: Arrays) -> list[float]:
     return [relative_error(f, e) for f, e in zip(found, exact, strict=True)]
 
 
-def _arrays(result: Any) -> list[np.ndarray]:
+def _arrays(result: Any) -> Arrays:
     values = result.values() if isinstance(result, dict) else result if isinstance(result, (list, tuple)) else [result]
     return [np.asarray(v) for v in values]
 

@@ -12,7 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from daceopt.cli import main
+from daceopt.errors import FallbackWarning
 from daceopt.onnx_file import OnnxModel
+from tests.onnx_models import detector
 
 
 def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,3 +96,23 @@ def test_importing_the_command_line_is_light() -> None:
     code = "import sys, daceopt.cli, daceopt.recipes; daceopt.recipes.get('cpu').fingerprint(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"dace", "onnx", "sympy", "torch"} & set(done.stdout.split())
+
+
+def test_inputs_of_a_call_for_a_model_that_depends_on_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path, inputs = tmp_path / "detector.onnx", tmp_path / "inputs.npz"
+    path.write_bytes(detector(batch=None).SerializeToString())
+    assert main(["optimize", str(path), "--seconds", "0"]) == 2
+    assert "depends on sizes of 'image': give inputs, --inputs FILE.npz" in capsys.readouterr().err
+    np.savez(inputs, picture=np.ones(3))
+    assert main(["optimize", str(path), "--inputs", str(inputs)]) == 2
+    assert "one array for each of the inputs ['image'], found ['picture']" in capsys.readouterr().err
+    np.savez(inputs, image=np.random.default_rng(0).standard_normal((1, 3, 32, 32)).astype(np.float32))
+    with pytest.warns(FallbackWarning, match="NonMaxSuppression"):
+        assert main(["optimize", str(path), "--seconds", "0", "--inputs", str(inputs)]) == 0
+    shown = capsys.readouterr().out
+    assert "within rounding" in shown and "in ONNX Runtime: NonMaxSuppression, Gather, Squeeze" in shown
+    assert main(["explain", str(path), "--inputs", str(inputs)]) == 0
+    assert "image: float32[1, 3, 32, 32]" in capsys.readouterr().out
+    inputs.write_bytes(b"no archive")
+    assert main(["explain", str(path), "--inputs", str(inputs)]) == 2
+    assert "numpy.savez" in capsys.readouterr().err

@@ -74,6 +74,19 @@ class Case:
         outputs = [helper.make_empty_tensor_value_info(n) for n in results]
         return self._inferred(casts, values, outputs, constants)
 
+    def open_model(self) -> onnx.ModelProto:
+        """The model with names for the extents of its inputs: equal ones have one name, and 1 remains a number."""
+        model = self.model()
+        for value in model.graph.input:
+            for d in value.type.tensor_type.shape.dim:
+                if d.dim_value != 1:
+                    d.dim_param = f"n{d.dim_value}"
+        for value in [] if self.declared else model.graph.output:
+            for d in value.type.tensor_type.shape.dim:
+                d.Clear()
+        del model.graph.value_info[:]
+        return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
     def _inferred(self, nodes: list[Any], values: list[Any], outputs: list[Any], constants: list[Any]) -> Any:
         graph = helper.make_graph(nodes, "case", values, outputs, constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)

@@ -191,4 +191,4 @@ def special_values(draw: Draw) -> Case:
     return Case(op, [a] if op in _UNARY else [a, b])
 
 
-_SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5, 1e30]
+_SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -2.5, 1e15]

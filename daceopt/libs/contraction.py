@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.libs.emission import boolean, braces, broadcast_strides, extent
+from daceopt.libs.emission import boolean, braces, broadcast_strides, extent, number
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -45,7 +45,7 @@ def emit(node: Contraction, graph: Graph, function: str) -> str:
     sizes = ", ".join(extent(v) for v in (*shape[-2:], graph.shape(names["A"])[-1]))
     operands = ", ".join(_matrix(conn, strides.get(conn), len(shape)) for conn in ("A", "B", "Bias", "C", "Y"))
     return (
-        f"daceopt::{function}(daceopt::Product<{ctype}>{{{sizes}, {braces(shape[:-2])}, {ctype}({node.alpha!r}), "
+        f"daceopt::{function}(daceopt::Product<{ctype}>{{{sizes}, {braces(shape[:-2])}, {ctype}({number(node.alpha)}), "
         f"{operands}, {boolean(node.activation == 'relu')}}});"
     )
 

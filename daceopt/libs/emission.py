@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,15 @@ def braces(values: Iterable[Any]) -> str:
 def boolean(value: bool) -> str:
     """``true`` or ``false``."""
     return "true" if value else "false"
+
+
+def number(value: float) -> str:
+    """A C++ literal of type double."""
+    if math.isnan(value):
+        return '__builtin_nan("")'
+    if math.isinf(value):
+        return "__builtin_inf()" if value > 0 else "(-__builtin_inf())"
+    return repr(float(value))
 
 
 def literal(text: str) -> str:

@@ -130,6 +130,8 @@ def why_not_gather_nd(graph: Graph, node: Operator) -> str | None:
     if reason is not None:
         return reason
     first, last = _tuple_axes(graph, node, indices)
+    if first < 0 or first >= len(graph.shape(indices)) or last > len(graph.shape(data)):
+        return f"batch_dims {first} with data of shape {graph.shape(data)} and indices of {graph.shape(indices)}"
     return why_empty(graph, indices, *graph.shape(data)[first:last])
 
 
@@ -197,6 +199,9 @@ def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) 
 @supports("ReverseSequence")
 def why_not_reverse_sequence(graph: Graph, node: Operator) -> str | None:
     x, lengths = (str(n) for n in graph.inputs_of(node))
+    axes = {node.attribute("batch_axis", 1), node.attribute("time_axis", 0)}
+    if len(axes) != 2 or not axes <= set(range(len(graph.shape(x)))):
+        return f"batch and time along the axes {sorted(axes)} of shape {graph.shape(x)}"
     return why_other_shape(graph, lengths, [graph.shape(x)[node.attribute("batch_axis", 1)]])
 
 

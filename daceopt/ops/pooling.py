@@ -79,7 +79,15 @@ def _indices(
 
 @supports("MaxPool", "AveragePool", "LpPool")
 def why_not_pool(graph: Graph, node: Operator) -> str | None:
-    return why_not_window(graph, node, len(node.attribute("kernel_shape")))
+    return why_not_window(graph, node, len(node.attribute("kernel_shape"))) or _why_no_norm(graph, node)
+
+
+def _why_no_norm(graph: Graph, node: Operator) -> str | None:
+    p = node.attribute("p", 2)
+    return None if p > 0 else f"p = {p}; expected a positive one"
+
+
+supports("GlobalLpPool")(_why_no_norm)
 
 
 # -------------------------------------------------------------------- norms

@@ -165,7 +165,7 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
     key = (node.domain, node.op_type)
     if key not in _LOWERINGS:
         return _why_no_body(graph, node)
-    reason = _wrong_type(graph, node, key) or _too_large(node)
+    reason = _wrong_type(graph, node, key) or _too_large(node) or _negative(graph, node)
     if reason is None and key in _CHECKS:
         reason = _CHECKS[key](graph, node)
     return reason
@@ -192,6 +192,13 @@ def _too_large(node: Operator) -> str | None:
     flags = {k: v for k, v in node.attributes.items() if isinstance(v, int) and k not in _WIDE and not node.domain}
     found = next((k for k, v in flags.items() if not -(2**31) <= v < 2**31), None)
     return f"attribute {found} of {_title(node)} is {node.attributes[found]}; expected 32 bits" if found else None
+
+
+def _negative(graph: Graph, node: Operator) -> str | None:
+    """Sizes that make no sense go through the standard's inference as they are."""
+    shapes = [graph.shape(n) for n in graph.outputs_of(node) if n is not None]
+    wrong = next((s for s in shapes if any(isinstance(e, int) and e < 0 for e in s)), None)
+    return f"{_title(node)} with a result of shape {wrong}" if wrong else None
 
 
 _WIDE = frozenset(["ignore_index", "value_int"])

@@ -106,7 +106,7 @@ def _ratio(result: Dim, extent: Dim) -> Any:
 def why_not_resize(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     where = _operands(node)
-    reason = _why_not_mode(node) or _why_not_factors(graph, node, inputs, where)
+    reason = _why_not_mode(node) or _why_not_factors(graph, node, inputs, where) or _why_not_counts(graph, node, inputs)
     if reason is not None:
         return reason
     x, out = str(inputs[0]), str(graph.outputs_of(node)[0])
@@ -129,6 +129,20 @@ def _why_not_mode(node: Operator) -> str | None:
     if rounding not in ROUNDINGS:
         return f"nearest_mode {rounding!r}; expected {', '.join(ROUNDINGS)}"
     return "antialias with mode nearest" if mode == "nearest" and node.attribute("antialias", 0) else None
+
+
+def _why_not_counts(graph: Graph, node: Operator, inputs: Names) -> str | None:
+    """Scales, sizes and the region have as many elements as there are axes."""
+    where, rank = _operands(node), len(graph.shape(str(inputs[0])))
+    given = node.attribute("axes") or range(rank)
+    if not all(-rank <= a < rank for a in given):
+        return f"axes {list(given)} of an input of rank {rank}"
+    crops = node.attribute("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
+    factors = [(where.scales, 1), (where.sizes, 1), (where.roi if crops else None, 2)]
+    for name, each in ((values.at(inputs, k), each) for k, each in factors if k is not None):
+        if name is not None and graph.size(name) not in (0, each * len(given)):
+            return f"{graph.size(name)} elements in {name!r}; expected {each * len(given)}"
+    return None
 
 
 def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: Operands) -> str | None:

@@ -65,6 +65,9 @@ def _scatter_rows(b: Builder, data: str, where: tuple[str, Dim, Dim], updates: s
 def why_not_scatter(graph: Graph, node: Operator) -> str | None:
     data, indices, updates = (str(n) for n in graph.inputs_of(node))
     shape, places = graph.shape(data), graph.shape(indices)
+    reduction = node.attribute("reduction", "none")
+    if reduction not in _REDUCTIONS:
+        return f"reduction {reduction!r}; expected one of {', '.join(_REDUCTIONS)}"
     if node.op_type == "ScatterND":
         return (
             why_no_tuples(graph, indices)

@@ -211,7 +211,13 @@ def why_not_slice(graph: Graph, node: Operator) -> str | None:
         return values.UnknownValue.at(reason, 1)
     if unknown := values.unknown(graph, node, 3, 4):
         return unknown
-    _, _, ends, steps = _bounds(graph, node, inputs)
+    rank = len(graph.shape(str(inputs[0])))
+    given = values.integers(graph, node, inputs, "axes", 3) or ()
+    axes, starts, ends, steps = _bounds(graph, node, inputs)
+    if len({a % rank for a in given if -rank <= a < rank}) != len(given):
+        return f"axes {list(given)} of an input of rank {rank}: expected each once"
+    if not len(starts) == len(ends) == len(steps) == len(axes) <= rank:
+        return f"{len(starts)} starts, {len(ends)} ends and {len(steps)} steps for {len(axes)} axes"
     if any(step < 0 and isinstance(end, int) and end >= _FAR for end, step in zip(ends, steps)):
         return "an end of INT_MAX for a step backward: the standard then takes nothing, ONNX Runtime all before start"
     return "a step of 0" if 0 in steps else None

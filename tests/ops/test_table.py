@@ -47,7 +47,7 @@ def test_the_document_holds_the_table() -> None:
 
 # -------------------------------------------------------------------- element types
 
-TYPE_SHARES = 12
+TYPE_SHARES = 16
 
 
 @few_of(TYPE_SHARES)
@@ -63,7 +63,7 @@ def _about_type(row: Coverage, name: str, reason: str) -> str:
     kind = name.rpartition("/")[2]
     if reason.startswith("ModelFileError"):
         return ""  # the model is one that the standard itself refuses
-    if not reason:
+    if not reason or "the declared output shape" in reason:  # how long the result is depends on the data
         return "" if kind in row.types else f"{name} compiles, but the table does not say so"
     if not reason.startswith("Unsupported"):
         return f"{name}: {reason}"
@@ -115,6 +115,10 @@ def test_attributes_that_make_little_sense(worker: Worker, share: int) -> None:
     wrong = [
         f"{name} {misused.Misused(name).change}: {reason}"
         for name, reason in results.items()
-        if reason and not (reason.startswith(_REFUSALS) and owners[name] in reason)
+        if reason and not reason.startswith("RunIndexError") and not _refuses(reason, owners[name])
     ]
     assert not wrong, complaints(wrong)
+
+
+def _refuses(reason: str, op_type: str) -> bool:
+    return reason.startswith(_REFUSALS) and op_type in reason

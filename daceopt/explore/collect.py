@@ -32,7 +32,7 @@ def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> 
     """
     reasons, failed = _refusals(model)
     outside = tail or {}
-    reasons |= {tuple(n.output): outside[n.output[0]] for n in model.graph.node if n.output[0] in outside}
+    reasons |= {tuple(n.output): outside[name] for n in model.graph.node for name in n.output if name in outside}
     rows: Counter[tuple[str, str, str]] = Counter()
     for node in model.graph.node:
         if node.op_type != "Constant":

@@ -165,4 +165,6 @@ def why_not_affine_grid(graph: Graph, node: Operator) -> str | None:
     rank = len(graph.shape(out)) - 2
     if rank not in (2, 3) or graph.shape(theta)[1:] != (rank, rank + 1):
         return f"theta of shape {graph.shape(theta)}; expected (N, 2, 3) or (N, 3, 4)"
+    if 0 in graph.shape(out):
+        return f"a grid of shape {graph.shape(out)}; expected at least one point"
     return None

@@ -285,6 +285,14 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     b.reshape(y, b.graph.shape(x), out=outputs[0])
 
 
+@supports("MeanVarianceNormalization")
+def why_not_mean_variance(graph: Graph, node: Operator) -> str | None:
+    rank, axes = len(graph.shape(str(graph.inputs_of(node)[0]))), node.attribute("axes") or (0, 2, 3)
+    if len({a % rank for a in axes if -rank <= a < rank}) != len(axes):
+        return f"axes {list(axes)} of an input of rank {rank}: expected each once"
+    return None
+
+
 @lowering("MeanVarianceNormalization", types=FLOATS)
 def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(x - mean) / (deviation + 1e-9), as the function body of the standard has it."""
@@ -322,6 +330,12 @@ def root(p: int) -> Callable[[Any], Any]:
     if p == 2:
         return lambda s: scalar.select(scalar.eq(s, 0), 0, sympy.sqrt(s))
     return lambda s: scalar.select(scalar.eq(s, 0), 0, scalar.power(s, sympy.Float(1 / p)))
+
+
+@supports("LpNormalization")
+def why_not_norm(graph: Graph, node: Operator) -> str | None:
+    p = node.attribute("p", 2)
+    return None if p in (1, 2) else f"p = {p}; expected 1 or 2"
 
 
 @lowering("LpNormalization", types=FLOATS)

@@ -146,6 +146,12 @@ def window_sum(
     return out
 
 
+@supports("LRN")
+def why_not_response(graph: Graph, node: Operator) -> str | None:
+    size = node.attribute("size")
+    return None if size > 0 else f"size = {size}; expected a positive one"
+
+
 @lowering("LRN", types=FLOATS)
 def local_response(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / (bias + alpha / size * s) ** beta, where s sums the squares of ``size`` channels around each."""

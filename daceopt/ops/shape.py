@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import sympy
 
+from daceopt.errors import NotKnownYet
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder, broadcast_shapes
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ops import values
+from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ops import inference, values
+from daceopt.ops.assumptions import assume
 from daceopt.ops.registry import ANY, COMPUTED, NUMBERS, Names, Operator, constant_value, lowering, supports
 
 
@@ -168,6 +170,7 @@ def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     axes, starts, _, steps = _bounds(b.graph, node, inputs)
     shape, result = b.graph.shape(x), b.graph.shape(out)
     first = [_start(s, shape[a], step, result[a]) for s, a, step in zip(starts, axes, steps)]
+    _check_inside(b.graph, node, inputs, result, dict(zip(axes, zip(first, steps))))
     if all(step > 0 for step in steps):
         ends = [s + (result[a] - 1) * step + 1 if result[a] != 0 else s for s, a, step in zip(first, axes, steps)]
         b.slice(x, first, ends, steps, axes, out=out)
@@ -180,12 +183,29 @@ def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.map(result, {"x": (x, index)}, {"out": (out, lambda *i: i)}, lambda i, x: x, label="slice")
 
 
+def _check_inside(graph: Graph, node: Operator, inputs: Names, result: Shape, places: dict[int, Any]) -> None:
+    """Nothing outside of the array is read, for sizes that the graph is for; NotKnownYet where that cannot be told.
+
+    ``places``: axis -> first element and step.
+    """
+    shape = graph.shape(str(inputs[0]))
+    clipped = inference.result_shapes(graph, "Slice", inputs, 1, node.attributes)[0]
+    for a, (first, step) in places.items():
+        if (clipped is not None and clipped[a] == result[a]) or result[a] == 0:
+            continue  # so many are there
+        last = first + (result[a] - 1) * step
+        least, most = (first, last) if step > 0 else (last, first)
+        if not (assume(graph, least) and assume(graph, shape[a] - 1 - most)):
+            where = f"Slice takes {result[a]} elements from {first} on"
+            raise NotKnownYet(f"{where}: they may not be in an axis of {shape[a]}", sizes=True)
+
+
 def _start(start: Any, extent: Dim, step: int, count: Dim) -> Any:
     """The first element: negative positions count from the end, positions outside are brought to the edge."""
     if count == 0:
         return 0
     if not isinstance(start, int):
-        return start
+        return inference.position(start, extent)
     if not isinstance(extent, int):
         return _symbolic_start(start, extent, step, count)
     start = start + extent if start < 0 else start
@@ -216,6 +236,8 @@ def why_not_slice(graph: Graph, node: Operator) -> str | None:
     axes, starts, ends, steps = _bounds(graph, node, inputs)
     if len({a % rank for a in given if -rank <= a < rank}) != len(given):
         return f"axes {list(given)} of an input of rank {rank}: expected each once"
+    if values.at(inputs, 2) is not None and values.known(graph, inputs[2]) is None:
+        ends = starts  # not needed: the result's extents say how much there is
     if not len(starts) == len(ends) == len(steps) == len(axes) <= rank:
         return f"{len(starts)} starts, {len(ends)} ends and {len(steps)} steps for {len(axes)} axes"
     if any(step < 0 and isinstance(end, int) and end >= _FAR for end, step in zip(ends, steps)):

@@ -68,7 +68,16 @@ def _check_text(message: Any, name: str) -> None:
             raise ModelFileError(f"{name}: {kind}.{field.name} is not UTF-8 text; the file is damaged, export it again")
 
 
+def _check_parts(node: onnx.NodeProto, name: str) -> None:
+    """The standard's inference ends the process where a Split has more results than it says."""
+    counts = [a.i for a in node.attribute if a.name == "num_outputs"]
+    if node.op_type == "Split" and counts and counts[0] != len(node.output):
+        raise ModelFileError(f"{name}: Split {node.name!r} has {len(node.output)} results, its num_outputs {counts[0]}")
+
+
 def _check_message(message: Any, name: str) -> None:
+    if isinstance(message, onnx.NodeProto):
+        _check_parts(message, name)
     if isinstance(message, TensorProto):
         check_tensor(message, name)
     elif isinstance(message, onnx.SparseTensorProto):

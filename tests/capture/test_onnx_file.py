@@ -259,3 +259,11 @@ def test_flipped_bits_load_or_are_refused():
         except ModelFileError:
             refused += 1
     assert 20 < refused < 120
+
+
+def test_a_split_with_more_results_than_it_says():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (6,))
+    parts = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2,)) for n in "abc"]
+    graph = helper.make_graph([helper.make_node("Split", ["x"], list("abc"), num_outputs=2)], "g", [x], parts)
+    with pytest.raises(ModelFileError, match="Split '' has 3 results, its num_outputs 2"):
+        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))

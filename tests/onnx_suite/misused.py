@@ -23,7 +23,7 @@ _FLOAT = (0.0, -1.0, float("nan"))
 # Element types, and switches: what the standard has as 0 or 1, its own inference and ONNX Runtime read in several ways.
 _UNTRIED = frozenset(
     "dtype to output_dtype output_datatype stash_type precision value saturate interleaved ceil_mode keepdims "
-    "exclude_outside largest noop_with_empty_axes sorted antialias align_corners select_last_index".split()
+    "exclude_outside largest num_outputs noop_with_empty_axes sorted antialias align_corners select_last_index".split()
 )
 
 Change = tuple[str, Any]  # attribute, or position of an input behind "#"; its new value

@@ -78,6 +78,8 @@ class Builder:
         result_dtype = self._dtypes((value,), dtype, stage_in, arrays)[0]
         kept = tuple(1 if k in axes else s for k, s in enumerate(shape))
         final = kept if keepdims else tuple(s for k, s in enumerate(shape) if k not in axes)
+        if out is not None:
+            _check_fit(label or self.label, final, self.graph.shape(out))
         name = out or self.graph.add_array(label or self.label, final, result_dtype)
         index = [0 if k in axes else param(k) for k in range(len(shape))]
         index = index if keepdims else [e for k, e in enumerate(index) if k not in axes]
@@ -361,6 +363,13 @@ def _index(index: Any) -> tuple[Any, ...]:
 
 def _as_tuple(value: Any) -> tuple[tuple[Any, ...], bool]:
     return (tuple(value), True) if isinstance(value, tuple) else ((value,), False)
+
+
+def _check_fit(what: str, shape: Shape, declared: Shape) -> None:
+    """Raise ValueError where a result surely has another shape than the array that it is written to."""
+    apart = any(isinstance(n, int) and isinstance(m, int) and n != m for n, m in zip(shape, declared))
+    if apart or len(shape) != len(declared):
+        raise ValueError(f"{what}: a result of shape {shape} does not go into an array of shape {declared}")
 
 
 def _first(out: Any) -> str:

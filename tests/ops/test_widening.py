@@ -14,8 +14,9 @@ X = np.linspace(0.1, 3, 24, dtype=np.float16).reshape(4, 6)
 
 def run(*nodes: object) -> tuple[np.ndarray, list[str]]:
     """The result y of a chain that starts at x, and the operators of the imported graph."""
-    values = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, s) for n, s in (("x", [4, 6]), ("y", ["rows", "columns"]))]
-    graph = helper.make_graph(list(nodes), "half", values[:1], values[1:])
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [4, 6])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["rows", "columns"])
+    graph = helper.make_graph(list(nodes), "half", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     imported = import_model(load(model))
     found = interpret(imported, {imported.inputs[0]: X})[imported.outputs[0]]

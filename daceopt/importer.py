@@ -43,8 +43,31 @@ def import_model(
     ``refused`` is called with every such node and the reason, in place of the warning. ``patient``: where shapes or
     operands are not known yet, look at the rest of the model, too; ``NotKnownYet`` then lists all that is needed, and
     nothing of it falls back.
+
+    Where sizes stand in the way, the graph may be one for some sizes alone: those that ``Graph.assumptions`` allow.
     """
-    return _Importer(model, fallback, refused, patient).run()
+    importer = _Importer(model, fallback, patient)
+    try:
+        graph = importer.run()
+    except NotKnownYet as gap:
+        bold = _Importer(model, fallback, patient, speculative=True)
+        graph_or_gap = _second_try(bold, gap) if gap.sizes and importer.graph.symbols else gap
+        if isinstance(graph_or_gap, NotKnownYet):
+            importer.report(refused)
+            raise graph_or_gap from None
+        importer, graph = bold, graph_or_gap
+    importer.report(refused)
+    return graph
+
+
+def _second_try(importer: _Importer, gap: NotKnownYet) -> Graph | NotKnownYet:
+    """A graph that is for some sizes alone, or what is not known even then."""
+    try:
+        return importer.run()
+    except NotKnownYet as other:
+        return other
+    except Unsupported:
+        return gap
 
 
 @dataclass
@@ -65,20 +88,20 @@ def survey(model: onnx.ModelProto) -> Survey:
 
 
 class _Importer:
-    def __init__(self, model: onnx.ModelProto, fallback: bool, refused: Refused | None, patient: bool):
+    def __init__(self, model: onnx.ModelProto, fallback: bool, patient: bool, speculative: bool = False):
         self.model = model
         self.patient = patient
         self.gaps: list[NotKnownYet] = []
         self.pending: set[str] = set()  # ONNX values whose shape is not known yet
-        self.refused = refused or self._warn
+        self.refusals: list[tuple[onnx.NodeProto, str]] = []
         self.fallback = fallback
         self.graph = Graph("program")
+        self.graph.speculative = speculative
         self.graph.opset = {o.domain or "": o.version for o in model.opset_import}
         self.types = _value_types(model.graph)
         self.names: dict[str, str] = {}  # ONNX value -> array
         self.symbols: dict[str, Any] = {}  # ONNX dimension name -> symbol, or the extent it turned out to be
         self.shapes: dict[str, tuple[Dim, ...]] = {}  # of values that ONNX's inference knows too little of
-        self.warned: set[str] = set()
 
     def run(self) -> Graph:
         self._read()
@@ -194,6 +217,8 @@ class _Importer:
         reason = registry.why_unsupported(self.graph, operator)
         if isinstance(reason, values.UnknownValue) and self.patient:
             raise NotKnownYet(f"{where}: {reason}", [tuple(operands[k] for k in reason.positions if operands[k])])
+        if reason is None and (clash := inference.unfit(self.graph, operator)):
+            raise NotKnownYet(f"{where}: {clash}", sizes=True)
         if reason is not None and self.patient and self.shapes and self._is_symbolic([*inputs, *outputs]):
             raise NotKnownYet(f"{where}: {reason}", sizes=True)  # with numbers for the sizes it may be supported
         if reason is not None:
@@ -269,14 +294,19 @@ class _Importer:
             raise Unsupported(f"operator {node.op_type} ({node.name!r}): {reason}")
         from daceopt.libs import onnxruntime_call
 
-        self.refused(node, reason)
+        self.refusals.append((node, reason))
         self.graph.remove(operator)
         onnxruntime_call.add(self.graph, self.model, node, inputs, outputs)
 
-    def _warn(self, node: onnx.NodeProto, reason: str) -> None:
-        if node.op_type not in self.warned:
-            self.warned.add(node.op_type)
-            logger.warning("operator %s runs in ONNX Runtime: %s", node.op_type, reason)
+    def report(self, refused: Refused | None) -> None:
+        """Say which nodes fall back, and why."""
+        warned: set[str] = set()
+        for node, reason in self.refusals:
+            if refused is not None:
+                refused(node, reason)
+            elif node.op_type not in warned:
+                warned.add(node.op_type)
+                logger.warning("operator %s runs in ONNX Runtime: %s", node.op_type, reason)
 
     def _add_output(self, name: str) -> None:
         array = self.names[name]
@@ -288,7 +318,7 @@ class _Surveyor(_Importer):
     """Imports what can be, notes what cannot, and leaves out what reads it."""
 
     def __init__(self, model: onnx.ModelProto):
-        super().__init__(model, fallback=True, refused=lambda node, reason: None, patient=True)
+        super().__init__(model, fallback=True, patient=True)
         self.found = Survey()
         self.left_out: set[str] = set()
 

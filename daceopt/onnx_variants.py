@@ -48,6 +48,13 @@ class Variant:
         """The program's outputs for all inputs of the model. Raises RunError."""
         return self._program([tensors[k] for k in self.positions])
 
+    def fits(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Is the program for inputs of the model with these shapes?"""
+        manifest = self.pair.forward.manifest
+        if not manifest.assumptions:
+            return True
+        return not manifest.violated([shapes[self.positions[k]][axis] for k, axis in self._program.forward.symbols])
+
 
 class Variants:
     """Compiles ``model`` at once where that is possible, else for each call's values and sizes; safe among threads.
@@ -100,26 +107,39 @@ class Variants:
         Raises Unsupported, or DaceoptError for values that do not fit the model.
         """
         while True:
-            needs = self._needs
-            fixed = {v.name: needs.fixed(v, shape) for v, shape in zip(self._inputs, shapes, strict=True)}
-            sizes = {name: shape for name, shape in fixed.items() if shape is not None}
-            values = {
-                v.name: self._value(v.name, arrays(k)) for k, v in enumerate(self._inputs) if v.name in needs.values
-            }
-            key = self._key(needs, values, sizes)
-            found = self._recall(key)
-            if isinstance(found, Exception):
-                raise found
+            base = self._needs
+            found = self._find(base, base, arrays, shapes)
+            if found is not None and not found.fits(shapes):
+                found = self._find(base, replace(base, sizes=ALL), arrays, shapes)
             if found is not None:
                 return found
+
+    def _find(
+        self,
+        base: Requirements,
+        needs: Requirements,
+        arrays: Callable[[int], np.ndarray],
+        shapes: Sequence[tuple[int, ...]],
+    ) -> Variant | None:
+        """The program for the values and sizes that ``needs`` names; None where more than ``base`` has to be known."""
+        fixed = {v.name: needs.fixed(v, shape) for v, shape in zip(self._inputs, shapes, strict=True)}
+        sizes = {name: shape for name, shape in fixed.items() if shape is not None}
+        values = {v.name: self._value(v.name, arrays(k)) for k, v in enumerate(self._inputs) if v.name in needs.values}
+        key = self._key(needs, values, sizes)
+        found = self._recall(key)
+        if found is None:
             with self._building:
-                if self._needs is needs and self._recall(key) is None:
+                if self._needs is base and self._recall(key) is None:
                     try:
                         self._advance(needs, key, values, sizes)
                     except Exception as error:
                         if type(error) is DaceoptError:  # the inputs are wrong, not the model
                             raise
                         self._keep(key, error)  # not to be tried again for the same inputs
+            found = self._recall(key)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     def _recall(self, key: Key) -> Variant | Exception | None:
         with self._guard:

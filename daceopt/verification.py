@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
 _FACTOR = 4.0
 _ULPS = 16.0
-_SYMBOL_VALUE = 3
+_SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
 
 
 class Structure:
@@ -156,7 +156,7 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     from daceopt.ir import types
 
     generator = np.random.default_rng(seed)
-    sizes = {symbol: _SYMBOL_VALUE + k for k, symbol in enumerate(graph.symbols)}
+    sizes = _sizes(graph)
     made = {}
     for name in graph.inputs:
         shape = [int(d) if isinstance(d, int) else int(d.subs(_by_name(d, sizes))) for d in graph.shape(name)]
@@ -166,6 +166,13 @@ def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
         else:
             made[name] = generator.integers(0, 2, shape).astype(dtype)
     return made
+
+
+def _sizes(graph: Graph) -> dict[str, int]:
+    """Small numbers for the size symbols, the first found for which the graph's assumptions hold."""
+    choices = [{s: first + k * apart for k, s in enumerate(graph.symbols)} for apart in (1, 0) for first in _SIZES]
+    fitting = (c for c in choices if all(a.subs(_by_name(a, c)) >= 0 for a in graph.assumptions))
+    return next(fitting, choices[0])
 
 
 def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:

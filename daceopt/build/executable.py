@@ -111,6 +111,8 @@ class Executable:
             return tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in self.manifest.constants)
 
     def _compute_sizes(self, symbols: tuple[int, ...]) -> Sizes:
+        if violated := self.manifest.violated(symbols):
+            raise RunError(f"{self.manifest.name} is for sizes with {violated[0]}; got {symbols}")
         ranks = [tensor.rank for tensor in self.manifest.outputs]
         out = (ctypes.c_int64 * (2 + sum(ranks)))()
         self._functions.sizes(self._pack_symbols(symbols), out)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,25 @@ class Symbol:
     name: str
     input: str
     axis: int
+
+
+@dataclass(frozen=True)
+class Assumption:
+    """A polynomial over sizes that is 0 or more in every call that the program is for: the sum of its terms, each a
+    factor and the names of the symbols that it multiplies."""
+
+    terms: tuple[tuple[int, tuple[str, ...]], ...]
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Is it so for these values of the symbols?"""
+        return sum(factor * prod(sizes[name] for name in names) for factor, names in self.terms) >= 0
+
+    def __str__(self) -> str:
+        sides = ["", ""]
+        for factor, names in self.terms:
+            product = "*".join([*([] if names and abs(factor) == 1 else [str(abs(factor))]), *names])
+            sides[factor > 0] += f" + {product}" if sides[factor > 0] else product
+        return f"{sides[0] or 0} <= {sides[1] or 0}"
 
 
 @dataclass(frozen=True)
@@ -57,11 +78,19 @@ class Manifest:
     host_calls: tuple[str, ...] = ()
     libraries: tuple[str, ...] = ()
     kernels: tuple[KernelInfo, ...] = ()
+    assumptions: tuple[Assumption, ...] = ()
 
     @property
     def pointer_count(self) -> int:
         """Length of the pointer list of a call."""
         return len(self.inputs) + len(self.constants) + len(self.outputs) + 3
+
+    def violated(self, symbols: Sequence[int]) -> list[Assumption]:
+        """What the program takes for granted and these values of its symbols do not fulfil."""
+        if not self.assumptions:
+            return []
+        sizes = {s.name: value for s, value in zip(self.symbols, symbols, strict=True)}
+        return [a for a in self.assumptions if not a.holds(sizes)]
 
     def to_json(self) -> str:
         """Return the manifest as JSON text."""
@@ -86,6 +115,10 @@ def _manifest(fields: dict[str, Any]) -> Manifest:
     for name, record in records.items():
         fields[name] = tuple(record(**item) for item in fields[name])
     fields["kernels"] = tuple(KernelInfo(k.label, tuple(k.writes)) for k in fields["kernels"])
+    fields["assumptions"] = tuple(
+        Assumption(tuple((int(factor), tuple(map(str, names))) for factor, names in item["terms"]))
+        for item in fields["assumptions"]
+    )
     for name in ("host_calls", "libraries"):
         fields[name] = tuple(str(item) for item in fields[name])
     return Manifest(**fields)

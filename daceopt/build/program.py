@@ -3,18 +3,19 @@ together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import dace
 import numpy as np
+import sympy
 
 from daceopt.build import entry, memory, target
 from daceopt.build.assemble import build_program, program_key
 from daceopt.build.compiler import CompileJob, Flags, compile_objects
-from daceopt.build.manifest import KernelInfo, Manifest, Symbol, Tensor
+from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.build.printer import Printer
-from daceopt.errors import BuildError
+from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import region, region_bounds, types
 from daceopt.ir.graph import SEED, Dim, Graph
 
@@ -104,7 +105,28 @@ class Prepared:
             uses_seed=graph.uses_seed,
             saves=bool(graph.saved),
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
+            assumptions=tuple(self._assumptions()),
         )
+
+    def _assumptions(self) -> Iterator[Assumption]:
+        """Of the graph and of all bodies in it, each once; those about counters of loops are proved (region_bounds).
+
+        Raises Unsupported where one is about anything else than sizes of inputs.
+        """
+        parts = list(region.everything(self.graph))
+        counters = {str(n.counter) for part in parts for n in region.regions(part) if isinstance(n, region.Repeat)}
+        for expression in dict.fromkeys(e for part in parts for e in part.assumptions):
+            names = {str(s) for s in expression.free_symbols}
+            if not names.isdisjoint(counters):
+                continue
+            if unknown := names - self.graph.symbols.keys():
+                raise Unsupported(f"a part of an array is inside of it only where {expression} >= 0, for {unknown}")
+            polynomial = sympy.Poly(expression, *expression.free_symbols)
+            terms = (
+                (int(factor), tuple(str(s) for s, n in zip(polynomial.gens, powers) for _ in range(n)))
+                for powers, factor in polynomial.terms()
+            )
+            yield Assumption(tuple(terms))
 
     def _symbol_role(self, array: str, axis: int) -> str:
         if array not in self.roles:

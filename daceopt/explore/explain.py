@@ -179,7 +179,7 @@ def _variant(variants: Variants, inputs: Sequence[Any]) -> Variant | None:
     count = len(variants.input_names)
     if inputs and len(inputs) != count:
         raise TypeError(f"the model takes {count} inputs, {len(inputs)} were given")
-    if not variants.depends_on_calls or not inputs:
+    if not inputs:
         return variants.latest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FallbackWarning)
@@ -234,6 +234,7 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
     from daceopt.explore import collect
     from daceopt.explore.stats import effect, sizes_of
 
+    report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
     report.cached, report.seconds, report.machine = pair.cached, dict(pair.report["seconds"]), this_machine()
     shapes = {f"input:{k}": tuple(t.shape) for k, t in tensors.items()}
     sizes = sizes_of(pair.forward.manifest, shapes)

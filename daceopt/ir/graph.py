@@ -68,6 +68,8 @@ class Graph:
         self.shape_values: dict[
             str, tuple[Dim, ...]
         ] = {}  # contents of integer arrays that are functions of the size symbols
+        self.assumptions: list[sympy.Expr] = []  # polynomials over sizes that are 0 or more in every call
+        self.speculative = False  # may shapes be made simpler by further assumptions?
         self.trips: dict[str, int] = {}  # counters of loops around this body -> iterations at most, where known
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
         self.reuse_memory = False  # may arrays that are never alive together share memory?
@@ -495,6 +497,7 @@ class Graph:
         new.opset, new.trips = dict(self.opset), dict(self.trips)
         new.saved, new.reuse_memory = list(self.saved), self.reuse_memory
         new.shape_values = dict(self.shape_values)
+        new.assumptions, new.speculative = list(self.assumptions), self.speculative
         new._views = dict(self._views)
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}

@@ -19,6 +19,7 @@ from daceopt.ir.builder import broadcast_shapes
 from daceopt.ir.extents import parse
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ops import values
+from daceopt.ops.assumptions import assume
 from daceopt.ops.operator import Operator, make
 
 _FAR = 2**31 - 1  # what exporters write for "to the end" is this or more
@@ -83,11 +84,11 @@ def _slice(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
     for a, start, end, step in zip(axes, starts, ends, steps):
         if not isinstance(a, int) or not isinstance(step, int):
             raise ValueError("axes and steps are not numbers")
-        shape[a] = _count(start, end, step, shape[a])
+        shape[a] = _count(graph, start, end, step, shape[a])
     return tuple(shape)
 
 
-def _count(start: Any, end: Any, step: int, extent: Any) -> Any:
+def _count(graph: Graph, start: Any, end: Any, step: int, extent: Any) -> Any:
     if all(isinstance(v, int) for v in (start, end, extent)):
         if step < 0 and start < -extent:
             start = 0  # unlike NumPy, which then takes nothing
@@ -96,21 +97,35 @@ def _count(start: Any, end: Any, step: int, extent: Any) -> Any:
         if (start == -1 or start >= _FAR) is not True or (isinstance(end, int) and end <= -_FAR) is not True:
             raise ValueError("only whole axes of symbolic extent are reversed")
         return _ceiling(extent, -step)
-    last = _position(end, extent)
-    count = sympy.sympify(last if values.is_natural(extent - last) else sympy.Min(last, extent)) - _position(
-        start, extent
-    )
-    return _ceiling(count if values.is_natural(count) else sympy.Max(count, 0), step)
+    last = position(graph, end, extent)
+    # an end that is a number may be there to cut what is longer
+    guessed = (not isinstance(end, int) or end <= 1) and _taken_for_granted(graph, extent - last)
+    inside = guessed or values.is_natural(extent - last)
+    count = sympy.sympify(last if inside else sympy.Min(last, extent)) - position(graph, start, extent)
+    return _ceiling(count if _taken_for_granted(graph, count) else sympy.Max(count, 0), step)
 
 
-def _position(place: Any, extent: Any) -> Any:
-    """A bound of a slice, counted from the start, maybe behind the end. Raises ValueError where its sign is open."""
+def _taken_for_granted(graph: Graph, extent: Any) -> bool:
+    return values.is_natural(extent) or (graph.speculative and assume(graph, extent))
+
+
+def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
+    """A bound of a slice, counted from the start, maybe behind the end. Raises ValueError where its sign is open.
+
+    ``bold``: an expression is taken to be in the axis, and the graph is for sizes where it is.
+    """
     if isinstance(place, int) and place >= _FAR:
         return extent
     if not values.is_natural(place):
         if not values.is_natural(-place):
             raise ValueError(f"{place} may count from either end")
-        return extent + place if values.is_natural(extent + place) else sympy.Max(extent + place, 0)
+        if isinstance(place, int):
+            return extent + place if values.is_natural(extent + place) else sympy.Max(extent + place, 0)
+        bold = bold or graph.speculative
+        if not values.is_natural(-place - 1) and not (bold and assume(graph, -place - 1)):
+            raise ValueError(f"{place} may be 0, which counts from the start")
+        inside = values.is_natural(extent + place) or (bold and assume(graph, extent + place))
+        return extent + place if inside else sympy.Max(extent + place, 0)
     return place
 
 
@@ -192,9 +207,22 @@ def _broadcast(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
 
 _POINTWISE = """Add Sub Mul Div Pow Mod Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Max Min Sum Mean
 BitwiseAnd BitwiseOr BitwiseXor BitShift"""
+_BROADCASTING = frozenset(_POINTWISE.split())
+
+
+def unfit(graph: Graph, node: Operator) -> str | None:
+    """Why the operands of a pointwise operator have no common shape; None where they have one."""
+    if node.domain or node.op_type not in _BROADCASTING:
+        return None
+    try:
+        broadcast_shapes(*(graph.shape(n) for n in graph.inputs_of(node) if n is not None))
+    except ValueError as error:
+        return str(error)
+    return None
+
 
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(_POINTWISE.split(), _broadcast),
+    **dict.fromkeys(_BROADCASTING, _broadcast),
     "Reshape": _reshape,
     "Expand": lambda graph, node, inputs: broadcast_shapes(_shape(graph, inputs), _known(graph, inputs, 1)),
     "ConstantOfShape": lambda graph, node, inputs: _known(graph, inputs, 0),
@@ -223,6 +251,7 @@ def _by_onnx(graph: Graph, node: Operator, inputs: Sequence[str | None], outputs
     symbols = {
         str(s): s for n in inputs if n is not None for e in graph.shape(n) for s in sympy.sympify(e).free_symbols
     }
+    symbols |= {str(e): e for n in inputs if n is not None for e in graph.shape(n) if not isinstance(e, int)}
     operands, given = [], []
     for label, name in zip(names_in, inputs):
         if name is None:

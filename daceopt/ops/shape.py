@@ -169,7 +169,7 @@ def slice_(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, out = str(inputs[0]), str(outputs[0])
     axes, starts, _, steps = _bounds(b.graph, node, inputs)
     shape, result = b.graph.shape(x), b.graph.shape(out)
-    first = [_start(s, shape[a], step, result[a]) for s, a, step in zip(starts, axes, steps)]
+    first = [_start(b.graph, s, shape[a], step, result[a]) for s, a, step in zip(starts, axes, steps)]
     _check_inside(b.graph, node, inputs, result, dict(zip(axes, zip(first, steps))))
     if all(step > 0 for step in steps):
         ends = [s + (result[a] - 1) * step + 1 if result[a] != 0 else s for s, a, step in zip(first, axes, steps)]
@@ -200,16 +200,23 @@ def _check_inside(graph: Graph, node: Operator, inputs: Names, result: Shape, pl
             raise NotKnownYet(f"{where}: they may not be in an axis of {shape[a]}", sizes=True)
 
 
-def _start(start: Any, extent: Dim, step: int, count: Dim) -> Any:
+def _start(graph: Graph, start: Any, extent: Dim, step: int, count: Dim) -> Any:
     """The first element: negative positions count from the end, positions outside are brought to the edge."""
     if count == 0:
         return 0
     if not isinstance(start, int):
-        return inference.position(start, extent)
+        return _symbolic_place(graph, start, extent)
     if not isinstance(extent, int):
         return _symbolic_start(start, extent, step, count)
     start = start + extent if start < 0 else start
     return min(max(start, 0), extent if step > 0 else extent - 1)
+
+
+def _symbolic_place(graph: Graph, place: Any, extent: Dim) -> Any:
+    try:
+        return inference.position(graph, place, extent, bold=True)
+    except ValueError as error:
+        raise NotKnownYet(f"Slice starts at {place}: {error}", sizes=True) from error
 
 
 _FAR = 2**31 - 1

@@ -12,6 +12,7 @@ import torch
 import torch.utils._pytree as pytree
 
 import daceopt
+from daceopt.errors import DaceoptError
 from tests.models.zoo import ARCHITECTURES, Example
 from tests.numerics import assert_within_rounding
 
@@ -91,6 +92,33 @@ def test_onnx_file_with_dynamic_sizes(name, tmp_path: Path):
         other = {k: torch.cat([v, v])[:count] for k, v in found.inputs.items()}
         results = optimized(*pytree.tree_leaves(other))
         compare(results if isinstance(results, list) else [results], Example(found.module, other))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_onnx_file_with_dynamic_batch_and_length(name, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """One program for sentences of all lengths; one that is too long is an error."""
+    from daceopt import pipeline
+
+    programs, compile_model = [], pipeline.compile_model
+    monkeypatch.setattr(
+        pipeline, "compile_model", lambda *a, **k: programs.append(compile_model(*a, **k)) or programs[-1]
+    )
+    found = example(name)
+    path = tmp_path / "model.onnx"
+    sizes = {key: {0: "batch", 1: "sequence"} for key in found.inputs}
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(found.module, (), path, kwargs=found.inputs, dynamo=True, verbose=False, dynamic_shapes=sizes)
+    optimized = daceopt.from_onnx(path, fallback=False)
+    for count, length in ((2, 9), (3, 5), (1, 32)):
+        other = {"input_ids": torch.randint(3, 40, (count, length)), "attention_mask": torch.ones(count, length).long()}
+        other["attention_mask"][0, length - 2 :] = 0
+        results = optimized(*other.values())
+        compare(results if isinstance(results, list) else [results], Example(found.module, other))
+    assert len(programs) == 1
+    for _ in range(2):
+        with pytest.raises((DaceoptError, IndexError)):
+            optimized(torch.full((1, 33), 5), torch.ones(1, 33).long())
 
 
 @pytest.mark.parametrize(

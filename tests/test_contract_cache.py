@@ -48,7 +48,7 @@ def test_a_missing_compiler_says_what_to_install(tmp_path: Path) -> None:
     code = """
     from daceopt.errors import BuildError
     try:
-        daceopt.from_onnx("m.onnx")
+        daceopt.from_onnx("m.onnx", fallback=False)
     except BuildError as error:
         print("BUILD", error)
     """

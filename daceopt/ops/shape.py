@@ -13,7 +13,17 @@ from daceopt.ir.builder import Builder, broadcast_shapes
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ops import inference, values
 from daceopt.ops.assumptions import assume
-from daceopt.ops.registry import ANY, COMPUTED, NUMBERS, Names, Operator, constant_value, lowering, supports
+from daceopt.ops.registry import (
+    ANY,
+    COMPUTED,
+    NUMBERS,
+    Names,
+    Operator,
+    constant_value,
+    lowering,
+    supports,
+    without_gradient,
+)
 
 
 @lowering("Reshape", "Flatten", "Squeeze", "Unsqueeze", types=ANY)
@@ -293,6 +303,9 @@ def why_not_split(graph: Graph, node: Operator) -> str | None:
 
 
 # -------------------------------------------------------------------- diagonals
+
+
+without_gradient("Range", "EyeLike")
 
 
 @lowering("EyeLike", types=COMPUTED)

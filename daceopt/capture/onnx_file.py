@@ -18,6 +18,7 @@ from onnx import numpy_helper
 from daceopt.capture.external_data import load_external
 from daceopt.capture.onnx_limits import check_declared_sizes, check_messages
 from daceopt.errors import ModelFileError
+from daceopt.ir.sparse import dense
 
 _OLDEST_IR = 3
 _OLDEST_OPSET = 7  # older models are converted to this one
@@ -62,19 +63,9 @@ def _with_dense_initializers(model: onnx.ModelProto, name: str) -> onnx.ModelPro
             raise ModelFileError(
                 f"{name}: sparse tensor {sparse.values.name[:100]!r} has {size} elements; expected below 2**31"
             )
-        model.graph.initializer.append(numpy_helper.from_array(_dense(sparse), sparse.values.name))
+        model.graph.initializer.append(numpy_helper.from_array(dense(sparse), sparse.values.name))
     del model.graph.sparse_initializer[:]
     return model
-
-
-def _dense(sparse: onnx.SparseTensorProto) -> np.ndarray:
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 1:
-        dense.reshape(-1)[indices] = values
-    else:
-        dense[tuple(indices.T)] = values
-    return dense
 
 
 def _name(source: Source) -> str:

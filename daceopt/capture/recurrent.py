@@ -14,17 +14,7 @@ _LSTM_ORDER = (0, 3, 1, 2)  # ONNX has input, output, forget, cell; PyTorch inpu
 _GRU_ORDER = (1, 0, 2)  # ONNX has update, reset, new; PyTorch reset, update, new
 
 
-def lstm(
-    x: Value,
-    states: Sequence[Value],
-    weights: Sequence[Value],
-    biased: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[Value, Value, Value]:
+def lstm(x: Value, states: Sequence[Value], weights: Sequence[Value], *options: Any) -> tuple[Value, Value, Value]:
     """``aten.lstm.input``: (length, batch, size) -> (length, batch, directions * hidden) and the last h and c, each
     (layers * directions, batch, hidden).
     """
@@ -32,8 +22,7 @@ def lstm(
     def run(x: Value, w: Value, r: Value, b: Value, own: list[Value], **options: Any) -> Any:
         return op.LSTM(x, w, r, b, None, *own, **options)
 
-    stack = _Stack(weights, biased, layers, dropout if train else 0.0, bidirectional, batch_first)
-    y, (h, c) = stack.run(run, x, states, _LSTM_ORDER)
+    y, (h, c) = _stack(weights, *options).run(run, x, states, _LSTM_ORDER)
     return y, h, c
 
 

@@ -16,6 +16,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.region import bodies
+from daceopt.ir.sparse import dense
 from daceopt.ops.operator import Operator as Operator
 from daceopt.ops.operator import make as make
 from daceopt.ops.operator import schema_of as schema_of
@@ -281,22 +282,8 @@ def constant_value(attributes: dict[str, Any]) -> Any:
         if name in attributes:
             return np.asarray(attributes[name], dtype)
     if "sparse_value" in attributes:
-        return _dense(attributes["sparse_value"])
+        return dense(attributes["sparse_value"])
     value = attributes.get("value")
     if value is None:
         raise Unsupported(f"Constant with {sorted(attributes)}: expected a tensor, ints or floats")
     return value if isinstance(value, np.ndarray) else numpy_helper.to_array(value)
-
-
-def _dense(sparse: Any) -> Any:
-    """The array that a SparseTensorProto stands for; its indices are flat, or one row of coordinates per value."""
-    import numpy as np
-    from onnx import numpy_helper
-
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    dense = np.zeros(tuple(sparse.dims), values.dtype)
-    if indices.ndim == 1:
-        dense.reshape(-1)[indices] = values
-    else:
-        dense[tuple(indices.T)] = values
-    return dense

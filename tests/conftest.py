@@ -9,12 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 _CACHE = "DACEOPT_CACHE_DIR"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process makes the cache folder; workers inherit it through the environment."""
+    settings.register_profile("daceopt", derandomize=True, database=None)
+    settings.load_profile("daceopt")
     if not hasattr(config, "workerinput"):
         config.stash[_FOLDER] = folder = tempfile.TemporaryDirectory(
             prefix="daceopt-tests-", ignore_cleanup_errors=True

@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -123,11 +124,18 @@ def _normaliser(b: Builder, labels: str, weights: str | None, like: str) -> str:
 # -------------------------------------------------------------------- gradients
 
 
+def _refuse_weights(node: Operator, wanted: list[bool]) -> None:
+    """As PyTorch does."""
+    if any(wanted[2:]):
+        raise Unsupported(f"{node.op_type} has no gradient by the weights of its classes")
+
+
 @gradient("NegativeLogLikelihoodLoss")
 def negative_log_likelihood_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """-1 at the label's class, scaled."""
+    _refuse_weights(node, wanted)
     nothing: Names = [None] * len(inputs)
     if grads_out[0] is None or not wanted[0]:
         return nothing
@@ -143,6 +151,7 @@ def softmax_cross_entropy_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """(softmax - 1 at the label's class), scaled; and what comes through the logarithms of the softmax."""
+    _refuse_weights(node, wanted)
     nothing: Names = [None] * len(inputs)
     by_loss, by_log_prob = grads_out[0], values.at(grads_out, 1)
     if not wanted[0] or (by_loss is None and by_log_prob is None):

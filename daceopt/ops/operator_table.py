@@ -130,7 +130,10 @@ def _how(domain: str, op_type: str) -> str:
 
 
 def _takes_and_gives_floats(schema: Any) -> bool:
-    return all(any("tensor(float)" in o.types for o in side) for side in (schema.inputs, schema.outputs))
+    """As operands, or as what the graphs inside of it read from outside."""
+    gives = any("tensor(float)" in o.types for o in schema.outputs)
+    graphs = any(a.type == a.type.GRAPH for a in schema.attributes.values())
+    return gives and (graphs or any("tensor(float)" in o.types for o in schema.inputs))
 
 
 def _names(dtypes: Iterable[types.DType]) -> tuple[str, ...]:

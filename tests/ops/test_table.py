@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from daceopt.errors import Unsupported
+from daceopt.errors import ModelFileError, Unsupported
 from daceopt.ops.operator_table import Coverage, coverage, markdown
 from tests.onnx_suite import gradients, misused, retyped
 from tests.onnx_suite.cases import share_of
@@ -91,7 +91,7 @@ def _about_gradient(row: Coverage, models: int) -> list[str]:
     for base in gradients.models(row.op_type)[:models]:
         try:
             counts.append(gradients.check(base))
-        except Unsupported as error:
+        except (Unsupported, ModelFileError) as error:
             refusals.append(f"{base.name}: {error}")
         except Exception as error:  # of any kind: it is one result of many
             return [f"{base.name}: {type(error).__name__}: {error}"]

@@ -17,6 +17,7 @@ from onnx import numpy_helper
 
 from daceopt.capture.external_data import load_external
 from daceopt.capture.onnx_limits import check_declared_sizes, check_messages
+from daceopt.capture.weights import WithoutWeights
 from daceopt.errors import ModelFileError
 from daceopt.ir.sparse import dense
 
@@ -41,9 +42,10 @@ def load(source: Source) -> onnx.ModelProto:
         check_messages(model, name)
         _check_versions(model, name)
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
-        model = _with_dense_initializers(_checked(model, name), name)
-        _import_main_domain(model)
-        model = _inferred(_modern(model, name), name)
+        light = WithoutWeights(model)
+        checked = _with_dense_initializers(_checked(light.model, name), name)
+        _import_main_domain(checked)
+        model = light.restore(_inferred(_modern(checked, name), name))
         check_declared_sizes(model, name)
     except RecursionError as error:
         raise ModelFileError(f"{name}: messages are nested too deeply; the file is damaged, export it again") from error

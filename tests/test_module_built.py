@@ -79,3 +79,16 @@ def test_large_results_are_fresh_at_every_call():
     kept = [ours(inputs(512, 512) + k) for k in range(3)]
     for k, out in enumerate(kept):
         assert torch.equal(out, torch.relu(inputs(512, 512) + k))
+
+
+@pytest.mark.parametrize("module", [nn.ReLU6(), nn.Hardtanh(), nn.Hardtanh(-0.5, 1.0)], ids=str)
+def test_bounded_activations_have_no_gradient_at_their_bounds(module: nn.Module) -> None:
+    """Where dead channels stand exactly; ``clamp`` has one there."""
+    x = torch.tensor([-2.0, -1.0, -0.5, 0.0, 1.0, 5.9, 6.0, 7.0, float("nan")], requires_grad=True)
+
+    def value_and_gradient(f: nn.Module) -> torch.Tensor:
+        y = f(x)
+        return torch.stack([y.detach(), *torch.autograd.grad(y.sum(), x)])
+
+    ours = value_and_gradient(optimized_module(copy.deepcopy(module), fallback="raise"))
+    torch.testing.assert_close(ours, value_and_gradient(module), equal_nan=True, rtol=0, atol=0)

@@ -52,6 +52,12 @@ def detach(x: Value) -> Value:
     return _stop_gradient(x) if x.dtype.is_floating_point() else op.Identity(x)
 
 
+def hardtanh(x: Value, min_val: float = -1.0, max_val: float = 1.0) -> Value:
+    """A Clip but for the gradient at the bounds, where ReLU6 of dead channels stands: zero here, one for ``clamp``."""
+    low, high = scalar(min_val, x), scalar(max_val, x)
+    return op.Where(op.LessOrEqual(x, low), low, op.Where(op.GreaterOrEqual(x, high), high, x))
+
+
 def linear(x: Value, weight: Value, bias: Value | None = None) -> Value:
     """x (..., K) @ weight (N, K)^T + bias (N), batch dimensions kept."""
     if len(weight.shape) == 2:
@@ -313,6 +319,7 @@ def table() -> dict[Callable[..., Any], Callable[..., Any]]:
     return {
         aten.detach.default: detach,
         aten.linear.default: linear,
+        aten.hardtanh.default: hardtanh,
         aten.native_dropout.default: native_dropout,
         aten._native_batch_norm_legit_functional.default: batch_norm_functional,
         aten._native_batch_norm_legit.no_stats: batch_norm_no_stats,

@@ -76,6 +76,7 @@ class Variants:
         self._guard, self._building = threading.Lock(), threading.Lock()
         while not self.depends_on_calls and not self._found:
             self._advance(self._needs, self._key(self._needs, {}, {}), {}, {})
+        self._only = None if self.depends_on_calls else self.latest  # calls decide nothing: no need to look for it
 
     @property
     def depends_on_calls(self) -> bool:
@@ -106,6 +107,8 @@ class Variants:
 
         Raises Unsupported, or DaceoptError for values that do not fit the model.
         """
+        if self._only is not None and len(self._found) == 1 and self._only.fits(shapes):
+            return self._only
         while True:
             base = self._needs
             found = self._find(base, base, arrays, shapes)

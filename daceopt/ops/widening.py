@@ -46,11 +46,10 @@ def add_operator(
 
 def _add_cast(graph: Graph, source: str, target: str, attributes: dict[str, Any]) -> Operator:
     """A Cast of the model: it reads what was not rounded yet, and rounds, unless it is to the type that it reads."""
-    ours = {_OURS: 1} if graph.dtype(source) == graph.dtype(target) else {}
     wide = _unrounded(graph, source)
-    if wide is None:
-        return graph.add_operator("Cast", [source], [target], attributes)
-    return graph.add_operator("Cast", [wide], [target], {**attributes, **ours})
+    if wide is not None and graph.dtype(source) == graph.dtype(target):
+        attributes = {**attributes, _OURS: 1}
+    return graph.add_operator("Cast", [wide or source], [target], attributes)
 
 
 def _is_widened(

@@ -53,3 +53,11 @@ class VerificationError(DaceoptError):
 
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one as a question, or nothing."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

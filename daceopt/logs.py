@@ -6,6 +6,8 @@ import logging
 import os
 import sys
 
+from daceopt.errors import did_you_mean
+
 ARTIFACTS = ("dispatch", "importer", "pipeline", "recipe", "build", "cache")
 
 
@@ -16,7 +18,8 @@ def configure() -> None:
     for item in filter(None, (part.strip() for part in os.environ.get("DACEOPT_LOGS", "").split(","))):
         name, level = item.lstrip("+"), logging.DEBUG if item.startswith("+") else logging.INFO
         if name != "all" and name not in ARTIFACTS:
-            sys.stderr.write(f"daceopt: DACEOPT_LOGS names {name!r}; expected all, {', '.join(ARTIFACTS)}\n")
+            expected = f"expected all, {', '.join(ARTIFACTS)}{did_you_mean(name, ('all', *ARTIFACTS))}"
+            sys.stderr.write(f"daceopt: DACEOPT_LOGS names {name!r}; {expected}\n")
             continue
         for artifact in ARTIFACTS if name == "all" else (name,):
             _show(logging.getLogger(f"daceopt.{artifact}"), level)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import DaceoptError, did_you_mean
 
 
 class Registry:
@@ -40,7 +40,8 @@ class Registry:
             return self._from_module(name, importlib.import_module(module))
         if name in self._entry_points():
             return self._entry_points()[name].load()
-        raise DaceoptError(f"no {self._kind} is called {name!r}; there are: {', '.join(self.names())}")
+        listed = f"no {self._kind} is called {name!r}; there are: {', '.join(self.names())}"
+        raise DaceoptError(listed + did_you_mean(name, self.names()))
 
     def is_built_in(self, name: str) -> bool:
         """Does ``name`` come from daceopt itself? Imports nothing but the package."""

@@ -38,4 +38,6 @@ def test_logs_show_what_is_asked_for():
     code = "import logging, daceopt; logging.getLogger('daceopt.{}').info('hello')"
     assert "daceopt.build: hello" in _python(code.format("build"), DACEOPT_LOGS="build").stderr
     assert _python(code.format("cache"), DACEOPT_LOGS="build").stderr == ""
-    assert "names 'builds'" in _python("import daceopt", DACEOPT_LOGS="builds").stderr
+    assert "names 'builds'" in (said := _python("import daceopt", DACEOPT_LOGS="builds").stderr)
+    assert "did you mean 'build'?" in said
+    assert "did you mean" not in _python("import daceopt", DACEOPT_LOGS="zzz").stderr

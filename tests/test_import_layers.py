@@ -23,7 +23,7 @@ FLOORS = (
     "importer",
     "capture",
     "recipes transformations",
-    "pipeline",
+    "pipeline options",
     "onnx_variants onnx_tail onnx_arrays",
     "module dynamo onnx_file onnx_backend optimize bisect demo doctor explore cli __main__",
 )

@@ -326,8 +326,8 @@ class _Emitter:
 
     def _combine(self, a: Accumulator) -> None:
         """Add up what the threads have, in their order."""
-        for p in a.kept_loops:
-            self._for(p, self._names.size_text(self._nest_extent(p)))
+        for p, extent in a.dims:
+            self._for(p, self._names.size_text(extent))
         index = a.index(self._names)
         total = f"{a.name}_total"
         self._line(f"{a.cpp} {total} = {identity(a.op, a.dtype)};")
@@ -338,9 +338,6 @@ class _Emitter:
             self._close()
 
     # ---------------------------------------------------------------- text
-
-    def _nest_extent(self, p: Param) -> Dim:
-        return next((g.extents[p] for g in self._nest.groups if p in g.extents), self._nest.extents.get(p, 1))
 
     def _extent(self, p: Param, group: Group) -> str:
         if p in self._nest.blocks:

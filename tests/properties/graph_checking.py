@@ -1,0 +1,136 @@
+"""Compiled random graphs, forward and backward, beside the interpreter in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from daceopt import libs, ops, pipeline, recipes
+from daceopt.autodiff import differentiate
+from daceopt.build import trial
+from daceopt.build.bundle import Bundle
+from daceopt.build.executable import Executable
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import interpret
+from daceopt.recipe import Runner
+from tests.numerics import assert_within_rounding
+from tests.properties.graphs import Maker
+
+ULPS = 64.0  # of the largest element: a chain of a dozen steps
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph is its seed, the kind of its extents, and whether it is differentiated."""
+
+    seed: int
+    kind: str
+    backward: bool
+
+    def graph(self) -> Graph:
+        return Maker(self.seed, self.kind).build()
+
+
+@dataclass
+class Compiled:
+    """A case as programs, and what its graphs say in float64 and in float32, by role."""
+
+    forward: Executable
+    backward: Executable | None
+    given: Arrays
+    expected: Arrays
+    peer: Arrays
+
+    def check(self) -> None:
+        """Compare all results with float64."""
+        first = trial.run(self.forward, self.given)
+        found = dict(first.outputs)
+        if self.backward is not None:
+            found |= trial.run(self.backward, {**self.given, **found}, first.saved).outputs
+        assert set(found) == set(self.expected), f"results {sorted(found)}, expected {sorted(self.expected)}"
+        for role, ours in found.items():
+            try:
+                assert_within_rounding(ours, self.expected[role], self.peer[role], ulps=ULPS)
+            except AssertionError as error:
+                raise AssertionError(f"{role} {ours.shape}: {str(error).strip()}") from None
+
+
+def compile_case(case: Case, bundle: Bundle, recipe: str = "cpu") -> Compiled:
+    """Derive both directions as the pipeline does, and the reference from the graph as it was."""
+    graph = case.graph()
+    given = _values(graph, case)
+    expected = _reference(graph, given, case.backward, np.float64)
+    peer = _reference(graph, given, case.backward, None)
+    graphs = _derived(graph, case.backward, recipe)
+    forward = bundle.add(graphs.forward, graphs.forward_roles, libs.implement)
+    backward = None
+    if graphs.backward is not None:
+        backward = bundle.add(graphs.backward, graphs.backward_roles, libs.implement)
+    return Compiled(forward, backward, given, expected, peer)
+
+
+def _derived(graph: Graph, backward: bool, recipe: str) -> pipeline.Graphs:
+    graph = graph.copy()
+    runner = Runner(recipes.get(recipe), progress=lambda step: None)
+    inputs, outputs = list(graph.inputs), list(graph.outputs)
+    roles = {n: f"input:{k}" for k, n in enumerate(inputs)} | {n: f"output:{k}" for k, n in enumerate(outputs)}
+    graphs = pipeline.Graphs(graph, roles)
+    runner.run(graph, part="before")
+    pipeline._rename_outputs(graph, roles, outputs)
+    if backward:
+        everything = pipeline.Gradients(tuple(range(len(inputs))), tuple(range(len(outputs))))
+        pipeline._differentiate(graphs, inputs, everything)
+    pipeline._finish(graphs, runner)
+    return graphs
+
+
+def _values(graph: Graph, case: Case) -> Arrays:
+    """Inputs, and gradients of the outputs, by role."""
+    rng = np.random.default_rng(case.seed + 1)
+    shapes = {f"input:{k}": graph.shape(n) for k, n in enumerate(graph.inputs)}
+    shapes |= {f"grad:{k}": graph.shape(n) for k, n in enumerate(graph.outputs)}
+    return {role: rng.standard_normal([int(n) for n in shape]).astype(np.float32) for role, shape in shapes.items()}
+
+
+def _reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) -> Arrays:
+    feeds = {n: given[f"input:{k}"] for k, n in enumerate(graph.inputs)}
+    if not backward:
+        done = interpret(graph, feeds, dtype)
+        return {f"output:{k}": done[n] for k, n in enumerate(graph.outputs)}
+    graph = graph.copy()
+    ops.lower_all(graph, keep=ops.has_gradient)
+    derivative = differentiate(graph, graph.outputs, graph.inputs)
+    done = interpret(derivative.forward, feeds, dtype)
+    result = {f"output:{k}": done[n] for k, n in enumerate(derivative.forward.outputs)}
+    order = derivative.forward.outputs
+    seeds = {g: given[f"grad:{order.index(n)}"] for n, g in derivative.grad_outputs.items()}
+    again = {n: feeds[n] for n in derivative.forward_inputs_needed}
+    found = interpret(derivative.backward, {**seeds, **{n: done[n] for n in derivative.saved}, **again}, dtype)
+    gradients = {graph.inputs.index(n): g for n, g in derivative.grad_inputs.items() if g is not None}
+    return result | {f"grad_input:{k}": found[g] for k, g in gradients.items()}
+
+
+def failures(cases: Sequence[Case], recipe: str = "cpu") -> list[str]:
+    """What is wrong with each case that fails, the smallest graphs first; all are compiled together."""
+    bundle = Bundle()
+    programs: dict[Case, Compiled] = {}
+    found: list[tuple[Case, Exception]] = []
+    for case in cases:
+        try:
+            programs[case] = compile_case(case, bundle, recipe)
+        except Unsupported as error:
+            if "no output depends" not in str(error):
+                found.append((case, error))
+        except Exception as error:
+            found.append((case, error))
+    for case, program in programs.items():
+        try:
+            program.check()
+        except Exception as error:
+            found.append((case, error))
+    found.sort(key=lambda item: len(item[0].graph().nodes()))
+    return [f"{case}\n    {type(error).__name__}: {error}" for case, error in found]

@@ -47,5 +47,8 @@ def _fill(graph: Graph, node: Conditional, which: int, branch: Body, grads: Grad
         branch.bind(seed, places[output])
     parts = {n: [str(found[i]) for i in inner if reads[captured[i]] == n and found[i] is not None] for n in arrays}
     branch.declare_outputs(
-        [total(branch.b, p) if p else branch.b.full(graph.shape(n), 0, graph.dtype(n)) for n, p in parts.items()]
+        [
+            total(branch.b, p, graph.dtype(n)) if p else branch.b.full(graph.shape(n), 0, graph.dtype(n))
+            for n, p in parts.items()
+        ]
     )

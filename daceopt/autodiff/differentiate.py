@@ -135,7 +135,7 @@ class _Reverse:
             g = self.gradient(view)
             if g is not None:
                 parts.append(view_adjoint(self._b, view, g))
-        return total(self._b, parts) if parts else None
+        return total(self._b, parts, self._b.graph.dtype(array)) if parts else None
 
 
 def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> dict[str, str | None]:

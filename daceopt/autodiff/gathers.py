@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from daceopt.autodiff.affine import same
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Stage
@@ -19,7 +19,7 @@ from daceopt.ops.library import IndexAdd
 
 @dataclass(frozen=True)
 class Load:
-    """One distinct run-time access: ``array[index]``, one expression per dimension."""
+    """One distinct run-time access: ``array[index]``, one expression per dimension; ``dtype`` is that of its value."""
 
     array: str
     index: tuple[sympy.Expr, ...]
@@ -50,7 +50,7 @@ def name_loads(graph: Graph, stage: Stage, wanted: Collection[str]) -> tuple[Sta
             if access.array not in wanted:
                 continue
             if found not in names:
-                dtype = graph.dtype(access.array)
+                dtype = types.computed(graph.dtype(access.array))
                 names[found] = scalar.symbol(f"loaded{len(names)}", dtype)
                 assignments.append(Assignment(names[found], found, dtype))
                 loads[str(names[found])] = Load(access.array, _full_index(access.index, found), dtype)

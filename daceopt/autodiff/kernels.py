@@ -16,7 +16,7 @@ from daceopt.autodiff.partials import Pullback, needed_assignments, pull_back
 from daceopt.autodiff.placement import place
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
 from daceopt.ir.kernel import Access, Kernel, Stage
@@ -137,7 +137,7 @@ class StageAdjoint:
             out = graph.add_array(f"d_{self.label}", shape, dtype)
             return Access(out, t.index, wcr), lambda: out
         order = tuple(p for p in self.extents if p in named)
-        compact = graph.add_array(f"d_{self.label}", [self.extents[p] for p in order], dtype)
+        compact = graph.add_array(f"d_{self.label}", [self.extents[p] for p in order], types.computed(dtype))
         return Access(compact, order, wcr), lambda: place(self.b, compact, order, self.extents, t.index, shape)
 
     def _emit_stage(self, writes: dict[str, Access], results: list[Assignment], pulled: Pullback) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import sympy
 
 from daceopt.autodiff.partials import needed_assignments
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
 from daceopt.ir.kernel import Access, Kernel, Stage
@@ -29,12 +29,13 @@ def statistics(b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stag
             _reduce(b, label, extents, stage, conn, "prod", nonzero),
             _reduce(b, label, extents, stage, conn, "sum", zeros),
         ]
-    stage = Stage(
-        stage.params, {**stage.reads, "best": Access(access.array, access.index)}, stage.writes, stage.assignments
-    )
-    best = scalar.symbol("best", b.graph.dtype(access.array))
-    attains = scalar.select(scalar.eq(value, best), 1, 0)
-    return [access.array, _reduce(b, label, extents, stage, conn, "sum", attains)]
+    best = access.array
+    if types.is_narrow(b.graph.dtype(best)):  # was rounded when it was stored, so no element may be equal to it
+        assert access.wcr is not None
+        best = _reduce(b, label, extents, stage, conn, access.wcr, value)
+    stage = Stage(stage.params, {**stage.reads, "best": Access(best, access.index)}, stage.writes, stage.assignments)
+    attains = scalar.select(scalar.eq(value, scalar.symbol("best", b.graph.dtype(best))), 1, 0)
+    return [best, _reduce(b, label, extents, stage, conn, "sum", attains)]
 
 
 def share(kind: str, value: sympy.Expr, g: sympy.Expr, statistics: Sequence[sympy.Expr]) -> sympy.Expr:
@@ -53,7 +54,7 @@ def _reduce(
 ) -> str:
     """Reduce ``value`` (over the stage's symbols) as the write ``conn`` does."""
     access = stage.writes[conn]
-    dtype = b.graph.dtype(access.array)
+    dtype = types.computed(b.graph.dtype(access.array))
     out = b.graph.add_array(f"{label}_{kind}", b.graph.shape(access.array), dtype)
     result = Assignment(scalar.symbol("stat", dtype), value, dtype)
     kept, used = needed_assignments((*stage.assignments, result), [result.symbol])

@@ -150,9 +150,9 @@ class _Backward:
         for name in whole:
             if found[name] is not None:
                 array = self._reads[node.captures[0][name]]
-                total = loop.carry(self._zeros(graph, self._b, array))
+                total = loop.carry(self._zeros(graph, self._b, array, types.computed(graph.dtype(array))))
                 nexts.append(loop.b.elementwise(lambda a, g: a + g, total, str(found[name]), label="accumulate"))
-                finals.append(self._final(array, result))
+                finals.append(self._final(array, result, types.computed(graph.dtype(array))))
         stacked = []
         for s in slices:
             if found[s.input] is not None:
@@ -165,16 +165,16 @@ class _Backward:
         drop_operands(graph, made)
         return result
 
-    def _final(self, array: str, result: Contributions) -> str | None:
+    def _final(self, array: str, result: Contributions, dtype: Any = None) -> str | None:
         if array not in self._wanted:
             return None
-        name = self._graph.add_array("states_grad", self._graph.shape(array), self._graph.dtype(array))
+        name = self._graph.add_array("states_grad", self._graph.shape(array), dtype or self._graph.dtype(array))
         result.append((array, name))
         return name
 
     @staticmethod
-    def _zeros(graph: Graph, b: Builder, like: str) -> str:
-        return b.full(graph.shape(like), 0, graph.dtype(like))
+    def _zeros(graph: Graph, b: Builder, like: str, dtype: Any = None) -> str:
+        return b.full(graph.shape(like), 0, dtype or graph.dtype(like))
 
 
 def _place(body: Graph, name: str, view: str, node: Repeat) -> tuple[int, bool] | None:

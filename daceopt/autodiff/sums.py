@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import sympy
 
@@ -11,11 +12,14 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
 
 
-def total(b: Builder, parts: Sequence[str]) -> str:
-    """The sum of arrays of one shape, in one pass over all of them."""
-    if len(parts) == 1:
+def total(b: Builder, parts: Sequence[str], dtype: Any) -> str:
+    """The sum of arrays of one shape as ``dtype``, in one pass over all of them.
+
+    Contributions may be of the type in which ``dtype`` is computed: they are added in it, and the sum is rounded once.
+    """
+    if len(parts) == 1 and b.graph.dtype(parts[0]) == dtype:
         return parts[0]
-    return str(b.elementwise(lambda *terms: sympy.Add(*terms), *parts, label="add_gradients"))
+    return str(b.elementwise(lambda *terms: sympy.Add(*terms), *parts, dtype=dtype, label="add_gradients"))
 
 
 def sum_to(b: Builder, x: str, shape: Sequence[Dim]) -> str:

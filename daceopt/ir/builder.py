@@ -122,8 +122,7 @@ class Builder:
         dtypes: Sequence[Any],
     ) -> None:
         assignments = tuple(
-            Assignment(scalar.symbol(c, t), sympy.sympify(v), types.computed(t))
-            for c, v, t in zip(writes, values, dtypes)
+            Assignment(scalar.symbol(c, t), sympy.sympify(v), t) for c, v, t in zip(writes, values, dtypes)
         )
         params = tuple(param(k) for k in range(len(shape)))
         stage = Stage(params, reads, writes, assignments)
@@ -297,10 +296,43 @@ class Builder:
         return self.squeeze(y, gone, out=out)
 
     def library(self, cls: type, inputs: Mapping[str, str], outputs: Mapping[str, str], **attributes: Any) -> Any:
-        """Add a library node of class ``cls`` over whole arrays."""
+        """Add a library node of class ``cls`` over whole arrays; see :meth:`attach`."""
         node = cls(self.label, **attributes)
-        self.graph.add_node(node, dict(inputs), dict(outputs))
+        self.attach(node, inputs, outputs)
         return node
+
+    def attach(self, node: Any, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+        """Add a library node; narrow operands are widened before it, narrow results rounded behind it.
+
+        No library computes in a type of storage: a product of halves collects its sums in float32 and rounds once.
+        """
+        if not node.computes:
+            self.graph.add_node(node, dict(inputs), dict(outputs))
+            return
+        results = {c: self._unrounded(n) for c, n in outputs.items()}
+        self.graph.add_node(node, {c: self._widened(n) for c, n in inputs.items()}, results)
+        for connector, name in outputs.items():
+            if results[connector] != name:
+                self.cast(results[connector], self.graph.dtype(name), out=name)
+
+    def _unrounded(self, name: str) -> str:
+        """An array like ``name`` in the type in which it is computed; itself where that is its own."""
+        graph, dtype = self.graph, self.graph.dtype(name)
+        if not types.is_narrow(dtype):
+            return name
+        return graph.add_array("wide", graph.shape(name), types.computed(dtype), graph.strides(name))
+
+    def _widened(self, name: str) -> str:
+        """``name`` in the type in which it is computed; a view that is no smaller than its root stays a view of it."""
+        graph, dtype = self.graph, self.graph.dtype(name)
+        if not types.is_narrow(dtype):
+            return name
+        root, offset = graph.root(name)
+        whole = dim(graph.size(name) - graph.size(root))
+        if not graph.is_view(name) or not graph.is_contiguous(root) or not isinstance(whole, int) or whole < 0:
+            return self.cast(name, types.computed(dtype))
+        wide = self.cast(root, types.computed(dtype))
+        return graph.add_view(wide, self.label, graph.shape(name), graph.strides(name), offset)
 
 
 def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:

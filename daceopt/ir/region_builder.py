@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daceopt.errors import Unsupported
+from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for, is_counter
@@ -145,6 +146,7 @@ class LoopBuilder(Body):
         ``stacked``: (array of the body, array around, axis, from the end?); ``trips``: the number of iterations, the
         name of an int64 array that holds it, or None.
         """
+        self._check_carried(carried)
         self.declare_outputs([*carried, *(name for name, *_ in stacked)])
         writes = {f"Out{k}": name for k, name in enumerate([*finals, *(s[1] for s in stacked)]) if name is not None}
         first = len(finals)
@@ -168,6 +170,13 @@ class LoopBuilder(Body):
         )
         self.outer.add_node(node, self._own.reads, writes)
         return node
+
+    def _check_carried(self, carried: Sequence[str]) -> None:
+        """A value and the next one share their memory."""
+        for (inner, _), name in zip(self._carried, carried, strict=True):
+            if self.graph.dtype(inner) != self.graph.dtype(name):
+                expected, found = (types.name_of(self.graph.dtype(n)) for n in (inner, name))
+                raise ValueError(f"{self._label}: the next value of {inner} ({expected}) is {name} ({found}); cast it")
 
 
 class ChoiceBuilder:

@@ -19,11 +19,17 @@ Assignments = tuple["Assignment", ...]
 
 @dataclass(frozen=True)
 class Assignment:
-    """``symbol = expr``, computed and kept as ``dtype``."""
+    """``symbol = expr``, computed and kept as ``dtype``; for a type of storage, as the type in which that is computed.
+
+    Whoever writes an assignment may thus name the type of an array; only loads and stores see narrow types.
+    """
 
     symbol: sympy.Symbol
     expr: sympy.Expr
     dtype: types.DType
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", types.computed(self.dtype))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Assignment:
         return self  # immutable, as SymPy expressions are

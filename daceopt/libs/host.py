@@ -13,6 +13,7 @@ import numpy as np
 
 from daceopt.build.compiler import Flags
 from daceopt.errors import RunError
+from daceopt.ir import types
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.ops.library import HostCall
 
@@ -25,7 +26,7 @@ _MESSAGE_BYTES = 512
 
 
 class Operand(ctypes.Structure):
-    """One array of a call, as in ``daceopt/host_call.h``: address, numpy type string, sizes and strides in elements."""
+    """One array of a call, as in ``daceopt/host_call.h``: address, name of the type, sizes and strides in elements."""
 
     _fields_: ClassVar[list[Any]] = [
         ("data", ctypes.c_void_p),
@@ -47,7 +48,7 @@ def resolve(callback: str) -> Callback:
 
 
 def _array(operand: Operand) -> np.ndarray:
-    dtype = np.dtype(operand.dtype.decode())
+    dtype = types.to_numpy(types.from_name(operand.dtype.decode()))
     shape = tuple(operand.shape[d] for d in range(operand.rank))
     strides = tuple(operand.strides[d] * dtype.itemsize for d in range(operand.rank))
     if operand.data is None or 0 in shape:
@@ -84,12 +85,11 @@ def dispatcher_address() -> int:
 
 def emit_call(graph: Graph, callback: str, payload: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
     """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in their order."""
-    from daceopt.ir import types
     from daceopt.libs.emission import braces, literal
 
     rows = []
     for connector, name in {**inputs, **outputs}.items():
-        kind = literal(types.to_numpy(graph.dtype(name)).str.replace("=", "<"))
+        kind = literal(types.name_of(graph.dtype(name)))
         rows.append(f"{{{connector}, {kind}, {braces(graph.shape(name))}, {braces(graph.strides(name))}}}")
     return f"daceopt::host_call({literal(callback)}, {literal(payload)}, {{{', '.join(rows)}}}, {len(inputs)});"
 

@@ -87,7 +87,7 @@ def call(
         parameters=list(parameters),
         arity=[len(inputs), len(outputs)],
     )
-    b.graph.add_node(node, reads, writes)
+    b.attach(node, reads, writes)
 
 
 def reference(function: str) -> Callable[[Reference], Reference]:

@@ -40,6 +40,7 @@ class DenseNode(LibraryNode):
     optional: ClassVar[tuple[str, ...]] = ()
     results: ClassVar[tuple[str, ...]] = ()
     optional_results: ClassVar[tuple[str, ...]] = ()
+    computes: ClassVar[bool] = True  # in the types of its operands, which are therefore no types of storage
 
     def __init__(
         self,
@@ -254,6 +255,7 @@ class HostCall(DenseNode):
 
     callback = Property(dtype=str, default="", desc="package.module:function")
     payload = Property(dtype=str, default="", desc="Handed to the callback as it is")
+    computes: ClassVar[bool] = False  # the callback gets arrays of any type
 
     @classmethod
     def connectors(cls, inputs: int, outputs: int) -> tuple[list[str], list[str]]:

@@ -236,18 +236,21 @@ class RandomGraph:
 # ---------------------------------------------------------------- compiled
 
 
-def compiled(identity: str, graphs: Sequence[Graph], special: bool = False) -> list[list[np.ndarray]]:
-    """The outputs of every graph, built in one go and run."""
+def compiled(
+    identity: str, graphs: Sequence[Graph], special: bool = False, given: Sequence[Arrays] | None = None
+) -> list[list[np.ndarray]]:
+    """The outputs of every graph, built in one go and run, on the arrays ``given`` for each of them or on random ones."""
     from daceopt import libs
     from daceopt.build import program
     from daceopt.build.assemble import load_program
 
     parts = [(g, _roles(g)) for g in graphs]
     results = []
-    for graph, name in zip(graphs, program.build(identity, parts, libs.implement), strict=True):
+    arrays = given or [feeds(graph, special) for graph in graphs]
+    for graph, own, name in zip(graphs, arrays, program.build(identity, parts, libs.implement), strict=True):
         executable = load_program(name)
         assert executable is not None
-        results.append(_run(executable, feeds(graph, special), graph))
+        results.append(_run(executable, own, graph))
     return results
 
 

@@ -7,7 +7,7 @@
 
 namespace daceopt {
 
-struct HostOperand {  // dtype: numpy's type string; sizes and strides in elements
+struct HostOperand {  // dtype: its name in NumPy or ml_dtypes; sizes and strides in elements
     void* data;
     const char* dtype;
     std::vector<int64_t> shape, strides;

@@ -11,12 +11,14 @@ from daceopt.logs import configure as _configure_logs
 if TYPE_CHECKING:
     from daceopt.module import optimized_module as optimized_module
     from daceopt.recipe import Recipe as Recipe
+    from daceopt.standalone import load as load
     from daceopt.transform import Transformation as Transformation
 
 # Public name -> (module, attribute); no attribute: the module itself.
 _NAMES: dict[str, tuple[str, str | None]] = {
     "optimized_module": ("daceopt.module", "optimized_module"),
     "from_onnx": ("daceopt.onnx_file", "from_onnx"),
+    "load": ("daceopt.standalone", "load"),
     "explain": ("daceopt.explore", "explain"),
     "Transformation": ("daceopt.transform", "Transformation"),
     "Recipe": ("daceopt.recipe", "Recipe"),

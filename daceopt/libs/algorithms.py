@@ -20,6 +20,7 @@ class Algorithms(Library):
     """Sorting, searching, scanning."""
 
     name: ClassVar[str] = "algorithms"
+    portable: ClassVar[bool] = True
 
     def available(self) -> Missing | None:
         """Never missing."""

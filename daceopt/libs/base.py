@@ -44,9 +44,13 @@ class Requirements:
 
 
 class Library:
-    """One external library. To add another, subclass, ``register`` an instance and name it in ``PREFERENCE``."""
+    """One external library. To add another, subclass, ``register`` an instance and name it in ``PREFERENCE``.
+
+    ``portable``: what calls it needs nothing of the process but the files that it links, so it may run elsewhere.
+    """
 
     name: ClassVar[str]
+    portable: ClassVar[bool] = False
 
     def available(self) -> Missing | None:
         """What is missing on this machine and what to install; None when the library is there."""
@@ -83,6 +87,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
 }
 _LIBRARIES: dict[str, Library] = {}
 _preferred: ContextVar[Mapping[str, str] | None] = ContextVar("daceopt_preferred_libraries", default=None)
+_portable_only: ContextVar[bool] = ContextVar("daceopt_portable_libraries_only", default=False)
 
 
 def register(library: Library) -> Library:
@@ -119,9 +124,21 @@ def candidates(kind: str) -> tuple[str, ...]:
     return (wanted,) if wanted else PREFERENCE.get(kind, ())
 
 
+@contextmanager
+def portable() -> Iterator[None]:
+    """Within the block, programs call only libraries that work without PyTorch in the process."""
+    token = _portable_only.set(True)
+    try:
+        yield
+    finally:
+        _portable_only.reset(token)
+
+
 def why_not(name: str, node: DenseNode, graph: Graph) -> str | None:
     """Return why the library called ``name`` cannot implement ``node``; None if it can."""
     library = get(name)
+    if _portable_only.get() and not library.portable:
+        return "it works only in a process that has PyTorch"
     missing = library.available()
     return str(missing) if missing else library.supports(node, graph)
 

@@ -24,6 +24,7 @@ class Native(Library):
     """Always there; for products the last choice (integers, or torch without MKL)."""
 
     name: ClassVar[str] = "native"
+    portable: ClassVar[bool] = True
 
     def available(self) -> Missing | None:
         """Never missing."""

@@ -34,6 +34,7 @@ class OneDnn(Library):
     """float32 convolutions of one to three spatial dimensions, all three passes, in channels-first or -last memory."""
 
     name: ClassVar[str] = "onednn"
+    portable: ClassVar[bool] = True
 
     def available(self) -> Missing | None:
         """Missing when one of the two wheels is not installed."""

@@ -23,6 +23,7 @@ class NativePool(Library):
     """Pools of one to three spatial dimensions, float32 and float64; maxima of bytes too."""
 
     name: ClassVar[str] = "pool"
+    portable: ClassVar[bool] = True
 
     def available(self) -> Missing | None:
         """Never missing."""

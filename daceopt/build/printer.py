@@ -41,8 +41,10 @@ class Printer(CXX17CodePrinter):
         self._dtype = dace.float32  # in which the expression at hand is computed
 
     def text(self, expr: Any, dtype: types.DType) -> str:
-        """``expr`` converted to ``dtype``, as a primary expression. Raises ``Unsupported`` where it has no C++ form."""
-        expr = sympy.sympify(expr)
+        """``expr`` converted to ``dtype`` (for a type of storage: the type in which that is computed), as a primary
+        expression. Raises ``Unsupported`` where it has no C++ form.
+        """
+        expr, dtype = sympy.sympify(expr), types.computed(dtype)
         own = self._infer.strong(expr, dtype)
         outer, self._dtype = self._dtype, own
         code = self._print(expr)
@@ -165,7 +167,11 @@ class Printer(CXX17CodePrinter):
 
 
 def literal(value: Any, dtype: types.DType) -> str:
-    """A number as a literal of exactly ``dtype``: ``0.1f``, ``0.1``, ``INT64_C(3)``, ``true``."""
+    """A number as a literal of exactly ``dtype``: ``0.1f``, ``0.1``, ``INT64_C(3)``, ``true``.
+
+    Of a type of storage: of the type in which that is computed.
+    """
+    dtype = types.computed(dtype)
     if types.is_bool(dtype):
         return "true" if value != 0 else "false"
     if types.is_float(dtype):

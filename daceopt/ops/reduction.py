@@ -91,7 +91,7 @@ def mean(
     b: Builder, fn: Scalar | None, *arrays: str, axes: Sequence[int], keepdims: bool, out: str | None = None
 ) -> str:
     """Mean of ``fn(*symbols)`` over ``axes`` of the broadcast shape, which is the first array's."""
-    dtype = b.graph.dtype(arrays[0])
+    dtype = types.computed(b.graph.dtype(arrays[0]))
     total = b.reduce("sum", fn, *arrays, axes=axes, keepdims=keepdims, dtype=dtype)
     count = element_count(b.graph, arrays[0], axes)
     if count == 0 and types.is_float(dtype):

@@ -7,12 +7,18 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import sympy
 
+from daceopt.build.printer import Printer
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
+from daceopt.ir.tasklet import Assignment
+from daceopt.ops import algorithm
 from tests.build.kernels import run
+from tests.numerics import assert_within_rounding
+from tests.transformations.lowered import compiled
 
 NAMES = [types.name_of(t) for t in types.NARROW]
 FLOAT32 = types.from_name("float32")
@@ -115,3 +121,58 @@ def test_half_types_compute_in_float32(tmp_path: Path) -> None:
     given = np.ones((4, 5), ml_dtypes.bfloat16)
     wanted = np.full(4, 5 * (1 + 2.0**-9)).astype(ml_dtypes.bfloat16)
     np.testing.assert_array_equal(run(graph, {x: given}, tmp_path)[out], wanted)
+
+
+_SUMS = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+
+
+@pytest.mark.parametrize("kind", _SUMS)
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e5m2"])
+def test_reductions_collect_wide_and_store_narrow(name: str, kind: str, tmp_path: Path) -> None:
+    """700 elements: added up in the type itself, the sum would stand still; both orders of the loops."""
+    dtype, rng = types.from_name(name), np.random.default_rng(4)
+    values = rng.standard_normal((700, 6)) * 0.02 + (1 if kind == "prod" else 0.3)
+    given = values.astype(types.to_numpy(dtype))
+    if kind == "prod" and name == "float8_e5m2":
+        given[5:] = 1
+    graph = Graph("reduce")
+    x = graph.add_input("x", given.shape, dtype)
+    b = Builder(graph)
+    columns = b.reduce(kind, None, x, axes=[0], dtype=dtype)
+    whole = b.reduce(kind, None, x, axes=[0, 1], keepdims=True, dtype=dtype)
+    found = run(graph, {x: given}, tmp_path)
+    for result, axis in ((columns, 0), (whole, (0, 1))):
+        assert graph.dtype(result) == dtype
+        exact = np.asarray(_SUMS[kind](given.astype(np.float64), axis=axis, keepdims=axis != 0))
+        wanted = np.clip(exact, -57344, 57344) if name == "float8_e5m2" else exact
+        assert_within_rounding(found[result], wanted, ulps=0.51)
+        assert_within_rounding(interpret_outputs(graph, x, given, result), wanted, ulps=0.51)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+@pytest.mark.parametrize("product", [0, 1])
+def test_running_sums_collect_wide(name: str, product: int) -> None:
+    dtype = types.from_name(name)
+    values = np.random.default_rng(5).standard_normal((700, 2)) * 0.02 + (1 if product else 0.3)
+    given = values.astype(types.to_numpy(dtype))
+    graph = Graph("cumulate")
+    x = graph.add_input("x", given.shape, dtype)
+    y = graph.add_array("y", given.shape, dtype)
+    algorithm.call(Builder(graph), "cumulate", [x], [y], [1, 700, 2, 0, 0, product])
+    graph.add_output(y)
+    wanted = (np.cumprod if product else np.cumsum)(given.astype(np.float64), axis=0)
+    (built,) = compiled(f"running sums {name} {product}", [graph], given=[{x: given}])
+    for found in (built[0], interpret(graph, {x: given})[y]):
+        assert found.dtype == given.dtype
+        assert_within_rounding(found, wanted, ulps=0.51)
+
+
+def test_scalar_code_never_has_a_type_of_storage() -> None:
+    half = types.from_name("bfloat16")
+    x = scalar.symbol("x", half)
+    assignment = Assignment(scalar.symbol("y", half), x * 0.1, half)
+    assert assignment.dtype == FLOAT32
+    printer = Printer({x: half})
+    assert printer.text(scalar.idiv(3, 2) * x, half).startswith("(")
+    for expr in (x, x * 0.1, sympy.Integer(3), sympy.exp(x), scalar.infinity()):
+        assert "uint16" not in printer.text(expr, half)

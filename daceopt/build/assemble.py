@@ -14,6 +14,7 @@ from daceopt.build.cache import Cache, default_cache, key
 from daceopt.build.compiler import CompileJob, Flags, compile_objects, link
 from daceopt.build.executable import ABI_VERSION, CONSTANTS, LIBRARY, MANIFEST, Executable, load
 from daceopt.build.manifest import Manifest
+from daceopt.build.sources import FILE, Sources
 from daceopt.errors import BuildError
 
 logger = logging.getLogger("daceopt.build")
@@ -45,8 +46,11 @@ def build_program(
     jobs: Sequence[CompileJob],
     constants: Mapping[str, np.ndarray] | None = None,
     store: Cache | None = None,
+    sources: Sources | None = None,
 ) -> Executable:
     """Compile and link ``jobs``, store the result under the key ``name`` and load it; what is cached is not redone.
+
+    ``sources`` are kept beside it for people to read.
 
     Raises BuildError when a source does not compile, the objects do not link or the result does not load.
     """
@@ -56,7 +60,12 @@ def build_program(
         return found
     objects = compile_objects(jobs, store)  # outside the program's lock, so that equal kernels of others do not wait
     flags = reduce(Flags.__add__, (job.flags for job in jobs), Flags())
-    return load(store.build(KIND, name, lambda folder: _write(folder, manifest, objects, flags, constants or {})))
+
+    def write(folder: Path) -> None:
+        _write(folder, manifest, objects, flags, constants or {})
+        (folder / FILE).write_bytes((sources or Sources()).to_bytes())
+
+    return load(store.build(KIND, name, write))
 
 
 def _write(

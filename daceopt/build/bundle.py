@@ -19,6 +19,7 @@ from daceopt.build.cache import default_cache, key
 from daceopt.build.compiler import CompileJob, Flags, compile_objects, link
 from daceopt.build.executable import LIBRARY, Executable, Functions, open_library
 from daceopt.build.program import Prepared, Requirements, Roles
+from daceopt.build.sources import Sources
 from daceopt.errors import BuildError
 from daceopt.ir.graph import Graph
 
@@ -62,6 +63,7 @@ class BundledProgram(Executable):
         self._bundle = bundle
         self._given = prepared.constants
         self.jobs = tuple(prepared.jobs)
+        self._kept = prepared.sources
         self.suffix = suffix
         self.outcome: Functions | BuildError | None = None
         self._prepare(prepared.manifest)
@@ -70,6 +72,11 @@ class BundledProgram(Executable):
     def constants(self) -> tuple[np.ndarray, ...]:
         """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
         return tuple(np.ascontiguousarray(self._given[tensor.name]) for tensor in self.manifest.constants)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The generated C++, by kernel."""
+        return self._kept
 
     @cached_property
     def _functions(self) -> Functions:

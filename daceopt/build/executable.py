@@ -16,6 +16,7 @@ import numpy as np
 
 from daceopt.build import machine
 from daceopt.build.manifest import Manifest
+from daceopt.build.sources import FILE, Sources, heading, matching
 from daceopt.errors import BuildError, RunError, RunIndexError
 
 logger = logging.getLogger("daceopt.build")
@@ -63,7 +64,7 @@ class Executable:
 
     def __init__(self, entry: Path) -> None:
         self.entry = entry
-        self._prepare(Manifest.from_json(_read(entry / MANIFEST)))
+        self._prepare(Manifest.from_json(_read(entry / MANIFEST).decode()))
         _ = self._functions  # loads the library
 
     def _prepare(self, manifest: Manifest) -> None:
@@ -109,6 +110,22 @@ class Executable:
             return ()
         with np.load(self.entry / CONSTANTS, allow_pickle=False) as stored:
             return tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in self.manifest.constants)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The generated C++, by kernel. Raises BuildError when it was not kept."""
+        return Sources.from_bytes(_read(self.entry / FILE))
+
+    def source(self, kernel: str | None = None) -> str:
+        """The generated C++: all of it, or that of the kernels whose label contains ``kernel``.
+
+        Raises DaceoptError when there is no such kernel.
+        """
+        if kernel is None:
+            return self.sources.whole()
+        found = self.manifest.kernels
+        chosen = matching([k.label for k in found], kernel)
+        return "\n".join(f"{heading(found[k].label, found[k].writes)}\n{self.sources.of(k)}" for k in chosen)
 
     def _compute_sizes(self, symbols: tuple[int, ...]) -> Sizes:
         if violated := self.manifest.violated(symbols):
@@ -188,8 +205,8 @@ def _openmp_runtime() -> list[str]:
     return [str(runtime)] if runtime and runtime.exists() else []
 
 
-def _read(path: Path) -> str:
+def _read(path: Path) -> bytes:
     try:
-        return path.read_text()
+        return path.read_bytes()
     except OSError as error:
         raise BuildError(f"cannot read {path}: {error}; it has to be built again") from error

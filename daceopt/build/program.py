@@ -15,6 +15,7 @@ from daceopt.build.assemble import build_program, program_key
 from daceopt.build.compiler import CompileJob, Flags, compile_objects
 from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.build.printer import Printer
+from daceopt.build.sources import Sources
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import region, region_bounds, types
 from daceopt.ir.graph import SEED, Dim, Graph
@@ -49,7 +50,7 @@ def build(
     names = []
     for k, program in enumerate(prepared):
         name = program_key(identity, k, profiled)
-        build_program(name, program.manifest, program.jobs, program.constants)
+        build_program(name, program.manifest, program.jobs, program.constants, sources=program.sources)
         names.append(name)
     return names
 
@@ -81,6 +82,7 @@ class Prepared:
         self.manifest = self._manifest(needs)
         self.jobs = self._jobs(needs)
         self.constants = {f"constant:{k}": self._stored_constant(n) for k, n in enumerate(self.bound)}
+        self.sources = self._sources()
 
     def _stored_constant(self, name: str) -> np.ndarray:
         """NumPy's files know no narrow types: their bits are stored."""
@@ -143,6 +145,25 @@ class Prepared:
         frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
         own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
         return [*kernels, frame, own, *needs.jobs]
+
+    def _sources(self) -> Sources:
+        """What people read: the loops and calls of each node, and the frame."""
+        units, nodes = dict(self.generated.texts), []
+        for k, node in enumerate(self.graph.nodes()):
+            if isinstance(node, dace.nodes.Tasklet):
+                units[f"call_{k}"] = node.code.as_string
+                nodes.append([f"call_{k}"])
+            else:
+                nodes.append(list(dict.fromkeys(self._kernels_of(node))))
+        return Sources(self.generated.frame_source, units, nodes)
+
+    def _kernels_of(self, node: dace.nodes.Node) -> Iterator[str]:
+        """The kernel of a loop nest, or those in the bodies of a region."""
+        if node in self.generated.calls:
+            yield self.generated.calls[node]
+        for body in getattr(node, "bodies", ()):
+            for part in region.everything(body):
+                yield from (self.generated.calls[n] for n in part.nodes() if n in self.generated.calls)
 
     def _program(self, needs: Requirements) -> entry.Program:
         parameters, init = entry.signature(self.generated.sdfg)

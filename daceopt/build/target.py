@@ -41,7 +41,7 @@ class GeneratedProgram:
 
     ``sdfg`` is what the frame was generated from: ``sdfg.arglist()`` gives its parameters, which are the root buffers
     that the graph's nodes use (no views), sizes, and ``STATUS`` where ``uses_status``. ``calls`` has the kernel name of
-    each map entry.
+    each map entry, ``texts`` each kernel without the header that all share.
     """
 
     name: str
@@ -50,6 +50,7 @@ class GeneratedProgram:
     sdfg: dace.SDFG
     uses_status: bool = False
     calls: dict[Any, str] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     @property
     def arguments(self) -> list[str]:
@@ -70,7 +71,7 @@ def generate(graph: Graph, ticks: str | None = None) -> GeneratedProgram:
         objects = codegen.generate_code(frame.sdfg, validate=False)
     kernels = {o.name: o.code for o in objects if o.title == _UNIT}
     source = next(o.code for o in objects if o.title == "Frame")
-    return GeneratedProgram(frame.sdfg.name, source, kernels, frame.sdfg, frame.uses_status, frame.calls)
+    return GeneratedProgram(frame.sdfg.name, source, kernels, frame.sdfg, frame.uses_status, frame.calls, frame.texts)
 
 
 @contextmanager
@@ -131,6 +132,7 @@ class _Frame:
         for name in graph.sdfg.symbols:
             self.sdfg.add_symbol(name, dace.int64)
         self.calls: dict[Any, str] = {}
+        self.texts: dict[str, str] = {}
         self.uses_status = False
         self._tick(0)
         for k, node in enumerate(graph.nodes(), 1):
@@ -172,6 +174,7 @@ class _Frame:
         graph = self._scope.graph
         source = kernel_source(graph, Kernel.extract(graph, entry))
         self.calls[entry] = source.name
+        self.texts[source.name] = source.text
         self.uses_status |= any(a.kind == "status" for a in source.arguments)
         values = ", ".join(self._value(a) for a in source.arguments)
         self._flow.chain(KernelCall(source, f"{source.name}({values});", self._sizes_in(values)))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
 _PLAIN = ("Add", "Mul")
+Value = TypeVar("Value")
 
 
 # -------------------------------------------------------------------- operators
@@ -71,12 +72,13 @@ def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Direction:
-    """One program of a pair: its graph, names of the arrays it returns, and seconds by first array of a node."""
+    """One program of a pair: its graph, names of the arrays it returns, seconds and C++ by first array of a node."""
 
     name: str
     graph: Graph
     names: Mapping[str, str]
     seconds: Mapping[str, float]
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[Kernel]:
@@ -96,8 +98,13 @@ def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping
 
 
 def _seconds(direction: Direction, node: Any) -> float | None:
+    return _by_result(direction, node, direction.seconds)
+
+
+def _by_result(direction: Direction, node: Any, found: Mapping[str, Value]) -> Value | None:
+    """What is known of a node by the name of an array that it writes."""
     written = [n for n in direction.graph.outputs_of(node) if n is not None]
-    return next((direction.seconds[n] for n in written if n in direction.seconds), None)
+    return next((found[n] for n in written if n in found), None)
 
 
 def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
@@ -109,10 +116,9 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
     contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source_names.get(n, n) for n in written)
-    measured = _seconds(direction, cost.node)
-    return Kernel(
-        direction.name, cost.label, writes, contents, cost.bytes, cost.flops, cost.seconds, measured, library, why
-    )
+    costs = cost.bytes, cost.flops, cost.seconds, _seconds(direction, cost.node)
+    source = _by_result(direction, cost.node, direction.sources) or ""
+    return Kernel(direction.name, cost.label, writes, contents, *costs, library, why, source)
 
 
 def _loops(graph: Graph, entry: Any) -> str:

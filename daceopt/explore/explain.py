@@ -249,11 +249,14 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
 
 def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
     from daceopt.explore.collect import Direction
+    from daceopt.explore.source import sources_by_result
 
     graphs = pair.graphs
-    yield Direction("forward", graphs.forward, _boundary(graphs.forward_roles, names), seconds[0])
-    if graphs.backward is not None:
-        yield Direction("backward", graphs.backward, _boundary(graphs.backward_roles, names), seconds[1])
+    forward = sources_by_result(pair.forward)
+    yield Direction("forward", graphs.forward, _boundary(graphs.forward_roles, names), seconds[0], forward)
+    if graphs.backward is not None and pair.backward is not None:
+        backward = sources_by_result(pair.backward)
+        yield Direction("backward", graphs.backward, _boundary(graphs.backward_roles, names), seconds[1], backward)
 
 
 def _boundary(roles: Mapping[str, str], names: Names) -> dict[str, str]:

@@ -117,8 +117,15 @@ def _kernel(kernel: Kernel, longest: float) -> list[Cell]:
         Cell(escape(amount(kernel.bytes, "B")), kernel.bytes),
         Cell(escape(amount(kernel.flops)), kernel.flops),
         Cell(f'{escape(kernel.library or "generated")}<div class="quiet">{escape(kernel.why)}</div>'),
-        Cell(escape(kernel.contents)),
+        Cell(escape(kernel.contents) + _source(kernel)),
     ]
+
+
+def _source(kernel: Kernel) -> str:
+    """The C++ behind a row, which a click shows."""
+    if not kernel.source:
+        return ""
+    return f"<details><summary>C++</summary><pre>{escape(kernel.source)}</pre></details>"
 
 
 def _bar(kernel: Kernel) -> str:
@@ -212,6 +219,9 @@ _STYLE = """
 .daceopt-report .bar { background: #eaecf0; border-radius: 5px; overflow: hidden }
 .daceopt-report .bar div { height: 100%; background: #2e90fa }
 .daceopt-report .share { margin-left: 8px; font-variant-numeric: tabular-nums }
+.daceopt-report summary { cursor: pointer; color: #175cd3; font-size: 12px }
+.daceopt-report pre { font: 12px/1.4 ui-monospace, monospace; background: #f9fafb; padding: 8px; max-width: 900px }
+.daceopt-report pre { overflow: auto; max-height: 480px; margin: 4px 0; white-space: pre; color: #1c2430 }
 .daceopt-report .how { border-radius: 8px; padding: 0 8px; font-size: 12px; background: #ecfdf3; color: #067647 }
 .daceopt-report .how.lowered { background: #eff8ff; color: #175cd3 }
 .daceopt-report .how.fallback { background: #fef3f2; color: #b42318 }

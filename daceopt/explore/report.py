@@ -29,7 +29,7 @@ class Kernel:
 
     ``direction``: "forward" or "backward". ``writes``: the results in the model's own words. ``library``: empty for
     generated kernels. ``limit``: the least seconds that the machine's bandwidth and arithmetic allow. ``seconds``:
-    measured, None when nothing was.
+    measured, None when nothing was. ``source``: its C++, or for a library the statement that calls it.
     """
 
     direction: str
@@ -42,6 +42,7 @@ class Kernel:
     seconds: float | None = None
     library: str = ""
     why: str = ""
+    source: str = ""
 
     @property
     def share(self) -> float | None:
@@ -92,6 +93,12 @@ class Report:
     def of(self, direction: str) -> list[Kernel]:
         """The kernels of one direction, in the order in which they run."""
         return [k for k in self.kernels if k.direction == direction]
+
+    def kernel(self, text: str) -> Kernel:
+        """The first kernel whose label contains ``text``. DaceoptError says which there are instead."""
+        from daceopt.build.sources import matching
+
+        return self.kernels[matching([k.label for k in self.kernels], text)[0]]
 
     def text(self) -> str:
         """The report as plain text."""

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from daceopt.cost.machine import Machine
+from daceopt.errors import DaceoptError
 from daceopt.explore.report import Kernel, Operator, Report, Step
 from daceopt.explore.units import amount, change, duration, percent, plural
 
@@ -33,7 +34,7 @@ def _report(name: str = "matmul") -> Report:
         notes=[name],
         operators=[Operator(name, 3, "native"), Operator("Other", 1, "fallback", name)],
         kernels=[
-            Kernel("forward", name, name, name, 4_000_000, 2_000_000, 0.001, 0.002, name, name),
+            Kernel("forward", name, name, name, 4_000_000, 2_000_000, 0.001, 0.002, name, name, name),
             Kernel("backward", "grad", "gradient of w", "8 x 8", 1000, 10, 1e-6),
         ],
         steps=[
@@ -133,3 +134,12 @@ def test_units() -> None:
     assert [duration(v) for v in (2.5, 0.0123, 4.2e-6)] == ["2.50 s", "12.3 ms", "4.2 us"]
     assert [percent(None), percent(0.256), percent(1.5)] == ["-", "26 %", "150 %"]
     assert [change(3, 3), change(3, 2), plural(1, "step"), plural(2, "step")] == ["3", "3 -> 2", "1 step", "2 steps"]
+
+
+def test_the_source_of_a_kernel_unfolds_below_its_row() -> None:
+    report = _report()
+    report.kernels[1] = Kernel("backward", "grad", "gradient of w", "8 x 8", 1000, 10, 1e-6, source="a < b && c;")
+    assert report.kernel("GRA").source == "a < b && c;"
+    assert "<details><summary>C++</summary><pre>a &lt; b &amp;&amp; c;</pre></details>" in report.html()
+    with pytest.raises(DaceoptError, match=r"'grat'; there are: matmul, grad; did you mean 'grad'\?"):
+        report.kernel("grat")

@@ -1,0 +1,31 @@
+"""The generated C++ of compiled programs, for people to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daceopt.build.sources import is_called, matching
+
+if TYPE_CHECKING:
+    from daceopt.build.executable import Executable
+    from daceopt.pipeline import CompiledPair
+
+
+def source_of(pair: CompiledPair, kernel: str | None = None) -> str:
+    """The C++ of a pair, forward before backward: all of it, or the kernels whose label contains ``kernel``.
+
+    Raises DaceoptError, with the labels that there are, when no direction has such a kernel.
+    """
+    programs = {"forward": pair.forward, "backward": pair.backward}
+    present = {name: program for name, program in programs.items() if program is not None}
+    if kernel is not None:
+        labels = {name: [k.label for k in program.manifest.kernels] for name, program in present.items()}
+        matching([label for found in labels.values() for label in found], kernel)
+        present = {name: p for name, p in present.items() if any(is_called(label, kernel) for label in labels[name])}
+    return "\n".join(f"// {name}\n{program.source(kernel)}" for name, program in present.items())
+
+
+def sources_by_result(program: Executable) -> dict[str, str]:
+    """The C++ of every kernel, by each array that it writes."""
+    kernels = enumerate(program.manifest.kernels)
+    return {name: program.sources.of(k) for k, info in kernels for name in info.writes}

@@ -9,6 +9,7 @@ from typing import Any
 from dace import nodes
 
 from daceopt.autodiff import forwarding, rules, splitting
+from daceopt.autodiff.extremes import compared_arrays
 from daceopt.autodiff.path import Path
 from daceopt.autodiff.sums import total
 from daceopt.autodiff.views import view_adjoint
@@ -51,7 +52,7 @@ def differentiate(
     _prepare(forward, outputs, wanted)
     joint = forward.copy()
     local = _split_fused(joint, Path(joint, outputs, wanted))
-    boundary = forwarding.Boundary(set(joint.nodes()), {*joint.arrays(), SEED}, local)
+    boundary = forwarding.Boundary(set(joint.nodes()), {*joint.arrays(), SEED}, local, compared_arrays(joint))
     grad_outputs, grad_inputs = _add_gradients(joint, outputs, wanted)
     saved, needed = _cut(joint, graph, boundary, list(grad_outputs.values()), policy)
     forward.saved, joint.saved = list(saved), list(saved)

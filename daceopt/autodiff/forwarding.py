@@ -6,7 +6,8 @@ the backward would not read otherwise (inputs are kept alive by the caller, so t
 again when that is strictly less; then neither traffic nor memory can grow. Only element-wise and broadcast kernels are
 computed again: their repetition fuses into the kernel that reads the result, so it is free of traffic itself.
 Reductions, products, convolutions and operators are stored (row statistics are small anyway), and so is an array that a
-library node of the backward reads, because it would have to be written there. A chain of element-wise kernels from an
+library node of the backward reads, because it would have to be written there, and what a maximum, minimum or product
+reduces, whose elements are compared (:mod:`daceopt.autodiff.extremes`). A chain of element-wise kernels from an
 input (mish) stores nothing. Random masks are functions of the seed, eight bytes, so they are computed again.
 
 Every forward kernel is repeated at most once, so the backward at most doubles the element-wise work.
@@ -30,13 +31,14 @@ _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
 
 @dataclass
 class Boundary:
-    """Between the forward and the backward: the forward's nodes and arrays in the joint graph, and its arrays that
-    exist only there.
+    """Between the forward and the backward: the forward's nodes and arrays in the joint graph, its arrays that exist
+    only there, and those whose elements gradients compare.
     """
 
     nodes: Collection[nodes.Node]
     arrays: Collection[str]
     local: Collection[str]
+    compared: Collection[str]
 
 
 def choose(graph: Graph, boundary: Boundary, policy: str) -> list[str]:
@@ -59,7 +61,7 @@ class _Plan:
     boundary: Boundary
     policy: str
     demanded: set[str] = field(default_factory=set)  # read by gradient nodes
-    dense: set[str] = field(default_factory=set)  # read by a library node among them
+    dense: set[str] = field(default_factory=set)  # stored if demanded: read by a library node among them, or compared
     present: set[str] = field(default_factory=set)  # read by the backward from memory
     leaves: dict[str, frozenset[str]] = field(default_factory=dict)  # what an array is recomputed from
 
@@ -71,6 +73,7 @@ class _Plan:
             self.demanded |= found
             if not isinstance(node, nodes.MapEntry):
                 self.dense |= found
+        self.dense |= set(self.boundary.compared)
         self.present = {r for r in self.demanded if self._must_be_read(r)}
 
     def _must_be_read(self, array: str) -> bool:

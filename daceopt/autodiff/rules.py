@@ -16,7 +16,7 @@ Preparation = Callable[[Builder, Any], None]
 
 _RULES: dict[type, Rule] = {}
 _PREPARATIONS: dict[type, Preparation] = {}
-_BUILT_IN = ("kernels", "contraction", "convolution", "pooling", "operators", "repetition", "choice")
+_BUILT_IN = ("kernels", "extremes", "contraction", "convolution", "pooling", "operators", "repetition", "choice")
 
 
 def adjoint(node_class: type) -> Callable[[Rule], Rule]:

@@ -1,4 +1,4 @@
-"""Runs a built program on NumPy arrays for checks: memory that it must write is poisoned, and guards stand around it."""
+"""Runs a built program on NumPy arrays for checks: what it must write is poisoned, and guards stand around it."""
 
 from __future__ import annotations
 

@@ -44,6 +44,8 @@ class ScalarFunction(sympy.Function):
     is_commutative = True
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
+        if cls.row.rule == "load" and len(args) == 1:
+            return operand(args[0])  # an array without axes is read as its one element
         return super().__new__(cls, *(operand(a) for a in args), **options)
 
     @classmethod

@@ -37,12 +37,12 @@ def dim(value: Any) -> Dim:
 
 
 def row_major(shape: Sequence[Dim]) -> Shape:
-    """Contiguous strides, in elements, of ``shape``."""
+    """Contiguous strides, in elements, of ``shape``. An extent of 0 counts as 1: strides of 0 would be broadcasts."""
     strides: list[Dim] = []
     step: Dim = 1
     for extent in reversed(shape):
         strides.append(step)
-        step = dim(step * extent)
+        step = dim(step * (1 if extent == 0 else extent))
     return tuple(reversed(strides))
 
 

@@ -75,13 +75,19 @@ def fresh_param() -> sympy.Symbol:
 
 
 def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, sympy.Symbol, sympy.Symbol]:
-    """Replace ``parameter`` by ``p_outer * inner + p_inner``; the extent must be a multiple of ``inner``."""
+    """Replace ``parameter`` by ``p_outer * inner + p_inner``.
+
+    Raises ValueError unless the extent is a multiple of ``inner``.
+    """
+    count = quotient(kernel.extents[parameter], inner)
+    if count is None:
+        raise ValueError(f"a loop over {kernel.extents[parameter]} is no loop over blocks of {inner}")
     outer_param, inner_param = fresh_param(), fresh_param()
     mapping = {parameter: outer_param * inner + inner_param}
     extents: dict[sympy.Symbol, Dim] = {}
     for symbol, extent in kernel.extents.items():
         if symbol == parameter:
-            extents[outer_param], extents[inner_param] = quotient(extent, inner) or 1, inner
+            extents[outer_param], extents[inner_param] = count, inner
         else:
             extents[symbol] = extent
 
@@ -89,7 +95,7 @@ def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, 
         return tuple(q for p in params for q in ((outer_param, inner_param) if p == parameter else (p,)))
 
     dims = {n: _written_dims(kernel, n, parameter) for n in kernel.locals}
-    pair = (quotient(kernel.extents[parameter], inner) or 1, inner)
+    pair = (count, inner)
     local = {n: (t, _widen(shape, dims[n], pair)) for n, (t, shape) in kernel.locals.items()}
 
     def convert(accesses: dict[str, Access]) -> dict[str, Access]:

@@ -53,9 +53,7 @@ class Maker:
         self.graph = Graph(f"random_{seed}")
         self.b = Builder(self.graph, "value")
         self.extents = EXTENTS[kind]
-        self.steps = [
-            name for name in vars(Maker) if not name.startswith("_") and name not in ("build", "shape")
-        ]
+        self.steps = [name for name in vars(Maker) if not name.startswith("_") and name not in ("build", "shape")]
         self.pool = [self._input() for _ in range(self._upto(1, 3))]
 
     def build(self) -> Graph:

@@ -9,7 +9,7 @@
 namespace daceopt {
 namespace {
 
-constexpr int64_t kParallelElements = 16384;
+constexpr int64_t kParallelAdditions = 16384;
 constexpr int64_t kMinColumns = 64;  // per thread; narrower pieces of rows would share cache lines and waste vectors
 
 struct Block {  // of the result
@@ -51,7 +51,7 @@ void check(const Index* index, int64_t count, int64_t rows) {
 template <typename Index, typename T>
 void index_add(const Index* index, int64_t count, const T* y, T* w, int64_t rows, int64_t width) {
     check(index, count, rows);
-#pragma omp parallel if ((rows + count) * width > kParallelElements)
+#pragma omp parallel if ((rows + count) * width > kParallelAdditions)
     {
         const int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
         std::fill(w + rows * me / threads * width, w + rows * (me + 1) / threads * width, T(0));

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from daceopt import trace
+from daceopt import progress, trace
 from daceopt.errors import DaceoptError, VerificationError
-from daceopt.progress import Progress
 from daceopt.registry import transformations
 from daceopt.transform import LEVELS, NearMiss, Outcome, Site, Transformation
 
@@ -225,7 +224,7 @@ class Runner:
 
     ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph
     is also executed on ``inputs``, array name -> values, random where absent, and compared with float64).
-    ``progress``: called with each ``Step``; None shows a bar on a terminal when the graph is large.
+    ``progress``: called with each ``Step``.
     """
 
     def __init__(
@@ -255,13 +254,15 @@ class Runner:
         guard = self._guard(graph)
         size, moved = len(graph.nodes()), bytes_moved(graph)
         done: list[Step] = []
-        with Progress(len(steps), size, self._progress) as progress:
+        with progress.steps(len(steps)) as counter:
             for transformation in steps:
                 step = self._apply(transformation, graph, guard, size, moved)
                 size, moved = step.nodes_after, step.bytes_after
                 done.append(step)
                 trace.write_step(len(self.history) + len(done), step, graph)
-                progress.advance(step)
+                counter.advance(step.name)
+                if self._progress is not None:
+                    self._progress(step)
         self.history.extend(done)
         return done
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from daceopt import progress
 from daceopt.build import machine
 from daceopt.build.cache import Cache, default_cache, key
 from daceopt.errors import BuildError
@@ -83,8 +84,11 @@ def compile_objects(jobs: Sequence[CompileJob], store: Cache | None = None, work
     machine.require_compiler()
     keys = [object_key(job) for job in jobs]
     distinct = dict(zip(keys, jobs, strict=True))
-    with ThreadPoolExecutor(workers or machine.cores(), thread_name_prefix="daceopt-compile") as pool:
+    threads = ThreadPoolExecutor(workers or machine.cores(), thread_name_prefix="daceopt-compile")
+    with progress.kernels(len(distinct)) as compiled, threads as pool:
         futures = {k: pool.submit(_compile, store, k, job) for k, job in distinct.items()}
+        for future in futures.values():
+            future.add_done_callback(lambda _: compiled.advance())
         try:
             objects = {k: future.result() for k, future in futures.items()}
         except BaseException:

@@ -112,7 +112,7 @@ class Printer(CXX17CodePrinter):
         if whole is None:
             return f"dop::power({self.text(base, dtype)}, {self.text(exponent, dtype)})"
         if whole and not half and not types.is_float(dtype):  # sizes are printed where kernel.h is not included
-            return "(" + " * ".join([self.text(base, dtype)] * whole) + ")"
+            return self._narrow("(" + " * ".join([self.text(base, dtype)] * whole) + ")")
         root = f"dop::sqrt({self.text(base, dtype)})"
         if whole == 0:
             return root if half else literal(sympy.S.One, dtype)

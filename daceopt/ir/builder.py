@@ -134,7 +134,7 @@ class Builder:
         symbols: list[Any] = []
         names: dict[str, str] = {}
         for array in arrays:
-            literal = self._literal(array)
+            literal = self._literal(array, arrays)
             if literal is not None:
                 symbols.append(literal)
                 continue
@@ -147,16 +147,22 @@ class Builder:
         own = self.graph.shape(array)
         return tuple(0 if s == 1 else param(rank - len(own) + k) for k, s in enumerate(own))
 
-    def _literal(self, array: str) -> Any:
+    def _literal(self, array: str, arrays: Sequence[str]) -> Any:
         """The value of a one-element constant, unless SymPy would simplify with it unsafely (zero, infinities, NaN,
-        bool)."""
+        bool), or its type would be lost: a bare number takes that of the arrays which it meets."""
         value = self.graph.constants.get(array)
         if value is None or value.size != 1 or value.dtype.kind not in "fi":
             return None
         number = value.reshape(()).item()
-        if number == 0 or not np.isfinite(number):
+        if number == 0 or not np.isfinite(number) or not self._meets_own_type(array, arrays):
             return None
         return sympy.Integer(number) if float(number).is_integer() else sympy.Float(number, 17)
+
+    def _meets_own_type(self, array: str, arrays: Sequence[str]) -> bool:
+        """Whether what varies among ``arrays`` is of the type in which ``array`` is computed, but for conditions."""
+        varying = {types.computed(self.graph.dtype(a)) for a in arrays if a not in self.graph.constants}
+        kinds = {t for t in varying if not types.is_bool(t)}
+        return kinds == {types.computed(self.graph.dtype(array))}
 
     def _dtypes(self, values: Sequence[Any], given: Any, reads: dict[str, Access], arrays: Sequence[str]) -> list[Any]:
         if given is not None:

@@ -163,7 +163,7 @@ class _Execution:
         reference = dace.float64 if self.memory.reference else None
         for a in stage.assignments:
             bound = {s: values[str(s)] for s in a.expr.free_symbols}
-            result = scalar.evaluate(a.expr, bound, reference)
+            result = scalar.evaluate(a.expr, bound, reference, a.dtype)
             with np.errstate(all="ignore"):
                 values[str(a.symbol)] = np.asarray(result).astype(self.memory.numpy_dtype(a.dtype))
         with np.errstate(all="ignore"):  # stores into narrow types convert

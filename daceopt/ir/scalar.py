@@ -62,7 +62,7 @@ Expr: TypeAlias = sympy.Expr
 
 
 class Weak(Enum):
-    """The type of a bare number: it takes the type of what it meets."""
+    """The type of a bare number, and of a float made from integers: it takes the type of what it meets."""
 
     INTEGER = 0
     FLOAT = 1
@@ -217,7 +217,7 @@ class Types:
         if weak_integer and not weak_float and all(types.is_bool(t) for t in strong):
             return dace.bool_ if all(map(self._is_bit, args)) else dace.int64
         met = types.promote(*strong)
-        return self._default if weak_float and not types.is_float(met) else met
+        return Weak.FLOAT if weak_float and not types.is_float(met) else met
 
     def _is_bit(self, expr: Expr) -> bool:
         """Whether a value that is a bool or of no type of its own is 0 or 1."""
@@ -230,9 +230,7 @@ class Types:
         return dace.int64 if not isinstance(met, Weak) and types.is_bool(met) else met
 
     def _floating(self, met: types.DType | Weak) -> types.DType | Weak:
-        if isinstance(met, Weak):
-            return Weak.FLOAT
-        return met if types.is_float(met) else self._default
+        return met if not isinstance(met, Weak) and types.is_float(met) else Weak.FLOAT
 
     def _resolve(self, met: types.DType | Weak) -> types.DType:
         if not isinstance(met, Weak):
@@ -269,17 +267,19 @@ def quotient(expr: Expr) -> tuple[list[Expr], list[Expr]]:
     return above, below
 
 
-def evaluate(expr: Any, values: Mapping[Any, Any], dtype: types.DType | None = None) -> np.ndarray:
+def evaluate(
+    expr: Any, values: Mapping[Any, Any], dtype: types.DType | None = None, context: types.DType | None = None
+) -> np.ndarray:
     """Compute ``expr`` with NumPy, arrays broadcasting: each operation in its inferred dtype, or all floats in float64.
 
-    ``dtype=dace.float64`` gives the float64 reference, ``None`` the expression's own types. ``values`` has an array for
-    each symbol; the result has their common shape.
+    ``dtype=dace.float64`` gives the float64 reference, ``None`` the expression's own types. ``context`` is the type to
+    which the result is assigned. ``values`` has an array for each symbol; the result has their common shape.
     """
     arrays = {s: np.asarray(v) for s, v in values.items()}
     known = Types({s: types.from_numpy(a.dtype) for s, a in arrays.items()}, reference=dtype == dace.float64)
     expr = sympy.sympify(expr)
     with np.errstate(all="ignore"):
-        return _Evaluator(arrays, known).compute(expr, known.strong(expr))
+        return _Evaluator(arrays, known).compute(expr, known.strong(expr, context and known.canonical(context)))
 
 
 class _Evaluator:

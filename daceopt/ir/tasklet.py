@@ -255,7 +255,7 @@ class _Sharing:
         return symbol
 
     def _worth(self, expr: sympy.Expr) -> bool:
-        """Not constants, not a sign change, not a divisor."""
+        """Not what takes the type of its context, not a sign change, not a divisor."""
         if isinstance(self._infer.of(expr), scalar.Weak) or scalar.quotient(expr)[1:] != ([],):
             return False
         return not (expr.is_Mul and len(expr.args) == 2 and expr.args[0].is_number and expr.args[1].is_Symbol)

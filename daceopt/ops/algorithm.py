@@ -70,10 +70,12 @@ def call(
     inputs: Sequence[str | None],
     outputs: Sequence[str | None],
     parameters: Sequence[Any] = (),
+    bits: bool = False,
 ) -> None:
     """Add an :class:`Algorithm` node; inputs become contiguous, outputs are contiguous arrays that nothing wrote yet.
 
-    ``parameters``: ints or expressions over size symbols.
+    ``parameters``: ints or expressions over size symbols. ``bits``: the template looks at the elements' bits, so narrow
+    ones are not widened for it.
     """
     if not _NAME.fullmatch(function) or function not in _REFERENCES:
         raise DaceoptError(f"algorithm {function!r}: expected one of {sorted(_REFERENCES)}")
@@ -87,7 +89,10 @@ def call(
         parameters=list(parameters),
         arity=[len(inputs), len(outputs)],
     )
-    b.attach(node, reads, writes)
+    if bits:
+        b.graph.add_node(node, reads, writes)
+    else:
+        b.attach(node, reads, writes)
 
 
 def reference(function: str) -> Callable[[Reference], Reference]:

@@ -54,7 +54,7 @@ def bit_cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, out = str(inputs[0]), str(outputs[0])
     if b.graph.dtype(x) == b.graph.dtype(out):
         return alias(b, x, out)
-    algorithm.call(b, "bitcast", [x], [out], [b.graph.size(x)])
+    algorithm.call(b, "bitcast", [x], [out], [b.graph.size(x)], bits=True)
     return None
 
 

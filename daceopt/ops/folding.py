@@ -211,6 +211,17 @@ def _quotient(a: Any, b: Any) -> Any:
     return sympy.floor(sympy.sympify(a) / b)
 
 
+def _remainder(step: Step) -> Value | None:
+    """With the sign of the divisor, or as in C."""
+    return _pointwise(_c_remainder if step.node.attribute("fmod", 0) else _modulo)(step)
+
+
+def _c_remainder(a: Any, b: Any) -> Any:
+    if not isinstance(a, int) or not isinstance(b, int):
+        raise ValueError("the sign of a size is not known")
+    return a - b * _quotient(a, b)
+
+
 def _modulo(a: Any, b: Any) -> Any:
     return a % b if isinstance(a, int) and isinstance(b, int) else a - b * sympy.floor(sympy.sympify(a) / b)
 
@@ -346,7 +357,7 @@ _RULES: dict[str, Rule] = {
     "Sub": _pointwise(lambda a, b: a - b),
     "Mul": _pointwise(lambda a, b: a * b),
     "Div": _divided,
-    "Mod": _pointwise(_modulo),
+    "Mod": _remainder,
     "Neg": _pointwise(lambda a: -a),
     "Abs": _pointwise(lambda a: a if signs_of(a) <= {0, 1} else sympy.Abs(a)),
     "Floor": _pointwise(_floor),

@@ -32,7 +32,8 @@ def run(
     """The value of every array that is no view, after all kernels ran on ``inputs``."""
     sources = [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
     target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
-    link(compile_objects([CompileJob(f"{EXPORT}{s.unit}", "kernel") for s in sources]), target)
+    units = {s.name: f"{EXPORT}{s.unit}" for s in sources}  # equal kernels have one name
+    link(compile_objects([CompileJob(unit, "kernel") for unit in units.values()]), target)
     library = ctypes.CDLL(str(target))
     values = symbols or {}
     memory = {name: _allocate(graph, name, inputs, values) for name in graph.arrays() if not graph.is_view(name)}

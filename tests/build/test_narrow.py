@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -123,7 +124,7 @@ def test_half_types_compute_in_float32(tmp_path: Path) -> None:
     np.testing.assert_array_equal(run(graph, {x: given}, tmp_path)[out], wanted)
 
 
-_SUMS = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
+_SUMS: dict[str, Any] = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}
 
 
 @pytest.mark.parametrize("kind", _SUMS)

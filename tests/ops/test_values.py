@@ -123,6 +123,16 @@ def test_numbers_without_a_rule_are_computed_by_the_reference() -> None:
     assert values.constant(s.graph, s.add("RandomNormal", [], (2,), "float32", shape=[2])) is None
 
 
+def test_remainders_and_large_integers_are_exact() -> None:
+    g = Shapes()
+    big = 2**53 + 1
+    a, b = g.constant(ints(-7, 7, big)), g.constant(ints(3, -3, 2))
+    wanted = {"Mod": [2, -2, 1], "Add": [-4, 4, big + 2], "Mul": [-21, -21, 2 * big], "Div": [-2, -2, big // 2]}
+    for op_type, value in wanted.items():
+        assert values.known(g.graph, g.add(op_type, [a, b], (3,))) == tuple(value)
+    assert values.known(g.graph, g.add("Mod", [a, b], (3,), fmod=1)) == (-1, 1, 1)
+
+
 def test_data_and_large_arrays_are_not_known() -> None:
     s = Shapes()
     assert s.known("Cast", [s.add("NonZero", [s.x], (3, 1))], (3, 1), to=TensorProto.INT64) is None

@@ -2,4 +2,4 @@
 
 from daceopt.recipe import Recipe
 
-none = Recipe("none", ("lower-operators", "differentiate"))
+none = Recipe("none", ("lower-operators{keep_rules=True}", "differentiate", "lower-operators"))

@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from daceopt.explore.arithmetic import evaluate
+from daceopt.runtime.arithmetic import evaluate
 from tests.test_bad_input import product
 
 MODULE = """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from daceopt.explore.arithmetic import evaluate
+from daceopt.runtime.arithmetic import evaluate
 
 _LOWERING = "lower-operators"
 Record = Mapping[str, Any]

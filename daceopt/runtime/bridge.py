@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from daceopt.errors import BuildError
+from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import memory
 from daceopt.runtime.random import draw_seed
 
@@ -72,18 +73,34 @@ def torch_dtype(name: str) -> torch.dtype:
     return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
 
 
-class Program:
-    """A compiled pair bound to PyTorch: call it with the trace's inputs, get the graph's outputs.
+Higher = Callable[[Sequence[torch.Tensor], Sequence["torch.Tensor | None"], Sequence[bool]], "list[torch.Tensor | None]"]
 
-    ``mutations`` maps a graph output to the input (a buffer) that it is copied into. Outputs of a call are new tensors.
+
+@dataclass(frozen=True)
+class Boundary:
+    """What PyTorch knows of a program's inputs and outputs beyond their arrays.
+
+    ``orders``: per output its axes from the outermost in memory (None: row-major). ``differentiable``: outputs that
+    autograd sees (None: those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose
+    output is differentiable are left to the caller. ``connected``: inputs whose gradient is zero, not absent, where the
+    program computes none. ``higher``: gradients as differentiable functions of inputs and gradients.
     """
 
-    def __init__(self, pair: Pair, input_count: int, mutations: dict[int, int] | None = None) -> None:
-        self.pair = pair
+    orders: Sequence[Sequence[int]] | None = None
+    differentiable: frozenset[int] | None = None
+    mutations: Sequence[tuple[int, int]] = ()
+    connected: frozenset[int] = frozenset()
+    higher: Higher | None = None
+
+
+class Program:
+    """A compiled pair bound to PyTorch: call it with the program's inputs, get its outputs, which are new tensors."""
+
+    def __init__(self, pair: Pair, input_count: int, boundary: Boundary | None = None) -> None:
+        self.pair, self.boundary = pair, boundary or Boundary()
         self.forward = Entry(pair.forward)
         self.backward = None if pair.backward is None else Entry(pair.backward)
         self.input_count = input_count
-        self.mutations = list((mutations or {}).items())
         self._reads = [k for _, k in self.forward.inputs]
         self._order = _complete([k for _, k in self.forward.outputs])
         self._saves = bool(pair.forward.manifest.saves)
@@ -96,17 +113,28 @@ class Program:
         found = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
         found += [("grad", k) for k in self.grads]
         self._gather = [found.index(role) for role in roles]
-        self._volatile = {i for _, i in self.mutations}.intersection(self.kept_inputs)
+        self._bind(self.boundary)
+
+    def _bind(self, boundary: Boundary) -> None:
+        seen = frozenset(self.grads) if boundary.differentiable is None else boundary.differentiable
+        self.trains = bool(seen) and (self.backward is not None or boundary.differentiable is not None)
+        self.constants = [k for k in range(len(self._order)) if k not in seen]
+        self.mutations = [(i, k) for i, k in boundary.mutations if k not in seen]
+        self._volatile = {i for i, _ in boundary.mutations}.intersection(self.kept_inputs)
+        orders = boundary.orders or [()] * len(self._order)
+        # the permutation of each output whose axes do not stand in memory as they are counted, and its inverse
+        self.orders = {k: tuple(o) for k, o in enumerate(orders) if list(o) != list(range(len(o)))}
+        self._logical = [(k, _inverse(o)) for k, o in self.orders.items()]
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Outputs of the graph, buffers already updated; differentiable when the pair has a backward program."""
-        if self.backward is not None:
+        """Outputs of the graph, inputs already updated; differentiable when the pair has a backward program."""
+        if self.trains:
             return _Compiled.apply(self, *tensors)
         with torch.no_grad():
             return self.run(tensors).outputs
 
     def run(self, tensors: Sequence[torch.Tensor]) -> _Call:
-        """Run the forward program and update the buffers; the caller has switched gradients off."""
+        """Run the forward program and update changed inputs; the caller has switched gradients off."""
         dense = [t if t.is_contiguous() else _dense(t) for t in tensors]
         entry = self.forward
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
@@ -116,10 +144,12 @@ class Program:
         seed = draw_seed() if entry.uses_seed or (self.backward is not None and self.backward.uses_seed) else None
         entry.invoke([dense[k] for k in self._reads], outputs, saved, seed, symbols, sizes.arena)
         ordered = _in_order(outputs, self._order)
+        for k, permutation in self._logical:
+            ordered[k] = ordered[k].permute(permutation)
+        for k in self._volatile:
+            dense[k] = dense[k].clone()
         if self.mutations:
-            for k in self._volatile:
-                dense[k] = dense[k].clone()
-            torch._foreach_copy_([tensors[i] for _, i in self.mutations], [ordered[k] for k, _ in self.mutations])
+            torch._foreach_copy_([tensors[i] for i, _ in self.mutations], [ordered[k] for _, k in self.mutations])
         return _Call(dense, ordered, saved, seed, symbols)
 
     def gradients(
@@ -130,7 +160,7 @@ class Program:
         symbols: tuple[int, ...],
         wanted: Sequence[bool],
     ) -> list[torch.Tensor | None]:
-        """Run the backward program on kept inputs, kept outputs and gradients; one result or None per trace input."""
+        """Run the backward program on kept inputs, kept outputs and gradients; one result or None per input."""
         entry = self.backward
         assert entry is not None
         sizes = entry.executable.sizes(symbols)
@@ -142,6 +172,11 @@ class Program:
             if wanted[k]:
                 result[k] = gradient
         return result
+
+    def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor like that output, its axes as they stand in memory."""
+        order = self.orders.get(output)
+        return tensor if order is None else tensor.permute(order)
 
 
 class _Call:
@@ -173,22 +208,58 @@ class _Compiled(torch.autograd.Function):
         ctx.save_for_backward(*kept)
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, call.seed, call.symbols, call.saved is not None
         ctx.shapes = [call.outputs[k].shape for k in program.grads]
+        ctx.operands = tensors
+        ctx.versions = [t._version for t in tensors]
         ctx.set_materialize_grads(False)
-        if len(program.grads) < len(call.outputs):
-            ctx.mark_non_differentiable(*[t for k, t in enumerate(call.outputs) if k not in program.grads])
+        if program.constants:
+            ctx.mark_non_differentiable(*[call.outputs[k] for k in program.constants])
         return tuple(call.outputs)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         program: Program = ctx.program
-        tensors = list(ctx.saved_tensors)
-        saved = tensors.pop() if ctx.has_block else None
-        for k, shape, dtype in zip(program.grads, ctx.shapes, program.grad_dtypes):
-            grad = grads[k]
-            tensors.append(torch.zeros(shape, dtype=dtype) if grad is None else grad)
-        found = program.gradients(tensors, saved, ctx.seed, ctx.symbols, ctx.needs_input_grad[1:])
+        wanted = ctx.needs_input_grad[1:]
+        if torch.is_grad_enabled():
+            return (None, *_differentiable_gradients(ctx, grads, wanted))
+        found: list[torch.Tensor | None] = [None] * program.input_count
+        if program.backward is not None and any(g is not None for g in grads):
+            found = _gradients(ctx, program, grads, wanted)
+        for k in program.boundary.connected:
+            if wanted[k] and found[k] is None:
+                found[k] = torch.zeros_like(ctx.operands[k])
         return (None, *found)
+
+
+def _gradients(
+    ctx: Any, program: Program, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    tensors = list(ctx.saved_tensors)
+    saved = tensors.pop() if ctx.has_block else None
+    if program.orders:
+        first = len(program.kept_inputs)
+        for at, k in enumerate(program.kept_outputs, first):
+            tensors[at] = program.in_memory_order(k, tensors[at])
+    for k, shape, dtype in zip(program.grads, ctx.shapes, program.grad_dtypes):
+        grad = grads[k]
+        tensors.append(program.in_memory_order(k, torch.zeros(shape, dtype=dtype) if grad is None else grad))
+    return program.gradients(tensors, saved, ctx.seed, ctx.symbols, wanted)
+
+
+def _differentiable_gradients(
+    ctx: Any, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+) -> list[torch.Tensor | None]:
+    """The gradients where PyTorch records what computes them (``create_graph=True``)."""
+    higher = ctx.program.boundary.higher
+    if higher is None:
+        raise Unsupported("a gradient of a gradient: this program has a first derivative only")
+    for k, (tensor, version) in enumerate(zip(ctx.operands, ctx.versions)):
+        if tensor._version != version and wanted[k]:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: input "
+                f"{k} of a compiled program is at version {tensor._version}; expected version {version}"
+            )
+    result: list[torch.Tensor | None] = higher(ctx.operands, grads, wanted)
+    return result
 
 
 def _role(name: str) -> tuple[str, int]:
@@ -202,6 +273,10 @@ def _complete(order: list[int]) -> list[int]:
     if sorted(order) != list(range(len(order))):
         raise BuildError(f"a built program writes the outputs {order}; expected each of {list(range(len(order)))} once")
     return order
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def _in_order(outputs: list[torch.Tensor], order: list[int]) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from daceopt.build.manifest import Manifest, Symbol
-from daceopt.explore.arithmetic import evaluate
+from daceopt.runtime.arithmetic import evaluate
 from daceopt.explore.stats import Effect, Stats, effect, number, sizes_of
 
 

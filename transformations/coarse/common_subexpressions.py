@@ -57,8 +57,9 @@ def _candidates(graph: Graph, node: Any) -> list[Any]:
 def _key(graph: Graph, node: Any) -> Hashable:
     operands = tuple(_operand(graph, n) for n in graph.inputs_of(node))
     attributes = tuple(sorted((k, _frozen(v)) for k, v in node.attributes.items()))
-    present = tuple(n is not None for n in graph.outputs_of(node))
-    return node.op_type, node.domain, node.since_version, operands, attributes, present
+    # what is declared of a result may say what operands do not: the shape that a reshape is to
+    results = tuple(None if n is None else (graph.shape(n), graph.dtype(n)) for n in graph.outputs_of(node))
+    return node.op_type, node.domain, node.since_version, operands, attributes, results
 
 
 def _operand(graph: Graph, name: str | None) -> Hashable:

@@ -1,0 +1,195 @@
+"""The backend of TorchDynamo: each graph that it extracts becomes a compiled piece, or stays in eager with a reason."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.explore.stats import Stats
+from daceopt.options import Options
+from daceopt.piece import Piece
+from daceopt.runtime.binding import Binding
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.importing import Traced
+
+logger = logging.getLogger("daceopt.dispatch")
+
+Refused = Callable[[str, BaseException], None]
+Compile = Callable[..., Any]
+
+
+class Backend:
+    """Compiles graphs with the given options; ``pieces`` are those compiled so far, the latest last.
+
+    ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise.
+    """
+
+    def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
+        self.options, self.stats, self._refused = options, stats, refused
+        self.pieces: list[CountedPiece] = []
+        self.compile: Compile = _compile_graph
+        self.ran = 0  # calls of compiled pieces, to tell a call that ran none
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
+        start = time.perf_counter()
+        try:
+            return self._compile(graph, inputs)
+        except Exception as error:  # whatever it is, the user's call is not lost
+            self._refused(reason_of(error), error)
+            return graph.forward
+        finally:
+            self.stats.compile_seconds += time.perf_counter() - start
+
+    def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        traced = describe(graph, inputs)
+        if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
+            return graph.forward
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+        with torch.inference_mode(False), hooks:
+            piece = CountedPiece(self, traced)
+        self.pieces.append(piece)
+        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(piece.piece.inputs(inputs))}
+        self.stats.record(piece.piece.pair, shapes)
+        logger.info("compiled a graph of %d operators", len(graph.graph.nodes))
+        return piece
+
+
+class CountedPiece:
+    """A piece that counts its calls, and compiles its second derivative when that is asked for."""
+
+    def __init__(self, backend: Backend, traced: Traced) -> None:
+        self._backend, self.traced = backend, traced
+        options = backend.options
+        pair = backend.compile(_identity(traced), self._load, recipe=options.recipe, verify=options.verify)
+        binding = Binding.from_json(pair.report["notes"]["binding"])
+        self.piece = Piece(pair, binding, _connected(traced), self._higher)
+        self.pair = pair
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._backend.ran += 1
+        return self.piece(*arguments)
+
+    def _load(self) -> Any:
+        from daceopt.capture.torch.importing import load
+
+        return load(self.traced)
+
+    def _higher(self, tensors: Any, grads: Any, wanted: Any) -> Any:
+        raise Unsupported("a gradient of a gradient")
+
+
+def _compile_graph(*args: Any, **kwargs: Any) -> Any:
+    from daceopt import pipeline
+
+    return pipeline.compile_graph(*args, **kwargs)
+
+
+def reason_of(error: BaseException) -> str:
+    """One line that says why."""
+    text = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
+    return text.strip().splitlines()[0] if text.strip() else type(error).__name__
+
+
+def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
+    """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
+    from daceopt.capture.torch.importing import Traced
+
+    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
+    for node, value in zip(placeholders, values):
+        _check_input(node.name, value)
+    results = graph.graph.output_node().args[0]
+    return Traced(
+        graph,
+        tuple(_fresh(v) if isinstance(v, torch.Tensor) else v for v in values),
+        tuple(_name(n) for n in placeholders),
+        tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
+        tuple(isinstance(r, fx.Node) and _requires_grad(r) for r in results),
+        tuple(_requires_grad(n) for n in placeholders),
+    )
+
+
+def _requires_grad(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _check_input(name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        if not isinstance(value, (int, torch.SymInt)):
+            raise Unsupported(f"{name} is a {type(value).__name__}; expected tensors and sizes")
+        return
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        raise Unsupported(f"{name} has layout {value.layout}; expected a dense tensor")
+    if value.device.type != "cpu":
+        raise Unsupported(f"{name} is on device {value.device}; compiled programs run on the CPU")
+    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(value):
+        raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
+
+
+def _fresh(fake: Any) -> torch.Tensor:
+    """A fake tensor of the same kind, without the history that tracing left."""
+    with fake.fake_mode:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+
+
+def _name(placeholder: fx.Node) -> str:
+    """How the model calls an argument: ``encoder.0.weight`` for a parameter, else the argument's name."""
+    argument = placeholder.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    if source is None:
+        return placeholder.name
+    text = str(getattr(source, "name", ""))
+    for word in ("L['self']", "._modules", "._parameters", "._buffers"):
+        text = text.replace(word, "")
+    return text.replace("['", ".").replace("']", "").removeprefix("L").strip(".") or placeholder.name
+
+
+def _identity(traced: Traced) -> str:
+    """Of a graph with everything that decides what is compiled."""
+    from daceopt.capture.torch.fingerprint import describe, fingerprint
+
+    autocast = [
+        (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
+        for d in ("cpu",)
+    ]
+    inputs = [describe(x) for x in traced.inputs]
+    return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])
+
+
+def _connected(traced: Traced) -> list[int]:
+    """Arguments that autograd connects with a result: where no gradient is computed theirs is zero."""
+    if not any(traced.results):
+        return []
+    graph = traced.graph.graph
+    reached: set[fx.Node] = set()
+    waiting = [r for r, flag in zip(graph.output_node().args[0], traced.results) if flag]
+    while waiting:
+        node = waiting.pop()
+        if node in reached or not _carries(node):
+            continue
+        reached.add(node)
+        waiting.extend(node.all_input_nodes)
+        # what is written into it in place counts as well
+        waiting.extend(x for user in node.users if user.args and user.args[0] is node and _writes(user) for x in user.all_input_nodes)
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
+    return [k for k, n in enumerate(placeholders) if n in reached and traced.requires_grad[k]]
+
+
+def _carries(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
+
+
+def _writes(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name == "setitem" or (name.endswith("_") and not name.endswith("__"))

@@ -1,0 +1,1 @@
+"""Rules for ATen operators, one file per family; loaded by ``table.py``."""

@@ -1,0 +1,19 @@
+"""Operators about gradients: what stops them, and what brings its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Translation
+
+
+@translates("detach")
+def detach(t: Translation, self: str) -> str:
+    return t.operator("StopGradient", self, domain="daceopt")
+
+
+@translates("daceopt::with_gradient", derivative="aten")
+def with_gradient(t: Translation, results: list[str], operands: list[str], saved: list[str], number: int) -> Any:
+    """The results as they are; ``derivative.py`` has the rule."""
+    return results

@@ -1,0 +1,171 @@
+"""The derivative of an ATen operator by PyTorch's own formula: traced as a graph and imported like any other.
+
+An operator that stays whole (domain ``aten``) is lowered by the rules of ``aten/`` after differentiation. Its gradient
+rule traces ``torch.autograd.grad`` of that one call; a custom ``autograd.Function`` brings its backward graph itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from daceopt.capture.torch.custom_gradient import Slot
+from daceopt.capture.torch.functional import Body, trace
+from daceopt.capture.torch.translation import Call, Importer, Operand, Translation
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
+from daceopt.ops import registry
+from daceopt.ops.elementwise import alias
+from daceopt.ops.operator import Operator
+
+DOMAIN = "aten"
+Names = list["str | None"]
+
+
+def op_type(call: Call) -> str:
+    """The operator type of whole nodes of this call, with its rules registered."""
+    name = str(call.target)
+    if not registry.has_lowering(name, DOMAIN):
+        registry.lowering(name, types=registry.ANY, domain=DOMAIN)(_lower)
+        registry.gradient(name, domain=DOMAIN)(_gradient)
+    return name
+
+
+def _lower(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    call: Call = node.attributes["call"]
+    results = Translation(b.graph, call.context).apply(call, [str(n) for n in inputs])
+    for result, out in zip(results, outputs):
+        if out is not None and result is not None:
+            alias(b, result, out)
+
+
+def _gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    call: Call = node.attributes["call"]
+    if call.backward is not None:
+        return _custom(b, call, inputs, grads_out, wanted)
+    return _traced(b, call, inputs, outputs, grads_out, wanted)
+
+
+def _traced(
+    b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    given = [k for k, g in enumerate(grads_out) if g is not None]
+    by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
+    if not given or not by:
+        return [None] * len(inputs)
+
+    def vjp(*values: torch.Tensor) -> list[torch.Tensor | None]:
+        operands = list(values[: len(inputs)])
+        for k in by:
+            operands[k] = operands[k].detach().requires_grad_()
+        with torch.enable_grad():
+            results = _invoke(call, operands)
+        found = torch.autograd.grad(
+            [results[k] for k in given], [operands[k] for k in by], list(values[len(inputs) :]), allow_unused=True
+        )
+        return list(found)
+
+    grads = [call.results[k] for k in given]
+    graph = trace(vjp, [*map(like, call.operands), *(like(g) for g in grads if g is not None)])
+    importer = Importer(Translation(b.graph, call.context), graph)
+    _reuse_results(importer, call, outputs)
+    found = importer.run([*inputs, *(grads_out[k] for k in given)])
+    return _by_position(found, by, len(inputs))
+
+
+def _invoke(call: Call, operands: Sequence[torch.Tensor]) -> list[Any]:
+    arguments = {name: _filled(value, operands) for name, value in call.traced.items()}
+    schema = call.target._schema.arguments
+    positional = [arguments[a.name] for a in schema if not a.kwarg_only]
+    found = call.target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
+    return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+def _filled(value: Any, operands: Sequence[torch.Tensor]) -> Any:
+    if isinstance(value, Operand):
+        return operands[value]
+    return [_filled(v, operands) for v in value] if isinstance(value, list) else value
+
+
+def _reuse_results(importer: Importer, call: Call, outputs: Names) -> None:
+    """The formula's own forward call is the node itself, whose results are there already: what it drew at random, too.
+
+    Raises Unsupported where something random is left that is not the node's own.
+    """
+    placeholders = [n for n in importer.module.graph.nodes if n.op == "placeholder"]
+    for node in importer.module.graph.nodes:
+        if node.op == "call_function" and node.target is call.target and None not in outputs:
+            operands = [x for x in node.all_input_nodes]
+            if all(x in placeholders or _is_detached(x, placeholders) for x in operands):
+                importer.known[node] = tuple(outputs) if len(outputs) > 1 else outputs[0]
+                break
+    for node in importer.module.graph.nodes:
+        tags = getattr(node.target, "tags", ())
+        if torch.Tag.nondeterministic_seeded in tags and node not in importer.known:
+            raise Unsupported(f"the derivative of {call.target} by PyTorch draws random numbers of its own")
+
+
+def _is_detached(node: fx.Node, placeholders: list[fx.Node]) -> bool:
+    return node.target is torch.ops.aten.detach.default and node.args[0] in placeholders
+
+
+def _custom(b: Builder, call: Call, inputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+    backward = call.backward
+    assert backward is not None
+    lengths = [len(call.arguments[name]) for name in ("results", "operands", "saved")]
+    operands = call.operands[lengths[0] : lengths[0] + lengths[1]]
+    saved = inputs[lengths[0] + lengths[1] :]
+    given = [k for k, g in enumerate(grads_out) if g is not None]
+    by = [k for k in range(lengths[1]) if wanted[lengths[0] + k] and _has_gradient(operands[k])]
+
+    def rule(*values: torch.Tensor) -> list[torch.Tensor | None]:
+        grads, kept = dict(zip(given, values)), values[len(given) :]
+        marked = iter(range(len(grads_out)))
+        incoming = [_incoming(grads, next(marked), call) if r is None else torch.zeros_like(r) for r in backward.others]
+        found = Body(backward.graph)(*incoming, *(kept[s] if isinstance(s, Slot) else s for s in backward.saved))
+        return [_fitted(found[backward.operands[k]], operands[k]) for k in by]
+
+    fakes = [call.results[k] for k in given]
+    examples = [*(like(f) for f in fakes if f is not None), *map(like, call.operands[lengths[0] + lengths[1] :])]
+    graph = trace(rule, examples)
+    found = Importer(Translation(b.graph, call.context), graph).run([*(grads_out[k] for k in given), *saved])
+    return _by_position(found, [lengths[0] + k for k in by], len(inputs))
+
+
+def _incoming(grads: dict[int, torch.Tensor], position: int, call: Call) -> torch.Tensor:
+    found = grads.get(position)
+    result = call.results[position]
+    assert result is not None
+    return torch.zeros_like(result) if found is None else found
+
+
+def _fitted(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor | None:
+    """As autograd's engine takes what a custom function returns: summed to the operand's shape, in its type."""
+    if grad is None:
+        return None
+    return grad.sum_to_size(operand.shape).to(operand.dtype)
+
+
+def _by_position(found: Sequence[Any], positions: Sequence[int], count: int) -> Names:
+    result: Names = [None] * count
+    for position, array in zip(positions, found, strict=True):
+        result[position] = array
+    return result
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def like(fake: torch.Tensor) -> torch.Tensor:
+    """A fake tensor of the same kind that no trace has seen yet."""
+    mode = getattr(fake, "fake_mode", None)
+    if mode is None:
+        return fake.detach()
+    with mode:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)

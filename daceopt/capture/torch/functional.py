@@ -1,0 +1,168 @@
+"""A graph of TorchDynamo becomes a functional graph of ATen operators, traced by PyTorch itself.
+
+What has a rule of ours as a whole (``KEPT``) stays whole; in-place operators and views of what they change are resolved
+by PyTorch's functionalization, which runs only for graphs that have any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from daceopt.capture.torch import custom_gradient
+from daceopt.capture.torch.gradient_scopes import stop_gradients
+from daceopt.capture.torch.table import decompositions
+
+_aten = torch.ops.aten
+
+# composite operators that our rules take whole, although PyTorch would take them apart below autograd
+KEPT = (
+    _aten.linear.default,
+    _aten.matmul.default,
+    _aten.dropout.default,
+    _aten.scaled_dot_product_attention.default,
+    _aten.lstm.input,
+    _aten.gru.input,
+    _aten.rnn_tanh.input,
+    _aten.rnn_relu.input,
+)
+
+
+@dataclass(frozen=True)
+class Functional:
+    """A functional graph of ATen operators.
+
+    ``graph`` takes what the graph of Dynamo takes. Its outputs are the results of the call (``results`` of them, which
+    may be None or numbers), then the new values of the inputs at the positions ``mutated``.
+    """
+
+    graph: fx.GraphModule
+    results: int
+    mutated: tuple[int, ...]
+    backwards: tuple[custom_gradient.Backward, ...] = ()
+
+
+def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
+    """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
+    stop_gradients(graph)
+    with _kept_whole():
+        return _functional(Body(graph), inputs)
+
+
+def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+    """The functional graph of ``fn``, which gives a list and changes none of its fake ``inputs``; all composite
+    operators are taken apart."""
+    return _functional(fn, inputs).graph
+
+
+def _functional(fn: Callable[..., Any], inputs: Sequence[Any]) -> Functional:
+    with custom_gradient.collected() as backwards:
+        plain = _trace(fn, inputs)
+    if not _is_mutating(plain):
+        return Functional(plain, _result_count(plain), (), tuple(backwards))
+    body = _Functionalized(fn)
+    with custom_gradient.collected() as backwards:
+        traced = _trace(body, inputs)
+    return Functional(traced, _result_count(traced) - len(body.mutated), body.mutated, tuple(backwards))
+
+
+def _result_count(graph: fx.GraphModule) -> int:
+    return len(graph.graph.output_node().args[0])
+
+
+def _is_mutating(graph: fx.GraphModule) -> bool:
+    schemas = [getattr(n.target, "_schema", None) for n in graph.graph.nodes if n.op == "call_function"]
+    return any(s is not None and s.is_mutable for s in schemas)
+
+
+def _trace(body: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
+    names = ", ".join(f"a{k}" for k in range(len(inputs)))
+    flat = eval(f"lambda {names}: body({names})", {"body": body})  # make_fx counts the parameters of what it traces
+    tracer = make_fx(flat, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True)
+    with torch.no_grad(), _as_aot_traces(inputs):
+        return tracer(*inputs)
+
+
+class Body(fx.Interpreter):
+    """Runs a graph of Dynamo; higher-order operators of autograd become plain ones."""
+
+    def __call__(self, *inputs: Any) -> Any:
+        result = self.run(*inputs)
+        return list(result) if isinstance(result, (list, tuple)) else [result]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.higher_order.autograd_function_apply:
+            return custom_gradient.apply(*args, **kwargs)
+        if target is torch.ops.higher_order.tag_activation_checkpoint:
+            return fx.Interpreter(args[0]).run(*args[1:])
+        return super().call_function(target, args, kwargs)
+
+
+class _Functionalized:
+    """``body`` under PyTorch's functionalization; the new values of changed inputs are further results."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        self.body = body
+        self.mutated: tuple[int, ...] = ()
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
+        with above, FunctionalTensorMode():
+            wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+            results = self.body(*wrapped)
+            changed = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
+            values = [_plain(x) for x in results]
+            self.mutated = tuple(changed)
+            return [*values, *(_plain(wrapped[k]) for k in changed)]
+
+
+def _is_changed(tensor: Any) -> bool:
+    torch._sync(tensor)
+    return bool(torch._functionalize_has_data_mutation(tensor.elem))
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, FunctionalTensor):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value.elem)
+
+
+@contextmanager
+def _as_aot_traces(inputs: Sequence[Any]) -> Iterator[None]:
+    """The surroundings in which PyTorch's own compilers trace: everything fake, backward in this thread, and no cached
+    casts of weights, which would belong to another trace."""
+    mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
+    cached = torch.is_autocast_cache_enabled()
+    with ExitStack() as stack:
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(mode if mode is not None else FakeTensorMode())
+        if mode is None or mode.shape_env is not None:
+            stack.enter_context(enable_python_dispatcher())
+        torch.set_autocast_cache_enabled(False)
+        stack.callback(torch.set_autocast_cache_enabled, cached)
+        yield
+
+
+@contextmanager
+def _kept_whole() -> Iterator[None]:
+    """Operators of ``KEPT`` reach the trace as they are (PyTorch's own way for ``torch.export``)."""
+    from torch.export.exported_program import _override_composite_implicit_decomp
+
+    with ExitStack() as stack:
+        stack.enter_context(_override_composite_implicit_decomp(dict.fromkeys(KEPT, _as_it_is)))
+        yield
+
+
+def _as_it_is(*args: Any, **kwargs: Any) -> Any:
+    return NotImplemented

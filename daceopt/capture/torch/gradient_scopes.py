@@ -1,0 +1,61 @@
+"""Where gradients stop: detached values and ``torch.no_grad`` regions, marked in the graph of Dynamo.
+
+Dynamo knows of each value whether it requires a gradient. A node whose results require none reads detached operands,
+which says the same to a graph that is differentiated later.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from daceopt.errors import Unsupported
+
+
+def stop_gradients(graph: fx.GraphModule) -> None:
+    """Detach the operands of nodes whose results require no gradient. Raises Unsupported for a parameter that is
+    changed in place where gradients are off: its gradient is not that of its new value."""
+    for node in list(graph.graph.nodes):
+        if node.op in ("call_function", "call_method", "call_module") and _stops(node):
+            _detach_operands(graph.graph, node)
+    graph.recompile()
+
+
+def _stops(node: fx.Node) -> bool:
+    results = _tensors(node.meta.get("example_value"))
+    if not results or any(t.requires_grad for t in results):
+        return False
+    floats = any(t.is_floating_point() or t.is_complex() for t in results)
+    return floats and node.target not in ("detach", torch.detach)
+
+
+def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
+    known: dict[fx.Node, fx.Node] = {}
+
+    def detached(operand: fx.Node) -> fx.Node:
+        value = operand.meta.get("example_value")
+        if not (isinstance(value, torch.Tensor) and value.requires_grad):
+            return operand
+        if _is_in_place(node) and operand is node.all_input_nodes[0]:
+            raise Unsupported(f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off")
+        if operand not in known:
+            with graph.inserting_before(node):
+                known[operand] = graph.call_method("detach", (operand,))
+            known[operand].meta["example_value"] = value
+        return known[operand]
+
+    node.args = fx.map_arg(node.args, detached)
+    node.kwargs = fx.map_arg(node.kwargs, detached)
+
+
+def _is_in_place(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for v in value for t in _tensors(v)] if isinstance(value, (list, tuple)) else []

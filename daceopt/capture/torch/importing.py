@@ -1,0 +1,133 @@
+"""From a graph of Dynamo to what the pipeline compiles: the graph of operator nodes, its gradients and its binding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from daceopt.capture.torch.functional import Functional, functional
+from daceopt.capture.torch.plan import Plan, plan
+from daceopt.capture.torch.translation import Context, Importer, Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.imported import Gradients, Imported
+from daceopt.runtime.binding import Binding
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A graph of Dynamo with what is known of its arguments, in the order of its placeholders.
+
+    ``inputs``: fake tensors and symbolic or plain sizes that no trace has seen; ``requires_grad`` and ``names`` per
+    input; ``results``: per result, whether it requires a gradient, ``changed`` the same per argument after the call.
+    """
+
+    graph: fx.GraphModule
+    inputs: tuple[Any, ...]
+    names: tuple[str, ...]
+    requires_grad: tuple[bool, ...]
+    results: tuple[bool, ...]
+    changed: tuple[bool, ...]
+
+    @property
+    def trains(self) -> bool:
+        """Whether a backward pass may follow."""
+        return any(self.results) or any(self.changed)
+
+
+def load(traced: Traced) -> Imported:
+    """Trace to ATen and import. Raises Unsupported with the reason."""
+    found = functional(traced.graph, traced.inputs)
+    changed = [traced.changed[k] for k in found.mutated]
+    _check_mutations(traced, found)
+    return imported(traced, found, plan(found, traced.results, changed))
+
+
+def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
+    """Build the graph that computes what ``planned`` says."""
+    context, graph = Context(), Graph("program")
+    trains = any(o.differentiable for o in planned.outputs)
+    translation = Translation(graph, context, whole=trains)
+    inputs, binding, symbols = _add_inputs(translation, traced)
+    importer = Importer(translation, found.graph, found.backwards)
+    importer.run(inputs)
+    for node, output in zip(planned.nodes, planned.outputs, strict=True):
+        _add_output(graph, importer.values[node], output.order)
+    graph.prune()
+    kept = Binding(tuple(binding), tuple(planned.outputs), tuple(planned.results), tuple(planned.mutations), symbols)
+    return Imported(
+        graph, _gradients(traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
+    )
+
+
+def _check_mutations(traced: Traced, found: Functional) -> None:
+    for k in found.mutated:
+        if traced.requires_grad[k] and not traced.changed[k]:
+            raise Unsupported(f"{traced.names[k]}, which requires a gradient, is changed where gradients are off")
+
+
+def _gradients(traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:
+    outputs = tuple(k for k, o in enumerate(planned.outputs) if o.differentiable)
+    wanted = tuple(k for k, (kind, at) in enumerate(binding) if kind == "tensor" and traced.requires_grad[at])
+    return Gradients(wanted, outputs) if outputs and wanted else None
+
+
+def _add_inputs(
+    t: Translation, traced: Traced
+) -> tuple[list[Any], list[tuple[str, int]], dict[str, tuple[int, int | None]]]:
+    """Inputs for all tensors; a size that is no tensor's extent gets an empty input as long as it."""
+    values: list[Any] = []
+    binding: list[tuple[str, int]] = []
+    for k, x in enumerate(traced.inputs):
+        if isinstance(x, torch.Tensor):
+            promise = t.promise(x)
+            values.append(t.graph.add_input(traced.names[k], promise.shape, promise.dtype))
+            binding.append(("tensor", k))
+        else:
+            values.append(t.sizes.dim(x) if isinstance(x, (int, torch.SymInt)) else x)
+    symbols = _define_symbols(t.graph, binding)
+    read = {name: (k, axis) for name, (k, axis) in _torch_symbols(traced).items()}
+    for k, value in enumerate(values):
+        if not isinstance(value, (str, int)) and value is not None and str(value) not in symbols:
+            name = t.graph.add_input("size", (0, value), types.from_name("uint8"))
+            binding.append(("size", k))
+            t.graph.symbols[str(value)] = (name, 1)
+    return values, binding, read
+
+
+def _define_symbols(graph: Graph, binding: Sequence[tuple[str, int]]) -> dict[str, tuple[str, int]]:
+    for name in graph.inputs:
+        for axis, extent in enumerate(graph.shape(name)):
+            if not isinstance(extent, int) and extent.is_Symbol:
+                graph.symbols.setdefault(str(extent), (name, axis))
+    return graph.symbols
+
+
+def _torch_symbols(traced: Traced) -> dict[str, tuple[int, int | None]]:
+    """PyTorch's size symbols -> the argument, and the axis if it is a tensor, where the value is read."""
+    found: dict[str, tuple[int, int | None]] = {}
+    for k, x in enumerate(traced.inputs):
+        sizes = list(enumerate(x.shape)) if isinstance(x, torch.Tensor) else [(None, x)]
+        for axis, size in sizes:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                found.setdefault(str(size.node.expr), (k, axis))
+    return found
+
+
+def _add_output(graph: Graph, name: Any, order: Sequence[int]) -> None:
+    """Declare an output in the order in which its axes stand in memory."""
+    if not isinstance(name, str):
+        raise Unsupported(f"a result became {name!r}; expected an array")
+    b = Builder(graph, "output")
+    if list(order) != list(range(len(order))):
+        name = b.transpose(name, order)
+    taken = name in graph.outputs or graph.producer(name) is None or graph.is_view(name)
+    graph.add_output(b.copy(name) if taken else name)
+
+

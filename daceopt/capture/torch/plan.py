@@ -1,0 +1,163 @@
+"""Decides where each result of a call comes from: an output of the program, or a view of what PyTorch would view."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+
+from daceopt.capture.torch.functional import Functional
+from daceopt.errors import Unsupported
+from daceopt.runtime.binding import Output, Result
+
+_aten = torch.ops.aten
+
+
+@dataclass
+class Plan:
+    """What the program has to compute: ``nodes`` of the functional graph, one per output, and the binding's parts."""
+
+    nodes: list[fx.Node]
+    outputs: list[Output]
+    results: list[Result]
+    mutations: list[tuple[int, int]]
+
+
+def plan(functional: Functional, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
+    """Decide where each result comes from.
+
+    ``differentiable``: per result, whether it requires a gradient; ``changed_with_gradient``: the same per changed
+    input. Raises Unsupported for results of unknown kind.
+    """
+    return _Planner(functional).run(differentiable, changed_with_gradient)
+
+
+class _Planner:
+    def __init__(self, functional: Functional) -> None:
+        graph = functional.graph.graph
+        values = list(graph.output_node().args[0])
+        self.results, self.changed = values[: functional.results], values[functional.results :]
+        self.mutated = functional.mutated
+        self.arguments = {n: k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder")}
+        self.outputs: dict[fx.Node, int] = {}
+        self.plan = Plan([], [], [], [])
+
+    def run(self, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
+        for argument, node, flag in zip(self.mutated, self.changed, changed_with_gradient, strict=True):
+            self.plan.mutations.append((argument, self._output(node, flag)))
+        bases = [_base(r) if isinstance(r, fx.Node) else (None, ()) for r in self.results]
+        for k, (value, flag) in enumerate(zip(self.results, differentiable, strict=True)):
+            shared = sum(b is bases[k][0] for b, _ in bases) > 1
+            self.plan.results.append(self._result(k, value, flag, shared))
+        return self.plan
+
+    def _result(self, position: int, value: Any, differentiable: bool, shared: bool) -> Result:
+        if not isinstance(value, fx.Node):
+            return Result("constant", value=_plain(value))
+        if isinstance(value.meta.get("val"), (torch.SymInt, int)):
+            return Result("size", value=str(value.meta["val"]))
+        first = self.results.index(value)
+        if first < position:
+            return Result("same", first)
+        base, views = _base(value)
+        chain = tuple(_written(v) for v in views)
+        if base in self.changed:
+            return Result("input", self.mutated[self.changed.index(base)], views=chain)
+        if base in self.arguments and self.arguments[base] not in self.mutated:
+            return Result("input", self.arguments[base], views=chain)
+        if base.op == "placeholder" or (not shared and _order(value) is not None) or _order(base) is None:
+            return Result("output", self._output(value, differentiable))
+        return Result("output", self._output(base, differentiable), views=chain)
+
+    def _output(self, node: fx.Node, differentiable: bool) -> int:
+        k = self.outputs.get(node)
+        if k is None:
+            k = self.outputs[node] = len(self.plan.nodes)
+            order = _order(node)
+            rank = node.meta["val"].dim()
+            self.plan.nodes.append(node)
+            self.plan.outputs.append(Output(tuple(range(rank)) if order is None else order, differentiable))
+        elif differentiable and not self.plan.outputs[k].differentiable:
+            self.plan.outputs[k] = Output(self.plan.outputs[k].order, True)
+        return k
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise Unsupported(f"a result of type {type(value).__name__}")
+
+
+def _base(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
+    """The node whose memory ``node`` shares, and the operators in between, first to last."""
+    chain: list[fx.Node] = []
+    while node.op == "call_function" and (node.target is getitem or _is_view(node)):
+        source = node.args[0]
+        if not isinstance(source, fx.Node) or (node.target is getitem and not _is_view(source)):
+            break
+        chain.append(node)
+        node = source
+    return node, tuple(reversed(chain))
+
+
+def _is_view(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.returns or not schema.arguments:
+        return False
+    if node.target is _aten.dropout.default:
+        return not node.args[2]
+    # _reshape_alias and the like alias; what only may alias (contiguous, reshape) was resolved by the trace
+    return all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def _written(node: fx.Node) -> tuple[str, list[Any]]:
+    """A view operator and its arguments after the tensor, as plain data; sizes as text."""
+    if node.target is getitem:
+        return "getitem", [node.args[1]]
+    if node.kwargs:
+        raise Unsupported(f"a result is a view by {node.target} with keyword arguments")
+    return str(node.target), [_argument(a) for a in node.args[1:]]
+
+
+def _argument(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_argument(v) for v in value]
+    if isinstance(value, fx.Node):
+        return {"size": str(value.meta["val"])}
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    raise Unsupported(f"a result is a view with an argument of type {type(value).__name__}")
+
+
+def _order(node: fx.Node) -> tuple[int, ...] | None:
+    """The axes of a dense tensor from the outermost in memory; None for one with gaps or overlaps."""
+    value = node.meta["val"]
+    shape, strides = list(value.shape), list(value.stride())
+    axes = range(len(shape))
+    if value.is_contiguous():
+        return tuple(axes)
+    if any(not isinstance(s, int) for s in (*shape, *strides)):
+        return _symbolic_order(value)
+    order = sorted((k for k in axes if shape[k] != 1), key=lambda k: -strides[k])
+    step = 1
+    for k in reversed(order):
+        if strides[k] != step:
+            return None
+        step *= shape[k]
+    ones = [k for k in axes if shape[k] == 1]
+    return (*ones, *order)
+
+
+def _symbolic_order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The same where sizes are symbols: channels last, or one of the permutations that transposing makes."""
+    if value.dim() > 5:
+        return None
+    for order in permutations(range(value.dim())):
+        if value.permute(order).is_contiguous():
+            return order
+    return None

@@ -1,0 +1,60 @@
+"""Sizes as PyTorch knows them (``SymInt``) become extents of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dace
+import sympy
+import torch
+from torch.utils._sympy import functions as torch_functions
+
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Dim, dim
+
+
+class Sizes:
+    """The size symbols of one graph: PyTorch's names for them, ours, and where each is read."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def dim(self, value: Any) -> Dim:
+        """An extent for an int or a ``SymInt``. Raises Unsupported for what only data decides, or a float."""
+        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+            raise Unsupported(f"a size of type {type(value).__name__} ({value}); expected an integer")
+        if isinstance(value, int):
+            return value
+        expr = value.node.expr
+        return dim(self._convert(expr))
+
+    def shape(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
+        """The extents of a tensor."""
+        return tuple(self.dim(s) for s in sizes)
+
+    def symbol(self, name: str) -> Any:
+        """Our symbol for PyTorch's symbol ``name``."""
+        if name not in self._known:
+            self._known[name] = dace.symbolic.symbol(f"s{len(self._known)}", dace.int64)
+        return self._known[name]
+
+    def _convert(self, expr: Any) -> Any:
+        if isinstance(expr, sympy.Symbol):
+            if not expr.name.startswith("s"):
+                raise Unsupported(f"a size that only the data decides ({expr})")
+            return self.symbol(expr.name)
+        if isinstance(expr, sympy.Integer):
+            return expr
+        args = [self._convert(a) for a in expr.args]
+        if isinstance(expr, (torch_functions.FloorDiv, torch_functions.CleanDiv)):
+            return sympy.floor(args[0] / args[1])
+        if isinstance(expr, (torch_functions.Mod, torch_functions.PythonMod)):
+            return args[0] - args[1] * sympy.floor(args[0] / args[1])
+        if isinstance(expr, (sympy.Max, torch_functions.Max)):
+            return sympy.Max(*args)
+        if isinstance(expr, (sympy.Min, torch_functions.Min)):
+            return sympy.Min(*args)
+        if isinstance(expr, (sympy.Add, sympy.Mul)) or (isinstance(expr, sympy.Pow) and args[1].is_Integer):
+            return expr.func(*args)
+        raise Unsupported(f"a size computed as {expr}, a {type(expr).__name__}")

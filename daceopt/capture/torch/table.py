@@ -1,0 +1,84 @@
+"""The table of rules: how each ATen operator becomes operator nodes. Families register in ``aten/``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import torch
+
+Rule = Callable[..., Any]
+
+_RULES: dict[Any, Entry] = {}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rule, and whose derivative holds: that of what the rule builds (``"own"``), or PyTorch's formula, traced."""
+
+    rule: Rule
+    derivative: str
+
+
+def translates(*names: str, derivative: str = "own") -> Callable[[Rule], Rule]:
+    """Register the rule of ATen operators, by name and overload: ``@translates("add.Tensor")``.
+
+    The rule is called as ``rule(t, ...)`` with a :class:`~daceopt.capture.torch.translation.Translation` and the
+    operator's arguments by the names of its schema, defaults filled in: arrays for tensors, ints or SymPy expressions
+    for sizes, Python values for the rest. It returns an array, or a tuple of arrays (None where nothing reads that
+    result), of exactly the dtype and shape promised (``t.promised``). It raises Unsupported, before it adds anything,
+    for what it cannot do; the operator is then called in ATen.
+
+    ``derivative="own"`` says that differentiating what the rule builds gives PyTorch's gradient, also at ties, bounds
+    and NaN. With ``"aten"`` the node stays whole until after differentiation, and PyTorch's own formula is used.
+    """
+    if derivative not in ("own", "aten"):
+        raise ValueError(f"derivative={derivative!r}; expected 'own' or 'aten'")
+
+    def register(rule: Rule) -> Rule:
+        for name in names:
+            _RULES[overload(name)] = Entry(rule, derivative)
+        return rule
+
+    return register
+
+
+def overload(name: str) -> Any:
+    """``"add.Tensor"`` -> ``torch.ops.aten.add.Tensor``; other namespaces as ``"daceopt::with_gradient.default"``."""
+    namespace, _, rest = name.rpartition("::")
+    packet, _, variant = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), variant or "default")
+
+
+def entry_of(target: Any) -> Entry | None:
+    """The rule of an overload, or None."""
+    _load()
+    return _RULES.get(target)
+
+
+def translated() -> dict[Any, Entry]:
+    """All rules."""
+    _load()
+    return dict(_RULES)
+
+
+@cache
+def _load() -> None:
+    from daceopt.capture.torch import aten
+
+    for module in iter_modules(aten.__path__):
+        import_module(f"{aten.__name__}.{module.name}")
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's decompositions of operators for which we have no rule."""
+    from torch._decomp import core_aten_decompositions
+
+    _load()
+    found = dict(core_aten_decompositions().items())
+    return {target: fn for target, fn in found.items() if target not in _RULES}

@@ -1,0 +1,363 @@
+"""A functional graph of ATen operators becomes an :class:`ir.Graph` of operator nodes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import fx
+
+from daceopt.capture.torch import table
+from daceopt.capture.torch.custom_gradient import Backward
+from daceopt.capture.torch.sizes import Sizes
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ops import widening
+
+logger = logging.getLogger("daceopt.importer")
+
+
+class Promise(NamedTuple):
+    """What PyTorch says of a result."""
+
+    shape: Shape
+    dtype: Any
+
+
+@dataclass(frozen=True)
+class Context:
+    """What all translations of one graph share: its size symbols, and the calls that ATen runs, with the reasons."""
+
+    sizes: Sizes = field(default_factory=Sizes)
+    hosted: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of an ATen operator, apart from the arrays it reads.
+
+    ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
+    ``arguments``: by name of the schema, an ``Operand`` for each tensor, extents for sizes; ``traced``: the same with
+    PyTorch's own sizes. ``results``: what it gave, fake.
+    """
+
+    target: Any
+    arguments: Mapping[str, Any]
+    traced: Mapping[str, Any]
+    operands: tuple[torch.Tensor, ...]
+    results: tuple[torch.Tensor | None, ...]
+    context: Context
+    backward: Backward | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Call:
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{self.target}>"
+
+
+class Operand(int):
+    """Position of a tensor argument among the operands of a :class:`Call`."""
+
+
+class Translation:
+    """Adds ATen calls to ``graph``; rules get it as their first argument.
+
+    ``b`` builds kernels and views. ``promised`` describes the results of the call that is being translated, ``shape``
+    and ``dtype`` its first one. ``whole``: keep calls whose derivative is PyTorch's own as one node until they are
+    lowered.
+    """
+
+    def __init__(self, graph: Graph, context: Context, whole: bool = False) -> None:
+        self.graph, self.context, self.whole = graph, context, whole
+        self.sizes = context.sizes
+        self.call: Call | None = None
+        self.promised: tuple[Promise, ...] = ()
+
+    # ---------------------------------------------------------------- what rules use
+
+    @property
+    def b(self) -> Builder:
+        """A builder that names what it adds after the call."""
+        return Builder(self.graph, self.label)
+
+    @property
+    def label(self) -> str:
+        """The operator's name, for kernels."""
+        return "value" if self.call is None else self.call.target._schema.name.rpartition("::")[2].strip("_")
+
+    @property
+    def shape(self) -> Shape:
+        """Of the first result."""
+        return self.promised[0].shape
+
+    @property
+    def dtype(self) -> Any:
+        """Of the first result."""
+        return self.promised[0].dtype
+
+    def shape_of(self, name: str) -> Shape:
+        return self.graph.shape(name)
+
+    def dtype_of(self, name: str) -> Any:
+        return self.graph.dtype(name)
+
+    def operator(
+        self,
+        op_type: str,
+        *inputs: str | None,
+        domain: str = "",
+        results: Sequence[Promise | None] | None = None,
+        **attributes: Any,
+    ) -> Any:
+        """Add an operator node; one array, or a tuple for several ``results`` (default: those promised)."""
+        declared = self.promised if results is None else results
+        outputs = [None if p is None else self.graph.add_array(self.label, p.shape, p.dtype) for p in declared]
+        given = {k: v for k, v in attributes.items() if v is not None}
+        node = widening.add_operator(self.graph, op_type, inputs, outputs, given, domain)
+        node.source_name = self.label
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def kernel(self, fn: Callable[..., Any], *operands: Any, dtype: Any = None, compute: Any = None) -> str:
+        """``fn`` of the operands' elements, broadcast to the first result's shape, as ``dtype`` (default: promised).
+
+        Operands are arrays or numbers, converted to the dtype ``compute`` where that is given.
+        """
+        compute = None if compute is None else types.computed(compute)
+        arrays = [self.array(x, compute) if not isinstance(x, str) else x for x in operands]
+
+        def converted(*elements: Any) -> Any:
+            if compute is None:
+                return fn(*elements)
+            return fn(*(scalar.cast(e, compute) if self._differs(a, compute) else e for a, e in zip(arrays, elements)))
+
+        out = self.graph.add_array(self.label, self.shape, self.dtype if dtype is None else dtype)
+        final = self.dtype_of(out)
+        return str(self.b.elementwise(lambda *e: _stored(converted(*e), final), *arrays, out=out, dtype=final))
+
+    def _differs(self, name: str, dtype: Any) -> bool:
+        return bool(types.computed(self.graph.dtype(name)) != dtype)
+
+    def array(self, value: Any, dtype: Any) -> str:
+        """An array of ``dtype``: ``value`` itself or cast, or of one element for a number or an extent."""
+        if isinstance(value, str):
+            return self.cast(value, dtype)
+        if isinstance(value, (bool, int, float)):
+            return self.b.constant(np.asarray(value).astype(types.to_numpy(dtype)))
+        extent = dim(value)
+        out = self.graph.add_array("size", (), dtype)
+        self.b.map((), {}, {"out": (out, lambda: ())}, lambda i: scalar.cast(extent, dtype), label="size")
+        return out
+
+    def cast(self, name: str, dtype: Any) -> str:
+        """``name`` as ``dtype``, by PyTorch's conversions."""
+        if self.graph.dtype(name) == dtype:
+            return name
+        promise = Promise(self.graph.shape(name), dtype)
+        return str(self.operator("Cast", name, results=[promise], to=types.to_onnx(dtype)))
+
+    def integers(self, values: Sequence[Dim]) -> str | None:
+        """An int64 operand that states sizes; None where they are not all numbers (the declared shape says them)."""
+        if not all(isinstance(v, int) for v in values):
+            return None
+        return self.b.constant(np.asarray(values, np.int64))
+
+    def reshape(self, name: str, shape: Sequence[Dim]) -> str:
+        """``name`` in row-major order with another shape."""
+        if tuple(shape) == self.graph.shape(name):
+            return name
+        promise = Promise(tuple(shape), self.graph.dtype(name))
+        return str(self.operator("Reshape", name, self.integers(shape), results=[promise]))
+
+    def transpose(self, name: str, perm: Sequence[int]) -> str:
+        """Axis k of the result is axis ``perm[k]``."""
+        shape = self.graph.shape(name)
+        if list(perm) == list(range(len(shape))):
+            return name
+        promise = Promise(tuple(shape[p] for p in perm), self.graph.dtype(name))
+        return str(self.operator("Transpose", name, results=[promise], perm=list(perm)))
+
+    def expand(self, name: str, shape: Sequence[Dim]) -> str:
+        """``name`` broadcast to ``shape``."""
+        if tuple(shape) == self.graph.shape(name):
+            return name
+        promise = Promise(tuple(shape), self.graph.dtype(name))
+        return str(self.operator("Expand", name, self.integers(shape), results=[promise]))
+
+    # ---------------------------------------------------------------- calls
+
+    def apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
+        """Add ``call`` on arrays; one array per result (None: nothing reads it)."""
+        outer = self.call, self.promised
+        self.call = call
+        self.promised = tuple(Promise((), None) if r is None else self.promise(r) for r in call.results)
+        try:
+            return self._apply(call, operands)
+        finally:
+            self.call, self.promised = outer
+
+    def _apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
+        entry = table.entry_of(call.target)
+        if self.whole and (entry is None or entry.derivative == "aten") and _is_differentiable(call):
+            return self._opaque(call, operands)
+        if entry is None:
+            return self.host(call, operands, "no native form")
+        try:
+            found = entry.rule(self, **_with_arrays(call.arguments, operands))
+        except Unsupported as error:
+            return self.host(call, operands, str(error))
+        results = list(found) if isinstance(found, (tuple, list)) else [found]
+        self._check(call, results)
+        return results
+
+    def _opaque(self, call: Call, operands: Sequence[str]) -> list[str | None]:
+        from daceopt.capture.torch import derivative
+
+        outputs = [None if p.dtype is None else self.graph.add_array(self.label, *p) for p in self.promised]
+        self.graph.add_operator(derivative.op_type(call), list(operands), outputs, {"call": call}, derivative.DOMAIN)
+        return outputs
+
+    def host(self, call: Call, operands: Sequence[str], reason: str) -> list[str | None]:
+        """Let ATen itself run the call when the program runs."""
+        from daceopt.libs import aten_call
+
+        self.context.hosted.setdefault(str(call.target).removeprefix("aten."), reason)
+        return aten_call.add(self.graph, call.target, call.arguments, operands, self.promised)
+
+    def promise(self, tensor: torch.Tensor) -> Promise:
+        """The extents and element type of a fake tensor."""
+        if tensor.layout is not torch.strided:
+            raise Unsupported(f"a tensor of layout {tensor.layout}")
+        return Promise(self.sizes.shape(tensor.shape), types.from_torch(tensor.dtype))
+
+    def _check(self, call: Call, results: Sequence[str | None]) -> None:
+        for k, (name, promise) in enumerate(zip(results, self.promised, strict=True)):
+            if name is None or promise.dtype is None:
+                continue
+            found = Promise(self.graph.shape(name), self.graph.dtype(name))
+            fits = len(found.shape) == len(promise.shape) and all(dim(a - b) == 0 for a, b in zip(found[0], promise[0]))
+            if not fits or found.dtype != promise.dtype:
+                raise Unsupported(
+                    f"result {k} of {call.target} became {types.name_of(found.dtype)}{list(found.shape)}; PyTorch "
+                    f"promises {types.name_of(promise.dtype)}{list(promise.shape)}"
+                )
+
+
+def _is_differentiable(call: Call) -> bool:
+    return any(t.is_floating_point() or t.is_complex() for t in call.operands) and any(
+        r is not None and (r.is_floating_point() or r.is_complex()) for r in call.results
+    )
+
+
+def _stored(value: Any, dtype: Any) -> Any:
+    """The value as the scalar code of an array of ``dtype`` has it."""
+    return scalar.cast(value, types.computed(dtype))
+
+
+def _with_arrays(value: Any, operands: Sequence[str]) -> Any:
+    if isinstance(value, Operand):
+        return operands[value]
+    if isinstance(value, Mapping):
+        return {k: _with_arrays(v, operands) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(v, operands) for v in value]
+    return value
+
+
+# -------------------------------------------------------------------- whole graphs
+
+
+class Importer:
+    """Walks a functional graph; ``values`` has, per node, an array, a tuple of them, a size or a Python value."""
+
+    def __init__(self, translation: Translation, module: fx.GraphModule, backwards: Sequence[Backward] = ()) -> None:
+        self.t, self.module, self.backwards = translation, module, backwards
+        self.values: dict[fx.Node, Any] = {}
+        self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
+
+    def run(self, inputs: Sequence[Any]) -> list[Any]:
+        """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder); the results, in order."""
+        given = iter(inputs)
+        for node in self.module.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = next(given)
+            elif node.op == "get_attr":
+                self.values[node] = self._constant(node)
+            elif node.op == "call_function":
+                self.values[node] = self.known[node] if node in self.known else self._call(node)
+        return [self._value(x) for x in self.module.graph.output_node().args[0]]
+
+    def _constant(self, node: fx.Node) -> Any:
+        value = getattr(self.module, str(node.target))
+        if not isinstance(value, torch.Tensor):
+            raise Unsupported(f"the graph holds {node.target}, a {type(value).__name__}; expected a tensor")
+        return self.t.graph.add_constant("constant", to_numpy(value))
+
+    def _call(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            return self.t.sizes.dim(value)
+        if node.target is getitem:
+            source, index = node.args
+            return self.values[source][index]
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise Unsupported(f"{node.target} stands in the graph; expected operators of ATen")
+        call, operands = self._bind(node, value)
+        found = self.t.apply(call, operands)
+        return tuple(found) if isinstance(value, (tuple, list)) else found[0]
+
+    def _bind(self, node: fx.Node, value: Any) -> tuple[Call, list[str]]:
+        operands: list[str] = []
+        fakes: list[torch.Tensor] = []
+
+        def bound(x: Any) -> tuple[Any, Any]:
+            if isinstance(x, (list, tuple)):
+                pairs = [bound(v) for v in x]
+                return [p[0] for p in pairs], [p[1] for p in pairs]
+            if not isinstance(x, fx.Node):
+                return x, x
+            found = self.values[x]
+            if not isinstance(found, str):
+                return found, x.meta.get("val", found)
+            operands.append(found)
+            fakes.append(x.meta["val"] if "val" in x.meta else getattr(self.module, str(x.target)))
+            return (Operand(len(operands) - 1),) * 2
+
+        pairs = {k: bound(v) for k, v in by_name(node.target, node.args, node.kwargs).items()}
+        arguments, traced = ({k: p[j] for k, p in pairs.items()} for j in (0, 1))
+        results = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        marker = node.target is torch.ops.daceopt.with_gradient.default
+        backward = self.backwards[arguments["number"]] if marker else None
+        return Call(node.target, arguments, traced, tuple(fakes), results, self.t.context, backward), operands
+
+    def _value(self, x: Any) -> Any:
+        return self.values[x] if isinstance(x, fx.Node) else x
+
+
+def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by the names of its schema, defaults filled in; ``self`` stays ``self``."""
+    found: dict[str, Any] = {}
+    for position, argument in enumerate(target._schema.arguments):
+        if position < len(args):
+            found[argument.name] = args[position]
+        elif argument.name in kwargs:
+            found[argument.name] = kwargs[argument.name]
+        else:
+            found[argument.name] = argument.default_value
+    return found
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The elements of a dense tensor; half types by their bits."""
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dtype = types.to_numpy(types.from_torch(tensor.dtype))
+    if dtype.kind == "V":
+        return dense.view({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).numpy().view(dtype)
+    return np.asarray(dense.numpy())

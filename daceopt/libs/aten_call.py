@@ -1,0 +1,164 @@
+"""One ATen operator run by PyTorch itself as a host call: what operators without a native form become.
+
+The payload is JSON: the operator's name, its arguments with tensors and sizes by position among the operands, and the
+element types, which the arrays of a host call do not tell for types that NumPy lacks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from daceopt.errors import Unsupported
+
+if TYPE_CHECKING:
+    import torch
+
+    from daceopt.ir.graph import Graph
+
+_SIMPLE = (bool, int, float, str, type(None))
+_FLAGS = ("dtype", "layout", "device", "memory_format")
+
+
+def add(
+    graph: Graph, target: Any, arguments: Mapping[str, Any], operands: Sequence[str], results: Sequence[Any]
+) -> list[str | None]:
+    """Add a HostCall of the overload ``target``; ``results``: (shape, dtype) of each, dtype None where it is no tensor.
+
+    ``arguments`` by name of the schema, an int subclass ``Operand`` for each tensor, SymPy expressions for sizes.
+    Raises Unsupported for arguments that cannot be written down.
+    """
+    from daceopt.ir import types
+    from daceopt.ops.library import HostCall
+
+    encoder = _Encoder(graph, list(operands))
+    given = {name: encoder.encode(value) for name, value in arguments.items()}
+    outputs = [None if dtype is None else graph.add_array("host", shape, dtype) for shape, dtype in results]
+    written = [k for k, n in enumerate(outputs) if n is not None]
+    payload = {
+        "target": f"{target._schema.name}.{target._overloadname}",
+        "arguments": given,
+        "types": [types.name_of(graph.dtype(n)) for n in encoder.operands],
+        "results": [[k, types.name_of(results[k][1])] for k in written],
+    }
+    label = target._schema.name.rpartition("::")[2].strip("_")
+    call = HostCall(label, callback="daceopt.libs.aten_call:run", payload=json.dumps(payload))
+    reads = {f"In{k}": name for k, name in enumerate(encoder.operands)}
+    writes = {f"Out{k}": str(outputs[at]) for k, at in enumerate(written)}
+    graph.add_node(call, reads, writes)
+    return outputs
+
+
+class _Encoder:
+    """Arguments as JSON; sizes known at run time only become further operands."""
+
+    def __init__(self, graph: Graph, operands: list[str]) -> None:
+        self.graph, self.operands = graph, operands
+        self.tensors = len(operands)
+
+    def encode(self, value: Any) -> Any:
+        import sympy
+        import torch
+
+        if isinstance(value, sympy.Expr):
+            return {"size": self._size(value)}
+        if type(value).__name__ == "Operand":
+            return {"tensor": int(value)}
+        if isinstance(value, float):
+            return {"float": value.hex()}
+        if isinstance(value, _SIMPLE):
+            return value
+        if isinstance(value, (list, tuple)):
+            return [self.encode(v) for v in value]
+        if isinstance(value, complex):
+            return {"complex": [value.real.hex(), value.imag.hex()]}
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return {"torch": str(value).removeprefix("torch.")}
+        if isinstance(value, torch.device) and value.type == "cpu":
+            return {"device": "cpu"}
+        raise Unsupported(f"an argument of type {type(value).__name__} ({value})")
+
+    def _size(self, value: Any) -> int:
+        from daceopt.ir import types
+        from daceopt.ir.builder import Builder
+
+        out = self.graph.add_array("size", (), types.from_name("int64"))
+        Builder(self.graph, "size").map((), {}, {"out": (out, lambda: ())}, lambda i: value)
+        self.operands.append(out)
+        return len(self.operands) - 1
+
+
+def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    """Call the operator in ``payload`` and copy its results into ``outputs``."""
+    import torch
+
+    target, arguments, names, results = _decoded(payload)
+    tensors = [_tensor(array, name) for array, name in zip(inputs, names, strict=True)]
+    positional, named = _arguments(target, arguments, tensors)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        found = target(*positional, **named)
+    values = found if isinstance(found, (tuple, list)) else (found,)
+    for array, (position, name) in zip(outputs, results, strict=True):
+        _store(array, values[position], name)
+
+
+def _store(array: np.ndarray, value: torch.Tensor, name: str) -> None:
+    shape = tuple(value.shape)
+    if shape != array.shape and not (shape == () and array.size == 1):
+        raise ValueError(f"ATen returned shape {shape}, expected {array.shape}")
+    _tensor(array, name).copy_(value.reshape(array.shape))
+
+
+@lru_cache(4096)
+def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[tuple[int, str]]]:
+    import torch
+
+    text = json.loads(payload)
+    namespace, _, rest = text["target"].partition("::")
+    packet, _, overload = rest.partition(".")
+    found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
+    return found, text["arguments"], text["types"], [(k, n) for k, n in text["results"]]
+
+
+def _arguments(
+    target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]
+) -> tuple[list[Any], dict[str, Any]]:
+    values = {name: _decode(value, tensors) for name, value in arguments.items()}
+    schema = target._schema.arguments
+    return [values[a.name] for a in schema if not a.kwarg_only], {a.name: values[a.name] for a in schema if a.kwarg_only}
+
+
+def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
+    import torch
+
+    if isinstance(value, list):
+        return [_decode(v, tensors) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "size":
+        return int(tensors[content].item())
+    if kind == "float":
+        return float.fromhex(content)
+    if kind == "complex":
+        return complex(*map(float.fromhex, content))
+    return torch.device(content) if kind == "device" else getattr(torch, content)
+
+
+def _tensor(array: np.ndarray, name: str) -> torch.Tensor:
+    """A tensor over the memory of ``array``; a copy only where NumPy's strides are none that PyTorch has."""
+    import torch
+
+    dtype = getattr(torch, name)
+    if any(s < 0 for s in array.strides):
+        array = np.ascontiguousarray(array)
+    if array.dtype.kind != "V":
+        return torch.from_numpy(array).view(dtype) if array.dtype.name != name else torch.from_numpy(array)
+    bits = array.view({1: np.uint8, 2: np.int16}[array.dtype.itemsize])
+    return torch.from_numpy(bits).view(dtype)

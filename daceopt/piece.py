@@ -1,0 +1,80 @@
+"""One compiled graph of Dynamo as Dynamo calls it: flat arguments in, the flat results of the graph out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from daceopt.runtime.arithmetic import evaluate
+from daceopt.runtime.binding import Binding, Result, replay
+from daceopt.runtime.bridge import Boundary, Higher, Pair, Program
+
+Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
+
+
+class Piece:
+    """A compiled program with its binding; see :mod:`daceopt.runtime.binding`.
+
+    ``connected``: arguments whose gradient is zero rather than absent where none is computed.
+    """
+
+    def __init__(
+        self, pair: Pair, binding: Binding, connected: Sequence[int] = (), higher: Higher | None = None
+    ) -> None:
+        self.pair, self.binding = pair, binding
+        position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
+        boundary = Boundary(
+            orders=[o.order for o in binding.outputs],
+            differentiable=frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable),
+            mutations=[(position[argument], output) for argument, output in binding.mutations],
+            connected=frozenset(position[argument] for argument in connected),
+            higher=higher,
+        )
+        self.program = Program(pair, len(binding.inputs), boundary)
+        self._tensors = [k if kind == "tensor" else None for kind, k in binding.inputs]
+        self._sizes = [k for kind, k in binding.inputs if kind == "size"]
+        # what autograd has to see being copied; Program copies the other new values
+        self._copies = [(a, k) for a, k in binding.mutations if binding.outputs[k].differentiable]
+        self._makers = [_maker(r) for r in binding.results]
+        plain = [r.index for r in binding.results if r.kind == "output" and not r.views]
+        self._direct = plain if len(plain) == len(binding.results) and not self._copies else None
+
+    def inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """The program's inputs in a call."""
+        if not self._sizes:
+            return [arguments[k] for k in self._tensors]  # type: ignore[index]
+        sizes = iter(self._sizes)
+        return [torch.empty((0, arguments[next(sizes)]), dtype=torch.uint8) if k is None else arguments[k] for k in self._tensors]
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """The results of the graph on the arguments of its placeholders."""
+        outputs = self.program(self.inputs(arguments))
+        if self._direct is not None:
+            return [outputs[k] for k in self._direct]
+        for argument, k in self._copies:
+            arguments[argument].copy_(outputs[k])
+        sizes = {name: _size(arguments[k], axis) for name, (k, axis) in self.binding.symbols.items()}
+        results: list[Any] = []
+        for make, result in zip(self._makers, self.binding.results):
+            results.append(results[result.index] if make is None else make(arguments, outputs, sizes))
+        return results
+
+
+def _size(argument: Any, axis: int | None) -> int:
+    return int(argument if axis is None else argument.shape[axis])
+
+
+def _maker(result: Result) -> Make | None:
+    """How to get a result; None where it is another one."""
+    if result.kind == "same":
+        return None
+    if result.kind == "constant":
+        return lambda arguments, outputs, sizes: result.value
+    if result.kind == "size":
+        return lambda arguments, outputs, sizes: evaluate(result.value, sizes)
+    views = replay(result.views)
+    if result.kind == "input":
+        return lambda arguments, outputs, sizes: views(arguments[result.index], sizes)
+    return lambda arguments, outputs, sizes: views(outputs[result.index], sizes)

@@ -1,0 +1,93 @@
+"""How the results of a call come out of a compiled program: plain data that is kept with it.
+
+A result is an output of the program, or what PyTorch would return a view of: an input, another array. Views are taken
+of the real tensors by the operators that took them in the model, so that they alias as in eager PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+
+from daceopt.runtime.arithmetic import evaluate
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of the call.
+
+    ``kind``: "output" (``index`` among the program's outputs), "input" (``index`` among the arguments), "constant"
+    (``value``), "size" (``value``: text over the size symbols) or "same" (the result ``index``). ``views``: operators
+    to apply in turn, as (name, arguments).
+    """
+
+    kind: str
+    index: int = 0
+    value: Any = None
+    views: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """An output of the program: its axes in memory, outermost first, and whether autograd sees it."""
+
+    order: tuple[int, ...]
+    differentiable: bool
+
+
+@dataclass(frozen=True)
+class Binding:
+    """``inputs``: per input of the program the argument it is, as ("tensor", k), or an empty array as long as it, as
+    ("size", k). ``mutations``: (argument, output) pairs; ``symbols``: where sizes for views are read, (argument, axis
+    or None)."""
+
+    inputs: tuple[tuple[str, int], ...]
+    outputs: tuple[Output, ...]
+    results: tuple[Result, ...]
+    mutations: tuple[tuple[int, int], ...]
+    symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Binding:
+        """The inverse of :meth:`to_json`."""
+        return cls(
+            tuple((kind, k) for kind, k in data["inputs"]),
+            tuple(Output(tuple(o["order"]), o["differentiable"]) for o in data["outputs"]),
+            tuple(Result(r["kind"], r["index"], r["value"], tuple(r["views"])) for r in data["results"]),
+            tuple((a, o) for a, o in data["mutations"]),
+            {name: (a, axis) for name, (a, axis) in data["symbols"].items()},
+        )
+
+
+
+def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], torch.Tensor]:
+    """A function that takes the views of a tensor, given the values of the size symbols."""
+    steps = [(_operator(name), arguments) for name, arguments in views]
+
+    def apply(tensor: Any, sizes: Mapping[str, int]) -> Any:
+        for operator, arguments in steps:
+            tensor = operator(tensor, *(_evaluated(a, sizes) for a in arguments))
+        return tensor
+
+    return apply
+
+
+def _operator(name: str) -> Any:
+    if name == "getitem":
+        return getitem
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(value, list):
+        return [_evaluated(v, sizes) for v in value]
+    return evaluate(value["size"], sizes) if isinstance(value, dict) else value

@@ -103,9 +103,12 @@ class Numerics:
         return [relative_error(a, e) for a, e in zip(outputs(graph, self.inputs), self._exact, strict=True)]
 
     def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
+        from daceopt.ir.render import render
+
         assert self._previous is not None
         site = self.guilty_site(transformation, self._previous, len(outcome.sites))
-        folder = save_reproducer(transformation, self._previous, graph, self.inputs)
+        story = f"{transformation}\n\nbefore:\n{render(self._previous)}\nafter:\n{render(graph)}"
+        folder = save_reproducer(transformation.name, story, self._previous, self.inputs)
         where = f"site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}"
         return f"step {transformation}: {self.complaint(graph)}; {where}; reproducer in {folder}"
 
@@ -179,20 +182,19 @@ def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
     return {s: sizes[str(s)] for s in expr.free_symbols}
 
 
-def save_reproducer(transformation: Any, before: Graph, after: Graph, inputs: dict[str, np.ndarray]) -> Path:
-    """Write the graph before (JSON and text), after (text), and the inputs into a folder of their own; returns it."""
+def save_reproducer(name: str, text: str, graph: Graph, inputs: dict[str, np.ndarray]) -> Path:
+    """Write what happened (text), the graph that it happened to (JSON) and the inputs into a folder of their own;
+    returns it."""
     from daceopt import trace
     from daceopt.build.cache import default_folder
-    from daceopt.ir.render import render
 
-    text = f"{transformation}\n\nbefore:\n{render(before)}\nafter:\n{render(after)}"
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    folder = (trace.folder() or default_folder()) / "reproducers" / f"{transformation.name}-{digest}"
+    folder = (trace.folder() or default_folder()) / "reproducers" / f"{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "step.txt").write_text(text, encoding="utf-8")
     np.savez(folder / "inputs.npz", **inputs)
     with suppress(
         TypeError, ValueError, AttributeError
     ):  # a node of the user's own may not serialise: the text is there
-        (folder / "before.sdfg").write_text(json.dumps(before.sdfg.to_json(), default=str), encoding="utf-8")
+        (folder / "before.sdfg").write_text(json.dumps(graph.sdfg.to_json(), default=str), encoding="utf-8")
     return folder

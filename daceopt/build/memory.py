@@ -50,11 +50,19 @@ def plan(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> Memo
     later program reads) are laid out by their order alone, so forward and backward agree. What stands inside of a
     region shares one slot, which is in use while the region runs.
     """
-    result = MemoryPlan(saved={}, saved_bytes=0)
-    for name in saved:
-        result.saved[name] = result.saved_bytes
-        result.saved_bytes = dim(result.saved_bytes + aligned_bytes(graph, name))
+    offsets, size = saved_offsets(graph, saved)
+    result = MemoryPlan(saved=offsets, saved_bytes=size)
     return _Planner(Scope(graph), set(result.saved), reuse).place(result)
+
+
+def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
+    """Where each of the arrays ``saved`` stands in the saved block, and the bytes of the block."""
+    offsets: dict[str, Dim] = {}
+    size: Dim = 0
+    for name in saved:
+        offsets[name] = size
+        size = dim(size + aligned_bytes(graph, name))
+    return offsets, size
 
 
 def aligned_bytes(graph: Graph, name: str) -> Dim:

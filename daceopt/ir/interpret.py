@@ -73,7 +73,7 @@ class Memory:
         if missing := [n for n in graph.inputs if n not in given]:
             raise ValueError(f"missing inputs {missing}; given are {sorted(inputs)}")
         for symbol, (name, axis) in graph.symbols.items():
-            self.sizes[symbol] = given[name].shape[axis]
+            self.sizes[symbol] = np.shape(inputs[name])[axis] if name in inputs else _size_of(graph, given, symbol)
         for name, value in (given | graph.constants).items():
             self._fill(name, value)
         if graph.uses_seed:
@@ -112,6 +112,15 @@ class Memory:
     def store(self, name: str, value: Any) -> None:
         """Write a whole array."""
         self.array(name)[...] = value
+
+
+def _size_of(graph: Graph, given: Mapping[str, np.ndarray], symbol: str) -> int:
+    """A size that is declared by an array which is not given, read from one that is."""
+    for name, value in given.items():
+        for extent, size in zip(graph.shape(name), value.shape):
+            if str(extent) == symbol:
+                return size
+    raise ValueError(f"size {symbol}: no input has this extent; it is axis {graph.symbols[symbol]}")
 
 
 def window(buffer: np.ndarray, shape: Sequence[int], strides: Sequence[int], offset: int, what: str) -> np.ndarray:

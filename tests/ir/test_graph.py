@@ -104,7 +104,7 @@ def test_a_small_constant_becomes_a_literal_unless_sympy_would_simplify_with_it(
         ((3, 2), (1, 3), (6,), None),
         ((4, 6), (1, 4), (2, 2, 6), (2, 1, 4)),
         ((2, 1, 3), None, (2, 3, 1), (3, 1, 1)),
-        ((0, 3), None, (3, 0), (0, 1)),
+        ((0, 3), None, (3, 0), (1, 1)),
         ((2, 3), (0, 1), (6,), None),
     ],
 )

@@ -1,6 +1,6 @@
-"""The way through, in one file: capture -> import -> recipe -> differentiate -> recipe -> build.
+"""The way through, in one file: import -> recipe -> differentiate -> recipe -> build.
 
-Only the first step runs on a warm start: the trace's fingerprint finds the built programs in the cache.
+None of it runs on a warm start: the fingerprint of what was captured finds the built programs in the cache.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,12 +26,11 @@ from daceopt.errors import BuildError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
 
 if TYPE_CHECKING:
-    import numpy as np
     import onnx
 
     from daceopt.build.bundle import Bundle
-    from daceopt.capture.trace import Trace
     from daceopt.ir.graph import Graph
+    from daceopt.ir.imported import Gradients, Imported
     from daceopt.recipe import Recipe, Step
 
 logger = logging.getLogger("daceopt.pipeline")
@@ -49,10 +48,10 @@ class Graphs:
 
     forward: Graph
     forward_roles: dict[str, str]
+    imported: Imported
     backward: Graph | None = None
     backward_roles: dict[str, str] = field(default_factory=dict)
     history: list[Step] = field(default_factory=list)
-    fallbacks: dict[str, str] = field(default_factory=dict)  # operator that runs in ONNX Runtime -> why
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -67,93 +66,57 @@ class Graphs:
 class CompiledPair:
     """A forward program, its backward program if one was asked for, and how they came about.
 
-    ``report`` is plain JSON: ``history`` (one record per recipe step) and ``seconds`` per phase. ``graphs`` derives the
-    graphs again when they are asked for after a warm start.
+    ``report`` is plain JSON: ``history`` (one record per recipe step), ``seconds`` per phase, ``fallbacks`` and
+    ``hosted`` (operators without native form -> reason) and ``notes`` (of the front end). ``graphs`` derives the graphs
+    again when they are asked for after a warm start.
     """
 
-    def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: _Source):
+    def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: Source):
         self.report, self.forward, self.backward = report, forward, backward
         self.cached = source.graphs is None
         self.recipe = source.recipe
-        self._source = source
+        self.source = source
 
     @cached_property
     def graphs(self) -> Graphs:
-        return self._source.graphs or self._source.derive()
+        return self.source.graphs or self.source.derive()
 
     @property
     def model(self) -> onnx.ModelProto:
-        """The ONNX model that was compiled: given, or exported from the trace."""
-        return self._source.onnx()
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """What to differentiate: model outputs by model inputs, by position, and whether to store or recompute (see
-    ``autodiff``)."""
-
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    policy: str = "recompute"
+        """The ONNX model that was compiled. Raises Unsupported for what came from PyTorch."""
+        if self.source.model is None:
+            raise Unsupported("this program was not compiled from an ONNX model")
+        return self.source.model
 
 
 @dataclass
-class _Source:
-    """What the graphs can be derived from."""
+class Source:
+    """What the graphs can be derived from, and how."""
 
-    trace: Trace | None
-    model: onnx.ModelProto | None
+    load: Callable[[], Imported]
     recipe: Recipe
-    wanted: tuple[int, ...]
     verify: str | None = None
-    fallback: bool = False
-    policy: str = "recompute"
-    patient: bool = False
+    model: onnx.ModelProto | None = None
     graphs: Graphs | None = None
 
     def derive(self) -> Graphs:
         started = time.perf_counter()
-        constants = self._constants()
-        graphs = derive(
-            self.onnx(), constants, self.recipe, self._gradients(), self.verify, self.fallback, self.patient
-        )
-        graphs.seconds = {"capture": time.perf_counter() - started - sum(graphs.seconds.values()), **graphs.seconds}
+        imported = self.load()
+        capture = time.perf_counter() - started
+        graphs = derive(imported, self.recipe, self.verify)
+        graphs.seconds = {"capture": capture, **graphs.seconds}
         return graphs
 
-    def onnx(self) -> onnx.ModelProto:
-        if self.model is not None:
-            return self.model
-        assert self.trace is not None
-        return self.trace.to_onnx()
 
-    def _gradients(self) -> Gradients | None:
-        if not self.wanted or self.trace is None:
-            return None
-        users = [k for k, s in enumerate(self.trace.graph_outputs) if s.kind == "user"]
-        return Gradients(self.wanted, tuple(users), self.policy)
-
-    def _constants(self) -> dict[int, np.ndarray]:
-        specs = self.trace.inputs if self.trace is not None else []
-        return {k: s.value.detach().numpy() for k, s in enumerate(specs) if s.value is not None}
-
-
-def compile_trace(
-    trace: Trace,
-    *,
-    recipe: str | Recipe = "auto",
-    wanted: Sequence[int] = (),
-    verify: str | None = None,
-    fallback: bool = False,
+def compile_graph(
+    fingerprint: str, load: Callable[[], Imported], *, recipe: str | Recipe = "auto", verify: str | None = None
 ) -> CompiledPair:
-    """Compile a traced call; with ``wanted`` (positions in ``trace.inputs`` whose gradients are needed) also its
-    backward pass.
+    """Compile what ``load`` gives, unless the cache has it: ``fingerprint`` identifies it, gradients included.
 
-    ``verify`` as in :class:`daceopt.recipe.Runner`. ``fallback``: without gradients, operators that have no native form
-    run in ONNX Runtime, with a warning. Raises Unsupported, CaptureError, BuildError or VerificationError with the
+    ``verify`` as in :class:`daceopt.recipe.Runner`. Raises Unsupported, BuildError or VerificationError with the
     reason.
     """
-    source = _Source(trace, None, _recipe(recipe), tuple(wanted), verify, fallback and not wanted)
-    return _compile(source, trace.fingerprint)
+    return _compile(Source(load, _recipe(recipe), verify), fingerprint)
 
 
 def compile_model(
@@ -171,10 +134,21 @@ def compile_model(
     ``patient``: NotKnownYet says what has to be known of the inputs, where that is what is missing. ``bundle``: compile
     it together with others, past the cache.
     """
-    source = _Source(None, model, _recipe(recipe), (), verify, fallback, patient=patient)
+
+    def load() -> Imported:
+        from daceopt.importer import import_model
+        from daceopt.ir.imported import Imported
+
+        fallbacks: dict[str, str] = {}
+        graph = import_model(
+            model, fallback=fallback, refused=lambda n, why: fallbacks.setdefault(n.op_type, why), patient=patient
+        )
+        return Imported(graph, fallbacks=fallbacks)
+
+    source = Source(load, _recipe(recipe), verify, model)
     if bundle is not None:
-        return _bundled(source, bundle)
-    return _compile(source, key("onnx", model.SerializeToString(deterministic=True)))
+        return bundled(source, bundle)
+    return _compile(source, key("onnx", model.SerializeToString(deterministic=True), fallback, patient))
 
 
 def _recipe(recipe: str | Recipe) -> Recipe:
@@ -185,16 +159,12 @@ def _recipe(recipe: str | Recipe) -> Recipe:
     return recipes.get(recipe)
 
 
-def _compile(source: _Source, fingerprint: str) -> CompiledPair:
+def _compile(source: Source, fingerprint: str) -> CompiledPair:
     identity = key(
         "pair",
         fingerprint,
         source.recipe.fingerprint(),
-        source.wanted,
         source.verify or "",
-        source.policy,
-        source.fallback,
-        source.patient,
         machine.fingerprint(),
         __version__,
         _own_source(),
@@ -215,16 +185,25 @@ def _compile(source: _Source, fingerprint: str) -> CompiledPair:
     )
 
 
-def _bundled(source: _Source, bundle: Bundle) -> CompiledPair:
+def bundled(source: Source, bundle: Bundle) -> CompiledPair:
+    """Compile as part of ``bundle``, past the cache: many small programs in one library."""
     graphs = source.graphs = source.derive()
-    executable = bundle.add(graphs.forward, graphs.forward_roles, _implement)
-    _warn(graphs.fallbacks)
-    return CompiledPair(_report(graphs, []), executable, None, source)
+    forward = bundle.add(graphs.forward, graphs.forward_roles, _implement)
+    backward = bundle.add(graphs.backward, graphs.backward_roles, _implement) if graphs.backward is not None else None
+    _warn(graphs.imported.fallbacks)
+    return CompiledPair(_report(graphs, []), forward, backward, source)
 
 
 def _report(graphs: Graphs, programs: Sequence[str]) -> dict[str, Any]:
-    history = [vars(s) for s in graphs.history]
-    return {"programs": programs, "fallbacks": graphs.fallbacks, "seconds": graphs.seconds, "history": history}
+    imported = graphs.imported
+    return {
+        "programs": programs,
+        "fallbacks": imported.fallbacks,
+        "hosted": imported.hosted,
+        "notes": imported.notes,
+        "seconds": graphs.seconds,
+        "history": [vars(s) for s in graphs.history],
+    }
 
 
 def _warn(fallbacks: dict[str, str]) -> None:
@@ -233,7 +212,7 @@ def _warn(fallbacks: dict[str, str]) -> None:
         warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
-def _write(folder: Path, identity: str, source: _Source) -> None:
+def _write(folder: Path, identity: str, source: Source) -> None:
     from daceopt.build import program
 
     graphs = source.graphs = source.derive()
@@ -242,7 +221,20 @@ def _write(folder: Path, identity: str, source: _Source) -> None:
         if graphs.backward is not None:
             parts.append((graphs.backward, graphs.backward_roles))
         names = program.build(identity, parts, _implement)
+    if source.verify == "numerics":
+        with graphs.timed("verify"):
+            _check_built(graphs, names)
     (folder / REPORT).write_text(json.dumps(_report(graphs, names), default=str))
+
+
+def _check_built(graphs: Graphs, names: Sequence[str]) -> None:
+    """Run what was compiled beside the interpreter. Raises VerificationError for a difference."""
+    from daceopt.verification_built import Built, check
+
+    directions = [(graphs.forward, graphs.forward_roles), (graphs.backward, graphs.backward_roles)]
+    programs = [load_program(name) for name in names]
+    built = [Built(g, roles, p) for (g, roles), p in zip(directions, programs) if g is not None and p is not None]
+    check(*built)
 
 
 def _implement(graph: Graph) -> Any:
@@ -251,44 +243,22 @@ def _implement(graph: Graph) -> Any:
     return libs.implement(graph)
 
 
-def derive(
-    model: onnx.ModelProto,
-    constants: dict[int, np.ndarray],
-    recipe: Recipe,
-    gradients: Gradients | None = None,
-    verify: str | None = None,
-    fallback: bool = False,
-    patient: bool = False,
-) -> Graphs:
-    """From a checked ONNX model to the graphs that are built: import, recipe, differentiation, recipe.
-
-    ``constants``: model input position -> value known now. ``gradients``: None for inference. ``patient`` as in
-    ``importer.import_model``.
-    """
-    from daceopt.importer import import_model
+def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Graphs:
+    """From a graph of operator nodes to the graphs that are built: recipe, differentiation, recipe."""
     from daceopt.recipe import Runner
 
     runner = Runner(recipe, verify)
-    fallbacks: dict[str, str] = {}
-    graph = import_model(
-        model,
-        fallback=fallback and gradients is None,
-        refused=lambda n, why: fallbacks.setdefault(n.op_type, why),
-        patient=patient,
-    )
+    graph = imported.graph
     roles = {name: f"input:{k}" for k, name in enumerate(graph.inputs)}
     roles |= {name: f"output:{k}" for k, name in enumerate(graph.outputs)}
-    graphs = Graphs(graph, roles, fallbacks=fallbacks)
-    by_position = list(graph.inputs)
-    for position, value in constants.items():
-        graph.bind(by_position[position], value)
-    outputs = list(graph.outputs)
+    graphs = Graphs(graph, roles, imported)
+    inputs, outputs = list(graph.inputs), list(graph.outputs)
     with graphs.timed("recipe"):
         graphs.history += runner.run(graph, part="before")
     _rename_outputs(graph, roles, outputs)
-    if gradients is not None:
+    if imported.gradients is not None:
         with graphs.timed("differentiate"):
-            _differentiate(graphs, by_position, gradients)
+            _differentiate(graphs, inputs, imported.gradients)
     with graphs.timed("recipe"):
         _finish(graphs, runner)
     return graphs
@@ -311,7 +281,7 @@ def _differentiate(graphs: Graphs, inputs: Sequence[str], gradients: Gradients) 
     names = [inputs[k] for k in gradients.inputs]
     result = differentiate(graph, outputs, names, policy=gradients.policy)
     if all(v is None for v in result.grad_inputs.values()):
-        raise Unsupported("no output depends on an input or parameter that requires a gradient")
+        return  # every gradient is zero
     graphs.forward, graphs.backward = result.forward, result.backward
     forward, backward = result.forward, result.backward
     roles = {n: r for n, r in graphs.forward_roles.items() if n in backward.inputs}

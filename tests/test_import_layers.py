@@ -15,7 +15,7 @@ CODE = ("daceopt", "recipes", "transformations", "benchmarks")
 MAX_FILE, MAX_FUNCTION = 600, 60
 
 FLOORS = (
-    "errors logs _version progress",
+    "errors logs _version progress identity",
     "ir",
     "cost build runtime recipe",
     "ops libs",
@@ -29,7 +29,7 @@ FLOORS = (
 )
 # files that are one room with another
 SAME_ROOM = {
-    **dict.fromkeys(("registry", "trace", "verification", "transform"), "recipe"),
+    **dict.fromkeys(("registry", "trace", "verification", "verification_built", "transform"), "recipe"),
     **dict.fromkeys(("dispatch", "guards", "specialise"), "module"),
 }
 # Upward, but only inside functions: the graph asks for operator nodes, the checks for how to execute them, by name.

@@ -22,6 +22,8 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
     graph = b.graph
     source = graph.view_source(view)
     shape, strides = graph.shape(source), graph.strides(source)
+    if 0 in graph.shape(view):
+        return b.full(shape, 0, graph.dtype(view))
     if _is_reshape(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides):
         return b.reshape(g, shape)
     index = view_index(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides)

@@ -266,12 +266,18 @@ class _Emitter:
         if group.loops:
             self._vector_loop(group, leaf, pragma or "omp simd")
         else:
-            self._lines += [f"{'  ' * self._depth}{line}" for line in leaf.lines()]
+            self._block(leaf)
         for _ in group.loops[:-1]:
             self._close()
         for a in leaf.accumulators:
             if not a.private:
                 self._store(a, group)
+
+    def _block(self, leaf: Leaf) -> None:
+        """Code without a loop, apart from that of other groups, which may use the same names."""
+        self._open("{")
+        self._lines += [f"{'  ' * self._depth}{line}" for line in leaf.lines()]
+        self._close()
 
     def _start(self, a: Accumulator) -> None:
         if not a.dims:

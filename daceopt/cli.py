@@ -45,14 +45,18 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "demo", _demo, "optimize four models, check them and compare the times")
     explain = _model_command(commands, "explain", _explain, "what a model moves and computes, and what each step did")
     explain.add_argument("--html", type=Path, metavar="FILE", help="write the report as HTML too")
-    optimize = _model_command(commands, "optimize", _optimize, "compile a model and compare it with ONNX Runtime")
+    explain.add_argument("--kernel", metavar="TEXT", help="print the C++ of the kernels whose label contains TEXT")
+    optimize = _model_command(commands, "optimize", _optimize, "compile a model, compare it and write it")
     optimize.add_argument(
-        "-o", "--output", type=Path, metavar="DIR", help="write the optimized graph and the report here"
+        "-o", "--output", type=Path, metavar="DIR", help="write what daceopt.load runs, the graph and the report here"
     )
     optimize.add_argument("--seconds", type=float, default=1.0, help="time to spend on measuring (default: 1)")
     for command in (explain, optimize):
         command.add_argument(
-            "--inputs", type=Path, metavar="FILE", help="an .npz file with the model's inputs by name (default: random)"
+            "--inputs",
+            type=Path,
+            metavar="FILE",
+            help="an .npz file with an ONNX model's inputs by name, not random ones",
         )
     _model_command(commands, "bisect", _bisect, "find the step and the site of a recipe that breaks a model")
     bench = _command(commands, "bench", _bench, "measurements beside eager PyTorch and torch.compile")
@@ -76,7 +80,7 @@ def _command(commands: Any, name: str, run: Callable[[Any], int | None], text: s
 
 def _model_command(commands: Any, name: str, run: Callable[[Any], int | None], text: str) -> argparse.ArgumentParser:
     parser = _command(commands, name, run, text)
-    parser.add_argument("model", type=Path, help="an ONNX file")
+    parser.add_argument("model", help="an ONNX file, or file.py:name of a module or of what makes one")
     parser.add_argument("--recipe", default="auto", help="name of a recipe (default: auto)")
     parser.add_argument(
         "--load", type=Path, action="append", default=[], metavar="FILE", help="register the transformations of a file"
@@ -116,29 +120,59 @@ def _demo(options: Any) -> int:
     return 0 if demo.run() else _FAILED
 
 
-def _explain(options: Any) -> None:
-    from daceopt.capture.onnx_file import load
-    from daceopt.explore import explain
-    from daceopt.onnx_arrays import from_file
-
-    model = load(options.model)  # a damaged file is an error of this command, not a property to report
-    given = {t.name for t in model.graph.initializer}
-    names = [v.name for v in model.graph.input if v.name not in given]
-    inputs = from_file(options.inputs, names) if options.inputs is not None else []
-    report = explain(options.model, *inputs, recipe=_recipe(options), verify=options.verify)
+def _explain(options: Any) -> int:
+    report = _report(options)
+    if options.kernel is not None:
+        return _print_kernels(report, options.kernel)
     print(report)
     if options.html is not None:
         options.html.write_text(report.html(), encoding="utf-8")
         print(f"written: {options.html}")
+    return 0
+
+
+def _report(options: Any) -> Any:
+    from daceopt.capture.onnx_file import load
+    from daceopt.explore import explain
+    from daceopt.onnx_arrays import from_file
+
+    found, chosen = _model(options), {"recipe": _recipe(options), "verify": options.verify}
+    if not isinstance(found, Path):
+        return explain(found.module, *found.args, **found.kwargs, **chosen)
+    model = load(found)  # a damaged file is an error of this command, not a property to report
+    stored = {t.name for t in model.graph.initializer}
+    names = [v.name for v in model.graph.input if v.name not in stored]
+    inputs = from_file(options.inputs, names) if options.inputs is not None else []
+    return explain(found, *inputs, **chosen)
+
+
+def _print_kernels(report: Any, text: str) -> int:
+    """The C++ of some kernels; where the model is not compiled, the reason."""
+    if not report.kernels:
+        raise DaceoptError(f"there are no kernels: {report.reason or '; '.join(report.notes)}")
+    for kernel in report.matching(text):
+        print(f"// {kernel.direction}, {kernel.label}: {kernel.writes}\n{kernel.source}")
+    return 0
+
+
+def _model(options: Any) -> Any:
+    """The ONNX file's path, or the module that a Python file makes."""
+    from daceopt.user_model import find
+
+    found = find(options.model)
+    if not isinstance(found, Path) and getattr(options, "inputs", None) is not None:
+        raise DaceoptError("--inputs is for ONNX files: a Python file says itself on what its module is called")
+    return found
 
 
 def _optimize(options: Any) -> int:
     from daceopt import optimize
 
-    summary = optimize.run(
-        options.model, _recipe(options), options.verify, options.output, options.seconds, options.inputs
-    )
+    recipe = _recipe(options)
+    summary = optimize.run(_model(options), recipe, options.verify, options.output, options.seconds, options.inputs)
     print(summary)
+    if summary.refused:
+        raise DaceoptError(f"{options.output} has no program: {summary.refused}")
     return 0 if summary.correct else _FAILED
 
 
@@ -147,7 +181,10 @@ def _bisect(options: Any) -> int:
     from daceopt.capture.onnx_file import load
     from daceopt.importer import import_model
 
-    found = bisect(_recipe(options), import_model(load(options.model)))
+    recipe, given = _recipe(options), _model(options)
+    model, feeds = (load(given), None) if isinstance(given, Path) else given.to_onnx()
+    graph = import_model(model)
+    found = bisect(recipe, graph, dict(zip(graph.inputs, feeds, strict=True)) if feeds is not None else None)
     print(found if found is not None else "no step of the recipe breaks the model")
     return 0 if found is None else _FAILED
 

@@ -1,4 +1,4 @@
-"""``python -m daceopt optimize``: compiles an ONNX file, checks it against ONNX Runtime and measures both."""
+"""``python -m daceopt optimize``: compiles a model, checks it against ONNX Runtime, measures both, writes it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import DaceoptError, Unsupported
 from daceopt.verification import relative_error, within_rounding
 
 if TYPE_CHECKING:
     from daceopt.onnx_file import OnnxModel
+    from daceopt.user_model import ModuleOnDisk
 
 Arrays = list[np.ndarray]
 
@@ -24,7 +25,8 @@ Arrays = list[np.ndarray]
 class Summary:
     """What was made of a model; errors are those of its compiled part, relative to a float64 run of it as it was.
 
-    ``fallbacks``: operators that run in ONNX Runtime, and why.
+    ``fallbacks``: operators that run in ONNX Runtime, and why. ``error_written``: that of the program that was
+    written, which calls other libraries. ``refused``: why none could be written.
     """
 
     model: str
@@ -39,6 +41,8 @@ class Summary:
     milliseconds_onnxruntime: float
     compile_seconds: float
     fallbacks: dict[str, str] = field(default_factory=dict)
+    error_written: float | None = None
+    refused: str = ""
 
     def __str__(self) -> str:
         verdict = "within rounding" if self.correct else "LARGER THAN ROUNDING EXPLAINS"
@@ -52,54 +56,76 @@ class Summary:
                 f"  time      {self.milliseconds:.3f} ms, {ratio:.2f}x as fast as ONNX Runtime",
                 f"  compile   {self.compile_seconds:.2f} s",
                 *([f"  in ONNX Runtime: {', '.join(self.fallbacks)}"] if self.fallbacks else []),
+                *([f"  written   error {self.error_written:.1e}"] if self.error_written is not None else []),
             )
         )
 
 
 def run(
-    path: Path,
+    model: Path | ModuleOnDisk,
     recipe: Any,
     verify: str | None = None,
     output: Path | None = None,
     seconds: float = 1.0,
     inputs: Path | None = None,
 ) -> Summary:
-    """Compile the ONNX file ``path`` with ``recipe`` and compare it with ONNX Runtime and float64.
+    """Compile ``model`` with ``recipe`` and compare it with ONNX Runtime and float64.
 
-    ``inputs``: an ``.npz`` file with an array for each of the model's inputs; random ones without it. ``output``: a
-    folder for the optimized graph as text and the summary as JSON. Raises DaceoptError with the reason.
+    ``inputs``: an ``.npz`` file with an array for each of an ONNX model's inputs; random ones without it. ``output``: a
+    folder for what ``daceopt.load`` runs, the optimized graph as text and the summary as JSON. Raises DaceoptError with
+    the reason.
     """
     from daceopt.cost.measure import interleave
     from daceopt.onnx_file import from_onnx
 
+    source, feeds = _opened(model)
     start = time.perf_counter()
-    compiled = from_onnx(path, recipe=recipe, verify=verify)
-    feeds = _feeds(compiled, inputs)
+    compiled = from_onnx(source, recipe=recipe, verify=verify)
+    feeds = _feeds(compiled, inputs) if feeds is None else feeds
     compiled.prepare(*feeds)
     elapsed = time.perf_counter() - start
-    theirs = _onnxruntime(str(path), feeds)
+    theirs = _onnxruntime(str(source) if isinstance(source, Path) else source.SerializeToString(), feeds)
     times = interleave({"ours": lambda: compiled(*feeds), "onnxruntime": theirs}, seconds=seconds)
+    summary = _summary(_title(model), recipe.name, compiled, feeds, times, elapsed)
+    if output is not None:
+        _write(output, summary, compiled, feeds)
+    return summary
+
+
+def _opened(model: Path | ModuleOnDisk) -> tuple[Any, Arrays | None]:
+    """An ONNX file or model, and arrays for its inputs where they are known."""
+    return (model, None) if isinstance(model, Path) else model.to_onnx()
+
+
+def _title(model: Path | ModuleOnDisk) -> str:
+    return str(model) if isinstance(model, Path) else model.title
+
+
+def _summary(
+    title: str, recipe: str, compiled: OnnxModel, feeds: Arrays, times: dict[str, float], elapsed: float
+) -> Summary:
     found = _checked(compiled, feeds)
-    pair, graph = compiled.pair, compiled.pair.graphs.forward
+    pair = compiled.pair
     errors = [_errors(results, found[-1]) for results in found[:-1]]
     history = pair.report["history"]
-    summary = Summary(
-        str(path),
-        recipe.name,
-        len(graph.kernels()),
+    return Summary(
+        title,
+        recipe,
+        len(pair.graphs.forward.kernels()),
         _megabytes(history[0]["bytes_before"] if history else None),
         _megabytes(history[-1]["bytes_after"] if history else None),
         max(errors[0], default=0.0),
         max(errors[1], default=0.0),
-        all(map(within_rounding, *errors, [e.dtype.kind == "f" for e in found[-1]])),
+        _within_rounding(errors, found[-1]),
         times["ours"] * 1e3,
         times["onnxruntime"] * 1e3,
         elapsed,
         dict(pair.report["fallbacks"]),
     )
-    if output is not None:
-        _write(output, summary, graph)
-    return summary
+
+
+def _within_rounding(errors: Sequence[Sequence[float]], exact: Arrays) -> bool:
+    return all(map(within_rounding, *errors, [e.dtype.kind == "f" for e in exact]))
 
 
 def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
@@ -170,9 +196,23 @@ def _megabytes(amount: Any) -> str:
     return f"{amount / 1e6:.2f} MB" if isinstance(amount, (int, float)) else str(amount)
 
 
-def _write(folder: Path, summary: Summary, graph: Any) -> None:
+def _write(folder: Path, summary: Summary, compiled: OnnxModel, feeds: Arrays) -> None:
+    """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary."""
+    from daceopt import export, standalone
     from daceopt.ir.render import render
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "graph.txt").write_text(render(graph), encoding="utf-8")
+    (folder / "graph.txt").write_text(render(compiled.pair.graphs.forward), encoding="utf-8")
+    try:
+        export.write(compiled, folder, summary.model)
+        _check_written(summary, compiled, feeds, standalone.load(folder))
+    except Unsupported as error:
+        summary.refused = str(error)
     (folder / "summary.json").write_text(json.dumps(asdict(summary), indent=1), encoding="utf-8")
+
+
+def _check_written(summary: Summary, compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any]) -> None:
+    _, theirs, exact = _checked(compiled, feeds)
+    errors = [_errors(found, exact) for found in (_arrays(program(*feeds)), theirs)]
+    summary.error_written = max(errors[0], default=0.0)
+    summary.correct = summary.correct and _within_rounding(errors, exact)

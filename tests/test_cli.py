@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import daceopt
 from daceopt.cli import main
 from daceopt.errors import FallbackWarning
 from daceopt.onnx_file import OnnxModel
+from tests.numerics import assert_within_rounding
 from tests.onnx_models import detector
 
 
@@ -59,6 +62,9 @@ def test_optimize(
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["correct"] and summary["error"] < 1e-6 and summary["kernels"] > 0
     assert "kernel" in (tmp_path / "out" / "graph.txt").read_text()
+    assert summary["error_written"] < 1e-6
+    x = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32)
+    assert_within_rounding(daceopt.load(tmp_path / "out")(x), np.asarray(daceopt.from_onnx(model)(x), np.float64))
 
     compiled = OnnxModel.__call__
     monkeypatch.setattr(OnnxModel, "__call__", lambda self, *args: compiled(self, *args) * np.float32(1 + 3e-5))
@@ -116,3 +122,140 @@ def test_inputs_of_a_call_for_a_model_that_depends_on_them(capsys: pytest.Captur
     inputs.write_bytes(b"no archive")
     assert main(["explain", str(path), "--inputs", str(inputs)]) == 2
     assert "numpy.savez" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_said_after_the_summary(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "detector.onnx"
+    path.write_bytes(detector(batch=1).SerializeToString())
+    with pytest.warns(FallbackWarning, match="NonMaxSuppression"):
+        assert main(["optimize", str(path), "--seconds", "0", "-o", str(tmp_path / "out")]) == 2
+    shown = capsys.readouterr()
+    assert "within rounding" in shown.out and shown.err.count("\n") == 1
+    assert "out has no program: it cannot be exported: ONNX Runtime does a part of its work" in shown.err
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["refused"]
+
+
+def test_explain_prints_the_code_of_a_kernel(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", str(model), "--kernel", "SOFT"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("// forward, softmax") and 'extern "C" void k_' in shown and "contraction" not in shown
+    assert main(["explain", str(model), "--kernel", "gelu"]) == 2
+    assert "no kernel's label contains 'gelu'; there are: " in capsys.readouterr().err
+
+
+MODELS = r"""
+import torch
+from torch import nn
+from beside import WIDTH
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(WIDTH, 8)
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x, scale=None):
+        y = torch.tanh(self.norm(self.up(x)))
+        return y if scale is None else y * scale
+
+def example_inputs():
+    return torch.ones(4, WIDTH)
+
+def made():
+    return Net(), (torch.randn(3, WIDTH),)
+
+def named():
+    return Net()
+
+def named_inputs():
+    return {"x": torch.randn(3, WIDTH), "scale": torch.randn(8)}
+
+instance = Net()
+number = 3
+def needs(width): return Net()
+def fails(): raise ValueError("no such\nluck")
+def exits(): raise SystemExit(3)
+def wrong(): return 3
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    (tmp_path / "beside.py").write_text("WIDTH = 5\n")
+    path = tmp_path / "models.py"
+    path.write_text(MODELS)
+    return path
+
+
+@pytest.mark.filterwarnings("default")  # PyTorch's exporter warns about itself
+@pytest.mark.parametrize("name", ["Net", "made", "named", "instance"])
+def test_optimize_takes_what_a_python_file_makes(
+    models: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["optimize", f"{models}:{name}", "--seconds", "0", "-o", str(tmp_path / "out")]) == 0
+    assert "within rounding" in capsys.readouterr().out
+    run = daceopt.load(tmp_path / "out")
+    assert len(run.input_names) == (2 if name == "named" else 1)
+
+
+@pytest.mark.filterwarnings("default")
+def test_bisect_takes_what_a_python_file_makes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", f"{models}:named"]) == 0
+    assert "no step of the recipe breaks the model" in capsys.readouterr().out
+
+
+def test_explain_takes_what_a_python_file_makes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", f"{models}:named"]) == 0
+    shown = capsys.readouterr().out
+    assert "Net: " in shown and "float32[3, 5]" in shown and "forward: " in shown
+
+
+@pytest.mark.parametrize("command", ["explain", "optimize", "bisect"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("models.py", "which module of this file? expected an ONNX file, or file.py:name"),
+        ("models.py:Nett", "the file defines no 'Nett'; it has Net, example_inputs, .*; did you mean 'Net'?"),
+        ("models.py:number", "expected a module or (module, inputs), found int"),
+        ("models.py:wrong", "expected a module or (module, inputs), found int"),
+        ("models.py:needs", "missing a required argument: 'width'"),
+        ("models.py:fails", "failed: ValueError: no such (models.py, line 31)"),
+        ("models.py:exits", "failed: SystemExit: 3"),
+        ("absent.py:Net", "absent.py: no such file"),
+        ("folder.py:Net", "it is a folder"),
+        ("broken.py:Net", "failed: ZeroDivisionError: division by zero"),
+        ("syntax.py:Net", "failed: SyntaxError: invalid syntax"),
+        ("quits.py:Net", "failed: SystemExit: 4"),
+        ("alone.py:Net", "on what is it called? return (module, inputs), or define Net_inputs() or example_inputs()"),
+        ("empty.onnx", "the file is empty"),
+        ("absent.onnx", "No such file"),
+        ("folder.onnx", "Is a directory"),
+        ("text.onnx", "expected an ONNX model"),
+    ],
+)
+def test_files_that_are_no_models_are_one_line(
+    models: Path, command: str, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = models.parent
+    for file, text in {
+        "broken.py": "1 / 0",
+        "syntax.py": "def def",
+        "quits.py": "raise SystemExit(4)",
+        "alone.py": "from torch import nn\nNet = nn.ReLU\n",
+        "empty.onnx": "",
+        "text.onnx": "hello",
+    }.items():
+        (folder / file).write_text(text)
+    for made in ("folder.py", "folder.onnx"):
+        (folder / made).mkdir()
+    assert main([command, str(folder / name)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and shown.err.startswith(f"daceopt {command}: ")
+    assert re.search(re.escape(message).replace(re.escape(".*"), ".*"), shown.err)
+
+
+def test_inputs_of_a_python_file_come_from_itself(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", f"{models}:Net", "--inputs", "x.npz"]) == 2
+    assert "--inputs is for ONNX files" in capsys.readouterr().err

@@ -25,7 +25,7 @@ FLOORS = (
     "recipes transformations",
     "pipeline options",
     "onnx_variants onnx_tail onnx_arrays",
-    "module dynamo onnx_file onnx_backend optimize export standalone bisect demo doctor explore cli __main__",
+    "module dynamo onnx_file onnx_backend optimize export standalone user_model bisect demo doctor explore cli __main__",
 )
 # files that are one room with another
 SAME_ROOM = {

@@ -94,11 +94,15 @@ class Report:
         """The kernels of one direction, in the order in which they run."""
         return [k for k in self.kernels if k.direction == direction]
 
-    def kernel(self, text: str) -> Kernel:
-        """The first kernel whose label contains ``text``. DaceoptError says which there are instead."""
+    def matching(self, text: str) -> list[Kernel]:
+        """The kernels whose label contains ``text``. DaceoptError says which there are instead."""
         from daceopt.build.sources import matching
 
-        return self.kernels[matching([k.label for k in self.kernels], text)[0]]
+        return [self.kernels[k] for k in matching([k.label for k in self.kernels], text)]
+
+    def kernel(self, text: str) -> Kernel:
+        """The first kernel whose label contains ``text``, forward before backward, as ``matching`` finds them."""
+        return self.matching(text)[0]
 
     def text(self) -> str:
         """The report as plain text."""

@@ -1,0 +1,145 @@
+"""Models as the command line names them: an ONNX file, or ``file.py:factory`` with what to call the module on."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daceopt.errors import CaptureError, DaceoptError, did_you_mean
+from daceopt.registry import run_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+    from torch import nn
+
+EXPECTED = "an ONNX file, or file.py:name of a module, a class of modules or a function that makes one"
+
+
+@dataclass(frozen=True)
+class ModuleOnDisk:
+    """A module that a Python file makes, and the arguments of an example call."""
+
+    title: str
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_onnx(self) -> tuple[onnx.ModelProto, list[np.ndarray]]:
+        """The module in eval mode as a checked ONNX model, and an array for each of its inputs.
+
+        Raises CaptureError with the reason when PyTorch cannot export it.
+        """
+        import torch
+        import torch.utils._pytree as pytree
+
+        from daceopt.capture.onnx_file import load
+
+        leaves = pytree.tree_leaves((self.args, dict(self.kwargs)))
+        feeds = [leaf.detach().numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        model = load(self._exported())
+        stored = {t.name for t in model.graph.initializer}
+        names = [v.name for v in model.graph.input if v.name not in stored]
+        if len(names) != len(feeds):
+            raise CaptureError(f"{self.title}: PyTorch exports the inputs {names} for {len(feeds)} tensors of the call")
+        return model, feeds
+
+    def _exported(self) -> onnx.ModelProto:
+        import torch
+
+        from daceopt.capture.quiet import quiet
+
+        try:
+            with quiet():
+                made = torch.onnx.export(
+                    self.module.eval(), self.args, kwargs=dict(self.kwargs), dynamo=True, verbose=False
+                )
+        except Exception as error:
+            raise CaptureError(f"{self.title}: PyTorch cannot export it to ONNX: {_first_line(error)}") from error
+        assert made is not None
+        return made.model_proto
+
+
+def find(name: str) -> Path | ModuleOnDisk:
+    """What ``name`` stands for. Raises DaceoptError for a Python file that is missing, fails, or makes no module.
+
+    An ONNX file is not looked at.
+    """
+    path, colon, attribute = name.rpartition(":")
+    if colon and path.endswith(".py"):
+        return _module(Path(path), attribute)
+    if name.endswith(".py"):
+        raise DaceoptError(f"{name}: which module of this file? expected {EXPECTED}")
+    return Path(name)
+
+
+def _module(path: Path, name: str) -> ModuleOnDisk:
+    from torch import nn
+
+    title = f"{path}:{name}"
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # for what the file imports from beside it, as if Python ran it
+    defined = vars(run_file(path.resolve(), str(path)))
+    if name not in defined:
+        known = [key for key, value in defined.items() if callable(value) and not key.startswith("_")]
+        listed = f"{title}: the file defines no {name!r}; it has {', '.join(known) or 'nothing to call'}"
+        raise DaceoptError(listed + did_you_mean(name, known))
+    found = defined[name]
+    made = found if isinstance(found, nn.Module) or not callable(found) else _called(found, title)
+    module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        raise DaceoptError(f"{title}: expected a module or (module, inputs), found {type(made).__name__}")
+    inputs = given if given is not None else _example_inputs(defined, name, title)
+    args, kwargs = _arguments(inputs)
+    return ModuleOnDisk(title, module, args, kwargs)
+
+
+def _example_inputs(defined: Mapping[str, Any], name: str, title: str) -> Any:
+    """What the file says the module is called on."""
+    wanted = (f"{name}_inputs", "example_inputs")
+    chosen = next((key for key in wanted if key in defined), None)
+    if chosen is None:
+        raise DaceoptError(
+            f"{title}: on what is it called? return (module, inputs), or define {wanted[0]}() or {wanted[1]}()"
+        )
+    found = defined[chosen]
+    return _called(found, f"{title.rpartition(':')[0]}:{chosen}") if callable(found) else found
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Positional and keyword arguments: a tuple or list, a dict by name, or the only argument."""
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def _called(function: Any, title: str) -> Any:
+    """Call what takes no argument. Whatever it raises becomes one line."""
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise DaceoptError(f"{title}: expected something to call without arguments; {error}") from error
+    except ValueError:  # no signature to look at
+        pass
+    try:
+        return function()
+    except (Exception, SystemExit) as error:
+        raise DaceoptError(f"{title} failed: {_first_line(error)}{_place(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _place(error: BaseException) -> str:
+    """Where it was raised, as far as that helps."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})" if frames else ""  # noqa: PTH119

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import itertools
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from daceopt import progress, trace
+from daceopt import identity, progress, trace
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.registry import transformations
 from daceopt.transform import LEVELS, NearMiss, Outcome, Site, Transformation
@@ -122,7 +120,7 @@ class Recipe:
             own = isinstance(step, str) and (
                 transformations.is_built_in(_step_name(step)) or _step_name(step) == Differentiate.kebab_name()
             )
-            digest.update(f"{step}\n{'' if own else _foreign_source(type(as_step(step)))}\n".encode())
+            digest.update(f"{step}\n{'' if own else _foreign_source(as_step(step))}\n".encode())
         return digest.hexdigest()
 
     def _edited(self, steps: Iterable[Any]) -> Recipe:
@@ -177,18 +175,9 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
             raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(allowed)}")
 
 
-def _foreign_source(cls: type) -> str:
-    """The source of the file that defines ``cls``; empty for daceopt's own, which its version stands for.
-
-    A class without a file, as in a notebook, gives a text that never comes again: what the cache holds might come from
-    an earlier version of it.
-    """
-    if cls.__module__.partition(".")[0] == "daceopt":
-        return ""
-    try:
-        return inspect.getsource(inspect.getmodule(cls) or cls)
-    except (OSError, TypeError):
-        return f"{cls.__module__}.{cls.__qualname__} {uuid.uuid4()}"
+def _foreign_source(step: Transformation) -> str:
+    """What stands for a step: its class and its options; empty for daceopt's own, which their text stands for."""
+    return "" if identity.is_own(type(step).__module__) else identity.text_of(step)
 
 
 # ---------------------------------------------------------------- running

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
+from daceopt import identity
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 
@@ -45,6 +46,13 @@ def preparation(node_class: type) -> Callable[[Preparation], Preparation]:
         return rule
 
     return register
+
+
+def foreign_source() -> str:
+    """What stands for the rules that users registered; "" for none."""
+    tables = {"adjoint": _RULES, "preparation": _PREPARATIONS}
+    users = [(n, c, r) for n, table in tables.items() for c, r in table.items() if not identity.is_own(r.__module__)]
+    return identity.text_of(users) if users else ""
 
 
 def rule_of(node: Any) -> Rule:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from daceopt.build import versions
 from daceopt.errors import BuildError
 
 INSTALL_COMPILER = (
@@ -158,7 +159,10 @@ def torch_library_folder() -> Path | None:
 
 @cache
 def fingerprint() -> str:
-    """Return a digest of everything outside the sources that changes compiled code: CPU, compiler, C library."""
+    """Return a digest of everything outside the sources that changes compiled code.
+
+    CPU, compiler, C library, and the versions of the packages that take part in making it.
+    """
     found = compiler()
     parts = [
         platform.system(),
@@ -168,6 +172,8 @@ def fingerprint() -> str:
         glibc_version(),
         found.version if found else "no compiler",
         " ".join(found.command[1:]) if found else "",
+        platform.python_version(),
+        versions.text(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

@@ -15,8 +15,11 @@ from daceopt.libs.base import (
     prefer,
     reasons,
     register,
+    seal,
     why_not,
 )
+
+seal()
 
 __all__ = [
     "PREFERENCE",

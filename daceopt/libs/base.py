@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from daceopt import identity
 from daceopt.build.compiler import CompileJob, Flags
 from daceopt.errors import DaceoptError, Unsupported
 
@@ -85,6 +86,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),
 }
+_SEALED: dict[str, tuple[str, ...]] = {}
 _LIBRARIES: dict[str, Library] = {}
 _preferred: ContextVar[Mapping[str, str] | None] = ContextVar("daceopt_preferred_libraries", default=None)
 _portable_only: ContextVar[bool] = ContextVar("daceopt_portable_libraries_only", default=False)
@@ -94,6 +96,19 @@ def register(library: Library) -> Library:
     """Make a library known under its name; a later one of the same name replaces it."""
     _LIBRARIES[library.name] = library
     return library
+
+
+def seal() -> None:
+    """All libraries and preferences so far are daceopt's own."""
+    _SEALED.update(PREFERENCE)
+
+
+def foreign_source() -> str:
+    """What stands for the choices that users made: preferences, and libraries of their own; "" for none."""
+    changed = {k: v for k, v in PREFERENCE.items() if _SEALED.get(k) != v}
+    users = {n: library for n, library in _LIBRARIES.items() if not identity.is_own(type(library).__module__)}
+    chosen = [changed, dict(sorted((_preferred.get() or {}).items())), users]
+    return identity.text_of(chosen) if any(chosen) else ""
 
 
 def names() -> list[str]:

@@ -47,6 +47,8 @@ from daceopt.ops.registry import (
     why_unsupported,
 )
 
+registry.seal()
+
 __all__ = [
     "Coverage",
     "Operator",

@@ -5,12 +5,11 @@ A family file registers rules with the decorators below; a user's file does the 
 
 from __future__ import annotations
 
-import inspect
-import os
-import time
-from collections.abc import Callable, Iterable
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from daceopt import identity
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
@@ -108,22 +107,43 @@ def present(names: Names) -> list[str]:
     return [n for n in names if n is not None]
 
 
+_Entries = dict["tuple[str, str, str]", Any]
+_OWN: _Entries = {}
+_OTHERS = ("daceopt.libs.base", "daceopt.autodiff.rules")  # that users register with, too
+
+
+def seal() -> None:
+    """Everything registered so far is daceopt's own; what comes later decides what is compiled, see below."""
+    _OWN.update(_entries())
+
+
 def foreign_source() -> str:
-    """The source text of every rule that is not daceopt's own: what users registered decides what is compiled."""
-    rules: list[tuple[tuple[str, str], Callable[..., Any]]] = [
-        *_LOWERINGS.items(),
-        *_CHECKS.items(),
-        *((k, g[0]) for k, g in _GRADIENTS.items()),
-    ]
-    return "\n".join(f"{key}: {_source(rule)}" for key, rule in rules if not rule.__module__.startswith("daceopt."))
+    """What stands for every rule that is not daceopt's own: its text, and the values that it reads.
+
+    Rules of operators, of gradients of nodes, and libraries.
+    An own rule over a user's function, as ``elementwise`` makes one, is the user's.
+    """
+    users = {k: rule for k, rule in _entries().items() if k not in _OWN or not _same(rule, _OWN[k])}
+    texts = [f"{key}: {identity.text_of(rule)}" for key, rule in users.items()]
+    others = (sys.modules.get(name) for name in _OTHERS)
+    return "\n".join([*texts, *filter(None, (other.foreign_source() for other in others if other is not None))])
 
 
-def _source(rule: Callable[..., Any]) -> str:
-    """The text of the file that defines ``rule``; without one, something that no other process has."""
-    try:
-        return inspect.getsource(inspect.getmodule(rule) or rule)
-    except (OSError, TypeError):
-        return f"{rule.__qualname__} of process {os.getpid()} at {id(rule)}, {time.time()}"
+def _entries() -> _Entries:
+    tables: dict[str, Mapping[tuple[str, str], Any]] = {
+        "lowering": {k: (rule, *map(_name_of, _TYPES[k])) for k, rule in _LOWERINGS.items()},
+        "check": _CHECKS,
+        "gradient": _GRADIENTS,
+    }
+    return {(table, *key): rule for table, rules in tables.items() for key, rule in rules.items()}
+
+
+def _same(rule: Any, own: Any) -> bool:
+    return rule is own or (isinstance(rule, tuple) and all(a is b or a == b for a, b in zip(rule, own, strict=False)))
+
+
+def _name_of(dtype: Any) -> str:
+    return types.name_of(dtype)
 
 
 # -------------------------------------------------------------------- questions

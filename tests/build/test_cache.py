@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from daceopt.build import sealed, storage
+from daceopt.build import machine, sealed, storage, versions
+from daceopt.build.assemble import program_key
 from daceopt.build.cache import Cache, default_cache, default_folder, key
 from daceopt.errors import BuildError
 
@@ -275,3 +276,30 @@ def test_entry_lists_every_file(store: Cache) -> None:
     assert set(json.loads((entry / "entry.json").read_text())["files"]) == {"value.so", "more.json"}
     assert entry.stat().st_mode & 0o777 == 0o700
     assert (entry / "more.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_versions_of_what_makes_code_are_in_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fingerprint() -> str:
+        versions.text.cache_clear()
+        machine.fingerprint.cache_clear()
+        return machine.fingerprint()
+
+    try:
+        before, real = fingerprint(), versions.version
+        assert program_key("same") == program_key("same")
+        for package in ("torch", "onnx", "onnxscript", "sympy", "dace", "numpy", "onednn-cpu-gomp", "mkl"):
+            with monkeypatch.context() as patch:
+                patch.setattr(versions, "version", lambda name, p=package: "0.0" if name == p else real(name))
+                assert fingerprint() != before, package
+        assert fingerprint() == before
+        assert "mkl absent" in versions.text() or "mkl 2" in versions.text()
+    finally:
+        fingerprint()
+
+
+def test_versions_are_found_without_an_import() -> None:
+    code = "import sys; from daceopt.build import versions; print(versions.text()); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    text, modules = done.stdout.rsplit("\n", 2)[:2]
+    assert "sympy 1." in text and "onnx 1." in text
+    assert not {"onnx", "onnxscript", "sympy", "onnxruntime", "dace"} & set(modules.split())

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [names] [--quick]``: run benchmarks, print a table, write JSON to ``benchmarks/results``."""
+"""``python -m benchmarks [names] [--quick] [--output DIR]``: run benchmarks, print a table, write JSON if told where."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 
 from benchmarks import cases as _cases  # noqa: F401  (registers the cases)
-from benchmarks.harness import CASES, RESULTS, Budget, run, save
+from benchmarks.harness import CASES, Budget, run, save
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -16,16 +16,19 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks", description="daceopt beside eager PyTorch and torch.compile.")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(CASES)} (default: all)")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the JSON file")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="a folder for the results as JSON (default: none)")
     options = parser.parse_args(argv)
     unknown = sorted(set(options.names) - set(CASES))
     if unknown:
         parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(CASES)}")
+    if options.output is not None:
+        options.output.mkdir(parents=True, exist_ok=True)  # an error now, not after the measurements
     logging.getLogger("torch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # third parties' between the lines of the table
         results = run(options.names, Budget.quick() if options.quick else Budget())
-    print(f"written: {save(results, options.output)}")
+    if options.output is not None:
+        print(f"written: {save(results, options.output)}")
     return int(any(result.met is False for result in results))
 
 

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
 OURS = "daceopt"
 
 
@@ -77,7 +76,7 @@ def run(names: list[str], budget: Budget, show: Callable[[str], None] = print) -
     return results
 
 
-def save(results: list[Result], folder: Path = RESULTS) -> Path:
+def save(results: list[Result], folder: Path) -> Path:
     """Write the results and the description of the machine as JSON; returns the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{time.strftime('%Y%m%d-%H%M%S')}.json"

@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = _command(commands, "bench", _bench, "measurements beside eager PyTorch and torch.compile")
     bench.add_argument("names", nargs="*", help="benchmarks to run (default: all)")
     bench.add_argument("--quick", action="store_true", help="fewer repetitions")
+    bench.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write the results as JSON here (default: nowhere)"
+    )
     cache = _command(commands, "cache", _cache, "show or empty the compilation cache")
     cache.add_argument("action", choices=("info", "clear"))
     operators = _command(
@@ -195,7 +198,10 @@ def _bench(options: Any) -> int:
     folder = Path(__file__).resolve().parents[1] / "benchmarks"
     if not folder.is_dir():
         raise DaceoptError(f"expected the benchmarks in {folder}: run this command in a checkout of the source")
-    command = [sys.executable, "-m", "benchmarks", *options.names, *(["--quick"] if options.quick else [])]
+    # -B: nothing is written into the checkout, compiled modules included.
+    command = [sys.executable, "-B", "-m", "benchmarks", *options.names, *(["--quick"] if options.quick else [])]
+    if options.output is not None:
+        command += ["--output", str(options.output.absolute())]
     return subprocess.call(command, cwd=folder.parent)
 
 

@@ -39,8 +39,8 @@ class Finding:
 
 
 def report() -> list[Finding]:
-    """Look at compiler, CPU, packages, libraries and cache; never raises for something that is missing."""
-    parts: list[Callable[[], Iterator[Finding]]] = [_python, _compiler, _cpu, _packages, _libraries, _cache]
+    """Look at compiler, CPU, threads, packages, libraries and cache; never raises for something that is missing."""
+    parts: list[Callable[[], Iterator[Finding]]] = [_python, _compiler, _cpu, _threads, _packages, _libraries, _cache]
     return list(chain.from_iterable(part() for part in parts))
 
 
@@ -95,6 +95,25 @@ def _cpu() -> Iterator[Finding]:
         yield Finding("vector math", NOTE, f"glibc {machine.glibc_version() or '-'} lacks {sorted(lacking)}", advice)
     else:
         yield Finding("vector math", OK, f"libmvec of glibc {machine.glibc_version()}, tanhf and erff included")
+
+
+def _threads() -> Iterator[Finding]:
+    """How many threads programs run on, and who said so."""
+    allowed, installed = machine.cores(), os.cpu_count() or 1
+    asked = os.environ.get("OMP_NUM_THREADS", "").strip()
+    try:
+        used = importlib.import_module("torch").get_num_threads()
+    except ImportError as error:
+        yield Finding("threads", NOTE, f"{allowed} cores; torch cannot be imported: {error}")
+        return
+    parts = [f"torch and daceopt use {used}", f"{allowed} of {installed} cores are ours"]
+    parts.append(f"OMP_NUM_THREADS={asked}" if asked else "OMP_NUM_THREADS is not set")
+    advice = ""
+    if used > allowed:
+        advice = f"more threads than cores wait for each other: set OMP_NUM_THREADS={allowed}"
+    elif used < allowed and not asked:
+        advice = f"OMP_NUM_THREADS={allowed} would use all cores, if they share no arithmetic units"
+    yield Finding("threads", NOTE if used > allowed else OK, ", ".join(parts), advice)
 
 
 def _packages() -> Iterator[Finding]:

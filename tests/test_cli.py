@@ -259,3 +259,12 @@ def test_files_that_are_no_models_are_one_line(
 def test_inputs_of_a_python_file_come_from_itself(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", f"{models}:Net", "--inputs", "x.npz"]) == 2
     assert "--inputs is for ONNX files" in capsys.readouterr().err
+
+
+def test_bench_writes_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "call", lambda command, **options: started.append(command) or 0)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "mish", "--quick"]) == 0 and main(["bench", "-o", "results"]) == 0
+    assert started[0][1:] == ["-B", "-m", "benchmarks", "mish", "--quick"]
+    assert started[1][1:] == ["-B", "-m", "benchmarks", "--output", str(tmp_path / "results")]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from daceopt import doctor
 from daceopt.doctor import MISSING, NOTE, Finding
 
@@ -16,7 +18,17 @@ PRINT = "import sys; from daceopt import doctor; sys.exit(doctor.main())"
 def test_report_names_everything(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path))
     findings = {finding.topic: finding for finding in doctor.report()}
-    for topic in ("C++ compiler", "OpenMP", "vector width", "vector math", "torch", "dace", "onnxruntime", "cache"):
+    for topic in (
+        "C++ compiler",
+        "OpenMP",
+        "vector width",
+        "vector math",
+        "threads",
+        "torch",
+        "dace",
+        "onnxruntime",
+        "cache",
+    ):
         assert topic in findings
     assert not [finding for finding in findings.values() if finding.status == MISSING]
     assert str(tmp_path) in findings["cache"].found
@@ -44,3 +56,21 @@ def test_render_counts_what_is_missing() -> None:
     assert "-> install a" in text
     assert text.endswith("1 needed things are missing.")
     assert doctor.render([Finding("b", "ok", "1")]).endswith("Everything needed is there.")
+
+
+def test_threads_are_those_that_programs_run_on(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.machine, "cores", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (finding,) = doctor._threads()
+    assert finding.found == "torch and daceopt use 3, 2 of 8 cores are ours, OMP_NUM_THREADS=3"
+    assert finding.status == NOTE and "set OMP_NUM_THREADS=2" in finding.advice
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    (finding,) = doctor._threads()
+    assert finding.status == "ok" and "OMP_NUM_THREADS is not set" in finding.found
+    assert "OMP_NUM_THREADS=2 would use all cores" in finding.advice
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    (finding,) = doctor._threads()
+    assert finding.status == "ok" and finding.advice == ""

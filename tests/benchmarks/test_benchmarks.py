@@ -38,6 +38,24 @@ def test_a_case_from_the_command_line_to_the_file(
     assert content["machine"]["threads"] >= 1
 
 
+def test_nothing_is_written_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = Result("none", "forward", "ms", {"daceopt": 1.0})
+    monkeypatch.setattr(harness, "CASES", {"none": lambda budget: iter([result])})
+    monkeypatch.setattr(command, "CASES", harness.CASES)
+    before = set(Path(harness.__file__).parent.rglob("*"))
+    assert command.main(["none"]) == 0
+    assert not list(tmp_path.iterdir()) and set(Path(harness.__file__).parent.rglob("*")) == before
+    assert "written" not in capsys.readouterr().out
+    assert command.main(["none", "--output", "results"]) == 0
+    assert f"written: {Path('results')}" in capsys.readouterr().out and list(Path("results").glob("*.json"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileExistsError):
+        command.main(["none", "--output", "file"])
+
+
 def test_an_unknown_case_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         command.main(["fastest"])

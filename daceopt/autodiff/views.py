@@ -35,6 +35,10 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
             f"(shape {shape}, strides {strides}) has "
             "no index in its source's dimensions; copy the source to make it contiguous"
         )
+    if graph.is_contiguous(view):  # one run of elements, however its extents divide it
+        count = graph.size(view)
+        run = _undo(b, b.reshape(g, (count,)), (dim(graph.view_offset(view) + param(0)),), (graph.size(source),))
+        return b.reshape(run, shape)
     flat: Any = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
     return b.reshape(_undo(b, g, (dim(flat),), (graph.size(source),)), shape)
 
@@ -75,7 +79,8 @@ def _dimension(n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim])
         if factor == 0 or same(size, 1):
             continue
         reach = last[axis] + factor * (n - 1)
-        if _surely(sympy.sympify(reach) <= size - 1) and _surely(sympy.sympify(reach) >= 0):
+        # a step forward stays above 0 where there is any element at all
+        if _surely(sympy.sympify(reach) <= size - 1) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
             return axis, factor
     return None
 

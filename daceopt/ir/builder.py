@@ -9,6 +9,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir import scalar, types
+from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.iteration import quotient
 from daceopt.ir.kernel import Access, Kernel, Stage, param
@@ -122,7 +123,7 @@ class Builder:
         dtypes: Sequence[Any],
     ) -> None:
         assignments = tuple(
-            Assignment(scalar.symbol(c, t), sympy.sympify(v), t) for c, v, t in zip(writes, values, dtypes)
+            Assignment(scalar.symbol(c, t), in_scalar_code(v), t) for c, v, t in zip(writes, values, dtypes)
         )
         params = tuple(param(k) for k in range(len(shape)))
         stage = Stage(params, reads, writes, assignments)

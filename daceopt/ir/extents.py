@@ -1,14 +1,17 @@
-"""Reads the dimension expressions that exporters write (``2*s0 + 1``) without evaluating foreign text."""
+"""Dimension expressions: read as exporters write them (``2*s0 + 1``) without evaluating foreign text, and written
+into scalar code."""
 
 from __future__ import annotations
 
 import ast
 import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import sympy
 
+from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, dim
 
 _MAX_LENGTH = 200
@@ -55,3 +58,21 @@ def _power(base: Any, exponent: Any) -> Any:
     if not isinstance(exponent, int) or not 0 <= exponent <= _MAX_EXPONENT:
         raise ValueError(f"exponent {exponent}; expected an integer from 0 to {_MAX_EXPONENT}")
     return base**exponent
+
+
+def in_scalar_code(expr: Any) -> Any:
+    """``expr`` with the floors, ceilings, maxima and minima of sizes as the integer functions of scalar code."""
+    expr = sympy.sympify(expr)
+    if not expr.has(sympy.floor, sympy.ceiling, sympy.Max, sympy.Min):
+        return expr
+    expr = expr.replace(sympy.ceiling, lambda x: -_quotient(-x)).replace(sympy.floor, _quotient)
+    return expr.replace(sympy.Max, _folded(scalar.maximum)).replace(sympy.Min, _folded(scalar.minimum))
+
+
+def _quotient(fraction: Any) -> Any:
+    above, below = sympy.fraction(sympy.together(fraction))
+    return above if below == 1 else scalar.idiv(above - scalar.pymod(above, below), below)
+
+
+def _folded(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: reduce(fn, args)

@@ -1,12 +1,137 @@
-"""Products, convolutions, and what libraries compute."""
+"""Products of matrices and vectors: MatMul, with Mul and Add around it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Translation
+from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.graph import Shape, dim
+
+
+def _product(t: Translation, left: str, right: str, shape: Shape | None = None) -> str:
+    """``left @ right`` of the promised type, declared as ``shape`` (default: the promised one)."""
+    promise = Promise(t.shape if shape is None else shape, t.dtype)
+    return str(t.operator("MatMul", left, right, results=[promise]))
+
+
+def _check_numbers(t: Translation) -> None:
+    if not (types.is_float(t.dtype) or types.is_integer(t.dtype)):
+        raise Unsupported(f"a product over {types.name_of(t.dtype)}; supported are floats and integers")
+
+
+def _scaled(t: Translation, x: str, factor: Any) -> str:
+    """``factor * x``; the factor is a number."""
+    if factor == 1:
+        return x
+    promise = Promise(t.shape_of(x), t.dtype_of(x))
+    return str(t.operator("Mul", x, t.array(factor, t.dtype), results=[promise]))
+
+
+def _sum(t: Translation, added: str, product: str, beta: Any, alpha: Any) -> str:
+    """``beta * added + alpha * product``; what a beta of 0 hides may be NaN."""
+    product = _scaled(t, product, alpha)
+    return product if beta == 0 else str(t.operator("Add", product, _scaled(t, added, beta)))
 
 
 @translates("linear")
 def linear(t: Translation, input: str, weight: str, bias: str | None) -> str:
-    product = t.operator("MatMul", input, t.transpose(weight, [1, 0]))
-    return str(product if bias is None else t.operator("Add", product, bias))
+    _check_numbers(t)
+    product = _product(t, input, weight if len(t.shape_of(weight)) == 1 else t.transpose(weight, [1, 0]))
+    return product if bias is None else str(t.operator("Add", product, bias))
+
+
+@translates("matmul")
+def matmul(t: Translation, self: str, other: str) -> str:
+    _check_numbers(t)
+    return _product(t, self, other)
+
+
+@translates("mm", "bmm")
+def mm(t: Translation, self: str, mat2: str) -> str:
+    _check_numbers(t)
+    return _product(t, self, mat2)
+
+
+@translates("mv")
+def mv(t: Translation, self: str, vec: str) -> str:
+    _check_numbers(t)
+    return _product(t, self, vec)
+
+
+@translates("dot")
+def dot(t: Translation, self: str, tensor: str) -> str:
+    _check_numbers(t)
+    return _product(t, self, tensor)
+
+
+@translates("vdot")
+def vdot(t: Translation, self: str, other: str) -> str:
+    _check_numbers(t)
+    return _product(t, self, other)
+
+
+@translates("addmm")
+def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Any, alpha: Any) -> str:
+    _check_numbers(t)
+    return _sum(t, self, _product(t, mat1, mat2), beta, alpha)
+
+
+@translates("addmv")
+def addmv(t: Translation, self: str, mat: str, vec: str, beta: Any, alpha: Any) -> str:
+    _check_numbers(t)
+    return _sum(t, self, _product(t, mat, vec), beta, alpha)
+
+
+@translates("baddbmm")
+def baddbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Any, alpha: Any) -> str:
+    _check_numbers(t)
+    return _sum(t, self, _product(t, batch1, batch2), beta, alpha)
+
+
+@translates("addbmm")
+def addbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Any, alpha: Any) -> str:
+    """The sum over a batch of products is one product of matrices that lie side by side."""
+    _check_numbers(t)
+    batch, rows, inner = t.shape_of(batch1)
+    left = t.reshape(t.transpose(batch1, [1, 0, 2]), (rows, dim(batch * inner)))
+    right = t.reshape(batch2, (dim(batch * inner), t.shape_of(batch2)[2]))
+    return _sum(t, self, _product(t, left, right), beta, alpha)
+
+
+# -------------------------------------------------------------------- products of three
+
+_BILINEAR = ([1, 3], [0], [1, 2], [2, 3])
+
+
+@translates("_trilinear")
+def trilinear(
+    t: Translation,
+    i1: str,
+    i2: str,
+    i3: str,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+    unroll_dim: int,
+) -> str:
+    """The sum over ``sumdim`` of the product of three operands, after extents of 1 were inserted into each."""
+    _check_numbers(t)
+    if (list(expand1), list(expand2), list(expand3), list(sumdim)) == _BILINEAR:
+        return _bilinear(t, i1, i2, i3)
+    wide = [t.b.unsqueeze(x, list(axes)) for x, axes in ((i1, expand1), (i2, expand2), (i3, expand3))]
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+    return t.b.reduce("sum", lambda x, y, z: x * y * z, *wide, axes=list(sumdim), dtype=t.dtype, out=out)
+
+
+def _bilinear(t: Translation, x: str, weight: str, y: str) -> str:
+    """out[b, o] = sum over i and j of x[b, i] weight[o, i, j] y[b, j], as two products of matrices."""
+    count, (outputs, rows, columns) = t.shape_of(x)[0], t.shape_of(weight)
+    flat = t.reshape(t.transpose(weight, [1, 0, 2]), (rows, dim(outputs * columns)))
+    inner = t.reshape(_product(t, x, flat, (count, dim(outputs * columns))), (count, outputs, columns))
+    product = _product(t, inner, t.reshape(y, (count, columns, 1)), (count, outputs, 1))
+    return t.reshape(product, (count, outputs))

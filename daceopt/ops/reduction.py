@@ -11,6 +11,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
 from daceopt.ops.registry import BOOL, NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
@@ -20,7 +21,7 @@ Scalar = Callable[..., Any]
 
 def reduced_axes(graph: Graph, node: Operator, inputs: Names) -> tuple[int, ...] | None:
     """Axes, non-negative; None when ``noop_with_empty_axes`` makes the operator point-wise."""
-    rank = len(graph.shape(str(inputs[0])))
+    rank = len(graph.shape(required(inputs, 0)))
     axes = values.integers(graph, node, inputs, "axes", 1)
     if axes:
         return tuple(sorted({a % rank for a in axes if rank}))
@@ -38,7 +39,7 @@ def _reduction(
     """Register ``after(reduce(kind, before(x)))``."""
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-        x, out = str(inputs[0]), str(outputs[0])
+        x, out = required(inputs, 0), required(outputs, 0)
         axes = reduced_axes(b.graph, node, inputs)
         b.label = op_type.lower()
         x = x if after is None else _real(b, x)
@@ -105,7 +106,7 @@ def mean(
 @lowering("ReduceMean", types=NUMBERS)
 def reduce_mean(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Integers truncate, as ONNX Runtime does."""
-    x, axes = str(inputs[0]), reduced_axes(b.graph, node, inputs)
+    x, axes = required(inputs, 0), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
     mean(b, None, x, axes=axes, keepdims=_keeps(node), out=outputs[0])
@@ -115,7 +116,7 @@ def reduce_mean(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 @lowering("ReduceLogSumExp", types=NUMBERS)
 def reduce_log_sum_exp(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The largest element is subtracted where it is finite."""
-    x, axes = str(inputs[0]), reduced_axes(b.graph, node, inputs)
+    x, axes = required(inputs, 0), reduced_axes(b.graph, node, inputs)
     if axes is None:
         return alias(b, x, outputs[0])
     x, keep = _real(b, x), _keeps(node)
@@ -147,8 +148,8 @@ def _gradient(*op_types: str) -> Callable[[Callable[..., str]], Callable[..., st
             axes, dy, absent = reduced_axes(b.graph, node, inputs), grads_out[0], [None] * (len(inputs) - 1)
             if dy is None or axes is None:
                 return [dy, *absent]
-            y, dy = (_kept(b, node, str(n), axes) for n in (outputs[0], dy))
-            return [rule(b, str(inputs[0]), y, dy, axes), *absent]
+            y, dy = (_kept(b, node, n, axes) for n in (required(outputs, 0), dy))
+            return [rule(b, required(inputs, 0), y, dy, axes), *absent]
 
         return rule
 
@@ -171,33 +172,44 @@ def log_sum_exp_gradient(b: Builder, x: str, y: str, dy: str, axes: Sequence[int
 
 
 def arg_extremum(
-    b: Builder, kind: str, x: str, axis: int, keepdims: bool, last: bool = False, out: str | None = None
+    b: Builder,
+    kind: str,
+    x: str,
+    axis: int,
+    keepdims: bool,
+    last: bool = False,
+    out: str | None = None,
+    best: str | None = None,
 ) -> str:
-    """The first (or last) index of the ``max`` or ``min`` along ``axis``, int64; NaN is an extremum."""
+    """The first (or last) index of the ``max`` or ``min`` along ``axis``, int64; NaN is an extremum.
+
+    ``best`` is the extremum itself where it is known already, with an extent of 1 at ``axis``.
+    """
     shape = b.graph.shape(x)
-    best = b.reduce(kind, None, x, axes=[axis], keepdims=True)
-    place = b.graph.add_array(b.label, shape, dace.int64)
+    best = best or b.reduce(kind, None, x, axes=[axis], keepdims=True)
+    kept = (*shape[:axis], *([1] if keepdims else []), *shape[axis + 1 :])
+    place = out or b.graph.add_array(b.label, kept, dace.int64)
     other = -1 if last else shape[axis]
     b.map(
         shape,
         {"v": (x, lambda *i: i), "m": (best, lambda *i: (*i[:axis], 0, *i[axis + 1 :]))},
-        {"out": (place, lambda *i: i)},
+        {"out": (place, lambda *i: (*i[:axis], *([0] if keepdims else []), *i[axis + 1 :]), "max" if last else "min")},
         lambda i, v, m: scalar.select(scalar.logical_or(scalar.eq(v, m), scalar.isnan(v)), i[axis], other),
     )
-    return b.reduce("max" if last else "min", None, place, axes=[axis], keepdims=keepdims, out=out)
+    return place
 
 
 @lowering("ArgMax", "ArgMin", types=NUMBERS)
 def arg(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The index of the extremum; among equals the first, or the last with ``select_last_index``."""
-    x, axis = str(inputs[0]), node.attribute("axis", 0) % len(b.graph.shape(str(inputs[0])))
+    x, axis = required(inputs, 0), node.attribute("axis", 0) % len(b.graph.shape(required(inputs, 0)))
     keepdims, last = _keeps(node), bool(node.attribute("select_last_index", 0))
     arg_extremum(b, "max" if node.op_type == "ArgMax" else "min", x, axis, keepdims, last, outputs[0])
 
 
 @supports("ArgMax", "ArgMin")
 def why_not_arg(graph: Graph, node: Operator) -> str | None:
-    shape = graph.shape(str(graph.inputs_of(node)[0]))
+    shape = graph.shape(required(graph.inputs_of(node), 0))
     if not shape or shape[node.attribute("axis", 0) % len(shape)] == 0:
         return f"an input of shape {shape}; expected elements along the axis"
     return None

@@ -1,0 +1,169 @@
+"""Normalizations over trailing axes, channels and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.ir import scalar, types
+from daceopt.ir.graph import Dim
+from daceopt.ops.reduction import element_count, mean
+
+
+def _filled(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:
+    """An optional operand, or an array of one value in its place."""
+    return t.b.full(shape, value, types.computed(dtype)) if name is None else name
+
+
+def _statistics(t: Translation, x: str, axes: Sequence[int], eps: float) -> tuple[str, str]:
+    """What PyTorch keeps for the backward: mean and inverse deviation over ``axes``; gone again unless it is read."""
+    b = t.b
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    inverse = b.elementwise(lambda v: 1 / sympy.sqrt(v + sympy.Float(eps, 17)), variance)
+    return tuple(t.cast(t.reshape(n, p.shape), p.dtype) for n, p in zip((centre, inverse), t.promised[1:3]))  # type: ignore[return-value]
+
+
+# -------------------------------------------------------------------- over trailing axes
+
+
+@translates("native_layer_norm")
+def layer_norm(
+    t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, bias: str | None, eps: float
+) -> Any:
+    scale = _filled(t, weight, 1, (1,), t.dtype)
+    return t.operator("LayerNormalization", input, scale, bias, axis=-len(normalized_shape), epsilon=eps)
+
+
+@translates("_fused_rms_norm")
+def rms_norm(
+    t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, eps: float | None
+) -> tuple[str, str]:
+    """Without ``eps``, the distance from 1 to the next number of the type in which it is computed."""
+    if eps is None:
+        eps = torch.finfo(types.to_torch(types.computed(t.dtype_of(input)))).eps
+    axis, b = -len(normalized_shape), t.b
+    scale = _filled(t, weight, 1, (1,), t.dtype)
+    y = t.operator("RMSNormalization", input, scale, results=t.promised[:1], axis=axis, epsilon=eps)
+    rank = len(t.shape_of(input))
+    square = mean(b, lambda v: v * v, input, axes=range(rank + axis, rank), keepdims=True)
+    inverse = b.elementwise(lambda v: 1 / sympy.sqrt(v + sympy.Float(eps, 17)), square)
+    kept = t.promised[1]
+    return y, t.cast(t.reshape(inverse, kept.shape), kept.dtype)
+
+
+# -------------------------------------------------------------------- over batches
+
+
+@translates("_native_batch_norm_legit_functional")
+def batch_norm_functional(
+    t: Translation,
+    input: str,
+    weight: str | None,
+    bias: str | None,
+    running_mean: str,
+    running_var: str,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Also the new running statistics: copies of the old ones outside of training."""
+    if not training:
+        return *batch_norm_inference(t, input, weight, bias, running_mean, running_var, momentum, eps), *(
+            t.b.copy(n) for n in (running_mean, running_var)
+        )
+    scale, shift = _affine(t, input, weight, bias)
+    y, new_mean, biased = t.operator(
+        "BatchNormalization",
+        *(input, scale, shift, running_mean, running_var),
+        results=[t.promised[0], *(p._replace(dtype=types.computed(p.dtype)) for p in t.promised[3:])],
+        training_mode=1,
+        momentum=1.0 - momentum,
+        epsilon=eps,
+    )
+    new_var = _unbiased(t, input, running_var, biased, 1.0 - momentum)
+    return y, *_batch_statistics(t, input, eps), t.cast(new_mean, t.promised[3].dtype), new_var
+
+
+def _unbiased(t: Translation, x: str, old: str, biased: str, kept: float) -> str:
+    """PyTorch moves the running variance towards the unbiased variance of the batch, ONNX towards the biased one."""
+    count = element_count(t.graph, x, _batch_axes(t, x))
+    dtype, promise = types.computed(t.promised[4].dtype), t.promised[4]
+    fewer = scalar.cast(count - 1, dtype) if count != 1 else scalar.cast(scalar.infinity(), dtype) * 0
+    out = t.graph.add_array("running_var", promise.shape, promise.dtype)
+    factor = sympy.Float(kept, 17)
+    return str(t.b.elementwise(lambda v, w: w + (w - v * factor) / fewer, old, biased, out=out, dtype=promise.dtype))
+
+
+def _batch_axes(t: Translation, x: str) -> tuple[int, ...]:
+    return tuple(k for k in range(len(t.shape_of(x))) if k != 1)
+
+
+def _batch_statistics(t: Translation, x: str, eps: float) -> tuple[str, str]:
+    return _statistics(t, x, _batch_axes(t, x), eps)
+
+
+def _affine(t: Translation, x: str, weight: str | None, bias: str | None) -> tuple[str, str]:
+    channels = t.shape_of(x)[1]
+    return _filled(t, weight, 1, (channels,), t.dtype), _filled(t, bias, 0, (channels,), t.dtype)
+
+
+@translates("_native_batch_norm_legit.no_stats")
+def batch_norm_no_stats(
+    t: Translation, input: str, weight: str | None, bias: str | None, training: bool, momentum: float, eps: float
+) -> Any:
+    """The batch's own statistics, and nothing is kept of them."""
+    scale, shift = _affine(t, input, weight, bias)
+    channels = t.shape_of(input)[1]
+    zero, one = (_filled(t, None, value, (channels,), t.dtype) for value in (0, 1))
+    operands = (input, scale, shift, zero, one)
+    unread = Promise((channels,), types.computed(t.dtype))
+    y, _, _ = t.operator(
+        "BatchNormalization", *operands, results=[t.promised[0], unread, unread], training_mode=1, epsilon=eps
+    )
+    return y, *_batch_statistics(t, input, eps)
+
+
+@translates("_native_batch_norm_legit_no_training")
+def batch_norm_inference(
+    t: Translation,
+    input: str,
+    weight: str | None,
+    bias: str | None,
+    running_mean: str,
+    running_var: str,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Fixed statistics."""
+    scale, shift = _affine(t, input, weight, bias)
+    y = t.operator(
+        "BatchNormalization", input, scale, shift, running_mean, running_var, results=t.promised[:1], epsilon=eps
+    )
+    return y, *(t.b.full(p.shape, 0, p.dtype) for p in t.promised[1:3])
+
+
+# -------------------------------------------------------------------- over groups of channels
+
+
+@translates("native_group_norm")
+def group_norm(
+    t: Translation,
+    input: str,
+    weight: str | None,
+    bias: str | None,
+    N: Dim,
+    C: Dim,
+    HxW: Dim,
+    group: int,
+    eps: float,
+) -> Any:
+    scale, shift = (_filled(t, n, value, (C,), t.dtype) for n, value in ((weight, 1), (bias, 0)))
+    y = t.operator("GroupNormalization", input, scale, shift, results=t.promised[:1], num_groups=group, epsilon=eps)
+    grouped = t.b.reshape(input, (N, group, C // group, *t.shape_of(input)[2:]))
+    return y, *_statistics(t, grouped, range(2, len(t.shape_of(grouped))), eps)

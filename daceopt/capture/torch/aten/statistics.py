@@ -1,0 +1,103 @@
+"""Variances, deviations and norms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+
+from daceopt.capture.torch.aten.reduction import axes_of, reduced_shape
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.graph import Dim
+from daceopt.ops.reduction import element_count, mean
+
+Scalar = Callable[[Any], Any]
+
+# -------------------------------------------------------------------- variances
+
+
+@translates("var.correction", derivative="aten")
+def var(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
+    return _moments(t, self, dim, correction, keepdim, lambda v: v)[0]
+
+
+@translates("std.correction", derivative="aten")
+def std(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
+    return _moments(t, self, dim, correction, keepdim, sympy.sqrt)[0]
+
+
+@translates("var_mean.correction", derivative="aten")
+def var_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
+    return _moments(t, self, dim, correction, keepdim, lambda v: v)
+
+
+@translates("std_mean.correction", derivative="aten")
+def std_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
+    return _moments(t, self, dim, correction, keepdim, sympy.sqrt)
+
+
+def _moments(
+    t: Translation, x: str, dim: list[int] | None, correction: Any, keepdim: bool, after: Scalar
+) -> tuple[str, str]:
+    """``after`` of the variance, and the mean: in two passes, in the type in which elements are computed."""
+    b, axes = t.b, axes_of(t, x, dim)
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    total = b.reduce("sum", lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=keepdim)
+    over = _divided(element_count(t.graph, x, axes), 1 if correction is None else correction, t.dtype)
+    spread = t.kernel(lambda s: after(over(s)), total)
+    flat = b.reshape(centre, reduced_shape(t.shape_of(x), axes, keepdim))
+    return spread, t.cast(flat, t.dtype)
+
+
+def _divided(count: Dim, correction: Any, dtype: Any) -> Scalar:
+    """Division by ``max(0, count - correction)``, where 0 / 0 is NaN."""
+    left = sympy.sympify(count) - sympy.nsimplify(correction)
+    if not left.is_number:
+        return lambda s: s / scalar.maximum(scalar.cast(left, types.computed(dtype)), 0)
+    return lambda s: s / left if left > 0 else s * scalar.infinity()
+
+
+# -------------------------------------------------------------------- norms
+
+
+@translates("linalg_vector_norm", derivative="aten")
+def vector_norm(t: Translation, self: str, ord: Any, dim: list[int] | None, keepdim: bool, dtype: Any) -> str:
+    return _norm(t, lambda v: v, [t.cast(self, t.dtype)], ord, axes_of(t, self, dim), keepdim)
+
+
+@translates("dist", derivative="aten")
+def dist(t: Translation, self: str, other: str, p: Any) -> str:
+    wide = self if len(t.shape_of(self)) >= len(t.shape_of(other)) else other
+    return _norm(t, lambda v, w: v - w, [self, other], p, axes_of(t, wide, None), False)
+
+
+def _norm(
+    t: Translation, fn: Callable[..., Any], arrays: Sequence[str], p: Any, axes: Sequence[int], keep: bool
+) -> str:
+    if isinstance(p, (bool, complex, str)):
+        raise Unsupported(f"a norm of order {p!r}; expected a real number")
+    kind, term, root = _parts(float(p))
+    wide = types.computed(t.dtype)
+    total = t.b.reduce(kind, lambda *v: scalar.cast(term(fn(*v)), wide), *arrays, axes=axes, keepdims=keep, dtype=wide)
+    if root is None:
+        return t.cast(total, t.dtype)
+    return t.kernel(root, total)
+
+
+def _parts(p: float) -> tuple[str, Scalar, Scalar | None]:
+    """How a norm reduces, what, and what then becomes of it."""
+    if math.isinf(p):
+        return ("max" if p > 0 else "min"), sympy.Abs, None
+    if p == 0:
+        return "sum", lambda v: scalar.select(scalar.ne(v, 0), 1, 0), None
+    if p == 1:
+        return "sum", sympy.Abs, None
+    if p == 2:
+        return "sum", lambda v: v * v, sympy.sqrt
+    exponent = sympy.Float(p, 17)
+    return "sum", lambda v: scalar.power(sympy.Abs(v), exponent), lambda s: scalar.power(s, sympy.Float(1 / p, 17))

@@ -212,6 +212,8 @@ class Translation:
         try:
             found = entry.rule(self, **_with_arrays(call.arguments, operands))
         except Unsupported as error:
+            if self.whole and _is_differentiable(call):
+                return self._opaque(call, operands)
             return self.host(call, operands, str(error))
         results = list(found) if isinstance(found, (tuple, list)) else [found]
         self._check(call, results)

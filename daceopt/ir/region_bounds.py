@@ -46,7 +46,7 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
     extents = (*graph.shape(name), *graph.strides(name))
     if any(_counters(e, ranges) for e in extents):
         raise Unsupported(f"{graph.source_names.get(name, name)!r} changes its shape from iteration to iteration")
-    if not moving:
+    if not moving or 0 in graph.shape(name):
         return
     last = sum((n - 1) * s for n, s in zip(graph.shape(name), graph.strides(name)))
     room = graph.desc(root).total_size - 1

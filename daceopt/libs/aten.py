@@ -47,7 +47,10 @@ class Aten(Library):
         found = {graph.dtype(name) for name in names.values()}
         if len(found) != 1 or not found <= {dace.float32, dace.float64}:
             return f"element types {sorted(map(str, found))}, expected float32 or float64"
-        rank = len(graph.shape(next(iter(names.values())))) - 2
+        kernel = graph.shape(names["W" if "W" in names else "dW"])
+        if 0 in kernel:
+            return f"a kernel of shape {kernel}, which has no elements"
+        rank = len(kernel) - 2
         return None if rank in (1, 2, 3) else f"{rank} spatial dimensions, expected 1 to 3"
 
     def emit(self, node: DenseNode, graph: Graph) -> str:

@@ -53,7 +53,10 @@ class OneDnn(Library):
         found = {graph.dtype(name) for name in names.values()}
         if found != {dace.float32}:
             return f"element types {sorted(map(str, found))}, expected float32"
-        rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
+        kernel = graph.shape(names["W" if "W" in names else "dW"])
+        if 0 in kernel:
+            return f"a kernel of shape {kernel}, which has no elements"
+        rank = len(kernel) - 2
         if rank not in (1, 2, 3):
             return f"{rank} spatial dimensions, expected 1 to 3"
         if any(p < 0 for p in node.pads):
@@ -80,11 +83,16 @@ class OneDnn(Library):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source, oneDNN's headers, and the library with its folder as run path."""
-        files = _files()
-        assert files is not None
-        link = (str(files.library), f"-Wl,-rpath,{files.library.parent}")
-        flags = Flags(includes=(str(files.include),), link=link)
-        return support("onednn_convolution.cpp", header="onednn.h", flags=flags, version=f"onednn-{files.version}")
+        version = f"onednn-{self.version()}"
+        return support("onednn_convolution.cpp", header="onednn.h", flags=flags(), version=version)
+
+
+def flags() -> Flags:
+    """Headers and library of oneDNN, which is found again where it was; it has to be installed."""
+    files = _files()
+    assert files is not None
+    link = (str(files.library), f"-Wl,-rpath,{files.library.parent}")
+    return Flags(includes=(str(files.include),), link=link)
 
 
 def _tensor(graph: Graph, connector: str, name: str | None) -> str:

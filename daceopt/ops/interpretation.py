@@ -73,7 +73,8 @@ def _convolution_data(memory: Memory, node: Any) -> None:
 
     given, out = _read(memory, node), memory.graph.writes(node)["dX"]
     x = _zeros(memory, out)
-    y = _convolve(node, x, _tensor(given["W"]))
+    with torch.enable_grad():  # a program that is interpreted may itself stand in a backward pass
+        y = _convolve(node, x, _tensor(given["W"]))
     memory.store(out, torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
 
 
@@ -84,7 +85,8 @@ def _convolution_weights(memory: Memory, node: Any) -> None:
     given, out = _read(memory, node), memory.graph.writes(node)
     dy = given["dY"]
     w = _zeros(memory, out["dW"])
-    y = _convolve(node, _tensor(given["X"]), w)
+    with torch.enable_grad():
+        y = _convolve(node, _tensor(given["X"]), w)
     memory.store(out["dW"], torch.autograd.grad(y, w, _tensor(dy))[0].numpy())
     if "dB" in out:
         memory.store(out["dB"], dy.sum(axis=tuple(k for k in range(dy.ndim) if k != 1)))

@@ -121,11 +121,11 @@ class _Reverse:
 
     def _reverse(self, node: Any) -> None:
         graph = self._b.graph
-        found = {n: self.gradient(n) for n in map(str, graph.outputs_of(node)) if n in self._path}
+        found = {n: self.gradient(n) for n in graph.outputs_of(node) if n is not None and n in self._path}
         grads = {name: g for name, g in found.items() if g is not None}
         if not grads:
             return
-        wanted = {str(n) for n in graph.inputs_of(node) if n in self._path}
+        wanted = {n for n in graph.inputs_of(node) if n is not None and n in self._path}
         for array, part in rules.rule_of(node)(self._b, node, grads, wanted):
             self._parts.setdefault(array, []).append(part)
 

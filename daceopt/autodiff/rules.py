@@ -50,7 +50,7 @@ def preparation(node_class: type) -> Callable[[Preparation], Preparation]:
 
 def foreign_source() -> str:
     """What stands for the rules that users registered; "" for none."""
-    tables = {"adjoint": _RULES, "preparation": _PREPARATIONS}
+    tables: dict[str, dict[type, Any]] = {"adjoint": _RULES, "preparation": _PREPARATIONS}
     users = [(n, c, r) for n, table in tables.items() for c, r in table.items() if not identity.is_own(r.__module__)]
     return identity.text_of(users) if users else ""
 

@@ -18,6 +18,7 @@ from dace.memlet import Memlet
 from dace.sdfg.nodes import MapEntry, Node
 
 from daceopt.ir import types
+from daceopt.ir.operands import Operands
 from daceopt.ir.views import rebase
 
 Dim: TypeAlias = int | sympy.Expr
@@ -34,6 +35,15 @@ def dim(value: Any) -> Dim:
         return int(value)
     value = sympy.sympify(value)
     return int(value) if value.is_Integer else value
+
+
+def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:
+    """Operators number their operands; other nodes have them sorted and unique."""
+    owner = f"{kind}s of {getattr(node, 'op_type', '') or type(node).__name__} {getattr(node, 'label', '')!r}"
+    positions = getattr(node, f"{kind}_connectors", None)
+    if positions is not None:
+        return Operands([by_connector.get(c) for c in positions], owner)
+    return Operands(sorted(set(by_connector.values())), owner)
 
 
 def row_major(shape: Sequence[Dim]) -> Shape:
@@ -304,22 +314,16 @@ class Graph:
     def _owner(self, node: Node) -> Node:
         return self._entries[node] if isinstance(node, nodes.MapExit) else node
 
-    def inputs_of(self, node: Node) -> list[str | None]:
+    def inputs_of(self, node: Node) -> Operands:
         """Arrays read: by position for operators (None = absent), sorted and unique for everything else."""
         by_connector = {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
-        positions = getattr(node, "input_connectors", None)
-        if positions is not None:
-            return [by_connector.get(c) for c in positions]
-        return sorted(set(by_connector.values()))
+        return _in_order(node, "input", by_connector)
 
-    def outputs_of(self, node: Node) -> list[str | None]:
+    def outputs_of(self, node: Node) -> Operands:
         """Arrays written, in the same form as :meth:`inputs_of`."""
         last = self._compute[node] or node
         by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(last) if e.src_conn}
-        positions = getattr(node, "output_connectors", None)
-        if positions is not None:
-            return [by_connector.get(c) for c in positions]
-        return sorted(set(by_connector.values()))
+        return _in_order(node, "output", by_connector)
 
     def reads(self, node: nodes.CodeNode) -> dict[str, str]:
         """Connector -> array for a library node or tasklet."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daceopt.errors import Unsupported
+from daceopt.ir.operands import required
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,7 @@ def add(
     label = target._schema.name.rpartition("::")[2].strip("_")
     call = HostCall(label, callback="daceopt.libs.aten_call:run", payload=json.dumps(payload))
     reads = {f"In{k}": name for k, name in enumerate(encoder.operands)}
-    writes = {f"Out{k}": str(outputs[at]) for k, at in enumerate(written)}
+    writes = {f"Out{k}": required(outputs, at) for k, at in enumerate(written)}
     graph.add_node(call, reads, writes)
     return outputs
 

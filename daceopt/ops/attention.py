@@ -12,6 +12,7 @@ from onnx import TensorProto
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
 from daceopt.ops.library import Contraction
@@ -27,10 +28,10 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
 
     A row that sees no key is zero.
     """
-    packed = len(b.graph.shape(str(inputs[0]))) == 3
+    packed = len(b.graph.shape(required(inputs, 0))) == 3
     heads, kv_heads = node.attribute("q_num_heads"), node.attribute("kv_num_heads")
-    q = _split_heads(b, str(inputs[0]), heads) if packed else str(inputs[0])
-    k, v = (_split_heads(b, str(n), kv_heads) if packed else str(n) for n in inputs[1:3])
+    q = _split_heads(b, required(inputs, 0), heads) if packed else required(inputs, 0)
+    k, v = (_split_heads(b, n, kv_heads) if packed else n for n in all_required(inputs, 3)[1:])
     k, past = _with_past(b, k, values.at(inputs, 4), values.at(outputs, 1))
     v, _ = _with_past(b, v, values.at(inputs, 5), values.at(outputs, 2))
     v = b.cast(v, b.graph.dtype(q)) if b.graph.dtype(v) != b.graph.dtype(q) else v
@@ -187,12 +188,12 @@ def _padded(b: Builder, mask: str, keys: Dim) -> str:
 def why_not_attention(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     mask, past = values.at(inputs, 3), values.at(inputs, 4)
-    width = graph.shape(str(inputs[0]))[-1]
+    width = graph.shape(required(inputs, 0))[-1]
     if not isinstance(width, int):
         return f"queries of size {width}; expected one that is known at compile time"
     if mask is None or node.attribute(SEES_A_KEY, 0):
         return None
-    keys = graph.shape(str(inputs[1]))[-2] + (graph.shape(past)[2] if past is not None else 0)
+    keys = graph.shape(required(inputs, 1))[-2] + (graph.shape(past)[2] if past is not None else 0)
     columns = graph.shape(mask)[-1]
     if columns == keys or (isinstance(columns, int) and isinstance(keys, int) and columns < keys):
         return None

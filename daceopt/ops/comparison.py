@@ -11,6 +11,7 @@ import numpy as np
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import algorithm
 from daceopt.ops.elementwise import alias
 from daceopt.ops.registry import (
@@ -45,13 +46,13 @@ elementwise("BitwiseNot", scalar.bit_not, types=INTEGERS)
 def bit_shift(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Arithmetic to the right; a shift by the width or more, or by less than 0, leaves copies of the sign or 0."""
     shift = scalar.shift_left if node.attribute("direction") == "LEFT" else scalar.shift_right
-    b.elementwise(shift, *(str(n) for n in inputs), out=outputs[0], label="bit_shift")
+    b.elementwise(shift, *all_required(inputs), out=outputs[0], label="bit_shift")
 
 
 @lowering("BitCast", types=ANY)
 def bit_cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The same bytes as another type."""
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     if b.graph.dtype(x) == b.graph.dtype(out):
         return alias(b, x, out)
     algorithm.call(b, "bitcast", [x], [out], [b.graph.size(x)], bits=True)
@@ -60,7 +61,8 @@ def bit_cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("BitCast")
 def why_not_bit_cast(graph: Graph, node: Operator) -> str | None:
-    found, wanted = (graph.dtype(str(n)) for n in (*graph.inputs_of(node), *graph.outputs_of(node)))
+    found = graph.dtype(required(graph.inputs_of(node), 0))
+    wanted = graph.dtype(required(graph.outputs_of(node), 0))
     if found == wanted or _width(found) == _width(wanted) >= 8:
         return None
     return f"{types.name_of(found)} to {types.name_of(wanted)}; expected types of the same whole number of bytes"

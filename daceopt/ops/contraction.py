@@ -8,6 +8,7 @@ import sympy
 
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.library import Contraction
 from daceopt.ops.registry import NUMBERS, Names, Operator, lowering
@@ -15,7 +16,7 @@ from daceopt.ops.registry import NUMBERS, Names, Operator, lowering
 
 @lowering("MatMul", types=NUMBERS)
 def matmul(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    first, second, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    first, second, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     if types.is_float(b.graph.dtype(first)):
         b.matmul(first, second, out=out)
     else:
@@ -38,7 +39,7 @@ def integer_matmul(b: Builder, first: str, second: str, out: str) -> str:
 @lowering("Gemm", types=NUMBERS)
 def gemm(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """alpha A' B' + beta C, where C broadcasts to the result."""
-    first, second, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    first, second, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     first = b.transpose(first, [1, 0]) if node.attribute("transA", 0) else first
     second = b.transpose(second, [1, 0]) if node.attribute("transB", 0) else second
     alpha, beta = node.attribute("alpha", 1.0), node.attribute("beta", 1.0)

@@ -18,6 +18,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape
+from daceopt.ir.operands import all_required, required
 from daceopt.ir.region_builder import Body, ChoiceBuilder, LoopBuilder
 from daceopt.ops import subgraph, values
 from daceopt.ops.operator import Operator, make
@@ -121,7 +122,7 @@ def _stack(builder: LoopBuilder, result: str, out: str | _Open, axis: int, exten
 @lowering("If", types=ANY)
 def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     """A choice at run time; where the condition is known, the nodes of the branch that is taken."""
-    condition, outside = str(inputs[0]), _outside(node, inputs)
+    condition, outside = required(inputs, 0), _outside(node, inputs)
     _check_single(b.graph, [condition], "the condition of If")
     taken = values.scalar_value(b.graph, condition)
     if taken is not None:
@@ -164,7 +165,7 @@ def loop(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     builder = LoopBuilder(graph, "loop")
     start = b.constant(np.array(True)) if condition is None else _single(b, condition)
     going = builder.carry(start)
-    states = [builder.carry(str(n)) for n in initial]
+    states = [builder.carry(n) for n in all_required(initial)]
     bound = [n for n in (trips, limit) if isinstance(n, int) and n < _LONGEST]
     if bound:
         builder.graph.trips[str(builder.counter)] = min(bound)
@@ -238,7 +239,7 @@ def _stays_true(graph: Graph, name: str, previous: str) -> bool:
         producer = graph.producer(name)
         if getattr(producer, "op_type", None) != "Identity":
             return False
-        name = str(graph.inputs_of(producer)[0])
+        name = required(graph.inputs_of(producer), 0)
 
 
 # -------------------------------------------------------------------- Scan
@@ -287,7 +288,7 @@ def _check_scanned(graph: Graph, given: Names, count: int, batched: int) -> None
     if not 1 <= count <= len(operands) or None in operands:
         raise Unsupported(f"num_scan_inputs is {count} of {len(operands)}")
     scanned = operands[len(operands) - count :]
-    if any(len(graph.shape(str(n))) < 1 + batched for n in scanned):
+    if any(len(graph.shape(n)) < 1 + batched for n in all_required(scanned)):
         raise Unsupported("a scanned input has no axis to scan")
 
 

@@ -12,6 +12,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.library import Convolution, ConvolutionBackwardData
 from daceopt.ops.registry import FLOATS, Names, Operator, lowering, supports
@@ -42,7 +43,7 @@ def _same_pads(
 
 def why_not_window(graph: Graph, node: Operator, rank: int) -> str | None:
     """The reason for which a window operator over ``rank`` spatial dimensions has no library node."""
-    x = str(graph.inputs_of(node)[0])
+    x = required(graph.inputs_of(node), 0)
     if rank not in (1, 2, 3) or len(graph.shape(x)) != rank + 2:
         return f"{rank} spatial dimensions over an input of shape {graph.shape(x)}; supported are 1 to 3"
     mode = node.attribute("auto_pad", "NOTSET")
@@ -55,7 +56,7 @@ def why_not_window(graph: Graph, node: Operator, rank: int) -> str | None:
 
 @lowering("Conv", types=FLOATS)
 def convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, w, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     bias = values.at(inputs, 2)
     reads = {"X": x, "W": w} | ({"B": bias} if bias is not None else {})
     attributes = window(b.graph, node, x, [int(k) for k in b.graph.shape(w)[2:]], out)
@@ -64,10 +65,10 @@ def convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 
 @supports("Conv")
 def why_not_convolution(graph: Graph, node: Operator) -> str | None:
-    kernel = graph.shape(str(graph.inputs_of(node)[1]))[2:]
+    kernel = graph.shape(required(graph.inputs_of(node), 1))[2:]
     if not all(isinstance(k, int) for k in kernel):
         return f"kernel of symbolic size {kernel}; expected a fixed one"
-    x, w = (graph.shape(str(n)) for n in graph.inputs_of(node)[:2])
+    x, w = map(graph.shape, all_required(graph.inputs_of(node), 2))
     return why_not_window(graph, node, len(kernel)) or why_not_groups(node, x, w)
 
 
@@ -106,7 +107,7 @@ def per_channel(b: Builder, name: str, rank: int) -> str:
 @lowering("ConvTranspose", types=FLOATS)
 def transposed_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The transpose of a convolution in its data, and the bias. W: [C, M/group, k...]."""
-    x, w, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     bias, shape = values.at(inputs, 2), b.graph.shape(out)
     begins, ends, missing = _transposed_pads(b.graph, node, x, w, out)
     attributes = steps(node, len(begins)) | {"pads": begins + ends, "group": int(node.attribute("group", 1))}
@@ -162,7 +163,7 @@ def why_not_transposed(graph: Graph, node: Operator) -> str | None:
     reason = why_not_convolution(graph, node)
     if reason is not None:
         return reason
-    x, w, out = (str(n) for n in (*graph.inputs_of(node)[:2], graph.outputs_of(node)[0]))
+    (x, w), out = all_required(graph.inputs_of(node), 2), required(graph.outputs_of(node), 0)
     if len(graph.shape(out)) != len(graph.shape(x)):
         return f"a result of shape {graph.shape(out)}; expected as many dimensions as in {graph.shape(x)}"
     begins, ends, missing = _transposed_pads(graph, node, x, w, out)
@@ -179,7 +180,7 @@ _EXACT_FLOAT32 = 2**24
 @lowering("ConvInteger", types=(dace.int8, dace.uint8))
 def integer_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A convolution of floats that hold every partial sum exactly, so the order of additions does not matter."""
-    x, w, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, w, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     shape = b.graph.shape(w)
     largest = sympy.Mul(255 * 255, *shape[1:])
     dtype = dace.float32 if largest <= _EXACT_FLOAT32 else dace.float64
@@ -221,7 +222,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
 
     input: [N, C, L]; weight: [C, 1, k]; past_state, present_state: [N, C, k - 1].
     """
-    x, w, bias, past = str(inputs[0]), str(inputs[1]), values.at(inputs, 2), values.at(inputs, 3)
+    x, w, bias, past = required(inputs, 0), required(inputs, 1), values.at(inputs, 2), values.at(inputs, 3)
     batch, channels, length = b.graph.shape(x)
     reach = b.graph.shape(w)[2] - 1
     dtype = b.graph.dtype(x)
@@ -230,7 +231,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
     whole = b.graph.add_array("history", (batch, channels, dim(length + reach)), dtype)
     b.graph.add_operator("Concat", [past, x], [whole], {"axis": 2})
     plain = outputs[0] is not None and node.attribute("activation", "none") == "none"
-    y = str(outputs[0]) if plain else b.graph.add_array("causal", (batch, channels, length), dtype)
+    y = required(outputs, 0) if plain else b.graph.add_array("causal", (batch, channels, length), dtype)
     attributes = {"group": channels, "strides": [1], "dilations": [1], "pads": [0, 0]}
     b.library(Convolution, {"X": whole, "W": w} | ({"B": bias} if bias is not None else {}), {"Y": y}, **attributes)
     if not plain:
@@ -241,7 +242,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
 
 @supports("CausalConvWithState")
 def why_not_causal(graph: Graph, node: Operator) -> str | None:
-    x, w = (graph.shape(str(n)) for n in graph.inputs_of(node)[:2])
+    x, w = map(graph.shape, all_required(graph.inputs_of(node), 2))
     if not isinstance(x[1], int) or not isinstance(w[2], int):
         return f"{x[1]} channels and a kernel of {w[2]}; expected fixed numbers"
     activation = node.attribute("activation", "none")

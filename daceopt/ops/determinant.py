@@ -9,6 +9,7 @@ import numpy as np
 import sympy
 
 from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
 from daceopt.ops import algorithm
 from daceopt.ops.registry import FLOATS, Names, Operator, lowering, without_gradient
 
@@ -16,7 +17,7 @@ from daceopt.ops.registry import FLOATS, Names, Operator, lowering, without_grad
 @lowering("Det", types=FLOATS)
 def determinant(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Of each matrix of the last two dimensions."""
-    *batch, _, rows = b.graph.shape(str(inputs[0]))
+    *batch, _, rows = b.graph.shape(required(inputs, 0))
     algorithm.call(b, "determinant", [inputs[0]], [outputs[0]], [sympy.Mul(*batch), rows])
 
 

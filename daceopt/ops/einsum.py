@@ -8,6 +8,7 @@ from string import ascii_letters
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import required
 from daceopt.ops.contraction import integer_matmul
 from daceopt.ops.registry import NUMBERS, Names, Operator, lowering, present, supports
 
@@ -34,7 +35,7 @@ def _open(term: str, hidden: str) -> str:
 
 @lowering("Einsum", types=NUMBERS)
 def einsum(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    arrays, out = present(inputs), str(outputs[0])
+    arrays, out = present(inputs), required(outputs, 0)
     labels, result = parse(node.attribute("equation"), [len(b.graph.shape(a)) for a in arrays])
     sizes = _sizes(b.graph, arrays, labels)
     terms = [_squeezed(b, *_diagonal(b, a, t), sizes) for a, t in zip(arrays, labels)]

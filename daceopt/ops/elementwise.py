@@ -10,6 +10,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import required
 from daceopt.ops.registry import (
     ANY,
     FLOATS,
@@ -140,7 +141,7 @@ def cast(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
     Floats of 8 bits saturate or, without ``saturate``, overflow to infinity or NaN.
     """
-    source, out = str(inputs[0]), str(outputs[0])
+    source, out = required(inputs, 0), required(outputs, 0)
     dtype = b.graph.dtype(out)
     if b.graph.dtype(source) == dtype:
         return alias(b, source, out)
@@ -163,7 +164,7 @@ def _rounding_mode(node: Operator, target: str) -> str:
 @supports("Cast", "CastLike")
 def why_not_cast(graph: Graph, node: Operator) -> str | None:
     mode = node.attribute("round_mode", "up")
-    if types.name_of(graph.dtype(str(graph.outputs_of(node)[0]))) == _POWERS and mode not in _DIRECTIONS:
+    if types.name_of(graph.dtype(required(graph.outputs_of(node), 0))) == _POWERS and mode not in _DIRECTIONS:
         return f"round_mode {mode!r}; expected one of {', '.join(_DIRECTIONS)}"
     return None
 

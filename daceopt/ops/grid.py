@@ -10,6 +10,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import all_required, required
 from daceopt.ops.interpolation import EXPRESSIONS, cubic_weight
 from daceopt.ops.registry import FLOATS, NUMBERS, Names, Operator, lowering, supports
 
@@ -26,7 +27,7 @@ _CUBIC_COEFFICIENT = -0.75
 @lowering("GridSample", types=NUMBERS)
 def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[n, c, o...] = x[n, c, p...] interpolated, where grid[n, o..., :] is p in reverse, scaled to -1 ... 1."""
-    x, grid, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, grid, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     extents = b.graph.shape(x)[2:]
     sampler = _Sampler(node, extents)
     reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * (2 + len(extents)))}
@@ -120,7 +121,7 @@ def _reflected(x: Any, low: Any, high: Any) -> Any:
 
 @supports("GridSample")
 def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
-    x, grid = (str(n) for n in graph.inputs_of(node))
+    x, grid = all_required(graph.inputs_of(node))
     shape, places = graph.shape(x), graph.shape(grid)
     if node.attribute("mode", "linear") not in _TAPS:
         return f"mode {node.attribute('mode')!r}; expected {', '.join(_TAPS)}"
@@ -128,7 +129,7 @@ def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
         return f"padding_mode {node.attribute('padding_mode')!r}; expected {', '.join(_PADDINGS)}"
     if len(shape) < 3 or len(places) != len(shape) or places[-1] != len(shape) - 2:
         return f"X of shape {shape} and grid of shape {places}; expected (N, C, D...) and (N, ..., number of D)"
-    if any(n == 0 for n in shape[2:]) and graph.size(str(graph.outputs_of(node)[0])) != 0:
+    if any(n == 0 for n in shape[2:]) and graph.size(required(graph.outputs_of(node), 0)) != 0:
         return f"X of shape {shape}: there is nothing to take values from"
     return None
 
@@ -139,7 +140,7 @@ def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
 @lowering("AffineGrid", types=FLOATS)
 def affine_grid(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[n, o..., k] = theta[n, k, :-1] . p(o) + theta[n, k, -1]; p is the position in -1 ... 1, last axis first."""
-    theta, out = str(inputs[0]), str(outputs[0])
+    theta, out = required(inputs, 0), required(outputs, 0)
     extents = b.graph.shape(out)[1:-1]
     aligned, dtype = bool(node.attribute("align_corners", 0)), b.graph.dtype(theta)
     reads = {f"t{k}": (theta, lambda *i, k=k: (i[0], i[-1], k)) for k in range(len(extents) + 1)}
@@ -161,7 +162,7 @@ def _place(p: Any, n: Any, aligned: bool) -> Any:
 
 @supports("AffineGrid")
 def why_not_affine_grid(graph: Graph, node: Operator) -> str | None:
-    theta, out = str(graph.inputs_of(node)[0]), str(graph.outputs_of(node)[0])
+    theta, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
     rank = len(graph.shape(out)) - 2
     if rank not in (2, 3) or graph.shape(theta)[1:] != (rank, rank + 1):
         return f"theta of shape {graph.shape(theta)}; expected (N, 2, 3) or (N, 3, 4)"

@@ -14,6 +14,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.library import IndexAdd
 from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, supports
@@ -41,7 +42,7 @@ def whole(rank: int) -> Callable[..., tuple[None, ...]]:
 @lowering("Gather", types=ANY)
 def gather(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[a..., s..., c...] = data[a..., indices[s...], c...]"""
-    data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     gather_rows(b, data, indices, axis_of(b.graph, node, data), out)
 
 
@@ -60,7 +61,7 @@ def gather_rows(b: Builder, data: str, indices: str, axis: int, out: str) -> Non
 @lowering("GatherElements", types=ANY)
 def gather_elements(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[i...] = data[i... with indices[i...] at ``axis``]"""
-    data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     gather_along(b, data, indices, axis_of(b.graph, node, data), out)
 
 
@@ -78,7 +79,7 @@ def gather_along(b: Builder, data: str, indices: str, axis: int, out: str) -> No
 
 @supports("Gather", "GatherElements")
 def why_not_gather(graph: Graph, node: Operator) -> str | None:
-    data, indices = (str(n) for n in graph.inputs_of(node)[:2])
+    data, indices = all_required(graph.inputs_of(node), 2)
     if not graph.shape(data):
         return "data of rank 0; expected at least one dimension"
     return why_empty(graph, indices, graph.shape(data)[axis_of(graph, node, data)])
@@ -105,7 +106,7 @@ def why_other_shape(graph: Graph, name: str | None, expected: Sequence[Dim]) -> 
 @lowering("GatherND", types=ANY)
 def gather_nd(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """out[a..., s..., c...] = data[a..., indices[a..., s..., 0], ..., indices[a..., s..., m - 1], c...]"""
-    data, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    data, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     shape, depth = b.graph.shape(data), len(b.graph.shape(indices)) - 1
     first, last = _tuple_axes(b.graph, node, indices)
     b.map(
@@ -125,7 +126,7 @@ def _tuple_axes(graph: Graph, node: Operator, indices: str) -> tuple[int, int]:
 
 @supports("GatherND")
 def why_not_gather_nd(graph: Graph, node: Operator) -> str | None:
-    data, indices = (str(n) for n in graph.inputs_of(node)[:2])
+    data, indices = all_required(graph.inputs_of(node), 2)
     reason = why_no_tuples(graph, indices)
     if reason is not None:
         return reason
@@ -159,8 +160,8 @@ def positions(entries: dict[str, Any], extents: Sequence[Dim]) -> list[Any]:
 @lowering("OneHot", types=ANY)
 def one_hot(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """values[1] where the new axis equals the index, values[0] elsewhere and for indices out of range."""
-    indices, chosen, out = str(inputs[0]), str(inputs[2]), str(outputs[0])
-    shape, axis = b.graph.shape(out), axis_of(b.graph, node, str(outputs[0]), -1)
+    indices, chosen, out = required(inputs, 0), required(inputs, 2), required(outputs, 0)
+    shape, axis = b.graph.shape(out), axis_of(b.graph, node, required(outputs, 0), -1)
     b.map(
         shape,
         {
@@ -184,7 +185,7 @@ def why_not_one_hot(graph: Graph, node: Operator) -> str | None:
 @lowering("ReverseSequence", types=ANY)
 def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The first ``sequence_lens[n]`` steps of batch entry n in reverse order, the others as they are."""
-    x, lengths, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, lengths, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     time, batch = node.attribute("time_axis", 0), node.attribute("batch_axis", 1)
 
     def element(i: Any, x: Any, n: Any) -> Any:
@@ -198,7 +199,7 @@ def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) 
 
 @supports("ReverseSequence")
 def why_not_reverse_sequence(graph: Graph, node: Operator) -> str | None:
-    x, lengths = (str(n) for n in graph.inputs_of(node))
+    x, lengths = all_required(graph.inputs_of(node))
     axes = {node.attribute("batch_axis", 1), node.attribute("time_axis", 0)}
     if len(axes) != 2 or not axes <= set(range(len(graph.shape(x)))):
         return f"batch and time along the axes {sorted(axes)} of shape {graph.shape(x)}"
@@ -241,7 +242,7 @@ def gather_gradient(
     dy = _gathered(grads_out, wanted)
     if dy is None:
         return [None, None]
-    data, indices = str(inputs[0]), str(inputs[1])
+    data, indices = required(inputs, 0), required(inputs, 1)
     shape, axis, depth = b.graph.shape(data), axis_of(b.graph, node, data), len(b.graph.shape(indices))
     front = [*range(axis, axis + depth), *range(axis), *range(axis + depth, len(b.graph.shape(dy)))]
     rows = b.transpose(dy, front) if axis else dy
@@ -258,8 +259,8 @@ def gather_elements_gradient(
     dy = _gathered(grads_out, wanted)
     if dy is None:
         return [None, None]
-    data = str(inputs[0])
-    return [scatter_along(b, str(inputs[1]), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
+    data = required(inputs, 0)
+    return [scatter_along(b, required(inputs, 1), dy, b.graph.shape(data), axis_of(b.graph, node, data)), None]
 
 
 def scatter_along(b: Builder, indices: str, dy: str, shape: Sequence[Dim], axis: int) -> str:

@@ -18,6 +18,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import broadcast_shapes
 from daceopt.ir.extents import parse
 from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.assumptions import assume
 from daceopt.ops.operator import Operator, make
@@ -57,7 +58,7 @@ def _known(graph: Graph, inputs: list[str | None], position: int) -> tuple[Dim, 
 
 
 def _shape(graph: Graph, inputs: list[str | None]) -> Shape:
-    return graph.shape(str(inputs[0]))
+    return graph.shape(required(inputs, 0))
 
 
 # -------------------------------------------------------------------- rules
@@ -135,7 +136,8 @@ def _ceiling(count: Any, step: int) -> Any:
 
 def _range(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
     (start,), (limit,), (delta,) = (_known(graph, inputs, k) for k in range(3))
-    if not all(types.is_integer(graph.dtype(str(n))) for n in inputs) or not isinstance(delta, int) or delta == 0:
+    whole = all(types.is_integer(graph.dtype(n)) for n in all_required(inputs))
+    if not whole or not isinstance(delta, int) or delta == 0:
         raise ValueError("a range over numbers that are not integers")
     span = (limit - start) * (1 if delta > 0 else -1)
     count = _ceiling(span, abs(delta))
@@ -158,7 +160,7 @@ def _tile(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
 
 def _concat(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
     shape, axis = list(_shape(graph, inputs)), node.attribute("axis", 1)
-    shape[axis] = dim(sum(graph.shape(str(n))[axis] for n in inputs))
+    shape[axis] = dim(sum(graph.shape(n)[axis] for n in all_required(inputs)))
     return tuple(shape)
 
 
@@ -202,7 +204,7 @@ def _crop(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
 
 
 def _broadcast(graph: Graph, node: Operator, inputs: list[str | None]) -> Shape:
-    return broadcast_shapes(*(graph.shape(str(n)) for n in inputs))
+    return broadcast_shapes(*map(graph.shape, all_required(inputs)))
 
 
 _POINTWISE = """Add Sub Mul Div Pow Mod Where Equal Less LessOrEqual Greater GreaterOrEqual And Or Xor Max Min Sum Mean

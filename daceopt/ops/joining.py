@@ -10,6 +10,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
 from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, present, supports
@@ -18,7 +19,7 @@ from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, prese
 @lowering("Concat", types=ANY)
 def concat(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Each element looks for its part; positions in the other parts are clamped, so nothing is read outside."""
-    out = str(outputs[0])
+    out = required(outputs, 0)
     axis = node.attribute("axis", 1) % len(b.graph.shape(out))
     parts = [n for n in present(inputs) if b.graph.shape(n)[axis] != 0] or present(inputs)[:1]
     if len(parts) == 1:
@@ -51,8 +52,8 @@ def concat_gradient(
     axis = node.attribute("axis", 1) % len(b.graph.shape(dy))
     grads: Names = []
     start: Any = 0
-    for name, want in zip(inputs, wanted):
-        size = b.graph.shape(str(name))[axis]
+    for name, want in zip(all_required(inputs), wanted):
+        size = b.graph.shape(name)[axis]
         grads.append(b.slice(dy, [start], [start + size], axes=[axis]) if want else None)
         start = start + size
     return grads
@@ -63,7 +64,7 @@ def concat_gradient(
 
 def _begins(graph: Graph, node: Operator, inputs: Names) -> dict[int, int]:
     """Axis -> elements added before it (negative: removed)."""
-    rank = len(graph.shape(str(inputs[0])))
+    rank = len(graph.shape(required(inputs, 0)))
     pads = values.integers(graph, node, inputs, "pads", 1) or [0] * (2 * rank)
     axes = values.integers(graph, node, inputs, "axes", 3) or list(range(rank))
     return {a % rank: pads[k] for k, a in enumerate(axes)}
@@ -87,7 +88,7 @@ def _reflected(i: Any, n: Any) -> Any:
 
 @lowering("Pad", types=ANY)
 def pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     begins, mode = _begins(b.graph, node, inputs), node.attribute("mode", "constant")
     shape = b.graph.shape(x)
     if mode != "constant":
@@ -136,7 +137,7 @@ def _value(b: Builder, node: Operator, inputs: Names) -> str:
     given = values.at(inputs, 2)
     if given is not None:
         return b.reshape(given, ())
-    dtype = types.to_numpy(b.graph.dtype(str(inputs[0])))
+    dtype = types.to_numpy(b.graph.dtype(required(inputs, 0)))
     return b.constant(np.asarray(node.attribute("value", 0), dtype))
 
 
@@ -166,7 +167,7 @@ def pad_gradient(
     dy, value = grads_out[0], values.at(inputs, 2)
     if dy is None:
         return result
-    inner = _unpad(b, dy, b.graph.shape(str(inputs[0])), _begins(b.graph, node, inputs))
+    inner = _unpad(b, dy, b.graph.shape(required(inputs, 0)), _begins(b.graph, node, inputs))
     if wanted[0]:
         result[0] = inner
     if value is not None and wanted[2]:
@@ -210,7 +211,7 @@ def _value_gradient(b: Builder, dy: str, inner: str, like: str) -> str:
 @lowering("CenterCropPad", types=ANY)
 def center_crop_pad(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Padding with zeros, or cropping, on both sides; where the difference is odd, one more behind."""
-    shape, result = b.graph.shape(str(inputs[0])), b.graph.shape(str(outputs[0]))
+    shape, result = b.graph.shape(required(inputs, 0)), b.graph.shape(required(outputs, 0))
     more = [int(sympy.sympify(m) - n) for n, m in zip(shape, result)]
     before = [abs(d) // 2 * (1 if d > 0 else -1) for d in more]
     pads = b.constant(np.array([*before, *(d - k for d, k in zip(more, before))], np.int64))
@@ -231,7 +232,7 @@ def why_not_center_crop_pad(graph: Graph, node: Operator) -> str | None:
 @lowering("Tile", types=ANY)
 def tile(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """[r0, d0, r1, d1, ...] is a view of x that repeats; its row-major copy is the result."""
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     shape, repeats = b.graph.shape(x), values.known(b.graph, values.at(inputs, 1)) or ()
     b.reshape(b.copy(_repeated(b, x, repeats)), b.graph.shape(out), out=out) if shape else alias(b, x, out)
 

@@ -14,6 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, present, supports
 
@@ -23,13 +24,13 @@ _OPERATORS = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 @lowering("NegativeLogLikelihoodLoss", types=FLOATS)
 def negative_log_likelihood(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """-x[n, label, d...], weighted by class."""
-    _loss(b, node, inputs, str(outputs[0]), lambda x: -x)
+    _loss(b, node, inputs, required(outputs, 0), lambda x: -x)
 
 
 @lowering("SoftmaxCrossEntropyLoss", types=FLOATS)
 def softmax_cross_entropy(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """log(sum(exp(x - top))) - (x[label] - top); the second output is the logarithm of the softmax."""
-    x, log_prob = str(inputs[0]), values.at(outputs, 1)
+    x, log_prob = required(inputs, 0), values.at(outputs, 1)
     top, total = _softmax_parts(b, x)
     if log_prob is not None:
         b.elementwise(lambda v, m, s: (v - m) - sympy.log(s), x, top, total, out=log_prob, label="log_softmax")
@@ -51,7 +52,7 @@ def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[...,
     weights = _weights(b, node, inputs)
     if reduction == "none":
         return _losses(b, node, inputs, weights, out, fn, *others)
-    labels = str(inputs[1])
+    labels = required(inputs, 1)
     each = b.graph.add_array("loss", b.graph.shape(labels), b.graph.dtype(out))
     _losses(b, node, inputs, weights, each, fn, *others)
     axes = tuple(range(len(b.graph.shape(labels))))
@@ -66,7 +67,7 @@ def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[...,
 def _losses(
     b: Builder, node: Operator, inputs: Names, weights: str | None, out: str, fn: Callable[..., Any], *others: str
 ) -> None:
-    x, labels = str(inputs[0]), str(inputs[1])
+    x, labels = required(inputs, 0), required(inputs, 1)
     reads: dict[str, Any] = {
         "x": (x, lambda *i: (None,) * (len(i) + 1)),
         **{f"a{k}": (name, lambda *i: i) for k, name in enumerate([labels, *others, *present([weights])])},
@@ -93,10 +94,10 @@ def _class_of(label: Any, skip: Any) -> Any:
 
 def _weights(b: Builder, node: Operator, inputs: Names) -> str | None:
     """Each label's weight, 0 where it is ignored; None when all are 1."""
-    labels, given = str(inputs[1]), values.at(inputs, 2)
+    labels, given = required(inputs, 1), values.at(inputs, 2)
     if given is None and node.attribute("ignore_index") is None:
         return None
-    dtype = b.graph.dtype(str(inputs[0]))
+    dtype = b.graph.dtype(required(inputs, 0))
     weights = b.graph.add_array("loss_weights", b.graph.shape(labels), dtype)
     reads: dict[str, Any] = {"t": (labels, lambda *i: i)}
     if given is not None:
@@ -139,9 +140,9 @@ def negative_log_likelihood_gradient(
     nothing: Names = [None] * len(inputs)
     if grads_out[0] is None or not wanted[0]:
         return nothing
-    dx = b.graph.add_array("loss_grad", b.graph.shape(str(inputs[0])), b.graph.dtype(str(inputs[0])))
+    dx = b.graph.add_array("loss_grad", b.graph.shape(required(inputs, 0)), b.graph.dtype(required(inputs, 0)))
     scale = _scale(b, node, inputs, grads_out[0])
-    reads = {"t": (str(inputs[1]), _without_class), "scale": (scale, _without_class)}
+    reads = {"t": (required(inputs, 1), _without_class), "scale": (scale, _without_class)}
     b.map(b.graph.shape(dx), reads, {"out": (dx, lambda *i: i)}, _minus_one_hot, label="loss_grad")
     return [dx, *nothing[1:]]
 
@@ -156,12 +157,12 @@ def softmax_cross_entropy_gradient(
     by_loss, by_log_prob = grads_out[0], values.at(grads_out, 1)
     if not wanted[0] or (by_loss is None and by_log_prob is None):
         return nothing
-    x = str(inputs[0])
+    x = required(inputs, 0)
     top, total = _softmax_parts(b, x)
     softmax = b.elementwise(lambda v, m, s: sympy.exp(v - m) / s, x, top, total, label="softmax")
     terms = []
     if by_loss is not None:
-        terms.append(_through_loss(b, softmax, str(inputs[1]), _scale(b, node, inputs, by_loss)))
+        terms.append(_through_loss(b, softmax, required(inputs, 1), _scale(b, node, inputs, by_loss)))
     if by_log_prob is not None:
         sums = b.reduce("sum", None, by_log_prob, axes=(1,), keepdims=True, label="softmax_dot")
         terms.append(b.elementwise(lambda p, g, s: g - p * s, softmax, by_log_prob, sums, label="log_softmax_grad"))
@@ -190,7 +191,7 @@ def _without_class(*i: Any) -> tuple[Any, ...]:
 
 def _scale(b: Builder, node: Operator, inputs: Names, dy: str) -> str:
     """The derivative of the reduction by each label's loss, before the sign."""
-    labels, weights = str(inputs[1]), _weights(b, node, inputs)
+    labels, weights = required(inputs, 1), _weights(b, node, inputs)
     scale = dy if weights is None else b.elementwise(lambda g, w: g * w, dy, weights, label="loss_scale")
     if node.attribute("reduction", "mean") == "mean":
         count = _normaliser(b, labels, weights, dy)
@@ -200,7 +201,7 @@ def _scale(b: Builder, node: Operator, inputs: Names, dy: str) -> str:
 
 @supports(*_OPERATORS)
 def why_not_loss(graph: Graph, node: Operator) -> str | None:
-    x, labels = (graph.shape(str(n)) for n in graph.inputs_of(node)[:2])
+    x, labels = map(graph.shape, all_required(graph.inputs_of(node), 2))
     if len(x) < 2 or len(labels) != len(x) - 1:
         return f"scores of shape {x} with labels of shape {labels}; expected [N, C, d...] and [N, d...]"
     reduction = node.attribute("reduction", "mean")

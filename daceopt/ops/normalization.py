@@ -11,6 +11,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.convolution import per_channel
 from daceopt.ops.reduction import element_count, mean
@@ -47,7 +48,7 @@ def _deliver(b: Builder, value: str, out: str | None) -> None:
 @lowering("LayerNormalization", types=FLOATS)
 def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
-    x, scale, bias = str(inputs[0]), str(inputs[1]), values.at(inputs, 2)
+    x, scale, bias = required(inputs, 0), required(inputs, 1), values.at(inputs, 2)
     centre, inverse = _statistics(b, x, _axes(b, node, x), node)
 
     def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
@@ -64,7 +65,7 @@ def layer_normalization_gradient(
 ) -> Names:
     """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n))."""
     _no_gradient_of_statistics(node, grads_out)
-    x, scale, dy = str(inputs[0]), str(inputs[1]), grads_out[0]
+    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
     result: Names = [None] * len(inputs)
     if dy is None:
         return result
@@ -110,7 +111,7 @@ def _no_gradient_of_statistics(node: Operator, grads_out: Names) -> None:
 
 @lowering("RMSNormalization", types=FLOATS)
 def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, scale = str(inputs[0]), str(inputs[1])
+    x, scale = required(inputs, 0), required(inputs, 1)
     inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b, node, x)), node)
     b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=outputs[0], label="rms_norm")
 
@@ -124,7 +125,7 @@ def rms_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n))."""
-    x, scale, dy = str(inputs[0]), str(inputs[1]), grads_out[0]
+    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
     if dy is None:
         return [None, None]
     axes = _axes(b, node, x)
@@ -165,7 +166,7 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     As in ONNX, the running variance moves towards the biased variance of the batch. Up to opset 13, outputs 3 and 4 are
     the mean and the variance of the batch.
     """
-    x, *rest = (str(n) for n in inputs)
+    x, *rest = all_required(inputs)
     rank, training = len(b.graph.shape(x)), _training(node)
     scale, bias, running_mean, running_var = (_statistic(b, node, n, rank) for n in rest)
     centre, variance = _batch_statistics(b, node, x) if training else (running_mean, running_var)
@@ -212,7 +213,7 @@ def batch_normalization_gradient(
     dy = grads_out[0]
     if dy is None:
         return result
-    x, scale = str(inputs[0]), str(inputs[1])
+    x, scale = required(inputs, 0), required(inputs, 1)
     axes = _batch_axes(node, len(b.graph.shape(x)))
     centre, variance = _batch_statistics(b, node, x)
     inverse = _inverse_deviation(b, variance, node)
@@ -248,9 +249,9 @@ def _batch_input_gradient(b: Builder, arrays: tuple[str, str, str, str], sums: t
 
 @lowering("InstanceNormalization", types=FLOATS)
 def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = str(inputs[0])
+    x = required(inputs, 0)
     rank = len(b.graph.shape(x))
-    scale, bias = (per_channel(b, str(n), rank) for n in inputs[1:3])
+    scale, bias = (per_channel(b, n, rank) for n in all_required(inputs, 3)[1:])
     centre, inverse = _statistics(b, x, range(2, rank), node)
     b.elementwise(
         lambda v, m, r, s, c: (v - m) * r * s + c,
@@ -267,7 +268,7 @@ def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: N
 @lowering("GroupNormalization", types=FLOATS)
 def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Scale and bias are per channel or, in opset 18, per group."""
-    x, groups = str(inputs[0]), int(node.attribute("num_groups"))
+    x, groups = required(inputs, 0), int(node.attribute("num_groups"))
     batch, channels, *space = b.graph.shape(x)
     grouped = b.reshape(x, (batch, groups, channels // groups, *space))
     rank = len(b.graph.shape(grouped))
@@ -278,7 +279,7 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         own = (groups, 1) if per_group else (groups, channels // groups)
         return b.reshape(name, (*own, *[1] * len(space)))
 
-    scale, bias = (operand(str(n)) for n in inputs[1:3])
+    scale, bias = map(operand, all_required(inputs, 3)[1:])
     y = b.elementwise(
         lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
     )
@@ -287,7 +288,7 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
 
 @supports("MeanVarianceNormalization")
 def why_not_mean_variance(graph: Graph, node: Operator) -> str | None:
-    rank, axes = len(graph.shape(str(graph.inputs_of(node)[0]))), node.attribute("axes") or (0, 2, 3)
+    rank, axes = len(graph.shape(required(graph.inputs_of(node), 0))), node.attribute("axes") or (0, 2, 3)
     if len({a % rank for a in axes if -rank <= a < rank}) != len(axes):
         return f"axes {list(axes)} of an input of rank {rank}: expected each once"
     return None
@@ -296,7 +297,7 @@ def why_not_mean_variance(graph: Graph, node: Operator) -> str | None:
 @lowering("MeanVarianceNormalization", types=FLOATS)
 def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(x - mean) / (deviation + 1e-9), as the function body of the standard has it."""
-    x = str(inputs[0])
+    x = required(inputs, 0)
     rank = len(b.graph.shape(x))
     axes = sorted({a % rank for a in node.attribute("axes") or (0, 2, 3)})
     centre = mean(b, None, x, axes=axes, keepdims=True)
@@ -341,7 +342,7 @@ def why_not_norm(graph: Graph, node: Operator) -> str | None:
 @lowering("LpNormalization", types=FLOATS)
 def norm_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / |x|_p along an axis; 0 where the norm is 0."""
-    x, p = str(inputs[0]), node.attribute("p", 2)
+    x, p = required(inputs, 0), node.attribute("p", 2)
     axis = node.attribute("axis", -1) % len(b.graph.shape(x))
     norm = b.elementwise(root(p), b.reduce("sum", power_term(p), x, axes=[axis], keepdims=True), label="norm")
     b.elementwise(

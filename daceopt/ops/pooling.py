@@ -11,6 +11,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.convolution import why_not_window, window, zero_padded
 from daceopt.ops.library import Pool
@@ -28,7 +29,7 @@ def _attributes(b: Builder, node: Operator, x: str, out: str) -> dict[str, Any]:
 
 @lowering("AveragePool", types=FLOATS)
 def average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     count = bool(node.attribute("count_include_pad", 0))
     b.library(Pool, {"X": x}, {"Y": out}, kind="average", count_include_pad=count, **_attributes(b, node, x, out))
 
@@ -36,8 +37,8 @@ def average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
 @lowering("MaxPool", types=(*FLOATS, dace.int8, dace.uint8))
 def max_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Indices count through the whole input; ``storage_order`` 1 counts rows fastest within an image."""
-    x, indices = str(inputs[0]), values.at(outputs, 1)
-    out = outputs[0] or b.graph.add_array("maxima", b.graph.shape(str(indices)), b.graph.dtype(x))
+    x, indices = required(inputs, 0), values.at(outputs, 1)
+    out = outputs[0] or b.graph.add_array("maxima", b.graph.shape(required(outputs, 1)), b.graph.dtype(x))
     attributes = _attributes(b, node, x, out)
     writes = {"Y": out}
     if indices is not None:
@@ -96,7 +97,7 @@ supports("GlobalLpPool")(_why_no_norm)
 @lowering("LpPool", types=FLOATS)
 def norm_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(sum |x|^p)^(1/p) over each window; padding counts as zero."""
-    x, out, p = str(inputs[0]), str(outputs[0]), node.attribute("p", 2)
+    x, out, p = required(inputs, 0), required(outputs, 0), node.attribute("p", 2)
     attributes = _attributes(b, node, x, out)
     rank, strides = len(attributes["kernel"]), attributes["strides"]
     total = window_sum(
@@ -155,7 +156,7 @@ def why_not_response(graph: Graph, node: Operator) -> str | None:
 @lowering("LRN", types=FLOATS)
 def local_response(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / (bias + alpha / size * s) ** beta, where s sums the squares of ``size`` channels around each."""
-    x, size = str(inputs[0]), int(node.attribute("size"))
+    x, size = required(inputs, 0), int(node.attribute("size"))
     shape = b.graph.shape(x)
     flat = b.reshape(x, (*shape[:2], sympy.Mul(*shape[2:])))
     before = (size - 1) // 2
@@ -176,19 +177,19 @@ def _space(graph: Graph, x: str) -> range:
 
 @lowering("GlobalAveragePool", types=FLOATS)
 def global_average_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = str(inputs[0])
+    x = required(inputs, 0)
     mean(b, None, x, axes=_space(b.graph, x), keepdims=True, out=outputs[0])
 
 
 @lowering("GlobalMaxPool", types=FLOATS)
 def global_max_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = str(inputs[0])
+    x = required(inputs, 0)
     b.reduce("max", None, x, axes=_space(b.graph, x), keepdims=True, out=outputs[0])
 
 
 @lowering("GlobalLpPool", types=FLOATS)
 def global_norm_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, p = str(inputs[0]), node.attribute("p", 2)
+    x, p = required(inputs, 0), node.attribute("p", 2)
     total = b.reduce("sum", power_term(p), x, axes=_space(b.graph, x), keepdims=True)
     b.elementwise(root(p), total, out=outputs[0], label="norm")
 
@@ -199,7 +200,7 @@ def global_norm_pool(b: Builder, node: Operator, inputs: Names, outputs: Names) 
 @lowering("MaxUnpool", types=FLOATS)
 def max_unpool(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Each value at its index in an array of zeros, then zeros around that up to ``output_shape``."""
-    x, indices, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, indices, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     inferred = _unpooled(b.graph, node, x)
     given = b.graph.shape(out)
     count, size = b.graph.size(x), sympy.Mul(*inferred)
@@ -224,6 +225,6 @@ def _unpooled(graph: Graph, node: Operator, x: str) -> list[Any]:
 
 @supports("MaxUnpool")
 def why_not_unpool(graph: Graph, node: Operator) -> str | None:
-    x, out = str(graph.inputs_of(node)[0]), str(graph.outputs_of(node)[0])
+    x, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
     symbolic = [e for e in (*graph.shape(x), *graph.shape(out)) if not isinstance(e, int)]
     return f"extents {symbolic} that are not fixed" if symbolic else values.unknown(graph, node, 2)

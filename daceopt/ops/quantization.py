@@ -15,6 +15,7 @@ import numpy as np
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
 from daceopt.ops.convolution import why_not_groups, why_not_window
 from daceopt.ops.registry import ANY, Names, Operator, lowering, supports, without_gradient
@@ -56,13 +57,13 @@ def _spread(b: Builder, name: str, own: Shape, shape: Shape, axis: int, block: i
 @supports("QuantizeLinear", "DequantizeLinear")
 def why_not_linear(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    x, scale = (graph.shape(str(n)) for n in inputs[:2])
+    x, scale = map(graph.shape, all_required(inputs, 2))
     block, zero = int(node.attribute("block_size", 0)), values.at(inputs, 2)
-    if zero is not None and graph.size(zero) != graph.size(str(inputs[1])):
+    if zero is not None and graph.size(zero) != graph.size(required(inputs, 1)):
         return f"a zero point of shape {graph.shape(zero)} with a scale of shape {scale}; expected the same"
-    if graph.size(str(inputs[1])) == 1:
+    if graph.size(required(inputs, 1)) == 1:
         return None
-    axis = _axis(graph, node, str(inputs[0]))
+    axis = _axis(graph, node, required(inputs, 0))
     count = -(-x[axis] // block) if block and x else x[axis] if x else 1
     expected = (*x[:axis], count, *x[axis + 1 :]) if block else (count,)
     return None if scale == expected else f"a scale of shape {scale} for {x}, axis {axis}; expected {expected}"
@@ -74,7 +75,7 @@ def why_not_linear(graph: Graph, node: Operator) -> str | None:
 @lowering("QuantizeLinear", types=ANY)
 def quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """x / scale + zero point, in the integers or floats of the output's type."""
-    x, scale, zero, out = str(inputs[0]), str(inputs[1]), values.at(inputs, 2), str(outputs[0])
+    x, scale, zero, out = required(inputs, 0), required(inputs, 1), values.at(inputs, 2), required(outputs, 0)
     dtype = b.graph.dtype(out)
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     eight = types.name_of(dtype).startswith("float8")  # their zero point is 0
@@ -112,7 +113,7 @@ def _range(dtype: Any) -> tuple[int, int]:
 @lowering("DequantizeLinear", types=ANY)
 def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(x - zero point) * scale; the difference of integers is exact."""
-    x, scale, zero, out = str(inputs[0]), str(inputs[1]), values.at(inputs, 2), str(outputs[0])
+    x, scale, zero, out = required(inputs, 0), required(inputs, 1), values.at(inputs, 2), required(outputs, 0)
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     if zero is not None and types.is_integer(b.graph.dtype(x)):
         reads["zero"] = _parameter(b, node, x, zero)
@@ -127,7 +128,7 @@ def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
 @lowering("DynamicQuantizeLinear", types=(dace.float32,))
 def dynamic_quantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """To uint8, with the scale that just covers the elements and zero."""
-    x, out = str(inputs[0]), outputs[0]
+    x, out = required(inputs, 0), outputs[0]
     scale = outputs[1] or b.graph.add_array("scale", (), dace.float32)
     zero = outputs[2] or b.graph.add_array("zero_point", (), dace.uint8)
     axes = tuple(range(len(b.graph.shape(x))))
@@ -163,8 +164,8 @@ def _with_zero(wins: Callable[[Any, Any], Any], x: Any) -> Any:
 @lowering("MatMulInteger", types=_BYTES)
 def integer_product(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """(a - its zero point) @ (b - its zero point) in int32."""
-    x, y = str(inputs[0]), str(inputs[1])
-    _integer_product(b, x, values.at(inputs, 2), y, values.at(inputs, 3), str(outputs[0]))
+    x, y = required(inputs, 0), required(inputs, 1)
+    _integer_product(b, x, values.at(inputs, 2), y, values.at(inputs, 3), required(outputs, 0))
 
 
 def _integer_product(b: Builder, x: str, zero_x: str | None, y: str, zero_y: str | None, out: str) -> None:
@@ -197,8 +198,8 @@ def _per_row(b: Builder, x: str, name: str | None) -> str | None:
 
 @lowering("QLinearMatMul", types=_BYTES)
 def quantized_product(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, scale_x, zero_x, y, scale_y, zero_y, scale, zero = map(str, inputs)
-    out = str(outputs[0])
+    x, scale_x, zero_x, y, scale_y, zero_y, scale, zero = all_required(inputs)
+    out = required(outputs, 0)
     total = b.graph.add_array("product", b.graph.shape(out), dace.int32)
     _integer_product(b, x, zero_x, y, zero_y, total)
     _requantize(b, total, str(_per_row(b, x, scale_x)), scale_y, str(_per_row(b, x, scale)), zero, out)
@@ -225,8 +226,8 @@ def _broadcast(own: Shape) -> Callable[..., tuple[Any, ...]]:
 @lowering("QLinearConv", types=_BYTES)
 def quantized_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """ConvInteger, the bias, and the scale of each output channel."""
-    x, scale_x, zero_x, w, scale_w, zero_w, scale, zero = map(str, inputs[:8])
-    out, bias = str(outputs[0]), values.at(inputs, 8)
+    x, scale_x, zero_x, w, scale_w, zero_w, scale, zero = all_required(inputs, 8)
+    out, bias = required(outputs, 0), values.at(inputs, 8)
     shape = b.graph.shape(out)
     total = b.graph.add_array("convolution", shape, dace.int32)
     b.graph.add_operator("ConvInteger", [x, w, zero_x, zero_w], [total], dict(node.attributes))
@@ -239,14 +240,14 @@ def quantized_convolution(b: Builder, node: Operator, inputs: Names, outputs: Na
 
 @supports("QLinearConv")
 def why_not_convolution(graph: Graph, node: Operator) -> str | None:
-    channels, _, *kernel = graph.shape(str(graph.inputs_of(node)[3]))
+    channels, _, *kernel = graph.shape(required(graph.inputs_of(node), 3))
     if not all(isinstance(k, int) for k in kernel):
         return f"kernel of symbolic size {tuple(kernel)}; expected a fixed one"
     for position in (4, 5):
-        size = graph.size(str(graph.inputs_of(node)[position]))
+        size = graph.size(required(graph.inputs_of(node), position))
         if size not in (1, channels):
             return f"{size} elements in {node.input_connectors[position]}; expected 1 or {channels}"
-    x, w = (graph.shape(str(graph.inputs_of(node)[k])) for k in (0, 3))
+    x, w = (graph.shape(required(graph.inputs_of(node), k)) for k in (0, 3))
     return why_not_window(graph, node, len(kernel)) or why_not_groups(node, x, w)
 
 

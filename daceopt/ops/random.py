@@ -18,6 +18,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
 from daceopt.ops.registry import FLOATS, Names, Operator, lowering, supports, without_gradient
@@ -47,7 +48,7 @@ def _is_training(graph: Graph, node: Operator, inputs: Names) -> bool | None:
 
 @lowering("Dropout", types=FLOATS)
 def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, mask = str(inputs[0]), values.at(outputs, 1)
+    x, mask = required(inputs, 0), values.at(outputs, 1)
     out = outputs[0] or b.graph.add_array("dropout", b.graph.shape(x), b.graph.dtype(x))
     given = values.at(inputs, 1)
     ratio = node.attribute("ratio", 0.5) if given is None else values.scalar_value(b.graph, given)
@@ -126,7 +127,7 @@ def _bits(seed: float) -> int:
 @lowering("RandomUniform", "RandomUniformLike")
 def random_uniform(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     low, high = node.attribute("low", 0.0), node.attribute("high", 1.0)
-    out = str(outputs[0])
+    out = required(outputs, 0)
     _generate(b, node, out, out, lambda draw: draw(0) * sympy.Float(high - low) + sympy.Float(low))
 
 
@@ -139,19 +140,19 @@ def random_normal(b: Builder, node: Operator, inputs: Names, outputs: Names) -> 
         radius = sympy.sqrt(-2 * sympy.log(1 - draw(0)))
         return radius * sympy.cos(draw(1) * sympy.Float(2 * math.pi, 17)) * scale + mean
 
-    _generate(b, node, str(outputs[0]), str(outputs[0]), fn)
+    _generate(b, node, required(outputs, 0), required(outputs, 0), fn)
 
 
 @supports("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
 def why_not_generator(graph: Graph, node: Operator) -> str | None:
-    dtype = graph.dtype(str(graph.outputs_of(node)[0]))
+    dtype = graph.dtype(required(graph.outputs_of(node), 0))
     return None if dtype in FLOATS else f"a result of {types.name_of(dtype)}; expected a float type"
 
 
 @lowering("Bernoulli", types=FLOATS)
 def bernoulli(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """1 with the probability given."""
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     dtype = b.graph.dtype(out)
 
     def fn(draw: Draw, x: Any) -> Any:
@@ -163,7 +164,7 @@ def bernoulli(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
 @lowering("Multinomial", types=FLOATS)
 def multinomial(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Class numbers drawn with probabilities exp(x): how many sums of the first weights a random threshold passes."""
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     double = types.from_name("float64")
     (batch, samples), classes = b.graph.shape(out), b.graph.shape(x)[1]
     top = b.reduce("max", None, x, axes=(1,), keepdims=True, label="multinomial")
@@ -181,7 +182,7 @@ def multinomial(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 
 @supports("Multinomial")
 def why_not_multinomial(graph: Graph, node: Operator) -> str | None:
-    shape = graph.shape(str(graph.inputs_of(node)[0]))
+    shape = graph.shape(required(graph.inputs_of(node), 0))
     if len(shape) != 2 or shape[1] == 0:
         return f"an input of shape {shape}; expected [batch, classes] with at least one class"
     return None

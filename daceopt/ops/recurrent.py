@@ -12,6 +12,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ir.region_builder import LoopBuilder
 from daceopt.ops import activation, values
 from daceopt.ops.library import Contraction
@@ -98,21 +99,21 @@ class _Layer:
 
     @property
     def hidden(self) -> Dim:
-        return self.graph.shape(str(self.inputs[2]))[-1]
+        return self.graph.shape(required(self.inputs, 2))[-1]
 
     @property
     def x(self) -> str:
         """The input as [time, batch, size]."""
-        x = str(self.inputs[0])
+        x = required(self.inputs, 0)
         return self.b.transpose(x, [1, 0, 2]) if self.batch_first else x
 
     @property
     def steps(self) -> Dim:
-        return self.graph.shape(str(self.inputs[0]))[1 if self.batch_first else 0]
+        return self.graph.shape(required(self.inputs, 0))[1 if self.batch_first else 0]
 
     @property
     def batch(self) -> Dim:
-        return self.graph.shape(str(self.inputs[0]))[0 if self.batch_first else 1]
+        return self.graph.shape(required(self.inputs, 0))[0 if self.batch_first else 1]
 
     @property
     def direction(self) -> int:
@@ -138,7 +139,7 @@ class _Layer:
         """The state before the first step, zero when none is given, and for sequences of no steps."""
         name, lengths = values.at(self.inputs, position), values.at(self.inputs, 4)
         if name is None or self.steps == 0:
-            return self.b.full(self.state_shape, 0, self.graph.dtype(str(self.inputs[0])))
+            return self.b.full(self.state_shape, 0, self.graph.dtype(required(self.inputs, 0)))
         own = self.b.slice(name, [self.which], [self.which + 1], axes=[self.direction])
         if lengths is None:
             return own
@@ -155,7 +156,7 @@ class _Layer:
         size, split = dim(self.gates * self.hidden), dim(recurrent_gates * self.hidden)
         if values.at(self.inputs, 3) is None:
             return None
-        both = self.graph.add_array("bias", (size,), self.graph.dtype(str(self.inputs[3])))
+        both = self.graph.add_array("bias", (size,), self.graph.dtype(required(self.inputs, 3)))
         mine, theirs = str(self.parameter(3, 0, size)), str(self.parameter(3, size, size))
 
         def total(i: tuple[Any, ...], w: Any, r: Any) -> Any:
@@ -360,12 +361,12 @@ def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
 def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
     """The loop addresses parameters by these shapes, so they are checked and not believed."""
     directions, gates = len(_DIRECTIONS[node.attribute("direction")]), _GATES[node.op_type]
-    if any(len(graph.shape(str(n))) != 3 for n in inputs[:3]):
+    if any(len(graph.shape(n)) != 3 for n in all_required(inputs, 3)):
         return "X, W and R must have three dimensions"
-    steps, batch, size = graph.shape(str(inputs[0]))
+    steps, batch, size = graph.shape(required(inputs, 0))
     if node.attribute("layout", 0):
         steps, batch = batch, steps
-    hidden = graph.shape(str(inputs[2]))[2]
+    hidden = graph.shape(required(inputs, 2))[2]
     state = (batch, directions, hidden) if node.attribute("layout", 0) else (directions, batch, hidden)
     expected = [
         None, (directions, gates * hidden, size), (directions, gates * hidden, hidden),

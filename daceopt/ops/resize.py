@@ -16,6 +16,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
 from daceopt.ops.interpolation import COORDINATES, EXPRESSIONS, ROUNDINGS, Axis, Table, repeats, table
@@ -52,7 +53,7 @@ def _floats(graph: Graph, node: Operator, inputs: Names, position: int | None, a
 
 
 def _axes(graph: Graph, node: Operator, inputs: Names) -> list[int]:
-    rank = len(graph.shape(str(inputs[0])))
+    rank = len(graph.shape(required(inputs, 0)))
     return [a % rank for a in node.attribute("axes") or range(rank)]
 
 
@@ -109,7 +110,7 @@ def why_not_resize(graph: Graph, node: Operator) -> str | None:
     reason = _why_not_mode(node) or _why_not_factors(graph, node, inputs, where) or _why_not_counts(graph, node, inputs)
     if reason is not None:
         return reason
-    x, out = str(inputs[0]), str(graph.outputs_of(node)[0])
+    x, out = required(inputs, 0), required(graph.outputs_of(node), 0)
     shape, result = graph.shape(x), graph.shape(out)
     if any(n == 0 and m != 0 for n, m in zip(shape, result)):
         return f"{shape} cannot be resized to {result}: there is nothing to take values from"
@@ -133,7 +134,7 @@ def _why_not_mode(node: Operator) -> str | None:
 
 def _why_not_counts(graph: Graph, node: Operator, inputs: Names) -> str | None:
     """Scales, sizes and the region have as many elements as there are axes."""
-    where, rank = _operands(node), len(graph.shape(str(inputs[0])))
+    where, rank = _operands(node), len(graph.shape(required(inputs, 0)))
     given = node.attribute("axes") or range(rank)
     if not all(-rank <= a < rank for a in given):
         return f"axes {list(given)} of an input of rank {rank}"
@@ -159,7 +160,7 @@ def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: Operand
     if sizes is not None and values.known(graph, sizes) is None:
         return values.UnknownValue.at("input sizes of Resize is computed at run time; expected a constant", 3)
     if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
-        known = (*(values.known(graph, sizes) or ()), *graph.shape(str(inputs[0])))
+        known = (*(values.known(graph, sizes) or ()), *graph.shape(required(inputs, 0)))
         if any(not isinstance(v, int) for v in known):
             return "keep_aspect_ratio_policy over symbolic sizes"
     return None
@@ -170,7 +171,7 @@ def _why_not_factors(graph: Graph, node: Operator, inputs: Names, where: Operand
 
 @lowering("Resize", "Upsample", types=NUMBERS)
 def resize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     dtype, result = b.graph.dtype(x), b.graph.shape(out)
     axes = _resized(b.graph, node, inputs, b.graph.shape(x), result)
     if not axes or 0 in result:
@@ -346,7 +347,7 @@ def resize_gradient(
     dy = grads_out[0]
     if dy is None or not wanted[0]:
         return result
-    shape = b.graph.shape(str(inputs[0]))
+    shape = b.graph.shape(required(inputs, 0))
     axes = _resized(b.graph, node, inputs, shape, b.graph.shape(dy))
     masks = _mask_arrays(b, axes, len(shape))
     if masks:

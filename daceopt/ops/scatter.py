@@ -15,6 +15,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import algorithm
 from daceopt.ops.indexing import (
     axis_of,
@@ -43,7 +44,7 @@ def _place(b: Builder, node: Operator, data: str, indices: str) -> tuple[str, Di
 @lowering("ScatterElements", "Scatter", "ScatterND", types=ANY)
 def scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The data, in which the updates were stored or combined with what stood there."""
-    data, indices, updates, out = (str(n) for n in (*inputs, *outputs))
+    data, indices, updates, out = *all_required(inputs, 3), required(outputs, 0)
     where, reduction = _place(b, node, data, indices), _REDUCTIONS[node.attribute("reduction", "none")]
     narrow = b.graph.dtype(data)
     if not reduction or not types.is_narrow(narrow):
@@ -63,7 +64,7 @@ def _scatter_rows(b: Builder, data: str, where: tuple[str, Dim, Dim], updates: s
 
 @supports("ScatterElements", "Scatter", "ScatterND")
 def why_not_scatter(graph: Graph, node: Operator) -> str | None:
-    data, indices, updates = (str(n) for n in graph.inputs_of(node))
+    data, indices, updates = all_required(graph.inputs_of(node))
     shape, places = graph.shape(data), graph.shape(indices)
     reduction = node.attribute("reduction", "none")
     if reduction not in _REDUCTIONS:
@@ -89,7 +90,7 @@ def scatter_gradient(
     dy = grads_out[0]
     if dy is None:
         return [None, None, None]
-    data, indices, updates = (str(n) for n in inputs)
+    data, indices, updates = all_required(inputs)
     where = _place(b, node, data, indices)
     d_updates = _read_rows(b, dy, where, b.graph.shape(updates)) if wanted[2] else None
     if not wanted[0] or node.attribute("reduction", "none") == "add":
@@ -133,7 +134,7 @@ class _Cache:
     """Where a TensorScatter writes: positions along its axis of extent ``extent``, updates of ``steps`` steps."""
 
     def __init__(self, graph: Graph, node: Operator, inputs: Names):
-        self.past, self.update = str(inputs[0]), str(inputs[1])
+        self.past, self.update = required(inputs, 0), required(inputs, 1)
         self.starts = inputs[2] if len(inputs) > 2 else None
         self.shape, self.axis = graph.shape(self.past), axis_of(graph, node, self.past, -2)
         self.extent, self.steps = self.shape[self.axis], graph.shape(self.update)[self.axis]
@@ -156,7 +157,7 @@ class _Cache:
 @lowering("TensorScatter", types=ANY)
 def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """A cache with new steps of each batch entry from ``write_indices[n]`` on; ``circular`` goes on at the start."""
-    cache, out = _Cache(b.graph, node, inputs), str(outputs[0])
+    cache, out = _Cache(b.graph, node, inputs), required(outputs, 0)
 
     def element(i: Any, x: Any, u: Any, n: Any = sympy.S.Zero) -> Any:
         step, written = cache.step(i, n)
@@ -172,9 +173,9 @@ def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
 
 @supports("TensorScatter")
 def why_not_tensor_scatter(graph: Graph, node: Operator) -> str | None:
-    past, update, starts = [*graph.inputs_of(node), None][:3]
-    shape = graph.shape(str(past))
-    return why_empty(graph, str(past), *graph.shape(str(update))) or why_other_shape(graph, starts, shape[:1])
+    past, update = all_required(graph.inputs_of(node), 2)
+    starts, shape = [*graph.inputs_of(node), None][2], graph.shape(past)
+    return why_empty(graph, past, *graph.shape(update)) or why_other_shape(graph, starts, shape[:1])
 
 
 @gradient("TensorScatter")

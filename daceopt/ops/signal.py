@@ -10,6 +10,7 @@ import numpy as np
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.operands import required
 from daceopt.ops import algorithm, values
 from daceopt.ops.elementwise import alias
 from daceopt.ops.registry import FLOATS, INTEGERS, Names, Operator, gradient, lowering, supports
@@ -28,7 +29,7 @@ class _Transform(NamedTuple):
 
 def _transform(graph: Graph, node: Operator, inputs: Names) -> _Transform:
     """The axis is an attribute (17) or an input (20); the length is that of the axis unless given."""
-    shape = graph.shape(str(inputs[0]))
+    shape = graph.shape(required(inputs, 0))
     axis = (values.integers(graph, node, inputs, "axis", 2) or [-2])[0] % len(shape)
     inverse, onesided = bool(node.attribute("inverse", 0)), bool(node.attribute("onesided", 0))
     given = values.known(graph, values.at(inputs, 1))
@@ -48,7 +49,7 @@ def _fourier(
 
 @lowering("DFT", types=FLOATS)
 def fourier_transform(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, y = str(inputs[0]), str(outputs[0])
+    x, y = required(inputs, 0), required(outputs, 0)
     axis, length, inverse, onesided = _transform(b.graph, node, inputs)
     _fourier(b, x, y, axis, length, inverse, normalised=inverse, mirrored=inverse and onesided)
 
@@ -56,7 +57,7 @@ def fourier_transform(b: Builder, node: Operator, inputs: Names, outputs: Names)
 @supports("DFT")
 def why_not_transform(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    shape = graph.shape(str(inputs[0]))
+    shape = graph.shape(required(inputs, 0))
     if len(shape) < 2 or shape[-1] not in (1, 2):
         return f"an input of shape {shape}; expected at least two dimensions, the last of extent 1 or 2"
     if values.at(inputs, 1) is not None and values.known(graph, inputs[1]) is None:
@@ -76,7 +77,7 @@ def fourier_gradient(
 ) -> Names:
     """The transform of dy in the other direction: a DFT matrix is symmetric, so its adjoint is its conjugate."""
     nothing: Names = [None] * len(inputs)
-    x, dy = str(inputs[0]), grads_out[0]
+    x, dy = required(inputs, 0), grads_out[0]
     if dy is None or not wanted[0]:
         return nothing
     axis, length, inverse, onesided = _transform(b.graph, node, inputs)
@@ -107,7 +108,7 @@ def _mirrored_gradient(b: Builder, dy: str, dx: str, axis: int, length: Dim) -> 
 @lowering("STFT", types=FLOATS)
 def short_time_fourier_transform(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The DFT of frames, ``frame_step`` apart, each weighted with the window."""
-    x, out, window = str(inputs[0]), str(outputs[0]), values.at(inputs, 2)
+    x, out, window = required(inputs, 0), required(outputs, 0), values.at(inputs, 2)
     batch, _, parts = b.graph.shape(x)
     step, length = _frames(b.graph, inputs)
     frames = b.graph.add_array("frames", (batch, b.graph.shape(out)[1], length, parts), b.graph.dtype(x))
@@ -130,14 +131,14 @@ def _frames(graph: Graph, inputs: Names) -> tuple[int, Dim]:
     (step,) = values.known(graph, inputs[1]) or (1,)
     given = values.known(graph, values.at(inputs, 3))
     window = values.at(inputs, 2)
-    default = graph.shape(window)[0] if window is not None else graph.shape(str(inputs[0]))[1]
+    default = graph.shape(window)[0] if window is not None else graph.shape(required(inputs, 0))[1]
     return int(step), given[0] if given else default
 
 
 @supports("STFT")
 def why_not_frames(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    shape, window = graph.shape(str(inputs[0])), values.at(inputs, 2)
+    shape, window = graph.shape(required(inputs, 0)), values.at(inputs, 2)
     if len(shape) != 3 or shape[-1] not in (1, 2):
         return f"a signal of shape {shape}; expected [batch, length, 1 or 2]"
     if reason := values.unknown(graph, node, 1, 3):
@@ -167,7 +168,7 @@ def window(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     (size,) = values.known(b.graph, inputs[0]) or (0,)
     steps = np.float64(size if node.attribute("periodic", 1) else size - 1)
     with np.errstate(all="ignore"):  # a symmetric window of one element is 0 / 0
-        _constant(b, _WINDOWS[node.op_type](2 * np.pi * np.arange(size) / steps), outputs[0])
+        _constant(b, _WINDOWS[node.op_type](2 * np.pi * np.arange(size) / steps), required(outputs, 0))
 
 
 @supports(*_WINDOWS)
@@ -175,9 +176,9 @@ def why_not_window(graph: Graph, node: Operator) -> str | None:
     return values.unknown(graph, node, 0)
 
 
-def _constant(b: Builder, value: np.ndarray, out: str | None) -> None:
+def _constant(b: Builder, value: np.ndarray, out: str) -> None:
     with np.errstate(all="ignore"):
-        value = value.astype(types.to_numpy(b.graph.dtype(str(out))))
+        value = value.astype(types.to_numpy(b.graph.dtype(out)))
     alias(b, b.constant(value), out)
 
 
@@ -185,7 +186,7 @@ def _constant(b: Builder, value: np.ndarray, out: str | None) -> None:
 def mel_weight_matrix(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Column m is a triangle over the bins of a spectrum; triangles are equally wide on the mel scale."""
     sizes: list[Any] = [values.scalar_value(b.graph, n) for n in inputs]
-    _constant(b, mel_filters(*sizes), outputs[0])
+    _constant(b, mel_filters(*sizes), required(outputs, 0))
 
 
 def mel_filters(bands: int, length: int, rate: int, low: float, high: float) -> np.ndarray:

@@ -9,6 +9,7 @@ import sympy
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
 from daceopt.ops.reduction import arg_extremum, element_count
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering
 
@@ -23,7 +24,7 @@ def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
 
 @lowering("Softmax", types=FLOATS)
 def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     axes = _axes(b, node, x)
     top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
     weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, top, label="softmax_exp")
@@ -33,7 +34,7 @@ def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @lowering("LogSoftmax", types=FLOATS)
 def log_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     axes = _axes(b, node, x)
     top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
     total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, top, axes=axes, keepdims=True, label="softmax_sum")
@@ -43,7 +44,7 @@ def log_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 @lowering("Hardmax", types=FLOATS)
 def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """1 at the first of the largest elements, 0 elsewhere."""
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     shape, axes = b.graph.shape(x), _axes(b, node, x)
     first, last = axes[0], axes[-1] + 1
     merged = (*shape[:first], element_count(b.graph, x, axes), *shape[last:])
@@ -64,7 +65,7 @@ def softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """dx = y (dy - sum(y dy))"""
-    y, dy = str(outputs[0]), grads_out[0]
+    y, dy = required(outputs, 0), grads_out[0]
     if dy is None:
         return [None]
     total = b.reduce("sum", lambda p, g: p * g, y, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")
@@ -76,7 +77,7 @@ def log_softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
     """dx = dy - exp(y) sum(dy)"""
-    y, dy = str(outputs[0]), grads_out[0]
+    y, dy = required(outputs, 0), grads_out[0]
     if dy is None:
         return [None]
     total = b.reduce("sum", None, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")

@@ -14,7 +14,8 @@ import numpy as np
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.operands import required
 from daceopt.ops import algorithm, values
 from daceopt.ops.indexing import axis_of, gather_along, gather_rows, scatter_along, why_empty, why_other_shape
 from daceopt.ops.registry import ANY, BOOL, NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
@@ -31,40 +32,47 @@ def _expect_count(operator: str, found: int, expected: int) -> None:
 @lowering("TopK", types=NUMBERS)
 def top_k(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The indices by selection, the values read at them; in order also where ``sorted=0`` would allow any."""
-    x, found, indices = str(inputs[0]), outputs[0], outputs[1]
+    x, found, indices = required(inputs, 0), outputs[0], values.at(outputs, 1)
     axis = axis_of(b.graph, node, x, -1)
-    shape = b.graph.shape(str(found or indices))
-    places = indices or b.graph.add_array("top_indices", shape, dace.int64)
-    parameters = [*algorithm.extents_around(b.graph.shape(x), axis), shape[axis], node.attribute("largest", 1)]
-    algorithm.call(b, "top_indices", [x], [places], parameters)
+    shape = b.graph.shape(found or required(outputs, 1))
+    places = _top_places(b, node, x, axis, shape, indices)
     if found is not None:
         gather_along(b, x, places, axis, found)
 
 
+def _top_places(b: Builder, node: Operator, x: str, axis: int, shape: Shape, out: str | None = None) -> str:
+    """The indices along ``axis`` of the elements that a result of ``shape`` has."""
+    places = out or b.graph.add_array("top_indices", shape, dace.int64)
+    parameters = [*algorithm.extents_around(b.graph.shape(x), axis), shape[axis], node.attribute("largest", 1)]
+    algorithm.call(b, "top_indices", [x], [places], parameters)
+    return places
+
+
 @supports("TopK")
 def why_not_top_k(graph: Graph, node: Operator) -> str | None:
-    x, (found, indices) = str(graph.inputs_of(node)[0]), graph.outputs_of(node)
+    x, found = required(graph.inputs_of(node), 0), graph.outputs_of(node)[0]
     if not graph.shape(x):
         return "an input of rank 0; expected at least one dimension"
     reason = values.unknown(graph, node, 1)
     axis = axis_of(graph, node, x, -1)
-    extent, k = graph.shape(x)[axis], graph.shape(str(found or indices))[axis]
+    extent, k = graph.shape(x)[axis], graph.shape(found or required(graph.outputs_of(node), 1))[axis]
     if reason is None and isinstance(extent, int) and isinstance(k, int) and k > extent:
         return f"k of {k} along an axis of {extent} elements"
     return reason
 
 
-@gradient("TopK", when=lambda node: len(node.output_connectors) > 1)
+@gradient("TopK")
 def top_k_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """dy is added where the values were found."""
+    """dy is added where the values were found; where nobody reads the indices, they are looked for again."""
     absent: Names = [None] * (len(inputs) - 1)
-    dy, x = grads_out[0], str(inputs[0])
+    dy, x = grads_out[0], required(inputs, 0)
     if dy is None or not wanted[0]:
         return [None, *absent]
     axis = axis_of(b.graph, node, x, -1)
-    return [scatter_along(b, str(outputs[1]), dy, b.graph.shape(x), axis), *absent]
+    places = values.at(outputs, 1) or _top_places(b, node, x, axis, b.graph.shape(dy))
+    return [scatter_along(b, places, dy, b.graph.shape(x), axis), *absent]
 
 
 @algorithm.reference("top_indices")
@@ -85,7 +93,7 @@ def _top_indices(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameter
 @lowering("Unique", types=NUMBERS + BOOL)
 def unique(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Distinct elements, or slices along ``axis``; NaN equals NaN."""
-    x = str(inputs[0])
+    x = required(inputs, 0)
     extents: Sequence[Any] = (1, b.graph.size(x), 1)
     axis = node.attribute("axis")
     if axis is not None:
@@ -131,7 +139,7 @@ def _unique(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[
 @lowering("NonZero", types=NUMBERS + BOOL)
 def nonzero(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Coordinates, one column per element that is not zero; a scalar counts as a vector of one element."""
-    _nonzero(b, str(inputs[0]), str(outputs[0]))
+    _nonzero(b, required(inputs, 0), required(outputs, 0))
 
 
 def _nonzero(b: Builder, x: str, out: str) -> None:
@@ -141,7 +149,7 @@ def _nonzero(b: Builder, x: str, out: str) -> None:
 
 @supports("NonZero")
 def why_not_nonzero(graph: Graph, node: Operator) -> str | None:
-    rank, shape = len(graph.shape(str(graph.inputs_of(node)[0]))), graph.shape(str(graph.outputs_of(node)[0]))
+    rank, shape = len(graph.shape(required(graph.inputs_of(node), 0))), graph.shape(required(graph.outputs_of(node), 0))
     return None if shape[0] == max(rank, 1) else f"an output of shape {shape}; expected {max(rank, 1)} rows"
 
 
@@ -155,7 +163,7 @@ def _nonzero_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], par
 @lowering("Compress", types=ANY)
 def compress(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """The slices along ``axis`` (default: the elements) for which the condition holds: found, then gathered."""
-    x, condition, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    x, condition, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     if node.attribute("axis") is None:
         x = b.reshape(x, (b.graph.size(x),))
     axis = axis_of(b.graph, node, x)
@@ -170,7 +178,7 @@ def compress(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("Compress")
 def why_not_compress(graph: Graph, node: Operator) -> str | None:
-    x, out = str(graph.inputs_of(node)[0]), str(graph.outputs_of(node)[0])
+    x, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
     return why_empty(graph, out, graph.size(x))
 
 
@@ -180,7 +188,7 @@ def why_not_compress(graph: Graph, node: Operator) -> str | None:
 @lowering("NonMaxSuppression")
 def non_max_suppression(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Greedily by score, within each class of each batch entry."""
-    boxes, scores, out = str(inputs[0]), str(inputs[1]), str(outputs[0])
+    boxes, scores, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
     batches, classes, count = b.graph.shape(scores)
     parameters = [batches, classes, count, b.graph.shape(out)[0], node.attribute("center_point_box", 0)]
     algorithm.call(b, "non_max_suppression", [boxes, scores, *[*inputs[2:], None, None, None][:3]], [out], parameters)
@@ -188,8 +196,8 @@ def non_max_suppression(b: Builder, node: Operator, inputs: Names, outputs: Name
 
 @supports("NonMaxSuppression")
 def why_not_non_max_suppression(graph: Graph, node: Operator) -> str | None:
-    boxes, scores, *given = graph.inputs_of(node)
-    batches, _, count = graph.shape(str(scores))
+    boxes, _, *given = graph.inputs_of(node)
+    batches, _, count = graph.shape(required(graph.inputs_of(node), 1))
     reason = why_other_shape(graph, boxes, (batches, count, 4))
     empty = [n for n in given if n is not None and graph.size(n) != 1]
     return reason or (f"limits {empty} of other than one element" if empty else None)

@@ -13,6 +13,7 @@ import numpy as np
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
+from daceopt.ir.operands import required
 from daceopt.ops import algorithm
 from daceopt.ops.registry import Names, Operator, lowering, supports
 
@@ -36,7 +37,7 @@ def _pool(node: Operator) -> list[tuple[tuple[int, ...], int]]:
 @lowering("TfIdfVectorizer", types=(dace.int32, dace.int64))
 def count_ngrams(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """How often each n-gram occurs in a row (TF), whether it does (IDF), or the former, weighted (TFIDF)."""
-    x, out = str(inputs[0]), str(outputs[0])
+    x, out = required(inputs, 0), required(outputs, 0)
     mode, weights = node.attribute("mode"), node.attribute("weights")
     weighted = mode in _WEIGHTED and bool(weights)
     pool, shape, width = _pool(node), b.graph.shape(x), b.graph.shape(out)[-1]
@@ -66,8 +67,8 @@ def count_ngrams(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
 @supports("TfIdfVectorizer")
 def why_not_count(graph: Graph, node: Operator) -> str | None:
     width = max(node.attribute("ngram_indexes"), default=-1) + 1
-    shape = graph.shape(str(graph.inputs_of(node)[0]))
-    if len(shape) > 2 or graph.shape(str(graph.outputs_of(node)[0])) != (*shape[:-1], width):
+    shape = graph.shape(required(graph.inputs_of(node), 0))
+    if len(shape) > 2 or graph.shape(required(graph.outputs_of(node), 0)) != (*shape[:-1], width):
         return f"an input of shape {shape}; expected [tokens] or [rows, tokens], and {width} columns of results"
     if node.attribute("pool_strings"):
         return "a pool of strings; expected integers"

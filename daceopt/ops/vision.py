@@ -14,6 +14,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
+from daceopt.ir.operands import all_required, required
 from daceopt.ops import algorithm, values
 from daceopt.ops.convolution import per_channel, steps, zero_padded
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, supports, without_gradient
@@ -43,8 +44,8 @@ def columns_to_image(b: Builder, node: Operator, inputs: Names, outputs: Names) 
     """Each pixel sums the block elements that cover it. input: [N, C * prod(block), L]; output: [N, C, image...]."""
     image, block, step, pads = _blocks(b.graph, node, inputs)
     rank, counts = len(image), _counts(image, block, step, pads)
-    batch, channels = b.graph.shape(str(outputs[0]))[:2]
-    columns = b.reshape(str(inputs[0]), (batch, channels, *block, *counts))
+    batch, channels = b.graph.shape(required(outputs, 0))[:2]
+    columns = b.reshape(required(inputs, 0), (batch, channels, *block, *counts))
 
     def covered(i: Any, x: Any) -> Any:
         places, conditions = [], []
@@ -76,7 +77,7 @@ def why_not_columns(graph: Graph, node: Operator) -> str | None:
     if reason is not None:
         return reason
     inputs = graph.inputs_of(node)
-    columns = graph.shape(str(inputs[0]))
+    columns = graph.shape(required(inputs, 0))
     counts = _counts(*_blocks(graph, node, inputs))
     if min(counts) < 1 or dim(sympy.Mul(*counts) - columns[-1]) != 0:
         return f"columns of shape {columns}; expected {counts} positions of the block in the last dimension"
@@ -102,7 +103,7 @@ def columns_to_image_gradient(
         return (*i[:2], *moved)
 
     b.map(b.graph.shape(blocks), {"g": (padded, place)}, {"out": (blocks, lambda *i: i)}, lambda i, g: g)
-    return [b.reshape(blocks, b.graph.shape(str(inputs[0]))), *absent[1:]]
+    return [b.reshape(blocks, b.graph.shape(required(inputs, 0))), *absent[1:]]
 
 
 # -------------------------------------------------------------------- DeformConv
@@ -114,7 +115,7 @@ def deformable_convolution(b: Builder, node: Operator, inputs: Names, outputs: N
 
     X: [N, C, d...]; W: [M, C/group, k...]; offset: [N, G * prod(k) * rank, e...]; mask: [N, G * prod(k), e...].
     """
-    w, out, bias = str(inputs[1]), str(outputs[0]), values.at(inputs, 3)
+    w, out, bias = required(inputs, 1), required(outputs, 0), values.at(inputs, 3)
     batch, results, *size = b.graph.shape(out)
     group = int(node.attribute("group", 1))
     depth, kernel = b.graph.shape(w)[1], b.graph.shape(w)[2:]
@@ -132,7 +133,7 @@ def deformable_convolution(b: Builder, node: Operator, inputs: Names, outputs: N
 
 def _sampled(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> str:
     """[N, C, k..., e...]: x at every moved position of the kernel, weighted by the mask."""
-    x, w, offset, mask = str(inputs[0]), str(inputs[1]), str(inputs[2]), values.at(inputs, 4)
+    x, w, offset, mask = required(inputs, 0), required(inputs, 1), required(inputs, 2), values.at(inputs, 4)
     batch, channels, *image = b.graph.shape(x)
     kernel = b.graph.shape(w)[2:]
     rank, step = len(kernel), steps(node, len(kernel))
@@ -197,7 +198,7 @@ def _interpolated(x: Any, lead: Sequence[Any], at: Sequence[Any], image: Sequenc
 
 @supports("DeformConv")
 def why_not_deformable(graph: Graph, node: Operator) -> str | None:
-    x, w = (graph.shape(str(n)) for n in graph.inputs_of(node)[:2])
+    x, w = map(graph.shape, all_required(graph.inputs_of(node), 2))
     if not 3 <= len(x) == len(w) <= 5:
         return f"shapes {x} and {w}; expected 1 to 3 spatial dimensions in both"
     symbolic = [e for e in (x[1], *w) if not isinstance(e, int)]
@@ -220,11 +221,11 @@ def align_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> 
 
     X: [N, C, H, W]; rois: [R, 4] as x1, y1, x2, y2; batch_indices: [R]; output: [R, C, output_height, output_width].
     """
-    regions, _, rows, columns = b.graph.shape(str(outputs[0]))
+    regions, _, rows, columns = b.graph.shape(required(outputs, 0))
     half = node.since_version >= 16 and node.attribute("coordinate_transformation_mode", "half_pixel") == "half_pixel"
     scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
     parameters = [
-        *b.graph.shape(str(inputs[0])),
+        *b.graph.shape(required(inputs, 0)),
         regions,
         rows,
         columns,
@@ -247,9 +248,11 @@ def pool_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
 
     X: [N, C, H, W]; rois: [R, 5] as image, x1, y1, x2, y2; output: [R, C, rows, columns].
     """
-    regions, _, rows, columns = b.graph.shape(str(outputs[0]))
+    regions, _, rows, columns = b.graph.shape(required(outputs, 0))
     scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
-    algorithm.call(b, "roi_pool", [*inputs, scale], outputs, [*b.graph.shape(str(inputs[0])), regions, rows, columns])
+    algorithm.call(
+        b, "roi_pool", [*inputs, scale], outputs, [*b.graph.shape(required(inputs, 0)), regions, rows, columns]
+    )
 
 
 @algorithm.reference("roi_align")

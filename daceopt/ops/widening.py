@@ -7,6 +7,7 @@ from typing import Any
 
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import required
 from daceopt.ops import registry
 from daceopt.ops.registry import Operator
 
@@ -32,7 +33,7 @@ def add_operator(
     Runtime on CPUs without half arithmetic; a Cast that the model itself has is.
     """
     if op_type == "Cast" and not domain:
-        return _add_cast(graph, str(inputs[0]), str(outputs[0]), attributes)
+        return _add_cast(graph, required(inputs, 0), required(outputs, 0), attributes)
     if not _is_widened(graph, op_type, domain, inputs, outputs):
         return graph.add_operator(op_type, inputs, outputs, attributes, domain)
     wide_in = [_widened(graph, n) for n in inputs]

@@ -186,3 +186,16 @@ def test_attention(is_causal: int) -> None:
         shape,
         shape,
     )
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_top_k_whose_indices_nobody_reads(largest: int) -> None:
+    """As in a median or a quantile: the places are looked for again."""
+
+    def build(b: Any, x: str) -> str:
+        found = b.graph.add_array("found", (3, 2), dace.float64)
+        k = b.constant(np.array([2]))
+        b.graph.add_operator("TopK", [x, k], [found, None], {"axis": 1, "largest": largest})
+        return str(found)
+
+    check(build, lambda x: x.topk(2, dim=1, largest=bool(largest)).values, (3, 5))

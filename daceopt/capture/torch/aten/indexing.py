@@ -1,0 +1,183 @@
+"""Elements and rows read, and replaced, at positions that are known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import broadcast_shapes
+from daceopt.ir.graph import Dim, Shape, dim
+from daceopt.ops.indexing import linear, position
+
+_MASKS = ("bool", "uint8")
+
+
+def product(shape: Sequence[Dim]) -> Dim:
+    """Number of elements."""
+    return dim(sympy.Mul(*shape))
+
+
+def ranked(t: Translation, name: str) -> str:
+    """``name``, with one axis where it has none."""
+    return name if t.shape_of(name) else t.reshape(name, (1,))
+
+
+def taken_at(t: Translation, data: str, indices: str, axis: int, wraps: bool, blank: int | None = None) -> str:
+    """Rows of ``data`` along ``axis``, in the place of which the axes of ``indices`` stand."""
+    if types.name_of(t.dtype_of(indices)) in _MASKS:
+        raise Unsupported("indices that are a mask: how many elements they take, only the data says")
+    shape = t.shape_of(data)
+    result = (*shape[:axis], *t.shape_of(indices), *shape[axis + 1 :])
+    if shape[axis] == 0:
+        raise Unsupported("indices into an axis without elements")
+    promise = Promise(result, t.dtype_of(data))
+    options = {"axis": axis, "wraps": int(wraps), "blank": blank}
+    return str(t.operator("Take", data, indices, domain="daceopt", results=[promise], **options))
+
+
+@translates("index_select")
+def index_select(t: Translation, self: str, dim: int, index: str) -> str:
+    data = ranked(t, self)
+    return t.reshape(taken_at(t, data, ranked(t, index), dim % len(t.shape_of(data)), wraps=False), t.shape)
+
+
+@translates("embedding")
+def embedding(
+    t: Translation, weight: str, indices: str, padding_idx: Any, scale_grad_by_freq: bool, sparse: bool
+) -> str:
+    if scale_grad_by_freq or sparse:
+        raise Unsupported("an embedding with sparse gradients, or gradients scaled by frequency")
+    return taken_at(t, weight, indices, 0, wraps=False, blank=None if padding_idx == -1 else padding_idx)
+
+
+@translates("gather")
+def gather(t: Translation, self: str, dim: int, index: str, sparse_grad: bool) -> str:
+    if sparse_grad:
+        raise Unsupported("a gather with sparse gradients")
+    data, places = ranked(t, self), ranked(t, index)
+    axis = dim % len(t.shape_of(data))
+    if 0 in t.shape_of(places):
+        return t.b.full(t.shape, 0, t.dtype)
+    if t.shape_of(data)[axis] == 0:
+        raise Unsupported("indices into an axis without elements")
+    promise = Promise(t.shape_of(places), t.dtype)
+    found = t.operator("TakeAlong", data, places, domain="daceopt", results=[promise], axis=axis)
+    return t.reshape(found, t.shape)
+
+
+# -------------------------------------------------------------------- x[i, :, j]
+
+
+class Places:
+    """Where ``x[indices]`` reads: ``front`` brings the indexed axes to the front, ``flat`` are row-major positions in
+    them, ``rows`` how many there are."""
+
+    def __init__(self, t: Translation, shape: Shape, indices: Sequence[str | None]) -> None:
+        self.axes = [k for k, n in enumerate(indices) if n is not None]
+        self.names = [str(n) for n in indices if n is not None]
+        if any(types.name_of(t.dtype_of(n)) in _MASKS for n in self.names):
+            raise Unsupported("indices that are a mask: how many elements they take, only the data says")
+        rest = [k for k in range(len(shape)) if k not in self.axes]
+        self.front = [*self.axes, *rest]
+        self.extents = [shape[k] for k in self.axes]
+        self.kept = [shape[k] for k in rest]
+        self.rows = product(self.extents)
+        self.shape = broadcast_shapes(*(t.shape_of(n) for n in self.names))
+        if self.rows == 0 and product(self.shape) != 0:
+            raise Unsupported("indices into an axis without elements")
+        self.is_adjacent = self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
+
+    def flat(self, t: Translation) -> str:
+        """One index per place; with a single indexed axis, its own index, which may be negative."""
+        if len(self.names) == 1:
+            return self.names[0]
+        out = t.graph.add_array("position", self.shape, dace.int64)
+        t.b.elementwise(self._linear, *self.names, out=out, dtype=dace.int64, label="position")
+        return out
+
+    def _linear(self, *index: Any) -> Any:
+        places = [position(k, n) for k, n in zip(index, self.extents)]
+        return linear(places, self.extents, range(len(places)))
+
+
+@translates("index.Tensor", "_unsafe_index.Tensor")
+def index(t: Translation, self: str, indices: list[str | None]) -> str:
+    """The axes of the broadcast indices stand where the indexed axes stood, or in front where those are apart."""
+    if 0 in t.shape:
+        return t.b.full(t.shape, 0, t.dtype)
+    shape = t.shape_of(self)
+    at = Places(t, shape, indices)
+    flat = at.flat(t)
+    if at.is_adjacent:
+        first, last = at.axes[0], at.axes[-1]
+        rows = t.reshape(self, (*shape[:first], at.rows, *shape[last + 1 :]))
+        return taken_at(t, rows, flat, first, wraps=True)
+    rows = t.reshape(t.transpose(self, at.front), (at.rows, *at.kept))
+    return taken_at(t, rows, flat, 0, wraps=True)
+
+
+@translates("index_put", "_unsafe_index_put", "_index_put_impl")
+def index_put(
+    t: Translation, self: str, indices: list[str | None], values: str, accumulate: bool, unsafe: bool = False
+) -> str:
+    given = [n for n in indices if n is not None]
+    if any(types.name_of(t.dtype_of(n)) in _MASKS for n in given):
+        return _masked_put(t, self, indices, values, accumulate)
+    if 0 in t.shape or any(0 in t.shape_of(n) for n in given):
+        return self
+    at = Places(t, t.shape, indices)
+    flat = at.flat(t)
+    rows = t.reshape(t.transpose(self, at.front), (at.rows, *at.kept))
+    updates = _in_front(t, values, at)
+    found = put_rows(t, rows, flat, updates, "add" if accumulate else "none")
+    restored = t.reshape(found, [t.shape[k] for k in at.front])
+    return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
+
+
+def _in_front(t: Translation, values: str, at: Places) -> str:
+    """The values, broadcast to what is read, with the axes of the indices in front."""
+    lead = at.axes[0] if at.is_adjacent else 0
+    depth = len(at.shape)
+    whole = (*at.kept[:lead], *at.shape, *at.kept[lead:])
+    spread = t.expand(values, whole)
+    order = [*range(lead, lead + depth), *range(lead), *range(lead + depth, len(whole))]
+    return t.transpose(spread, order)
+
+
+def put_rows(t: Translation, rows: str, flat: str, updates: str, reduction: str) -> str:
+    """``rows`` after its rows at ``flat`` were replaced by ``updates``, or combined with them."""
+    places = t.reshape(flat, (*t.shape_of(flat), 1))
+    promise = Promise(t.shape_of(rows), t.dtype_of(rows))
+    return str(t.operator("ScatterND", rows, places, updates, results=[promise], reduction=reduction))
+
+
+def _masked_put(t: Translation, self: str, indices: Sequence[str | None], values: str, accumulate: bool) -> str:
+    """One mask of the leading axes, and one value for all that it takes."""
+    mask = indices[0]
+    if mask is None or len(indices) != 1 or t.graph.size(values) != 1:
+        raise Unsupported("indices that are a mask: how many elements they take, only the data says")
+    given, rank = t.shape_of(mask), len(t.shape)
+    if any(dim(a - b) != 0 for a, b in zip(given, t.shape)):
+        raise Unsupported("a mask whose shape is not that of the axes that it indexes")
+    along = t.reshape(mask, (*given, *(1,) * (rank - len(given))))
+    value = t.reshape(values, ())
+    if accumulate:
+        return t.kernel(lambda m, x, v: scalar.select(m, x + v, x), along, self, value)
+    return t.kernel(lambda m, x, v: scalar.select(m, v, x), along, self, value)
+
+
+@translates("put")
+def put(t: Translation, self: str, index: str, source: str, accumulate: bool) -> str:
+    if 0 in t.shape_of(index):
+        return self
+    count, size = product(t.shape_of(index)), product(t.shape)
+    rows, flat = t.reshape(self, (size,)), t.reshape(index, (count,))
+    found = put_rows(t, rows, flat, t.reshape(source, (count,)), "add" if accumulate else "none")
+    return t.reshape(found, t.shape)

@@ -1,0 +1,32 @@
+"""Random graphs through the recipe ``cpu``, compiled, forward and backward, against float64."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.properties.graph_checking import Case, failures
+
+BATCH = 25  # graphs compiled together
+DEFAULT = [("small", False, 0), ("small", True, 1), ("large", True, 2), ("empty", True, 3)]
+LONG = [(kind, backward, k) for kind in ("small", "large", "empty") for backward in (False, True) for k in range(20)]
+
+
+@pytest.mark.parametrize(("kind", "backward", "batch"), DEFAULT)
+def test_random_graphs(kind: str, backward: bool, batch: int) -> None:
+    _check(kind, backward, batch)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize(("kind", "backward", "batch"), [case for case in LONG if case not in DEFAULT])
+def test_thousands_of_random_graphs(kind: str, backward: bool, batch: int) -> None:
+    _check(kind, backward, batch)
+
+
+def _check(kind: str, backward: bool, batch: int) -> None:
+    cases = [Case(seed, kind, backward) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
+    found = failures(cases)
+    assert not found, f"{len(found)} of {len(cases)} graphs:\n" + "\n".join(found[:5])
+
+
+def test_there_are_thousands_of_graphs() -> None:
+    assert BATCH * len(LONG) >= 3000

@@ -10,6 +10,8 @@ import pytest
 
 from daceopt import libs
 from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.libs.emission import literal
 from daceopt.ops.library import HostCall
@@ -24,6 +26,11 @@ def double(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndar
 
 def refuse(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     raise ValueError(f"not {payload}")
+
+
+def flip(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    assert str(inputs[0].dtype) == str(outputs[0].dtype) == payload
+    outputs[0][...] = inputs[0][::-1]
 
 
 def program(callback: str, payload: str):
@@ -41,6 +48,18 @@ def test_operands_are_views_of_the_program_memory() -> None:
     program("tests.libs.test_host:double", 'hostile "; system("x"); // \\ \n ü ??/')(x, y, n)
     np.testing.assert_array_equal(y, 2 * x.T)
     assert n[0] == 3
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16", "float8_e4m3fn", "bool", "uint64"])
+def test_arrays_of_any_type_come_as_what_they_are(name: str) -> None:
+    """They are not widened: the callback is not ours."""
+    dtype = types.from_name(name)
+    graph = Graph("host")
+    x, y = graph.add_input("x", (3,), dtype), graph.add_array("y", (3,), dtype)
+    Builder(graph).library(HostCall, {"In0": x}, {"Out0": y}, callback="tests.libs.test_host:flip", payload=name)
+    given, found = np.asarray([0, 1, 3]).astype(types.to_numpy(dtype)), np.zeros(3, types.to_numpy(dtype))
+    compile_graph(graph)(given, found)
+    assert found.tolist() == given[::-1].tolist()
 
 
 def test_an_exception_is_reported() -> None:

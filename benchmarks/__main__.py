@@ -1,4 +1,4 @@
-"""``python -m benchmarks [names] [--quick] [--output DIR]``: run benchmarks, print a table, write JSON if told where."""
+"""``python -m benchmarks [names]``: run benchmarks, print a table; with ``--output DIR`` also write JSON."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ outputs  {outputs}
 """
 
 
-def write(model: OnnxModel, folder: Path, title: str = "an ONNX model") -> None:
+def write(model: OnnxModel, folder: str | os.PathLike[str], title: str = "an ONNX model") -> None:
     """Compile the program of ``model`` once more, with nothing in it that needs this process, and write it.
 
     Raises Unsupported with the reason for what cannot leave it, OSError where ``folder`` cannot be written.
@@ -50,23 +50,30 @@ def write(model: OnnxModel, folder: Path, title: str = "an ONNX model") -> None:
     from daceopt.build.program import Prepared
 
     _check_whole(model)
-    graphs = model.pair.graphs
+    graphs, target = model.pair.graphs, Path(folder)
     prepared = Prepared(graphs.forward, graphs.forward_roles, _implement, 0)
     flags = reduce(Flags.__add__, (job.flags for job in prepared.jobs), Flags())
-    folder.mkdir(parents=True, exist_ok=True)
-    described = _described(model, prepared, [*_openmp(), *_linked(flags)])
-    text = json.dumps(described, indent=1).encode()
-    with storage.work_folder(folder) as work:
-        (work / MANIFEST).write_bytes(text)
-        constants = _write_constants(work, prepared)
-        objects = compile_objects([*prepared.jobs, _seal_job(standalone.seal(text, constants))])
-        link(list(dict.fromkeys(objects)), work / "program.so", _beside(flags))
-        (work / "program.so").rename(work / standalone.library_name(storage.file_digest(work / "program.so")))
-        for library in (*_openmp(), *_linked(flags)):
+    libraries = [*_openmp(), *_linked(flags)]
+    described = _described(model, prepared, libraries)
+    target.mkdir(parents=True, exist_ok=True)
+    with storage.work_folder(target) as work:
+        _fill(work, prepared, described, flags)
+        for library in libraries:
             shutil.copyfile(library, work / library.name)
         _write_checksums(work)
-        (work / "README.txt").write_text(_readme(described, title, folder), encoding="utf-8")
-        _publish(work, folder)
+        (work / "README.txt").write_text(_readme(described, title, target), encoding="utf-8")
+        _publish(work, target)
+
+
+def _fill(work: Path, prepared: Prepared, described: dict[str, Any], flags: Flags) -> None:
+    """The manifest, the constants, and the library, which is sealed with both."""
+    text = json.dumps(described, indent=1).encode()
+    (work / MANIFEST).write_bytes(text)
+    seal = standalone.seal(text, _write_constants(work, prepared))
+    objects = compile_objects([*prepared.jobs, _seal_job(seal)])
+    made = work / "program.so"
+    link(list(dict.fromkeys(objects)), made, _beside(flags))
+    made.rename(work / standalone.library_name(storage.file_digest(made)))
 
 
 def _check_whole(model: OnnxModel) -> None:

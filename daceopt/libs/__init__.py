@@ -1,6 +1,6 @@
 """Dense libraries behind one interface: who implements a library node, and how it is called from generated code."""
 
-from daceopt.libs import algorithms, aten, host, mkl, native, onednn, pool
+from daceopt.libs import algorithms, aten, host, mkl, native, onednn, onednn_product, pool
 from daceopt.libs.base import (
     PREFERENCE,
     Library,
@@ -37,6 +37,7 @@ __all__ = [
     "names",
     "native",
     "onednn",
+    "onednn_product",
     "pool",
     "portable",
     "prefer",

@@ -76,7 +76,7 @@ class Library:
 
 # Best first, as measured (docs/decisions/dense-libraries.md).
 PREFERENCE: dict[str, tuple[str, ...]] = {
-    "Contraction": ("mkl", "native"),
+    "Contraction": ("mkl", "onednn_product", "native"),
     "Convolution": ("onednn", "aten"),
     "ConvolutionBackwardData": ("onednn", "aten"),
     "ConvolutionBackwardWeights": ("onednn", "aten"),

@@ -16,7 +16,7 @@ from daceopt.ops.library import Contraction
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding
 
-LIBRARIES = [name for name in ("mkl", "native") if name in libs.names()]
+LIBRARIES = [name for name in ("mkl", "onednn_product", "native") if name in libs.names()]
 
 
 def elements(array: np.ndarray) -> list[int]:
@@ -229,3 +229,17 @@ def test_an_implemented_graph_is_valid_for_dace() -> None:
     assert set(tasklet.in_connectors) == {"A", "B", "Bias"} and set(tasklet.out_connectors) == {"Y"}
     assert "daceopt::contraction_mkl(" in graph.sdfg.generate_code()[0].clean_code
     assert "daceopt/contraction.h" in needs.flags.headers and len(needs.jobs) == 1
+
+
+def test_programs_without_torch_take_another_library() -> None:
+    graph, _ = build(random(5, 7), random(7, 6), np.zeros((5, 6), np.float32))
+    (node,) = graph.nodes()
+    with libs.portable():
+        assert libs.reasons(node, graph)["mkl"] == "it works only in a process that has PyTorch"
+        assert libs.choose(node, graph).name == "onednn_product"
+    assert libs.choose(node, graph).name == "mkl"
+
+
+def test_a_result_is_written_whatever_was_there() -> None:
+    a, b = random(5, 7), random(7, 6)
+    check("onednn_product", a, b, y=np.full((5, 6), np.nan, np.float32))

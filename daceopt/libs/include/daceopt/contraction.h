@@ -27,6 +27,7 @@ struct Product {
 // y = activation(alpha a b + bias + residual). Reports to `status`; never throws.
 template <typename T>
 void contraction_mkl(const Product<T>& product);  // float, double
+void contraction_onednn(const Product<float>& product);
 template <typename T>
 void contraction_native(const Product<T>& product);  // all arithmetic types
 

@@ -1,0 +1,49 @@
+"""Matrix products by oneDNN: behind MKL where torch has it, first where a program has to run without torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import dace
+
+from daceopt.libs import contraction, onednn
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.ops.library import Contraction
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ops.library import DenseNode
+
+
+class OneDnnProduct(Library):
+    """float32 products over any strides; operands that no BLAS takes are packed first."""
+
+    name: ClassVar[str] = "onednn_product"
+    portable: ClassVar[bool] = True
+
+    def available(self) -> Missing | None:
+        """Missing when one of oneDNN's two wheels is not installed."""
+        return onednn.OneDnn().available()
+
+    def version(self) -> str:
+        """Return the version that the headers declare."""
+        return onednn.OneDnn().version()
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any contraction of float32 whose result has unit stride in its rows or columns."""
+        if not isinstance(node, Contraction):
+            return "for products only"
+        return contraction.why_not(node, graph, (dace.float32,))
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/contraction_onednn.cpp``."""
+        assert isinstance(node, Contraction)
+        return contraction.emit(node, graph, "contraction_onednn")
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Our source, oneDNN's headers, and the library with its folder as run path."""
+        version = f"onednn-{self.version()}"
+        return support("contraction_onednn.cpp", header="contraction.h", flags=onednn.flags(), version=version)
+
+
+register(OneDnnProduct())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.autodiff.affine import affine, is_bijective, same
@@ -12,6 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder, reshaped_strides
 from daceopt.ir.graph import Dim, Shape, dim, row_major
 from daceopt.ir.kernel import param
+from daceopt.ops.library import IndexAdd
 
 
 def view_adjoint(b: Builder, view: str, g: str) -> str:
@@ -26,7 +29,8 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
         return b.full(shape, 0, graph.dtype(view))
     if _is_reshape(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides):
         return b.reshape(g, shape)
-    index = view_index(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides)
+    known = graph.assumptions
+    index = view_index(graph.shape(view), graph.strides(view), graph.view_offset(view), shape, strides, known)
     if index is not None:
         return _undo(b, g, index, shape)
     if not _same_strides(strides, row_major(shape), shape):
@@ -40,11 +44,30 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
         run = _undo(b, b.reshape(g, (count,)), (dim(graph.view_offset(view) + param(0)),), (graph.size(source),))
         return b.reshape(run, shape)
     flat: Any = graph.view_offset(view) + sum(s * param(k) for k, s in enumerate(graph.strides(view)))
+    if any(not isinstance(s, int) for s in graph.strides(view)):
+        return b.reshape(_scattered(b, g, dim(flat), graph.size(source)), shape)
     return b.reshape(_undo(b, g, (dim(flat),), (graph.size(source),)), shape)
 
 
-def view_index(own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape) -> tuple[Any, ...] | None:
-    """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None."""
+def _scattered(b: Builder, g: str, flat: Any, size: Dim) -> str:
+    """A flat array of ``size`` to which the elements of ``g`` are added at their positions ``flat``."""
+    shape = b.graph.shape(g)
+    index = b.graph.add_array("position", shape, dace.int64)
+    b.map(shape, {}, {"out": (index, lambda *i: i)}, lambda i: flat, label="position")
+    out = b.graph.add_array("view_grad", (size,), b.graph.dtype(g))
+    count = b.graph.size(g)
+    operands = {"Index": b.reshape(index, (count,)), "dY": b.contiguous(b.reshape(g, (count,)))}
+    b.library(IndexAdd, operands, {"dW": out})
+    return out
+
+
+def view_index(
+    own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape, known: Sequence[sympy.Expr] = ()
+) -> tuple[Any, ...] | None:
+    """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None.
+
+    ``known``: expressions over sizes that are 0 or more.
+    """
     index = _split_offset(offset, shape, strides)
     if index is None:
         return None
@@ -55,7 +78,7 @@ def view_index(own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Sha
         if step == 0:
             _match_broadcast(k, n, shape, strides, index)
             continue
-        found = _dimension(n, step, shape, strides, last)
+        found = _dimension(n, step, shape, strides, last, known)
         if found is None:
             return None
         axis, factor = found
@@ -72,7 +95,9 @@ def _match_broadcast(k: int, n: Dim, shape: Shape, strides: Shape, index: list[D
             return
 
 
-def _dimension(n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim]) -> tuple[int, int] | None:
+def _dimension(
+    n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim], known: Sequence[sympy.Expr]
+) -> tuple[int, int] | None:
     """The source dimension that a view dimension of extent ``n`` walks along, and its step there."""
     for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
         factor = 1 if same(step, stride) else _quotient(step, stride)
@@ -80,9 +105,26 @@ def _dimension(n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim])
             continue
         reach = last[axis] + factor * (n - 1)
         # a step forward stays above 0 where there is any element at all
-        if _surely(sympy.sympify(reach) <= size - 1) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
+        if _is_natural(size - 1 - _most(reach), known) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
             return axis, factor
     return None
+
+
+def _most(reach: Any) -> Any:
+    """An upper bound of a sum of extents without floors and ceilings, as far as it is easily told."""
+    reach = sympy.expand(sympy.sympify(reach))
+    for part in reach.atoms(sympy.floor, sympy.ceiling):
+        above, below = sympy.fraction(sympy.together(part.args[0]))
+        if reach.coeff(part).is_positive and below.is_Integer:
+            up = below - 1 if isinstance(part, sympy.ceiling) else 0
+            reach = sympy.expand(reach.xreplace({part: (above + up) / below}))
+    return reach
+
+
+def _is_natural(value: Any, known: Sequence[sympy.Expr]) -> bool:
+    """Is this 0 or more for all positive sizes for which ``known`` are?"""
+    value = sympy.expand(sympy.sympify(value))
+    return any(_surely(value - k >= 0) for k in (sympy.S.Zero, *known))
 
 
 def _surely(claim: Any) -> bool:

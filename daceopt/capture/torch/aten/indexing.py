@@ -146,6 +146,9 @@ def _in_front(t: Translation, values: str, at: Places) -> str:
     lead = at.axes[0] if at.is_adjacent else 0
     depth = len(at.shape)
     whole = (*at.kept[:lead], *at.shape, *at.kept[lead:])
+    own = t.shape_of(values)
+    if any(n != 1 and dim(n - m) != 0 for n, m in zip(reversed(own), reversed(whole))):
+        raise Unsupported(f"values of shape {own} for places of shape {whole}, which may not fit")
     spread = t.expand(values, whole)
     order = [*range(lead, lead + depth), *range(lead), *range(lead + depth, len(whole))]
     return t.transpose(spread, order)

@@ -25,10 +25,12 @@ from daceopt.ops import (  # noqa: F401
     interpretation,
     scan,
     scatter,
+    searching,
     shape,
     signal,
     softmax,
     sorting,
+    taking,
     text,
     vision,
 )

@@ -9,15 +9,16 @@ import numpy as np
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import required
 from daceopt.ops import algorithm, values
-from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering, supports, without_gradient
+from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering, supports
 
 _PRODUCT = {"CumSum": 0, "CumProd": 1}
 
 
 def _axis(graph: Graph, node: Operator, inputs: Names) -> int:
     (axis,) = values.known(graph, inputs[1]) or (0,)
-    return int(axis) % len(graph.shape(str(inputs[0])))
+    return int(axis) % len(graph.shape(required(inputs, 0)))
 
 
 def _cumulate(b: Builder, x: str, out: str, axis: int, *switches: int) -> None:
@@ -28,12 +29,12 @@ def _cumulate(b: Builder, x: str, out: str, axis: int, *switches: int) -> None:
 def cumulate(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """y[k] = x[0] + ... + x[k]; ``exclusive`` leaves x[k] out, ``reverse`` counts from the end."""
     switches = (node.attribute("exclusive", 0), node.attribute("reverse", 0), _PRODUCT[node.op_type])
-    _cumulate(b, str(inputs[0]), str(outputs[0]), _axis(b.graph, node, inputs), *switches)
+    _cumulate(b, required(inputs, 0), required(outputs, 0), _axis(b.graph, node, inputs), *switches)
 
 
 @supports("CumSum", "CumProd")
 def why_not_cumulate(graph: Graph, node: Operator) -> str | None:
-    if not graph.shape(str(graph.inputs_of(node)[0])):
+    if not graph.shape(required(graph.inputs_of(node), 0)):
         return "an input of rank 0; expected at least one dimension"
     return values.unknown(graph, node, 1)
 
@@ -63,4 +64,29 @@ def _reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters:
         y[:, :1] = product
 
 
-without_gradient("CumProd")
+@gradient("CumProd")
+def cumulative_product_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """Products of all factors but one, summed: exact where factors are zero."""
+    x, dy = required(inputs, 0), grads_out[0]
+    if dy is None or not wanted[0]:
+        return [None, None]
+    dx = b.graph.add_array("cumprod_grad", b.graph.shape(dy), b.graph.dtype(dy))
+    around = algorithm.extents_around(b.graph.shape(x), _axis(b.graph, node, inputs))
+    switches = (node.attribute("exclusive", 0), node.attribute("reverse", 0))
+    algorithm.call(b, "product_gradient", [x, dy], [dx], [*around, *switches])
+    return [dx, None]
+
+
+@algorithm.reference("product_gradient")
+def _product_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+    x, dy, dx = (algorithm.around(a, parameters) for a in (*inputs, outputs[0]))
+    exclusive, reverse = parameters[3:]
+    x, dy, dx = (a[:, ::-1] if reverse else a for a in (x, dy, dx))
+    later = np.zeros_like(x[:, 0]) if x.shape[1] else None
+    for k in reversed(range(x.shape[1])):
+        with_own = dy[:, k] + later
+        dx[:, k] = later if exclusive else with_own
+        later = dy[:, k] + x[:, k] * later if exclusive else x[:, k] * with_own
+    dx[:, 1:] *= np.cumprod(x, axis=1)[:, :-1]

@@ -1,0 +1,97 @@
+"""Losses that PyTorch computes in one operator; the others are taken apart before they come here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ops.reduction import element_count
+
+_REDUCTIONS = ("none", "mean", "sum")  # as ATen counts them
+
+
+# -------------------------------------------------------------------- of class labels
+
+
+@translates("nll_loss_forward", "nll_loss2d_forward")
+def nll_loss(
+    t: Translation, self: str, target: str, weight: str | None, reduction: int, ignore_index: int
+) -> tuple[str, str]:
+    """Scores [N, C, d...] or [C], labels without the C; also the sum of the weights, which the backward reads."""
+    scores, labels = self, target
+    if len(t.shape_of(self)) == 1:
+        scores, labels = t.reshape(self, (1, *t.shape_of(self))), t.reshape(target, (1,))
+    shape = () if reduction else t.shape_of(labels)
+    loss = t.operator(
+        "NegativeLogLikelihoodLoss",
+        *(scores, labels, weight),
+        results=[Promise(shape, t.dtype)],
+        reduction=_REDUCTIONS[reduction],
+        ignore_index=ignore_index,
+    )
+    return t.reshape(loss, t.shape), _total_weight(t, labels, weight, ignore_index)
+
+
+def _total_weight(t: Translation, labels: str, weight: str | None, ignored: int) -> str:
+    promise = t.promised[1]
+    if promise.shape:
+        return t.b.full(promise.shape, 0, promise.dtype)
+    wide, shape = types.computed(promise.dtype), t.shape_of(labels)
+    out = t.graph.add_array("total_weight", (), promise.dtype)
+    reads: dict[str, Any] = {"k": (labels, lambda *i: i)}
+    if weight is not None:
+        reads["w"] = (weight, lambda *i: (None,))
+
+    def value(i: Any, k: Any, w: Any = None) -> Any:
+        skip = scalar.eq(k, ignored)
+        each = 1 if w is None else scalar.load(w, scalar.select(skip, 0, k))
+        return scalar.cast(scalar.select(skip, 0, each), wide)
+
+    t.b.map(shape, reads, {"out": (out, lambda *i: (), "sum")}, value)
+    return out
+
+
+@translates("multi_margin_loss", derivative="aten")
+def multi_margin_loss(t: Translation, **arguments: Any) -> str:
+    raise Unsupported("a margin whose gradient at the margin is PyTorch's own choice")
+
+
+@translates("multilabel_margin_loss_forward", derivative="aten")
+def multilabel_margin_loss(t: Translation, **arguments: Any) -> str:
+    raise Unsupported("a list of labels that ends at the first negative one")
+
+
+# -------------------------------------------------------------------- element by element
+
+
+@translates("binary_cross_entropy", derivative="aten")
+def binary_cross_entropy(t: Translation, self: str, target: str, weight: str | None, reduction: int) -> str:
+    """Logarithms are -100 at least, as in PyTorch."""
+
+    def term(x: Any, y: Any, *w: Any) -> Any:
+        logs = (scalar.maximum(f, -100) for f in (scalar.log1p(-x), sympy.log(x)))
+        loss = (y - 1) * next(logs) - y * next(logs)
+        return sympy.Mul(loss, *w)
+
+    return reduced_loss(t, term, [self, target, *([] if weight is None else [weight])], reduction)
+
+
+def reduced_loss(t: Translation, term: Callable[..., Any], arrays: list[str], reduction: int) -> str:
+    """``term`` of the elements, by themselves, their mean or their sum."""
+    if _REDUCTIONS[reduction] == "none":
+        return t.kernel(term, *arrays)
+    shape = t.shape_of(arrays[0])
+    axes, wide = tuple(range(len(shape))), types.computed(t.dtype)
+    total = t.b.reduce("sum", term, *arrays, axes=axes, dtype=wide)
+    if _REDUCTIONS[reduction] == "sum":
+        return t.cast(total, t.dtype)
+    count = element_count(t.graph, arrays[0], axes)
+    if count == 0:
+        return t.kernel(lambda s: s + scalar.nan(), total)
+    return t.kernel(lambda s: s / (count if count.is_Integer else scalar.cast(count, wide)), total)

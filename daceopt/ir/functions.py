@@ -102,6 +102,20 @@ def numpy_erf(x: np.ndarray) -> np.ndarray:
     return np.vectorize(math.erf, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
 
 
+def _numpy_erfc(x: np.ndarray) -> np.ndarray:
+    return np.vectorize(math.erfc, otypes=[np.float64])(x).astype(np.asarray(x).dtype)
+
+
+def _slope_of_absolute(x: Any) -> Any:
+    """The sign, but 0 for NaN, as in PyTorch."""
+    return select(gt(x, 0), 1, select(lt(x, 0), -1, 0))
+
+
+def _turned(x: Any, a: Any, b: Any) -> Any:
+    """``x / (a**2 + b**2)``, 0 at the origin, as in PyTorch."""
+    return select(eq(a * a + b * b, 0), 0, x / (a * a + b * b))
+
+
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     e = np.exp(-np.abs(x))
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
@@ -153,7 +167,9 @@ sigmoid: Any
 power: Any
 select: Any
 eq: Any
-sign: Any
+exp2: Any
+hypot: Any
+copysign: Any
 trunc: Any
 floor: Any
 
@@ -162,7 +178,17 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "softplus": _row(1, "float", "softplus", lambda x: np.logaddexp(x, np.zeros_like(x)), lambda x: sigmoid(x)),
     "log1p": _row(1, "float", "log1p", np.log1p, lambda x: 1 / (1 + x)),
     "expm1": _row(1, "float", "expm1", np.expm1, lambda x: sympy.exp(x)),
-    "absolute": _row(1, "same", "abs", np.abs, lambda x: sign(x)),
+    "exp2": _row(1, "float", "exp2", np.exp2, lambda x: exp2(x) * sympy.Float(math.log(2), 17)),
+    "log2": _row(1, "float", "log2", np.log2, lambda x: 1 / (x * sympy.Float(math.log(2), 17))),
+    "log10": _row(1, "float", "log10", np.log10, lambda x: 1 / (x * sympy.Float(math.log(10), 17))),
+    "erfc": _row(
+        1, "float", "erfc", _numpy_erfc, lambda x: sympy.Float(-2 / math.sqrt(math.pi), 17) * sympy.exp(-x * x)
+    ),
+    "atan2": _row(2, "float", "atan2", np.arctan2, lambda a, b: _turned(b, a, b), lambda a, b: _turned(-a, a, b)),
+    "hypot": _row(2, "float", "hypot", np.hypot, lambda a, b: a / hypot(a, b), lambda a, b: b / hypot(a, b)),
+    "copysign": _row(2, "float", "copysign", np.copysign, lambda a, b: select(eq(a, 0), 0, copysign(a, b) / a), None),
+    "nextafter": _row(2, "float", "nextafter", np.nextafter),
+    "absolute": _row(1, "same", "abs", np.abs, lambda x: _slope_of_absolute(x)),
     "power": _row(
         2,
         "same",
@@ -234,6 +260,8 @@ def _define(name: str, row: FunctionRow) -> Any:
 CLASSES: dict[str, Any] = {name: _define(name, row) for name, row in FUNCTIONS.items()}
 globals().update(CLASSES)
 sigmoid, softplus, log1p, expm1 = (CLASSES[n] for n in ("sigmoid", "softplus", "log1p", "expm1"))
+exp2, log2, log10, erfc = (CLASSES[n] for n in ("exp2", "log2", "log10", "erfc"))
+atan2, hypot, copysign, nextafter = (CLASSES[n] for n in ("atan2", "hypot", "copysign", "nextafter"))
 absolute, power, maximum, minimum, select = (CLASSES[n] for n in ("absolute", "power", "maximum", "minimum", "select"))
 lt, le, gt, ge, eq, ne = (CLASSES[n] for n in ("lt", "le", "gt", "ge", "eq", "ne"))
 logical_and, logical_or, logical_not, logical_xor = (CLASSES[f"logical_{n}"] for n in ("and", "or", "not", "xor"))

@@ -71,7 +71,10 @@ def _traced(
         return list(found)
 
     grads = [call.results[k] for k in given]
-    graph = trace(vjp, [*map(like, call.operands), *(like(g) for g in grads if g is not None)])
+    try:
+        graph = trace(vjp, [*map(like, call.operands), *(like(g) for g in grads if g is not None)])
+    except (RuntimeError, NotImplementedError) as error:
+        raise Unsupported(f"PyTorch has no derivative of {call.target}: {error}") from error
     importer = Importer(Translation(b.graph, call.context), graph)
     _reuse_results(importer, call, outputs)
     found = importer.run([*inputs, *(grads_out[k] for k in given)])

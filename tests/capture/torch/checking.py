@@ -111,6 +111,8 @@ def _same(what: str, ours: Any, theirs: Any, exact: Any, strides: bool = True) -
 
 def _numbers(tensor: torch.Tensor) -> np.ndarray:
     found = tensor.detach().resolve_conj().resolve_neg()
+    if found._is_zerotensor():
+        found = torch.zeros(found.shape, dtype=found.dtype)
     if found.is_complex():
         found = torch.view_as_real(found)
     if found.dtype == torch.bfloat16:

@@ -46,6 +46,14 @@ DOP_UNARY(DOP_VECTOR_2_35, erf)
 DOP_UNARY(DOP_VECTOR_2_35, log1p)
 DOP_UNARY(DOP_VECTOR_2_35, expm1)
 DOP_BINARY(DOP_VECTOR_2_22, pow)
+// without their vector variants, which are not exact at powers of the base or lose signs of zero
+DOP_UNARY(, exp2)
+DOP_UNARY(, log2)
+DOP_UNARY(, log10)
+DOP_UNARY(, erfc)
+DOP_BINARY(, atan2)
+DOP_BINARY(, hypot)
+DOP_BINARY(, nextafter)
 int omp_get_max_threads(void) noexcept;
 int omp_get_thread_num(void) noexcept;
 }
@@ -70,6 +78,21 @@ DOP float log1p(float x) { return ::log1pf(x); }
 DOP double log1p(double x) { return ::log1p(x); }
 DOP float expm1(float x) { return ::expm1f(x); }
 DOP double expm1(double x) { return ::expm1(x); }
+#define DOP_OVERLOADS(name)                            \
+  DOP float name(float x) { return ::name##f(x); }     \
+  DOP double name(double x) { return ::name(x); }
+#define DOP_OVERLOADS_OF_TWO(name)                                        \
+  DOP float name(float a, float b) { return ::name##f(a, b); }            \
+  DOP double name(double a, double b) { return ::name(a, b); }
+DOP_OVERLOADS(exp2)
+DOP_OVERLOADS(log2)
+DOP_OVERLOADS(log10)
+DOP_OVERLOADS(erfc)
+DOP_OVERLOADS_OF_TWO(atan2)
+DOP_OVERLOADS_OF_TWO(hypot)
+DOP_OVERLOADS_OF_TWO(nextafter)
+DOP float copysign(float a, float b) { return __builtin_copysignf(a, b); }
+DOP double copysign(double a, double b) { return __builtin_copysign(a, b); }
 DOP float exp(float x) { return ::expf(x); }
 DOP double exp(double x) { return ::exp(x); }
 

@@ -1,0 +1,165 @@
+"""Activations, and the operators that PyTorch's own derivatives of them consist of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from daceopt.capture.torch.elements import elements, literal, pointwise
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Translation
+from daceopt.ir import scalar, types
+from daceopt.ops.activation import gelu as gelu_form
+from daceopt.ops.activation import gelu_tanh
+
+_SIXTH = sympy.Rational(1, 6)
+select, lt, le, gt, ge = scalar.select, scalar.lt, scalar.le, scalar.gt, scalar.ge
+
+
+@translates("relu")
+def relu(t: Translation, self: str) -> str:
+    return str(t.operator("Relu", self))
+
+
+@translates("gelu")
+def gelu(t: Translation, self: str, approximate: str) -> str:
+    return str(t.operator("Gelu", self, approximate=approximate))
+
+
+pointwise("silu")(lambda x: x * scalar.sigmoid(x))
+pointwise("mish")(lambda x: x * sympy.tanh(scalar.softplus(x)))
+pointwise("hardswish")(lambda x: select(ge(x, 3), x, select(gt(x, -3), x * (x + 3) * _SIXTH, _nan_or_zero(x))))
+
+
+def _nan_or_zero(x: Any) -> Any:
+    """NaN where ``x`` is, else 0; without a gradient."""
+    return select(scalar.isnan(x), scalar.nan(), 0)
+
+
+@pointwise("hardsigmoid")
+def hardsigmoid(x: Any) -> Any:
+    """Flat at both ends, bounds included."""
+    inside = scalar.logical_and(gt(x, -3), lt(x, 3))
+    return select(inside, (x + 3) * _SIXTH, select(ge(x, 3), 1, _nan_or_zero(x)))
+
+
+@translates("hardtanh")
+def hardtanh(t: Translation, self: str, min_val: Any, max_val: Any) -> str:
+    """Flat at both ends, bounds included, unlike ``clamp``."""
+    low, high = literal(min_val, t.dtype), literal(max_val, t.dtype)
+
+    def fn(x: Any) -> Any:
+        inside = scalar.logical_and(gt(x, low), lt(x, high))
+        return select(inside, x, select(ge(x, high), high, select(le(x, low), low, scalar.trunc(x))))
+
+    return elements(t, fn, self)
+
+
+@translates("elu")
+def elu(t: Translation, self: str, alpha: Any, scale: Any, input_scale: Any) -> str:
+    def fn(x: Any, a: Any, s: Any, i: Any) -> Any:
+        return select(le(x, 0), a * s * scalar.expm1(i * x), s * x)
+
+    return elements(t, fn, self, alpha, scale, input_scale)
+
+
+pointwise("leaky_relu", by="self negative_slope")(lambda x, slope: select(gt(x, 0), x, slope * x))
+pointwise("_prelu_kernel", by="self weight", opaque=True)(lambda x, slope: select(gt(x, 0), x, slope * x))
+
+
+@translates("threshold")
+def threshold(t: Translation, self: str, threshold: Any, value: Any) -> str:
+    bound, low = literal(threshold, t.dtype), literal(value, t.dtype)
+    return elements(t, lambda x: select(le(x, bound), low, x), self)
+
+
+@translates("softshrink")
+def softshrink(t: Translation, self: str, lambd: Any) -> str:
+    """NaN stays, without a gradient."""
+    bound = literal(lambd, t.dtype)
+    return elements(
+        t, lambda x: select(gt(x, bound), x - bound, select(lt(x, -bound), x + bound, _nan_or_zero(x))), self
+    )
+
+
+@translates("hardshrink")
+def hardshrink(t: Translation, self: str, lambd: Any) -> str:
+    """NaN stays, without a gradient."""
+    bound = literal(lambd, t.dtype)
+
+    def fn(x: Any) -> Any:
+        return select(scalar.logical_or(gt(x, bound), lt(x, -bound)), x, _nan_or_zero(x))
+
+    return elements(t, fn, self)
+
+
+@translates("softplus")
+def softplus(t: Translation, self: str, beta: Any, threshold: Any) -> str:
+    bound = literal(threshold, types.computed(t.dtype))
+    return elements(t, lambda x, b: select(gt(b * x, bound), x, scalar.softplus(b * x) / b), self, beta)
+
+
+@translates("log_sigmoid_forward")
+def log_sigmoid(t: Translation, self: str) -> tuple[str, str]:
+    """With what ATen keeps for its derivative."""
+    buffer = elements(t, lambda x: sympy.exp(-sympy.Abs(x)), self)
+    return elements(t, lambda x: -scalar.softplus(-x), self), buffer
+
+
+# -------------------------------------------------------------------- derivatives
+
+pointwise("sigmoid_backward", by="grad_output output")(lambda g, y: g * y * (1 - y))
+pointwise("tanh_backward", by="grad_output output")(lambda g, y: g * (1 - y * y))
+pointwise("silu_backward", by="grad_output self")(
+    lambda g, x: g * scalar.sigmoid(x) * (1 + x * (1 - scalar.sigmoid(x)))
+)
+pointwise("hardsigmoid_backward", by="grad_output self")(
+    lambda g, x: select(scalar.logical_and(gt(x, -3), lt(x, 3)), g * _SIXTH, 0)
+)
+pointwise("hardswish_backward", by="grad_output self")(
+    lambda g, x: select(le(x, -3), 0, select(lt(x, 3), g * (x / 3 + sympy.Rational(1, 2)), g))
+)
+pointwise("log_sigmoid_backward", by="grad_output self")(lambda g, x, buffer: g * scalar.sigmoid(-x))
+pointwise("leaky_relu_backward", by="grad_output self negative_slope")(
+    lambda g, x, slope, self_is_result: select(gt(x, 0), g, slope * g)
+)
+
+
+@translates("gelu_backward")
+def gelu_backward(t: Translation, grad_output: str, self: str, approximate: str) -> str:
+    x = scalar.symbol("x", types.computed(t.dtype))
+    slope = scalar.differentiate((gelu_tanh if approximate == "tanh" else gelu_form)(x), x)
+    return elements(t, lambda g, v: g * slope.xreplace({x: v}), grad_output, self)
+
+
+@translates("threshold_backward")
+def threshold_backward(t: Translation, grad_output: str, self: str, threshold: Any) -> str:
+    bound = literal(threshold, t.dtype_of(self))
+    return elements(t, lambda g, x: select(le(x, bound), 0, g), grad_output, self)
+
+
+@translates("hardtanh_backward")
+def hardtanh_backward(t: Translation, grad_output: str, self: str, min_val: Any, max_val: Any) -> str:
+    low, high = literal(min_val, t.dtype_of(self)), literal(max_val, t.dtype_of(self))
+    inside = lambda x: scalar.logical_and(gt(x, low), lt(x, high))  # noqa: E731
+    return elements(t, lambda g, x: select(inside(x), g, 0), grad_output, self)
+
+
+@translates("softplus_backward")
+def softplus_backward(t: Translation, grad_output: str, self: str, beta: Any, threshold: Any) -> str:
+    bound = literal(threshold, types.computed(t.dtype))
+    return elements(t, lambda g, x, b: select(gt(b * x, bound), g, g * scalar.sigmoid(b * x)), grad_output, self, beta)
+
+
+def _flat_between(name: str) -> None:
+    @translates(name)
+    def rule(t: Translation, lambd: Any, self: str, **gradient: str) -> str:
+        bound = literal(lambd, t.dtype)
+        (grad,) = gradient.values()
+        outside = lambda x: scalar.logical_or(gt(x, bound), lt(x, -bound))  # noqa: E731
+        return elements(t, lambda g, x: select(outside(x), g, 0), grad, self)
+
+
+_flat_between("softshrink_backward")
+_flat_between("hardshrink_backward")

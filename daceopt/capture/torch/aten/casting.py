@@ -1,0 +1,42 @@
+"""Copies and conversions: values do not change in a functional graph, so a copy is the array itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+
+
+@translates("_to_copy")
+def to_copy(t: Translation, self: str, **options: Any) -> str:
+    return t.cast(self, t.dtype)
+
+
+@translates("clone", "alias", "lift_fresh", "lift_fresh_copy", "alias_copy", "positive", "_conj", "resolve_conj")
+def same(t: Translation, self: str, **options: Any) -> str:
+    return self
+
+
+@translates("resolve_neg")
+def resolve_neg(t: Translation, self: str) -> str:
+    return self
+
+
+@translates("copy")
+def copy(t: Translation, self: str, src: str, non_blocking: bool) -> str:
+    """``src`` in the kind of ``self``."""
+    return t.expand(t.cast(src, t.dtype), t.shape)
+
+
+@translates("view.dtype")
+def view_as(t: Translation, self: str, dtype: Any) -> str:
+    """The same bits."""
+    found = t.dtype_of(self)
+    if found == t.dtype:
+        return self
+    if types.itemsize(found) != types.itemsize(t.dtype):
+        raise Unsupported(f"{types.name_of(found)} seen as {types.name_of(t.dtype)}; expected types of one size")
+    return str(t.operator("BitCast", self, to=types.to_onnx(t.dtype)))

@@ -1,0 +1,88 @@
+"""Tensors made from nothing but numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Translation
+from daceopt.ir import scalar, types
+
+_LARGEST_CONSTANT = 1 << 16  # elements; more are computed in each call
+
+
+def filled(t: Translation, value: Any) -> str:
+    """A view of one element, of the promised shape."""
+    return t.expand(t.array(value, t.dtype), t.shape)
+
+
+@translates("full", "full_like", "new_full")
+def full(t: Translation, fill_value: Any, **options: Any) -> str:
+    return filled(t, fill_value)
+
+
+@translates("fill.Scalar", "fill.Tensor")
+def fill(t: Translation, self: str, value: Any) -> str:
+    return filled(t, value)
+
+
+@translates("scalar_tensor")
+def scalar_tensor(t: Translation, s: Any, **options: Any) -> str:
+    return filled(t, s)
+
+
+@translates("zeros", "zeros_like", "new_zeros", "empty.memory_format", "empty_like", "new_empty")
+def zeros(t: Translation, **options: Any) -> str:
+    """What is left empty holds zeros, too."""
+    return filled(t, 0)
+
+
+@translates("empty_strided", "new_empty_strided", "empty_permuted")
+def empty(t: Translation, **options: Any) -> str:
+    return filled(t, 0)
+
+
+@translates("ones", "ones_like", "new_ones")
+def ones(t: Translation, **options: Any) -> str:
+    return filled(t, 1)
+
+
+@translates("arange.start_step", "arange.start", "arange")
+def arange(t: Translation, end: Any, start: Any = 0, step: Any = 1, **options: Any) -> str:
+    """A constant if it is small and of known length, which others can be folded with."""
+    wide = types.from_name("float64" if types.is_float(t.dtype) else "int64")
+    (count,) = t.shape
+    if isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(step):
+        first, stride = (np.asarray(v).astype(types.to_numpy(wide)) for v in (start, step))
+        values = first + np.arange(count).astype(types.to_numpy(wide)) * stride
+        return t.b.constant(values.astype(types.to_numpy(t.dtype)))
+    reads = {"start": (t.array(start, wide), lambda i: ()), "step": (t.array(step, wide), lambda i: ())}
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+
+    def value(i: Any, start: Any, step: Any) -> Any:
+        return scalar.cast(start + scalar.cast(i[0], wide) * step, types.computed(t.dtype))
+
+    t.b.map(t.shape, reads, {"out": (out, lambda i: (i,))}, value)
+    return out
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
+
+
+@translates("eye", "eye.m")
+def eye(t: Translation, **options: Any) -> str:
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+    t.b.map(t.shape, {}, {"out": (out, lambda i, j: (i, j))}, lambda i: scalar.select(scalar.eq(i[0], i[1]), 1, 0))
+    return out
+
+
+@translates("tril_indices", "triu_indices")
+def triangle(t: Translation, row: int, col: int, offset: int, **options: Any) -> str:
+    """Rows and columns of the elements on one side of a diagonal."""
+    assert t.call is not None
+    lower = t.call.target._schema.name == "aten::tril_indices"
+    inside = np.tri(row, col, offset, dtype=bool) if lower else ~np.tri(row, col, offset - 1, dtype=bool)
+    return t.b.constant(np.stack(np.nonzero(inside)).astype(types.to_numpy(t.dtype)))

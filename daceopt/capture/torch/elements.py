@@ -1,0 +1,103 @@
+"""What rules of operators that work element by element share: operands in their computation type, and kernels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import sympy
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Operand, Translation
+from daceopt.ir import functions, types
+
+Function = Callable[..., Any]
+
+
+def operand(t: Translation, value: Any, dtype: Any = None) -> str:
+    """``value`` as an operand of an operator that computes in ``dtype`` (default: that of the result).
+
+    Half types compute in float32: tensors of that very type stay as they are, numbers are not rounded to it, as in
+    ATen's arithmetic.
+    """
+    dtype = t.dtype if dtype is None else dtype
+    if isinstance(value, str) and t.dtype_of(value) == dtype:
+        return value
+    return t.array(value, types.computed(dtype))
+
+
+def elements(t: Translation, fn: Function, *operands: Any, compute: Any = None, opaque: bool = False) -> str:
+    """``fn`` of the operands' elements as one kernel, computed in ``compute`` (default: the result's type).
+
+    An array given twice is two symbols, since SymPy makes ``x - x`` zero, for infinities too. ``opaque``: constants are
+    symbols as well, where algebra with their values, or a derivative that takes them for constants, would be wrong.
+    """
+    dtype = types.computed(t.dtype if compute is None else compute)
+    names: list[str] = []
+    for value in operands:
+        name = value if isinstance(value, str) else t.array(value, dtype)
+        is_constant = opaque and name in t.graph.constants
+        names.append(t.b.reshape(name, t.shape_of(name)) if name in names or is_constant else name)
+    return t.kernel(fn, *names, compute=dtype)
+
+
+def common_dtype(t: Translation, *names: str) -> Any:
+    """The type in which ATen compares the arguments called ``names``: numbers and tensors without axes give way."""
+    assert t.call is not None
+    given = [t.call.traced[n] for n in names]
+    values = [t.call.operands[v] if isinstance(v, Operand) else v for v in given]
+    _, found = elementwise_dtypes(*values, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    return types.from_torch(found)
+
+
+def literal(value: Any, dtype: Any) -> Any:
+    """A number as it is in ``dtype``, for scalar code: where it is only compared or chosen."""
+    stored = np.asarray(value).astype(types.to_numpy(dtype))
+    if not types.is_float(dtype):
+        return sympy.Integer(int(stored))
+    number = float(stored)
+    if not math.isfinite(number):
+        return functions.operand(sympy.sympify(number))
+    return sympy.Integer(int(number)) if number.is_integer() else sympy.Float(number, 17)
+
+
+def pointwise(
+    *names: str, by: str = "self", derivative: str = "own", opaque: bool = False
+) -> Callable[[Function], Function]:
+    """Register a scalar function as the rule of ATen operators, computed in the result's type.
+
+    ``by``: the arguments that become its elements, in order; the others follow by name, as they are. An optional one
+    that is absent is None.
+    """
+    order = by.split()
+
+    def register(fn: Function) -> Function:
+        @translates(*names, derivative=derivative)
+        def rule(t: Translation, **arguments: Any) -> str:
+            given = {n: arguments.pop(n) for n in order}
+            there = [n for n in order if given[n] is not None]
+
+            def code(*values: Any) -> Any:
+                found = dict(zip(there, values))
+                return fn(*(found.get(n) for n in order), **arguments)
+
+            return elements(t, code, *(given[n] for n in there), opaque=opaque)
+
+        return fn
+
+    return register
+
+
+def operators(table: dict[str, str], derivative: str = "own") -> None:
+    """Register ATen's unary operators as operators that are exactly equal, over floats."""
+
+    def add(name: str, op_type: str) -> None:
+        @translates(name, derivative=derivative)
+        def rule(t: Translation, self: str) -> Any:
+            return t.operator(op_type, operand(t, self))
+
+    for name, op_type in table.items():
+        add(name, op_type)

@@ -19,11 +19,11 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.elementwise import alias
-from daceopt.ops.interpolation import COORDINATES, EXPRESSIONS, ROUNDINGS, Axis, Table, repeats, table
+from daceopt.ops.interpolation import COORDINATES, EXPRESSIONS, ROUNDINGS, Axis, repeats, table
 from daceopt.ops.library import IndexAdd
 from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.taps import Taps, constant_taps, weighted
 
-_UNROLLED = 4  # sums of more taps are loops
 _INT64 = types.from_name("int64")
 
 
@@ -186,7 +186,7 @@ def resize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
         y = x if wide == dtype else b.cast(x, wide)
         for place, (a, axis) in enumerate(sorted(axes.items(), key=lambda item: _growth(item[1]))):
             last = place == len(axes) - 1 and wide == dtype and not _masks(axes)
-            y = _weighted(b, y, a, _graph_table(b, axis, wide), out if last else None)
+            y = weighted(b, y, a, _graph_table(b, axis, wide), out if last else None)
     if y != out:
         _finish(b, y, out, axes, node.attribute("extrapolation_value", 0.0))
 
@@ -252,18 +252,9 @@ def _real(i: Any) -> Any:
     return scalar.cast(i, dace.float64)
 
 
-@dataclass(frozen=True)
-class Taps:
-    """A table as arrays of the graph, of shape (positions, width); ``weight`` None: one tap of weight 1."""
-
-    index: str
-    weight: str | None
-    width: int
-
-
 def _graph_table(b: Builder, axis: Axis, dtype: Any) -> Taps:
     if axis.is_constant:
-        return _constant_table(b, table(axis), dtype)
+        return constant_taps(b, table(axis), dtype)
     shape = (axis.result, axis.width)
     index = b.graph.add_array("taps", shape, _INT64)
     at = {"out": (index, lambda *i: i)}
@@ -274,11 +265,6 @@ def _graph_table(b: Builder, axis: Axis, dtype: Any) -> Taps:
     at = {"out": (weight, lambda *i: i)}
     b.map(shape, {}, at, lambda i: axis.tap(EXPRESSIONS, _real(i[0]), i[1])[1], label="weights")
     return Taps(index, weight, axis.width)
-
-
-def _constant_table(b: Builder, found: Table, dtype: Any) -> Taps:
-    weight = None if found.weight is None else b.constant(found.weight.astype(types.to_numpy(dtype)))
-    return Taps(b.constant(found.index), weight, found.index.shape[1])
 
 
 def _nearest(b: Builder, x: str, axes: dict[int, Axis], out: str | None) -> str:
@@ -299,37 +285,6 @@ def _nearest(b: Builder, x: str, axes: dict[int, Axis], out: str | None) -> str:
 
     def element(i: Any, x: Any, **given: Any) -> Any:
         return scalar.load(x, *(places[k](i, given) if k in places else p for k, p in enumerate(i)))
-
-    b.map(shape, reads, {"out": (y, lambda *i: i)}, element, label="resize")
-    return y
-
-
-def _weighted(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str:
-    """out[..., o, ...] = sum over k of weight[o, k] * x[..., index[o, k], ...], at axis ``a``."""
-    shape = list(b.graph.shape(x))
-    shape[a] = b.graph.shape(taps.index)[0]
-    y = out or b.graph.add_array("resize", shape, b.graph.dtype(x))
-    whole = (None,) * len(shape)
-    if taps.width > _UNROLLED:
-        reads = {
-            "x": (x, lambda *i: whole),
-            "t": (taps.index, lambda *i: (i[a], i[-1])),
-            "w": (str(taps.weight), lambda *i: (i[a], i[-1])),
-        }
-        terms = {"out": (y, lambda *i: i[:-1], "sum")}
-        b.map(
-            (*shape, taps.width), reads, terms,
-            lambda i, x, t, w: w * scalar.load(x, *i[:a], t, *i[a + 1 : -1]), label="resize",
-        )  # fmt: skip
-        return y
-    reads = {"x": (x, lambda *i: whole)}
-    for k in range(taps.width):
-        reads[f"t{k}"] = (taps.index, lambda *i, k=k: (i[a], k))
-        reads[f"w{k}"] = (str(taps.weight), lambda *i, k=k: (i[a], k))
-
-    def element(i: Any, x: Any, **given: Any) -> Any:
-        terms = (given[f"w{k}"] * scalar.load(x, *i[:a], given[f"t{k}"], *i[a + 1 :]) for k in range(taps.width))
-        return sympy.Add(*terms)
 
     b.map(shape, reads, {"out": (y, lambda *i: i)}, element, label="resize")
     return y
@@ -372,7 +327,7 @@ def _spread_back(b: Builder, dy: str, a: int, axis: Axis) -> str:
         blocks = b.reshape(dy, (*shape[:a], axis.extent, count, *shape[a + 1 :]))
         return b.reduce("sum", None, blocks, axes=(a + 1,), label="resize_grad")
     if axis.is_constant:
-        return _weighted(b, dy, a, _constant_table(b, table(axis).transposed(axis.extent), dtype))
+        return weighted(b, dy, a, constant_taps(b, table(axis).transposed(axis.extent), dtype))
     return _scattered(b, dy, a, axis, _graph_table(b, axis, dtype))
 
 

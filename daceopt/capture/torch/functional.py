@@ -24,6 +24,9 @@ from daceopt.capture.torch.table import decompositions
 
 _aten = torch.ops.aten
 
+_RESIZED = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d".split()
+_RESIZED_ELSE = "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa bicubic2d_aa".split()
+
 # composite operators that our rules take whole, although PyTorch would take them apart below autograd
 KEPT = (
     _aten.linear.default,
@@ -34,6 +37,8 @@ KEPT = (
     _aten.gru.input,
     _aten.rnn_tanh.input,
     _aten.rnn_relu.input,
+    *(getattr(_aten, f"upsample_{name}").vec for name in _RESIZED),
+    *(getattr(_aten, f"_upsample_{name}").vec for name in _RESIZED_ELSE),
 )
 
 

@@ -78,12 +78,14 @@ def signature(sdfg: dace.SDFG) -> tuple[tuple[Parameter, ...], tuple[str, ...]]:
 
 
 def entry_source(program: Program, manifest: Manifest) -> str:
-    """Return the source of the library's exported functions: run, sizes, error, ABI version, host callback.
+    """Return the source of the library's exported functions: run, sizes, error, results, ABI version, host callback.
 
-    Raises BuildError for a name, type or expression that is not plain C++.
+    Raises BuildError for a name, type or expression that is not plain C++, and where the program writes other results
+    than the manifest says.
     """
     symbols = [symbol.name for symbol in manifest.symbols]
     _check_names(program, symbols)
+    _check_outputs(program, manifest)
     return _TEMPLATE.format(
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
@@ -95,6 +97,7 @@ def entry_source(program: Program, manifest: Manifest) -> str:
         host_failed=HOST_FAILED,
         name=program.name,
         suffix=program.suffix,
+        outputs=manifest.results,
         init_types=", ".join("int64_t" for _ in program.init),
         init_values=", ".join(program.init),
         types="".join(f", {_ctype(p)}" for p in program.parameters),
@@ -170,6 +173,18 @@ def _check_names(program: Program, symbols: Sequence[str]) -> None:
         raise BuildError(
             f"{program.name}: its initialisation takes {sorted(unknown)}; known symbols are {list(symbols)}"
         )
+
+
+def _check_outputs(program: Program, manifest: Manifest) -> None:
+    from daceopt.ir import types
+
+    written = {a.index: p.ctype for p, a in _pairs(program) if a.source == "output"}
+    for k, tensor in enumerate(manifest.outputs):
+        promised = f"{types.bits(types.from_name(tensor.dtype)).ctype} with {tensor.rank} dimensions"
+        rank = len(program.shapes[k]) if k < len(program.shapes) else None
+        found = f"{written.get(k)} with {rank} dimensions"
+        if k in written and found != promised:
+            raise BuildError(f"{program.name} writes {tensor.name} as {found}; its manifest says {promised}")
 
 
 def _expression(text: str, symbols: Sequence[str]) -> str:
@@ -251,6 +266,7 @@ EXPORTED void daceopt_sizes{suffix}([[maybe_unused]] const int64_t* symbols, int
 }}
 
 EXPORTED const char* daceopt_error{suffix}() {{ return message; }}
+EXPORTED const char* daceopt_outputs{suffix}() {{ return "{outputs}"; }}
 EXPORTED int daceopt_abi_version{suffix}() {{ return {abi}; }}
 EXPORTED void daceopt_set_host{suffix}(HostFunction function) {{ host_function = function; }}
 """

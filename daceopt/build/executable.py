@@ -21,7 +21,7 @@ from daceopt.errors import BuildError, RunError, RunIndexError
 
 logger = logging.getLogger("daceopt.build")
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 LIBRARY = "program.so"
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.npz"
@@ -79,6 +79,7 @@ class Executable:
     @cached_property
     def _functions(self) -> Functions:
         functions = Functions(open_library(self.entry / LIBRARY, self.manifest.libraries))
+        functions.check(self.manifest)
         if self.manifest.host_calls:
             functions.set_host(self._callback)
         return functions
@@ -172,12 +173,9 @@ class Functions:
     def __init__(self, library: ctypes.CDLL, suffix: str = "") -> None:
         version = getattr(library, f"daceopt_abi_version{suffix}", None)
         found = version() if version else None
+        self._library = library
         if found != ABI_VERSION:
-            # Still loaded, it would be found under its name instead of the one built in its place.
-            ctypes.CDLL(None).dlclose(ctypes.c_void_p(library._handle))
-            raise BuildError(
-                f"{library._name} has ABI version {found}, expected {ABI_VERSION}; it has to be built again"
-            )
+            self._refuse(f"has ABI version {found}, expected {ABI_VERSION}")
         self.run = library[f"daceopt_run{suffix}"]
         self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
         self.error = library[f"daceopt_error{suffix}"]
@@ -186,6 +184,19 @@ class Functions:
         self.sizes.argtypes, self.sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
         self.set_host = library[f"daceopt_set_host{suffix}"]
         self.set_host.argtypes, self.set_host.restype = (_HOST_CALLBACK,), None
+        self.outputs = library[f"daceopt_outputs{suffix}"]
+        self.outputs.argtypes, self.outputs.restype = (), ctypes.c_char_p
+
+    def check(self, manifest: Manifest) -> None:
+        """Raise BuildError when the library writes other results than ``manifest`` says: their types and ranks."""
+        found = (self.outputs() or b"").decode()
+        if found != manifest.results:
+            self._refuse(f"writes {found}, but its manifest says {manifest.results}")
+
+    def _refuse(self, why: str) -> None:
+        # Still loaded, it would be found under its name instead of the one built in its place.
+        ctypes.CDLL(None).dlclose(ctypes.c_void_p(self._library._handle))
+        raise BuildError(f"{self._library._name} {why}; it has to be built again")
 
 
 def open_library(path: Path, libraries: Sequence[str] = ()) -> ctypes.CDLL:

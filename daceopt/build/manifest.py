@@ -85,6 +85,11 @@ class Manifest:
         """Length of the pointer list of a call."""
         return len(self.inputs) + len(self.constants) + len(self.outputs) + 3
 
+    @property
+    def results(self) -> str:
+        """Element type and rank of each output, as the library gives them, too: ``float32[2] int64[0]``."""
+        return " ".join(f"{t.dtype}[{t.rank}]" for t in self.outputs)
+
     def violated(self, symbols: Sequence[int]) -> list[Assumption]:
         """What the program takes for granted and these values of its symbols do not fulfil."""
         if not self.assumptions:

@@ -146,3 +146,16 @@ def test_arguments_that_do_not_exist() -> None:
         entry_source(replace(PROGRAM, arguments=(Argument("input"),)), SCALE)
     with pytest.raises(BuildError, match="got 'stack'"):
         entry_source(replace(PROGRAM, arguments=(Argument("stack"), Argument("symbol"))), SCALE)
+
+
+@pytest.mark.parametrize(
+    ("ctype", "shapes", "message"),
+    [
+        ("double", (("n",),), "as double with 1 dimensions; its manifest says float with 1 dimensions"),
+        ("float", (("n", "2"),), "as float with 2 dimensions; its manifest says float with 1 dimensions"),
+    ],
+)
+def test_results_are_what_the_manifest_says(ctype: str, shapes: tuple, message: str) -> None:
+    writing = replace(PROGRAM, parameters=(Parameter("y", ctype, True), PROGRAM.parameters[1]), shapes=shapes)
+    with pytest.raises(BuildError, match=message):
+        entry_source(replace(writing, arguments=(Argument("output"), Argument("symbol"))), SCALE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import logging
 import subprocess
 import sys
@@ -153,6 +154,14 @@ def test_program_of_another_abi_is_built_again(tmp_path: Path, caplog) -> None:
     assert "ABI version" in caplog.text
     x = np.ones(4, np.float32)
     np.testing.assert_array_equal(run_scale(build_program(name, SCALE, scale_jobs(), store=store), x), 3 * x)
+
+
+def test_a_library_that_writes_other_results_than_its_manifest_says(tmp_path: Path) -> None:
+    store = Cache(tmp_path)
+    build_scale(store)
+    wide = dataclasses.replace(SCALE, outputs=(Tensor("y", "float64", 2),))
+    with pytest.raises(BuildError, match=r"writes float32\[1\], but its manifest says float64\[2\]"):
+        build_program(program_key("wide"), wide, scale_jobs(), store=store)
 
 
 def test_not_a_library(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def write(model: OnnxModel, folder: str | os.PathLike[str], title: str = "an ONN
     from daceopt.build.program import Prepared
 
     _check_whole(model)
-    graphs, target = model.pair.graphs, Path(folder)
+    graphs, target = model.pair.graphs, Path(folder).absolute()  # the linker runs elsewhere
     prepared = Prepared(graphs.forward, graphs.forward_roles, _implement, 0)
     flags = reduce(Flags.__add__, (job.flags for job in prepared.jobs), Flags())
     libraries = [*_openmp(), *_linked(flags)]

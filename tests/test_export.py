@@ -292,6 +292,12 @@ def test_a_library_that_is_not_ours_is_refused(exported: Path, tmp_path: Path) -
         daceopt.load(folder)
 
 
+def test_a_relative_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(Path("model"), one("Relu", [("x", FLOAT, [3])], ("y", FLOAT, [3])))
+    np.testing.assert_array_equal(daceopt.load("model")(np.float32([-1, 0, 2])), np.float32([0, 0, 2]))
+
+
 def test_writing_again_replaces_the_model(tmp_path: Path) -> None:
     folder = written(tmp_path / "model", dense())
     first = daceopt.load(folder)

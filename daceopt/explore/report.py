@@ -95,9 +95,16 @@ class Report:
         return [k for k in self.kernels if k.direction == direction]
 
     def matching(self, text: str) -> list[Kernel]:
-        """The kernels whose label contains ``text``. DaceoptError says which there are instead."""
-        from daceopt.build.sources import matching
+        """The kernels whose label contains ``text``, else those whose contents do (``tanh``).
 
+        DaceoptError says which labels there are instead.
+        """
+        from daceopt.build.sources import is_called, matching
+
+        labelled = any(is_called(k.label, text) for k in self.kernels)
+        inside = [k for k in self.kernels if is_called(k.contents, text)]
+        if inside and not labelled:
+            return inside
         return [self.kernels[k] for k in matching([k.label for k in self.kernels], text)]
 
     def kernel(self, text: str) -> Kernel:

@@ -141,5 +141,6 @@ def test_the_source_of_a_kernel_unfolds_below_its_row() -> None:
     report.kernels[1] = Kernel("backward", "grad", "gradient of w", "8 x 8", 1000, 10, 1e-6, source="a < b && c;")
     assert report.kernel("GRA").source == "a < b && c;"
     assert "<details><summary>C++</summary><pre>a &lt; b &amp;&amp; c;</pre></details>" in report.html()
+    assert report.kernel("8 x").label == "grad", "the contents count where no label matches"
     with pytest.raises(DaceoptError, match=r"'grat'; there are: matmul, grad; did you mean 'grad'\?"):
         report.kernel("grat")

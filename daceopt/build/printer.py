@@ -92,12 +92,15 @@ class Printer(CXX17CodePrinter):
         numbers = [f for f in expr.args if f.is_number and not f.has(ScalarFunction)]
         coefficient = sympy.Mul(*numbers)
         above, below = scalar.quotient(sympy.Mul(*(f for f in expr.args if f not in numbers)))
+        divisor = scalar.exact_divisor(coefficient)
+        if divisor is not None and types.is_float(dtype):
+            coefficient, below = sympy.sign(coefficient), [*below, divisor]
         factors = [self.text(f, dtype) for f in above if f != 1]
         if coefficient not in (1, -1) or not factors:
             factors.insert(0, literal(abs(coefficient) if coefficient == -1 else coefficient, dtype))
         code = " * ".join(factors)
-        for divisor in below:
-            code += f" / {self.text(divisor, dtype)}"
+        for factor in below:
+            code += f" / {self.text(factor, dtype)}"
         if coefficient != -1:
             return self._narrow(f"({code})")
         return self._narrow(f"(-{code})" if len(factors) == 1 and not below else f"(-({code}))")

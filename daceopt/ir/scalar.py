@@ -275,6 +275,15 @@ def quotient(expr: Expr) -> tuple[list[Expr], list[Expr]]:
     return above, below
 
 
+def exact_divisor(coefficient: Any) -> Any:
+    """n where ``coefficient`` is 1/n or -1/n for an integer that is no power of two: a quotient is rounded once, a
+    product with 1/n twice. None for any other number.
+    """
+    if not coefficient.is_Rational or abs(coefficient.p) != 1 or coefficient.q & (coefficient.q - 1) == 0:
+        return None
+    return sympy.Integer(coefficient.q)
+
+
 def evaluate(
     expr: Any, values: Mapping[Any, Any], dtype: types.DType | None = None, context: types.DType | None = None
 ) -> np.ndarray:
@@ -323,6 +332,9 @@ class _Evaluator:
 
     def _product(self, expr: Expr, own: types.DType) -> Any:
         above, below = quotient(expr)
+        divisor = exact_divisor(expr.args[0]) if types.is_float(own) else None
+        if divisor is not None:
+            above, below = [sympy.sign(expr.args[0]), *(f for f in above if f != expr.args[0])], [*below, divisor]
         result = np.ones((), types.to_numpy(own))
         for factor in above:
             result = result * self.compute(factor, own)

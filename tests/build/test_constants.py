@@ -108,7 +108,22 @@ def test_exact_numbers_are_rounded_once(tmp_path: Path) -> None:
     names = {c: str(b.elementwise(lambda a, c=c: a * c, x)) for c in exact}
     for found in _both(graph, {x: given}, names, tmp_path):
         for c, result in found.items():
-            assert_same_bits(result, given * exact[c], c)
+            assert_same_bits(result, given / c.q if c.is_Rational else given * exact[c], c)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32"])
+def test_divisors_that_are_whole_numbers_divide(kind: str, tmp_path: Path) -> None:
+    """``x / 3`` is rounded once, as in NumPy, not multiplied by a third."""
+    given, dtype = _samples(kind), types.from_name(kind)
+    graph = Graph("divide")
+    x, y = (graph.add_input(n, given.shape, dtype) for n in "xy")
+    b = Builder(graph)
+    names: dict[Any, str] = {n: b.elementwise(lambda a, n=n: a / n, x) for n in (3, -7, 10, 8, 49)}
+    names["product"] = b.elementwise(lambda a, c: -a * c / 3, x, y)
+    for found in _both(graph, {x: given, y: given[::-1].copy()}, names, tmp_path):
+        for n, result in found.items():
+            wanted = -given * given[::-1] / np.asarray(3, kind) if n == "product" else given / np.asarray(n, kind)
+            assert_same_bits(result, wanted, n)
 
 
 def test_functions_of_integers_have_the_precision_of_their_context(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ KNOWN = {x: F, y: F, n: dace.int8, c: dace.bool_}
 @pytest.mark.parametrize(
     ("expr", "text"),
     [
-        (x / 3 + 1, "(1.0f + (0.33333334f * x))"),
+        (x / 3 + 1, "(1.0f + (x / 3.0f))"),
         (0.1 * x - 2 * y, "(((-2.0f) * y) + (0.1f * x))"),
         (y / x**2, "(y / dop::ipow<2>(x))"),
         (1 / sympy.sqrt(x), "(1.0f / dop::sqrt(x))"),

@@ -1,0 +1,269 @@
+"""Scatters along an axis, masked ones, and parts of tensors that others replace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dace
+import numpy as np
+
+from daceopt.capture.torch.aten.indexing import product, put_rows, ranked
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.graph import Dim, dim
+from daceopt.ops.indexing import linear
+
+_REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+class _Along:
+    """The elements of ``data`` that ``index`` names along ``axis``, as rows of one element."""
+
+    def __init__(self, t: Translation, data: str, dimension: int, index: str) -> None:
+        self.t, self.data, self.index = t, ranked(t, data), ranked(t, index)
+        self.shape, self.places = t.shape_of(self.data), t.shape_of(self.index)
+        self.axis = dimension % len(self.shape)
+        self.size, self.count = product(self.shape), product(self.places)
+        self._flat: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is named."""
+        return self.count == 0
+
+    def flat(self) -> str:
+        """Row-major positions; beyond the end where an index is out of range, negative ones included."""
+        if self._flat is None:
+            self._flat = self.t.graph.add_array("position", self.places, dace.int64)
+            reads = {"k": (self.index, lambda *i: i)}
+            self.t.b.map(self.places, reads, {"out": (self._flat, lambda *i: i)}, self._position, label="position")
+        return self.t.reshape(self._flat, (self.count,))
+
+    def _position(self, i: Any, k: Any) -> Any:
+        checked = [d for d, (n, m) in enumerate(zip(self.places, self.shape)) if d == self.axis or not _fits(n, m)]
+        return linear([*i[: self.axis], scalar.cast(k, dace.int64), *i[self.axis + 1 :]], self.shape, checked)
+
+    def updates(self, src: str) -> str:
+        """The part of ``src`` that belongs to the index, flat."""
+        src = ranked(self.t, src)
+        if any(dim(n - m) != 0 for n, m in zip(self.t.shape_of(src), self.places)):
+            kept = Promise(self.places, self.t.dtype_of(src))
+            axes = list(range(len(self.places)))
+            bounds = [self.t.integers([0] * len(axes)), self.t.integers(self.places), self.t.integers(axes)]
+            if None in bounds:
+                raise Unsupported(f"a source of shape {self.t.shape_of(src)} for an index of shape {self.places}")
+            src = str(self.t.operator("Slice", src, *bounds, results=[kept]))
+        return self.t.reshape(src, (self.count,))
+
+    def repeated(self, value: Any, dtype: Any) -> str:
+        """As many updates of one value: a number, or an array of one element."""
+        one = value if isinstance(value, str) else self.t.b.constant(np.asarray(value, types.to_numpy(dtype)))
+        return self.t.expand(self.t.reshape(self.t.cast(one, dtype), (1,)), (self.count,))
+
+    def put(self, data: str, updates: str, reduction: str) -> str:
+        """``data`` with the updates, in its own shape."""
+        shape = self.t.shape_of(data)
+        found = put_rows(self.t, self.t.reshape(data, (self.size,)), self.flat(), updates, reduction)
+        return self.t.reshape(found, shape)
+
+
+def _fits(count: Dim, extent: Dim) -> bool:
+    return dim(count - extent) == 0 or (isinstance(count, int) and isinstance(extent, int) and count <= extent)
+
+
+@translates("scatter.src")
+def scatter(t: Translation, self: str, dim: int, index: str, src: str) -> str:
+    return _scattered(t, self, dim, index, src, "none")
+
+
+@translates("scatter_add")
+def scatter_add(t: Translation, self: str, dim: int, index: str, src: str) -> str:
+    return _scattered(t, self, dim, index, src, "add")
+
+
+@translates("scatter.reduce", derivative="aten")
+def scatter_reducing(t: Translation, self: str, dim: int, index: str, src: str, reduce: str) -> str:
+    return _scattered(t, self, dim, index, src, _REDUCTIONS[reduce])
+
+
+@translates("scatter.value")
+def scatter_value(t: Translation, self: str, dim: int, index: str, value: Any) -> str:
+    return _scattered_value(t, self, dim, index, value, "none")
+
+
+@translates("scatter.value_reduce", derivative="aten")
+def scatter_value_reducing(t: Translation, self: str, dim: int, index: str, value: Any, reduce: str) -> str:
+    return _scattered_value(t, self, dim, index, value, _REDUCTIONS[reduce])
+
+
+def _scattered(t: Translation, data: str, dimension: int, index: str, src: str, reduction: str) -> str:
+    at = _Along(t, data, dimension, index)
+    if at.is_empty:
+        return data
+    _check_type(t, reduction)
+    return at.put(data, at.updates(src), reduction)
+
+
+def _scattered_value(t: Translation, data: str, dimension: int, index: str, value: Any, reduction: str) -> str:
+    at = _Along(t, data, dimension, index)
+    if at.is_empty:
+        return data
+    _check_type(t, reduction)
+    return at.put(data, at.repeated(value, t.dtype), reduction)
+
+
+def _check_type(t: Translation, reduction: str) -> None:
+    if types.is_bool(t.dtype) and reduction != "none":
+        raise Unsupported("a reduction of bools")
+
+
+# -------------------------------------------------------------------- reductions into places
+
+
+@translates("scatter_reduce.two", derivative="aten")
+def scatter_reduce(t: Translation, self: str, dim: int, index: str, src: str, reduce: str, include_self: bool) -> str:
+    return _reduced(t, _Along(t, self, dim, index), self, src, reduce, include_self)
+
+
+@translates("index_reduce", derivative="aten")
+def index_reduce(t: Translation, self: str, dim: int, index: str, source: str, reduce: str, include_self: bool) -> str:
+    """Rows are elements that all have the index of their row."""
+    shape = t.shape_of(ranked(t, source))
+    axis = dim % len(shape)
+    along = t.reshape(index, [n if k == axis else 1 for k, n in enumerate(shape)])
+    return _reduced(t, _Along(t, self, dim, t.expand(along, shape)), self, source, reduce, include_self)
+
+
+def _reduced(t: Translation, at: _Along, data: str, src: str, reduce: str, include: bool) -> str:
+    if at.is_empty:
+        return data
+    _check_type(t, reduce)
+    if reduce == "mean":
+        return _mean(t, at, data, src, include)
+    start = data if include else at.put(data, at.repeated(_identity(reduce, t.dtype), t.dtype), "none")
+    return at.put(start, at.updates(src), _REDUCTIONS[reduce])
+
+
+def _identity(reduce: str, dtype: Any) -> Any:
+    if reduce in ("sum", "prod"):
+        return int(reduce == "prod")
+    sign = -1 if reduce == "amax" else 1
+    if types.is_float(dtype):
+        return sign * np.inf
+    limits = np.iinfo(types.to_numpy(dtype))
+    return limits.min if sign < 0 else limits.max
+
+
+def _mean(t: Translation, at: _Along, data: str, src: str, include: bool) -> str:
+    """Sums divided by counts; integers round down."""
+    if types.is_narrow(t.dtype):
+        raise Unsupported("means of half precision, whose sums PyTorch rounds")
+    start = data if include else at.put(data, at.repeated(0, t.dtype), "none")
+    total = at.put(start, at.updates(src), "add")
+    one = t.b.constant(np.asarray(int(include), types.to_numpy(t.dtype)))
+    counts = at.put(t.expand(one, t.shape), at.repeated(1, t.dtype), "add")
+    if types.is_float(t.dtype):
+        return t.kernel(lambda s, n: s / scalar.maximum(n, 1), total, counts)
+    return t.kernel(lambda s, n: _floored(s, scalar.maximum(n, 1)), total, counts)
+
+
+def _floored(a: Any, b: Any) -> Any:
+    return scalar.idiv(a - scalar.pymod(a, b), b)
+
+
+# -------------------------------------------------------------------- masks
+
+
+@translates("masked_scatter")
+def masked_scatter(t: Translation, self: str, mask: str, source: str) -> str:
+    """The k-th element that the mask takes is the k-th of the source."""
+    if t.graph.size(source) == 0:
+        return self
+    if 0 in t.shape:
+        return self
+    size = product(t.shape)
+    flat = t.reshape(t.expand(mask, t.shape), (size,))
+    counted = Promise((size,), dace.int64)
+    before = t.operator("CumSum", t.cast(flat, dace.int64), t.b.constant(np.asarray(0)), results=[counted], exclusive=1)
+    out = t.graph.add_array("masked_scatter", (size,), t.dtype)
+    t.b.map(
+        (size,),
+        {
+            "x": (t.reshape(self, (size,)), lambda i: (i,)),
+            "m": (flat, lambda i: (i,)),
+            "k": (before, lambda i: (i,)),
+            "s": (t.reshape(source, (t.graph.size(source),)), lambda i: (None,)),
+        },
+        {"out": (out, lambda i: (i,))},
+        lambda i, x, m, k, s: scalar.select(m, scalar.load(s, scalar.select(m, k, 0)), x),
+        label="masked_scatter",
+    )
+    return t.reshape(out, t.shape)
+
+
+# -------------------------------------------------------------------- parts that are replaced
+
+
+@translates("slice_scatter", derivative="aten")
+def slice_scatter(t: Translation, self: str, src: str, dim: int, start: Any, end: Any, step: int) -> str:
+    """One map: each element looks whether the slice has it."""
+    shape, axis = t.shape, dim % len(t.shape)
+    count = t.shape_of(src)[axis]
+    first = _first(0 if start is None else start, shape[axis])
+    if not isinstance(step, int):
+        raise Unsupported(f"a slice with the step {step}; expected a number")
+    if count == 0:
+        return self
+    if step == 1 and first == 0 and _same(count, shape[axis]):
+        return src
+
+    def element(i: Any, x: Any, s: Any) -> Any:
+        ahead = i[axis] - first
+        place = ahead if step == 1 else scalar.idiv(ahead, step)
+        taken = scalar.logical_and(scalar.ge(ahead, 0), scalar.lt(place, count))
+        if step != 1:
+            taken = scalar.logical_and(taken, scalar.eq(scalar.pymod(ahead, step), 0))
+        found = scalar.load(s, *i[:axis], scalar.clamped(place, count), *i[axis + 1 :])
+        return scalar.select(taken, found, x)
+
+    return _replaced(t, self, src, element)
+
+
+def _same(a: Dim, b: Dim) -> bool:
+    return dim(a - b) == 0
+
+
+def _first(start: Any, extent: Dim) -> Any:
+    """Where a slice starts, as ATen clamps it."""
+    if not isinstance(start, int):
+        return start
+    if isinstance(extent, int):
+        return min(max(start + extent if start < 0 else start, 0), extent)
+    return scalar.maximum(start + extent, 0) if start < 0 else start
+
+
+def _replaced(t: Translation, x: str, src: str, element: Any) -> str:
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+    rank = len(t.shape_of(src))
+    reads = {"x": (x, lambda *i: i), "s": (t.cast(src, t.dtype), lambda *i: (None,) * rank)}
+    t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, element)
+    return out
+
+
+@translates("diagonal_scatter", derivative="aten")
+def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int, dim2: int) -> str:
+    rank = len(t.shape)
+    row, column = dim1 % rank, dim2 % rank
+    count = t.shape_of(src)[-1]
+    if 0 in t.shape_of(src):
+        return self
+
+    def element(i: Any, x: Any, s: Any) -> Any:
+        place = i[row] if offset >= 0 else i[column]
+        rest = [p for k, p in enumerate(i) if k not in (row, column)]
+        found = scalar.load(s, *rest, scalar.clamped(place, count))
+        return scalar.select(scalar.eq(i[column] - i[row], offset), found, x)
+
+    return _replaced(t, self, src, element)

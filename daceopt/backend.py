@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._dynamo.utils import counters
 
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.stats import Stats
@@ -26,16 +27,30 @@ Compile = Callable[..., Any]
 
 
 class Backend:
-    """Compiles graphs with the given options; ``pieces`` are those compiled so far, the latest last.
+    """Compiles graphs with the given options; ``graphs`` are those compiled so far, the latest last.
 
     ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise.
     """
 
     def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
         self.options, self.stats, self._refused = options, stats, refused
-        self.pieces: list[CountedPiece] = []
+        self.graphs: list[CompiledGraph] = []
         self.compile: Compile = _compile_graph
-        self.ran = 0  # calls of compiled pieces, to tell a call that ran none
+        self.ran = 0  # calls of compiled graphs, to tell a call that ran none
+        self._breaks = _breaks()
+
+
+    @staticmethod
+    def frames() -> int:
+        """How many pieces of code Dynamo has looked at."""
+        return int(counters["frames"]["total"])
+
+    def new_breaks(self) -> list[str]:
+        """Reasons of graph breaks since the last time."""
+        found = _breaks()
+        new = [reason for reason, count in found.items() if count > self._breaks.get(reason, 0)]
+        self._breaks = found
+        return [next((x.strip() for x in r.splitlines() if x.strip()), r) for r in new]
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
@@ -54,19 +69,24 @@ class Backend:
             return graph.forward
         hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
         with torch.inference_mode(False), hooks:
-            piece = CountedPiece(self, traced)
-        self.pieces.append(piece)
+            piece = CompiledGraph(self, traced)
+        self.graphs.append(piece)
         shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(piece.piece.inputs(inputs))}
         self.stats.record(piece.piece.pair, shapes)
         logger.info("compiled a graph of %d operators", len(graph.graph.nodes))
         return piece
 
 
-class CountedPiece:
+def _breaks() -> dict[str, int]:
+    return {**counters["graph_break"], **counters["unimplemented"]}
+
+
+class CompiledGraph:
     """A piece that counts its calls, and compiles its second derivative when that is asked for."""
 
     def __init__(self, backend: Backend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
+        self._higher_graphs: dict[tuple[int, ...], CompiledGraph] = {}
         options = backend.options
         pair = backend.compile(_identity(traced), self._load, recipe=options.recipe, verify=options.verify)
         binding = Binding.from_json(pair.report["notes"]["binding"])
@@ -82,8 +102,28 @@ class CountedPiece:
 
         return load(self.traced)
 
-    def _higher(self, tensors: Any, grads: Any, wanted: Any) -> Any:
-        raise Unsupported("a gradient of a gradient")
+    def _higher(self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+        """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
+        binding = self.piece.binding
+        arguments = [k for kind, k in binding.inputs if kind == "tensor"]
+        by = tuple(k for k, w in zip(arguments, wanted) if w and self.traced.requires_grad[k])
+        graph = self._higher_graphs.get(by)
+        if graph is None:
+            from daceopt.capture.torch.higher import gradient_of
+
+            graph = self._higher_graphs[by] = CompiledGraph(self._backend, gradient_of(self.traced, by))
+        given = dict(zip([a for _, a in binding.inputs], tensors))
+        values = [given[k] if k in given else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
+        incoming = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
+        found = dict(zip(by, graph(*values, *incoming)))
+        return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
+
+    def _size(self, value: Any, given: dict[int, Any]) -> int:
+        """What a size argument was in a call, from the sizes of the tensors."""
+        if isinstance(value, int):
+            return value
+        argument, axis = self.piece.binding.symbols[str(value)]
+        return int(given[argument].shape[1 if axis is None else axis])
 
 
 def _compile_graph(*args: Any, **kwargs: Any) -> Any:

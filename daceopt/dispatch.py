@@ -1,50 +1,42 @@
-"""Decides, for each call of an optimized module, which compiled program runs it, or why it runs eagerly."""
+"""Runs the calls of an optimized module through TorchDynamo with our backend, and keeps account of what ran how."""
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 import warnings
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
-from daceopt.errors import DaceoptError, FallbackWarning, RunError, Unsupported
+from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore.stats import Stats
-from daceopt.guards import Call, Snapshot, is_transformed, unsupported_leaf
 from daceopt.logs import caller_depth
-from daceopt.specialise import Family, Options, Request, Specialisation
+from daceopt.options import Options
+
+if TYPE_CHECKING:
+    from daceopt.backend import Backend, CompiledGraph
+    from daceopt.fast_path import FastPath
 
 logger = logging.getLogger("daceopt.dispatch")
 
-VARIANT_LIMIT = 16
-"""States of a module (train, eval, dtypes, attributes) with programs of their own; further ones run eagerly."""
+RECOMPILE_LIMIT = 32
+"""Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
 
-_TABLE_LIMIT = 4096
 Forward = Callable[..., Any]
 
 
-class _Variant:
-    """The programs for one state of the module."""
+class _Compiled(NamedTuple):
+    """A forward, who compiles it, what runs in its place through Dynamo, and past it."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.table: dict[Any, Specialisation | str] = {}  # call key -> program, or the reason why there is none
-        self.families: dict[Any, Family] = {}
-
-
-class _Refused(Exception):
-    """This call runs eagerly; ``store`` says where the reason belongs once the eager call has succeeded."""
-
-    def __init__(
-        self, reason: str, cause: BaseException | None = None, store: Callable[[], None] | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason, self.cause, self.store = reason, cause, store
+    original: Forward
+    backend: Backend
+    run: Forward
+    fast: FastPath
 
 
 class Dispatcher:
@@ -55,8 +47,8 @@ class Dispatcher:
         self.owner = weakref.ref(owner) if owner is not None else None
         self.stats = Stats()
         self.reasons = self.stats.fallbacks
-        self.latest: Specialisation | None = None
-        self._variants: list[_Variant] = []
+        self._compiled: _Compiled | None = None
+        self._changed = ""  # what made Dynamo look at the code again
         self._lock = threading.RLock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dispatcher:
@@ -65,138 +57,144 @@ class Dispatcher:
     def __reduce__(self) -> tuple[Any, ...]:
         return Dispatcher, (self.options,)
 
+    @property
+    def graphs(self) -> list[CompiledGraph]:
+        """What was compiled so far, the latest last."""
+        return [] if self._compiled is None else self._compiled.backend.graphs
+
     def call(self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run ``original(*args, **kwargs)``, the module's own forward, compiled if possible."""
+        """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
         if is_transformed():
-            return original(*args, **kwargs)
+            return original(module, *args, **kwargs)
         self.stats.calls += 1
-        try:
-            return self._run(module, args, kwargs)
-        except _Refused as refused:
-            return self._eager(module, original, args, kwargs, refused)
+        compiled = self._compiled
+        if compiled is None or compiled.original is not original:
+            compiled = self._compile(original)
+        if self.options.dynamic.__class__ is dict:
+            self._mark(original.__get__(module), args, kwargs)
+        if self.options.backward is None:
+            program = compiled.fast.find((module, *args), kwargs)
+            if program is not None:
+                return program(module, *args, **kwargs)
+        return self._through_dynamo(compiled, module, args, kwargs)
 
-    def _run(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        variant, owned = self._variant(module)
-        if variant.snapshot.is_hooked():
-            raise _Refused(f"hooks on submodules do not run in compiled code ({variant.snapshot.hooked()})")
-        if torch.is_autocast_enabled("cpu"):
-            raise _Refused("autocast is on; compiled programs keep the dtypes of the model")
-        backward = self.options.backward
-        grad = (torch.is_grad_enabled() or backward is True) and backward is not False
-        call = Call(args, kwargs, grad)
-        try:
-            program = variant.table.get(call.key)
-        except TypeError:
-            raise _Refused("an argument is neither a tensor nor a plain value") from None
-        if program is None:
-            program = self._specialise(
-                module, variant, Request(args, kwargs, call.leaves, grad, variant.snapshot, owned), call
-            )
-        if isinstance(program, str):
-            raise _Refused(program)
-        try:
-            return program(owned, call.leaves)
-        except RunError as error:
-            raise _Refused(f"the compiled program failed: {error}", error) from error
-
-    def _variant(self, module: nn.Module) -> tuple[_Variant, list[torch.Tensor]]:
-        found = self._known_variant()
-        if found is not None:
-            return found
-        with self._lock:
-            found = self._known_variant()  # another thread may have added it meanwhile
-            if found is not None:
-                return found
-            snapshot = Snapshot(module)
-            owned = snapshot.read()
-            if owned is None:
-                raise _Refused("an attribute of the module cannot be compared with itself")
-            if len(self._variants) >= VARIANT_LIMIT:
-                change = snapshot.difference(self._variants[-1].snapshot)
-                raise _Refused(f"the module was called in more than {VARIANT_LIMIT} states; last, {change}")
-            variant = _Variant(snapshot)
-            self._variants = [variant, *self._variants]
-            return variant, owned
-
-    def _known_variant(self) -> tuple[_Variant, list[torch.Tensor]] | None:
-        for variant in self._variants:
-            owned = variant.snapshot.read()
-            if owned is not None:
-                return variant, owned
-        return None
-
-    def _specialise(self, module: nn.Module, variant: _Variant, request: Request, call: Call) -> Specialisation | str:
-        reason = unsupported_leaf(request.leaves) or _unsupported_state(request.owned) or variant.snapshot.displaced()
-        if reason is not None:
-            raise _Refused(reason)
-        with self._lock:
-            found = variant.table.get(call.key)
-            if found is not None:
-                return found
-            family = variant.families.setdefault(_family_key(call), Family())
-            program = family.find(request.leaves) or family.failure or self._compile(module, family, request)
-            if len(variant.table) >= _TABLE_LIMIT:
-                variant.table.clear()
-            variant.table[call.key] = program
-            return program
-
-    def _compile(self, module: nn.Module, family: Family, request: Request) -> Specialisation:
-        start = time.perf_counter()
-        try:
-            program = family.add(module, request, self.options)
-        except Exception as error:  # whatever it is, the user's call is not lost
-            reason = _reason(error)
-            raise _Refused(reason, error, lambda: setattr(family, "failure", reason)) from error
-        finally:
-            self.stats.compile_seconds += time.perf_counter() - start
-        self.stats.record(program.program.pair, program.shapes(request.owned, request.leaves))
-        self.latest = program
-        logger.info("%s: compiled in %.2f s", type(module).__name__, time.perf_counter() - start)
-        return program
-
-    def _eager(
-        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], refused: _Refused
+    def _through_dynamo(
+        self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        name = type(module).__name__
-        if self.options.fallback == "raise":
-            if isinstance(refused.cause, DaceoptError):
-                raise refused.cause
-            raise Unsupported(f"{name}: {refused.reason}") from refused.cause
-        result = original(*args, **kwargs)  # if this raises, the call itself is wrong and PyTorch's error says how
-        self.stats.eager_calls += 1
-        if refused.store is not None:
-            refused.store()
-        known = self.reasons.get(refused.reason, 0)
-        self.reasons[refused.reason] = known + 1
-        if not known:
-            logger.info("%s runs eagerly: %s", name, refused.reason)
-            if self.options.fallback == "warn":
-                warnings.warn(
-                    f"{name} runs in eager PyTorch: {refused.reason}", FallbackWarning, stacklevel=caller_depth()
-                )
+        backend = compiled.backend
+        ran, seen = backend.ran, backend.frames()
+        try:
+            result = compiled.run(module, *args, **kwargs)
+        except Exception as error:
+            if type(error).__module__ != "torch._dynamo.exc":
+                raise
+            raise self._translated(module, error) from error
+        if backend.frames() != seen:
+            self._note_breaks(module, backend)
+        if backend.ran == ran:
+            self._note_eager(module)
+        compiled.fast.refresh()
         return result
 
+    def _mark(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        from daceopt.capture.torch.dynamic import mark
 
-def _family_key(call: Call) -> Any:
-    """The call's key with ranks instead of shapes."""
-    grad, structure, *leaves = call.key
-    ranks = [(len(k[0]), *k[1:]) if isinstance(k[0], torch.Size) else k for k in leaves]
-    return (grad, structure, *ranks)
+        try:
+            mark(self.options.dynamic, forward, args, kwargs)
+        except CaptureError as error:
+            if self.options.fallback == "raise":
+                raise
+            self._note(f"sizes are taken as they come: {error}")
+
+    def _compile(self, original: Forward) -> _Compiled:
+        from torch import _dynamo
+
+        from daceopt.backend import Backend
+        from daceopt.fast_path import FastPath
+
+        with self._lock:
+            if self._compiled is not None and self._compiled.original is original:
+                return self._compiled
+            backend = Backend(self.options, self.stats, self._refused)
+            optimize = _dynamo.optimize(
+                backend,
+                nopython=self.options.fallback == "raise",
+                dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
+                guard_fail_fn=self._note_change,
+                recompile_limit=RECOMPILE_LIMIT,
+                isolate_recompiles=True,
+            )
+            run = optimize(original)
+            fast = FastPath(original, run._isolate_recompiles_id)
+            self._compiled = _Compiled(original, backend, _in_mode(self.options.backward, run), fast)
+            return self._compiled
+
+    # ---------------------------------------------------------------- what did not compile
+
+    def _refused(self, reason: str, error: BaseException) -> None:
+        """A graph stays in eager PyTorch."""
+        if self.options.fallback == "raise":
+            raise error if isinstance(error, DaceoptError) else Unsupported(reason)
+        self._note(f"a part runs in eager PyTorch: {reason}")
+
+    def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
+        """Dynamo's errors as ours: they come only where ``fallback="raise"`` asks for them, or from a wrong call."""
+        inner = getattr(error, "inner_exception", None)
+        if isinstance(inner, DaceoptError):
+            return inner
+        return CaptureError(f"{type(module).__name__} cannot be compiled as a whole: {first_line(error)}")
+
+    def _note_change(self, failure: Any) -> None:
+        self._changed = str(failure.reason).splitlines()[0]
+        logger.info("looked at again, because %s", self._changed)
+
+    def _note_breaks(self, module: nn.Module, backend: Backend) -> None:
+        for reason in backend.new_breaks():
+            self._note(f"the graph breaks, and what stands there runs in eager PyTorch: {reason}")
+
+    def _note_eager(self, module: nn.Module) -> None:
+        self.stats.eager_calls += 1
+        if not self.reasons:
+            limit = f"there are {RECOMPILE_LIMIT} programs already; last, {self._changed}"
+            self._note(f"it runs in eager PyTorch: {limit if self._changed else 'nothing in it was compiled'}")
+
+    def _note(self, reason: str) -> None:
+        known = self.reasons.get(reason, 0)
+        self.reasons[reason] = known + 1
+        if known:
+            return
+        logger.info("%s", reason)
+        if self.options.fallback == "warn":
+            warnings.warn(reason, FallbackWarning, stacklevel=caller_depth())
 
 
-def _unsupported_state(owned: list[torch.Tensor]) -> str | None:
-    for tensor in owned:
-        if tensor is None:
-            continue
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
-            return "the module has uninitialised (lazy) parameters; call it once before it is optimized"
-        reason = unsupported_leaf([tensor])
-        if reason is not None:
-            return reason.replace("argument 0", "a parameter or buffer")
-    return None
+def first_line(error: BaseException) -> str:
+    """What a long message of Dynamo says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, DaceoptError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+def _in_mode(backward: bool | None, compiled: Forward) -> Forward:
+    """``compiled`` with gradients on or off, whatever the caller has."""
+    if backward is None:
+        return compiled
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        mode: AbstractContextManager[Any] = nullcontext()
+        if torch.is_grad_enabled() is not backward:
+            mode = torch.set_grad_enabled(backward)
+        with mode:
+            return compiled(*args, **kwargs)
+
+    return forward
+
+
+def is_transformed() -> bool:
+    """Whether something else is looking at the call: a compiler, an exporter, a tracer, functorch, or a tensor-mode."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )

@@ -6,18 +6,21 @@ everything that a program reads is fetched from the module at each call.
 
 from __future__ import annotations
 
+import copyreg
 import functools
+import sys
 import threading
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
-from daceopt.dispatch import Dispatcher, Stats
+from daceopt import options as checked
+from daceopt.dispatch import Dispatcher
 from daceopt.errors import Unsupported
-from daceopt.specialise import Options
+from daceopt.explore.stats import Stats
+from daceopt.options import Options
 
 if TYPE_CHECKING:
     import dace
@@ -26,9 +29,9 @@ if TYPE_CHECKING:
     from daceopt.recipe import Recipe
 
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
+_OWN = "_daceopt_own"  # a forward that was set on an instance before it was optimized
+_ADDED = ("forward", "daceopt")  # what an optimized instance has besides
 _creating = threading.Lock()
-_FALLBACKS = ("warn", "raise", "silent")
-_VERIFICATIONS = (None, "structure", "numerics")
 
 
 def optimized_module(
@@ -41,29 +44,26 @@ def optimized_module(
     fallback: str = "warn",
     verify: str | None = None,
 ) -> Any:
-    """Compile the calls of a module, or of every instance of a class; returns that very module or class.
+    """Compile the calls of a module, or of every instance of a class.
+
+    A module is returned itself. As a decorator the class is; elsewhere the class is left as it was and a subclass of
+    the same name is returned.
 
     recipe    name of a recipe, or a ``daceopt.Recipe``
     backward  None: when a parameter or input requires a gradient; True: always; False: never (results have no grad)
-    dynamic   None: compile for the sizes seen, and generalise those that change; or dimensions as for ``torch.export``
-    fallback  what happens to a call that cannot be compiled: "warn" runs it in eager PyTorch and warns once per reason,
-              "silent" runs it quietly, "raise" raises the reason (a ``daceopt.errors.DaceoptError``)
-    verify    None, "structure" or "numerics": checks between the steps of the recipe
+    dynamic   None: compile for the sizes seen, and generalise those that change; True, False; or dimensions as for
+              ``torch.export``
+    fallback  what happens to parts that cannot be compiled: "warn" runs them in eager PyTorch and warns once per
+              reason, "silent" runs them quietly, "raise" raises the reason (a ``daceopt.errors.DaceoptError``)
+    verify    None, "structure" or "numerics": checks between the steps of the recipe, and of what was built
 
-    Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules,
-    ValueError for options that do not exist.
+    Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules, and
+    for options of the wrong type, ValueError for options that do not exist.
     """
-    _check(fallback, _FALLBACKS, "fallback")
-    _check(verify, _VERIFICATIONS, "verify")
-    options = Options(recipe, backward, dynamic, fallback, verify)
+    options = checked.check(recipe, backward, dynamic, fallback, verify)
     if model is None:
         return functools.partial(_optimize, options=options)
     return _optimize(model, options)
-
-
-def _check(value: object, allowed: tuple[object, ...], name: str) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}; expected one of {', '.join(map(repr, allowed))}")
 
 
 def _optimize(model: Any, options: Options) -> Any:
@@ -74,20 +74,20 @@ def _optimize(model: Any, options: Options) -> Any:
     raise TypeError(f"optimized_module takes an nn.Module or a class of modules, not {type(model).__name__}")
 
 
+# -------------------------------------------------------------------- instances
+
+
 class OptimizedForward:
     """The ``forward`` of one optimized instance."""
 
-    def __init__(self, module: nn.Module, own: Callable[..., Any] | None, dispatcher: Dispatcher) -> None:
+    def __init__(self, module: nn.Module, dispatcher: Dispatcher) -> None:
         self.module, self.dispatcher = module, dispatcher
-        self._own = own  # a forward that was set on the instance before; otherwise the class's
 
     @property
     def daceopt_original(self) -> Callable[..., Any]:
         """The forward that this one stands for."""
-        if self._own is not None:
-            return self._own
-        forward = type(self.module).forward
-        return types.MethodType(getattr(forward, "daceopt_original", forward), self.module)
+        own = self.module.__dict__.get(_OWN)
+        return own if own is not None else types.MethodType(_original(type(self.module)), self.module)
 
     __wrapped__ = daceopt_original  # so that inspect.signature shows the user's parameters
 
@@ -96,46 +96,131 @@ class OptimizedForward:
         return self.daceopt_original.__code__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.dispatcher.call(self.module, self.daceopt_original, args, kwargs)
+        module, own = self.module, self.module.__dict__.get(_OWN)
+        if own is None:
+            return self.dispatcher.call(module, _original(type(module)), args, kwargs)
+        unbound = getattr(own, "__func__", None) if getattr(own, "__self__", None) is module else None
+        return self.dispatcher.call(module, unbound or _ignoring_self(own), args, kwargs)
+
+
+def _original(cls: type[nn.Module]) -> Callable[..., Any]:
+    forward = cls.forward
+    return getattr(forward, "daceopt_original", forward)
+
+
+@functools.lru_cache(256)
+def _ignoring_self(own: Callable[..., Any]) -> Callable[..., Any]:
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return own(*args, **kwargs)
+
+    return forward
 
 
 def _optimize_instance(model: nn.Module, options: Options) -> nn.Module:
     own = model.__dict__.get("forward")
-    if isinstance(own, OptimizedForward):
-        own = own._own
-    dispatcher = Dispatcher(options)
-    # Past nn.Module.__setattr__: neither is a parameter, a buffer or a submodule.
-    model.__dict__["forward"] = OptimizedForward(model, own, dispatcher)
-    model.__dict__["daceopt"] = Handle(model, dispatcher)
+    if own is not None and not isinstance(own, OptimizedForward):
+        model.__dict__[_OWN] = own
+    _attach(model, Dispatcher(options))
+    copyreg.pickle(type(model), _reduced)  # type: ignore[arg-type]
     return model
 
 
+def _attach(model: nn.Module, dispatcher: Dispatcher) -> None:
+    # Past nn.Module.__setattr__: neither is a parameter, a buffer or a submodule.
+    model.__dict__["forward"] = OptimizedForward(model, dispatcher)
+    model.__dict__["daceopt"] = Handle(model, dispatcher)
+
+
+def _reduced(model: nn.Module) -> Any:
+    """How ``copy`` and ``pickle`` take a module whose class has optimized instances: a copy is optimized in its own
+    right, where the attribute alone would run the module that it was copied from."""
+    standard = type(model).__reduce_ex__(model, 4)
+    forward = model.__dict__.get("forward")
+    if not isinstance(forward, OptimizedForward) or not isinstance(standard[2], dict):
+        return standard
+    state = {k: v for k, v in standard[2].items() if k not in _ADDED}
+    return (_twin, (standard[0], standard[1], forward.dispatcher.options), state, *standard[3:])
+
+
+def _twin(make: Callable[..., nn.Module], args: tuple[Any, ...], options: Options) -> nn.Module:
+    model = make(*args)
+    _attach(model, Dispatcher(options))
+    return model
+
+
+# -------------------------------------------------------------------- classes
+
+
 def _optimize_class(cls: type[nn.Module], options: Options) -> type[nn.Module]:
-    _wrap_forward(cls, options)
-    inherited = cls.__dict__.get("__init_subclass__")
+    target = cls if _is_decorated(cls) else _subclass(cls)
+    _wrap_forward(target, options)
+    inherited = target.__dict__.get("__init_subclass__")
 
     def init_subclass(sub: type[nn.Module], **kwargs: Any) -> None:
         if inherited is not None:
             inherited.__func__(sub, **kwargs)
         else:
-            super(cls, sub).__init_subclass__(**kwargs)
+            super(target, sub).__init_subclass__(**kwargs)
         if "forward" in sub.__dict__:
             _wrap_forward(sub, options)
 
-    cls.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
-    cls.daceopt = property(lambda self: _handle(self, options))
-    return cls
+    target.__init_subclass__ = classmethod(init_subclass)  # type: ignore[assignment]
+    target.daceopt = property(lambda self: _handle(self, options))
+    return target
+
+
+def _is_decorated(cls: type[nn.Module]) -> bool:
+    """Whether nobody has the class under its name yet, as while it is being decorated: then it is changed itself.
+
+    A subclass would do as well, but ``super(Net, self)`` inside of it would name the subclass, and never end.
+    """
+    if "<locals>" in cls.__qualname__:
+        return any("super" in f.__code__.co_names and cls.__name__ in f.__code__.co_freevars for f in _functions(cls))
+    holder: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        holder = getattr(holder, name, None)
+    return holder is not cls
+
+
+def _functions(cls: type) -> list[types.FunctionType]:
+    return [f for f in vars(cls).values() if isinstance(f, types.FunctionType)]
+
+
+def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
+    body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    made: Any = type(cls)(cls.__name__, (cls,), body)
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        standard = super(made, self).__reduce_ex__(protocol)
+        if type(self) is not made:
+            return standard
+        # the class of that name is the one that this was made of
+        return (_instance, (cls, self.daceopt.options), *standard[2:])
+
+    made.__reduce_ex__ = reduce
+    return made  # type: ignore[no-any-return]
+
+
+def _instance(origin: type[nn.Module], options: Options) -> nn.Module:
+    made = next((m for o, given, m in _unpickled if o is origin and given == options), None)
+    if made is None:
+        made = _optimize_class(origin, options)
+        _unpickled.append((origin, options, made))
+    return made.__new__(made)
+
+
+_unpickled: list[tuple[type[nn.Module], Options, type[nn.Module]]] = []
 
 
 def _wrap_forward(cls: type[nn.Module], options: Options) -> None:
-    original = getattr(cls.forward, "daceopt_original", cls.forward)
+    original = _original(cls)
 
     @functools.wraps(original)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # A subclass that overrides forward and calls super().forward() is compiled as a whole; exporters see Python.
-        if type(self).forward is not forward or torch.compiler.is_compiling():
+        # A subclass that overrides forward and calls super().forward() is compiled as a whole.
+        if type(self).forward is not forward:
             return original(self, *args, **kwargs)
-        return _dispatcher(self, options).call(self, types.MethodType(original, self), args, kwargs)
+        return _dispatcher(self, options).call(self, original, args, kwargs)
 
     forward.daceopt_original = original  # type: ignore[attr-defined]
     cls.forward = forward
@@ -204,12 +289,22 @@ class Handle:
 
         return daceopt.explain(self._module, *inputs, **kwargs)
 
+    def source(self, kernel: str | None = None) -> str:
+        """The generated C++ of the program compiled last: all of it, or the kernels whose label contains ``kernel``.
+
+        Raises Unsupported when there is no program, DaceoptError when there is no such kernel.
+        """
+        from daceopt.explore.source import source_of
+
+        return source_of(self._pair(), kernel)
+
     def _pair(self) -> Any:
-        latest = self._dispatcher.latest
-        if latest is None:
+        """The pair compiled last, one with a backward program if there is any."""
+        pairs = [graph.pair for graph in self._dispatcher.graphs]
+        if not pairs:
             why = "; ".join(self._dispatcher.reasons) or "it has not been called yet"
             raise Unsupported(f"{type(self._module).__name__} has no compiled program: {why}")
-        return latest.program.pair
+        return next((p for p in reversed(pairs) if p.backward is not None), pairs[-1])
 
     def __repr__(self) -> str:
         s = self.stats

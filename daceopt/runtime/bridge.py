@@ -130,6 +130,8 @@ class Program:
         """Outputs of the graph, inputs already updated; differentiable when the pair has a backward program."""
         if self.trains:
             return _Compiled.apply(self, *tensors)
+        if not torch.is_grad_enabled():
+            return self.run(tensors).outputs
         with torch.no_grad():
             return self.run(tensors).outputs
 
@@ -258,8 +260,11 @@ def _differentiable_gradients(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: input "
                 f"{k} of a compiled program is at version {tensor._version}; expected version {version}"
             )
-    result: list[torch.Tensor | None] = higher(ctx.operands, grads, wanted)
-    return result
+    shapes = dict(zip(ctx.program.grads, zip(ctx.shapes, ctx.program.grad_dtypes)))
+    complete = [
+        torch.zeros(shapes[k][0], dtype=shapes[k][1]) if g is None and k in shapes else g for k, g in enumerate(grads)
+    ]
+    return higher(ctx.operands, complete, wanted)
 
 
 def _role(name: str) -> tuple[str, int]:

@@ -64,6 +64,17 @@ def _(results: Any, operands: Any, saved: Any, number: int) -> list[torch.Tensor
     return [torch.empty_like(r) for r in results]
 
 
+@torch.library.custom_op("daceopt::stop_gradient", mutates_args=())
+def stop_gradient(value: torch.Tensor) -> torch.Tensor:
+    """``value``; what ``detach`` says, told from those that autograd itself leaves in a trace."""
+    return value.clone()
+
+
+@stop_gradient.register_fake
+def _(value: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(value)
+
+
 def apply(fwd: fx.GraphModule, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
     """What ``autograd_function_apply`` means, while it is traced. Raises Unsupported for functions that change their
     operands."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import sympy
 
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
@@ -32,7 +33,8 @@ def scaled_dot_product_attention(
     _check(t, query, key, value, attn_mask)
     factor = _scale(t, query, scale)
     q, k, v = (_four(t, x) for x in (query, key, value))
-    if dropout_p > 0 or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
+    known = isinstance(t.shape_of(query)[-1], int)
+    if dropout_p > 0 or not known or not _same_lead(t, q, k, v) or t.shape[:-2] != t.shape_of(query)[:-2]:
         key, value = (_repeated(t, x, t.shape_of(query)) if enable_gqa else x for x in (key, value))
         return _spelt_out(t, (query, key, value), attn_mask, dropout_p, is_causal, factor)
     mask = _mask(t, attn_mask, q, k)
@@ -53,13 +55,14 @@ def _check(t: Translation, query: str, key: str, value: str, mask: str | None) -
         raise Unsupported(f"a mask of {types.name_of(t.dtype_of(mask))}; expected booleans or floats")
 
 
-def _scale(t: Translation, query: str, scale: float | None) -> float:
+def _scale(t: Translation, query: str, scale: Any) -> float | None:
+    """The factor of the scores; None where it depends on a size that is not known yet."""
     size = t.shape_of(query)[-1]
-    if isinstance(scale, (int, float)):
-        return float(scale)
-    if scale is not None or not isinstance(size, int):
-        raise Unsupported(f"attention with scale {scale} over vectors of size {size}; expected known numbers")
-    return 1 / math.sqrt(size)
+    if scale is not None and not isinstance(scale, (int, float)):
+        raise Unsupported(f"attention with scale {scale}; expected a number")
+    if not isinstance(size, int):
+        return scale
+    return 1 / math.sqrt(size) if scale is None else float(scale)
 
 
 def _four(t: Translation, x: str) -> str:
@@ -126,7 +129,7 @@ def _spelt_out(
     mask: str | None,
     dropout: float,
     causal: bool,
-    scale: float,
+    scale: float | None,
 ) -> str:
     """As PyTorch's own mathematical form: operands broadcast, and weights may be dropped at random."""
     query, key, value = operands
@@ -135,7 +138,7 @@ def _spelt_out(
     rows, keys = t.shape_of(query)[-2], t.shape_of(key)[-2]
     scores = Promise((*lead, rows, keys), t.dtype)
     turned = t.transpose(key, [*range(rank - 2), rank - 1, rank - 2])
-    factor = t.b.constant(np.asarray(scale).astype(types.to_numpy(t.dtype)))
+    factor = _factor(t, scale, t.shape_of(query)[-1])
     weights = t.operator(
         "MatMul", t.operator("Mul", query, factor, results=[_like(t, query)]), turned, results=[scores]
     )
@@ -148,6 +151,12 @@ def _spelt_out(
         ratio, training = t.b.constant(np.asarray(dropout, np.float32)), t.b.constant(np.asarray(True))
         weights = t.operator("Dropout", weights, ratio, training, results=[_like(t, weights)])
     return str(t.operator("MatMul", weights, value))
+
+
+def _factor(t: Translation, scale: float | None, size: Dim) -> str:
+    if scale is not None:
+        return t.array(scale, t.dtype)
+    return str(t.b.elementwise(lambda n: 1 / sympy.sqrt(n), t.array(size, t.dtype), dtype=t.dtype, label="scale"))
 
 
 def _like(t: Translation, x: str) -> Promise:

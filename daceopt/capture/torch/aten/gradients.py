@@ -10,7 +10,12 @@ from daceopt.capture.torch.translation import Translation
 
 @translates("detach")
 def detach(t: Translation, self: str) -> str:
-    return t.operator("StopGradient", self, domain="daceopt")
+    return str(t.operator("StopGradient", self, domain="daceopt"))
+
+
+@translates("daceopt::stop_gradient")
+def stop_gradient(t: Translation, value: str) -> str:
+    return detach(t, value)
 
 
 @translates("daceopt::with_gradient", derivative="aten")

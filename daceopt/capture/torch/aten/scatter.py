@@ -8,6 +8,7 @@ import dace
 import numpy as np
 
 from daceopt.capture.torch.aten.indexing import product, put_rows, ranked
+from daceopt.capture.torch.aten.shape import check_memory, extents_of
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
@@ -51,9 +52,7 @@ class _Along:
         if any(dim(n - m) != 0 for n, m in zip(self.t.shape_of(src), self.places)):
             kept = Promise(self.places, self.t.dtype_of(src))
             axes = list(range(len(self.places)))
-            bounds = [self.t.integers([0] * len(axes)), self.t.integers(self.places), self.t.integers(axes)]
-            if None in bounds:
-                raise Unsupported(f"a source of shape {self.t.shape_of(src)} for an index of shape {self.places}")
+            bounds = [self.t.integers([0] * len(axes)), extents_of(self.t, self.places), self.t.integers(axes)]
             src = str(self.t.operator("Slice", src, *bounds, results=[kept]))
         return self.t.reshape(src, (self.count,))
 
@@ -267,3 +266,11 @@ def diagonal_scatter(t: Translation, self: str, src: str, offset: int, dim1: int
         return scalar.select(scalar.eq(i[column] - i[row], offset), found, x)
 
     return _replaced(t, self, src, element)
+
+
+@translates("as_strided_scatter", derivative="aten")
+def as_strided_scatter(
+    t: Translation, self: str, src: str, size: list[Dim], stride: list[Dim], storage_offset: Any
+) -> str:
+    check_memory(t, self, size, stride, storage_offset)
+    raise Unsupported("replaced elements of another layout")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import dace
+import numpy as np
 
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
-from daceopt.errors import Unsupported
+from daceopt.errors import CaptureError, Unsupported
 from daceopt.ir.graph import Dim, dim
+from daceopt.ir.iteration import quotient
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open
 
@@ -114,7 +116,20 @@ def _squeezed(t: Translation, name: str, dims: Sequence[int]) -> str:
 def slice_(t: Translation, self: str, dim: int, start: Any, end: Any, step: int) -> str:
     shape = t.shape_of(self)
     axis = dim % len(shape)
+    if isinstance(start, int) and start < 0 and not isinstance(shape[axis], int):
+        start = _traced_start(t, axis, start)
     return taken(t, self, axis, 0 if start is None else start, _END if end is None else end, step, t.shape[axis])
+
+
+def _traced_start(t: Translation, axis: int, start: int) -> Any:
+    """Where the slice starts by what PyTorch knew of its sizes when it traced; ``start`` where that is not to be told."""
+    assert t.call is not None
+    source, result = t.call.operands[0], t.call.results[0]
+    assert result is not None
+    offset = t.sizes.dim(result.storage_offset() - source.storage_offset())
+    stride = t.sizes.dim(source.stride(axis))
+    found = None if stride == 0 else quotient(offset, stride)
+    return start if found is None else found
 
 
 def taken(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, count: Dim) -> str:
@@ -173,3 +188,133 @@ def unbind(t: Translation, self: str, dim: int) -> Any:
 @translates("alias", "lift", "lift_fresh", "_lazy_clone")
 def alias(t: Translation, self: str) -> str:
     return self
+
+
+# -------------------------------------------------------------------- elements in another order
+
+
+@translates("flip")
+def flip(t: Translation, self: str, dims: list[int]) -> str:
+    rank = len(t.shape)
+    axes = {axis_in(d, rank) for d in dims} if rank else set()
+    if not axes or 0 in t.shape:
+        return self
+    return _mapped(t, self, lambda i: [t.shape[k] - 1 - p if k in axes else p for k, p in enumerate(i)])
+
+
+@translates("roll")
+def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
+    """Without axes the elements move along the flattened tensor."""
+    if not t.shape or 0 in t.shape or not shifts:
+        return self
+    if not dims:
+        count = t.graph.size(self)
+        return t.reshape(_rolled(t, t.reshape(self, (count,)), {0: shifts[0]}), t.shape)
+    moved: dict[int, Any] = {}
+    for shift, axis in zip(shifts, dims, strict=True):
+        moved[axis % len(t.shape)] = moved.get(axis % len(t.shape), 0) + shift
+    return _rolled(t, self, moved)
+
+
+def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
+    """Parts before and behind where the last elements come to stand, joined."""
+    for axis, shift in moved.items():
+        shape = t.shape_of(name)
+        extent = shape[axis]
+        if not isinstance(extent, int) or not isinstance(shift, int):
+            raise Unsupported(f"a roll by {shift} along an axis of {extent}; expected numbers")
+        if shift % extent:
+            cut = extent - shift % extent
+            parts = [taken(t, name, axis, cut, _END, 1, extent - cut), taken(t, name, axis, 0, cut, 1, cut)]
+            name = str(t.operator("Concat", *parts, axis=axis, results=[Promise(shape, t.dtype)]))
+    return name
+
+
+@translates("repeat")
+def repeat(t: Translation, self: str, repeats: list[Dim]) -> str:
+    shape = t.shape_of(self)
+    spread = (*(1,) * (len(repeats) - len(shape)), *shape)
+    if all(r == 1 for r in repeats):
+        return t.reshape(self, spread)
+    if 0 in t.shape:
+        return t.b.full(t.shape, 0, t.dtype)
+    return str(t.operator("Tile", t.reshape(self, spread), extents_of(t, repeats)))
+
+
+@translates("diagonal")
+def diagonal(t: Translation, self: str, offset: int, dim1: int, dim2: int) -> str:
+    if 0 in t.shape:
+        return t.b.full(t.shape, 0, t.dtype)
+    rank = len(t.shape_of(self))
+    row, column = dim1 % rank, dim2 % rank
+
+    def index(i: Sequence[Any]) -> list[Any]:
+        rest, along = iter(i[:-1]), i[-1]
+        places = {row: along - min(offset, 0), column: along + max(offset, 0)}
+        return [places[k] if k in places else next(rest) for k in range(rank)]
+
+    return _mapped(t, self, index)
+
+
+@translates("unfold")
+def unfold(t: Translation, self: str, dimension: int, size: int, step: int) -> str:
+    """Windows along an axis, which overlap where ``step`` is smaller than ``size``."""
+    shape = t.shape_of(self)
+    if not shape:
+        return t.expand(t.reshape(self, (1,)), t.shape)
+    if 0 in t.shape:
+        return t.b.full(t.shape, 0, t.dtype)
+    axis = dimension % len(shape)
+    return _mapped(t, self, lambda i: [p * step + i[-1] if k == axis else p for k, p in enumerate(i[:-1])])
+
+
+def _mapped(t: Translation, name: str, index: Callable[[Sequence[Any]], Sequence[Any]]) -> str:
+    """The elements of ``name`` at ``index`` of each position of the result, as one copy."""
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+    t.b.map(t.shape, {"x": (name, lambda *i: tuple(index(i)))}, {"out": (out, lambda *i: i)}, lambda i, x: x)
+    return out
+
+
+@translates("tril")
+def tril(t: Translation, self: str, diagonal: int) -> str:
+    return _triangle(t, self, diagonal, upper=0)
+
+
+@translates("triu")
+def triu(t: Translation, self: str, diagonal: int) -> str:
+    return _triangle(t, self, diagonal, upper=1)
+
+
+def _triangle(t: Translation, name: str, diagonal: int, upper: int) -> str:
+    if not isinstance(diagonal, int):
+        raise Unsupported(f"a triangle from the diagonal {diagonal} on; expected a number")
+    return str(t.operator("Trilu", name, t.b.constant(np.asarray(diagonal, np.int64)), upper=upper))
+
+
+@translates("as_strided")
+def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], storage_offset: Any) -> str:
+    """Of a tensor that has its memory for itself, in row-major order; nothing else is known of the memory here."""
+    check_memory(t, self, size, stride, storage_offset)
+    if 0 in t.shape:
+        return t.b.full(t.shape, 0, t.dtype)
+    flat = t.reshape(self, (t.graph.size(self),))
+    first = storage_offset or 0
+    return _mapped(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
+
+
+def check_memory(t: Translation, name: str, size: Sequence[Dim], stride: Sequence[Dim], offset: Any) -> None:
+    """Refuse the whole graph where elements stand elsewhere in memory than in our row-major arrays.
+
+    ATen could not run the call either: it would be given our arrays.
+    """
+    assert t.call is not None
+    fake, last = t.call.operands[0], dim(offset or 0)
+    numbers = all(isinstance(n, int) for n in (*size, *stride, last, *t.shape_of(name)))
+    if numbers and 0 not in size:
+        last = dim(last + sum((n - 1) * s for n, s in zip(size, stride)))
+    known = numbers and fake.is_contiguous() and fake.storage_offset() == 0
+    if not known or (0 not in size and last >= t.graph.size(name)):
+        raise CaptureError(
+            f"{t.label} with strides {list(stride)} from {offset} on, of a tensor whose memory is not known: expected "
+            "a contiguous tensor of numeric sizes at the start of its memory"
+        )

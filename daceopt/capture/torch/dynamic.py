@@ -34,21 +34,16 @@ def flat_specs(
     return specs
 
 
-def ties(specs: Mapping[int, Spec], leaves: Sequence[Any]) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Pairs of (flat index, axis) that are taken for one dimension: free axes of one position that have one size in
-    this call.
+def mark(dynamic: Any, forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Tell Dynamo which axes of a call's tensors vary. Raises CaptureError for what the call does not have."""
+    from torch._dynamo import maybe_mark_dynamic
 
-    A model's inputs share their batch; without this an operator that never compares them would leave two unrelated
-    symbols.
-    """
-    first: dict[tuple[int, int], int] = {}
-    found = []
-    for index, spec in sorted(specs.items()):
-        for axis, dim in spec.items() if isinstance(spec, Mapping) else []:
-            owner = first.setdefault((axis, leaves[index].shape[axis]), index)
-            if owner != index and dim is Dim.DYNAMIC:
-                found.append(((owner, axis), (index, axis)))
-    return found
+    leaves, tree = pytree.tree_flatten((tuple(args), dict(kwargs)))
+    for index, spec in flat_specs(dynamic, leaves, tree, forward).items():
+        axes = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        for axis, dim in axes:
+            if dim not in (None, Dim.STATIC) and not isinstance(dim, int):
+                maybe_mark_dynamic(leaves[index], axis)
 
 
 def _axes(index: int, axes: Any) -> Collection[int]:

@@ -1,0 +1,113 @@
+"""Derivatives of derivatives: the gradients of a graph as a graph of their own, to be compiled and differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from daceopt.capture.torch.custom_gradient import Backward, Slot
+from daceopt.capture.torch.derivative import like
+from daceopt.capture.torch.functional import Body, functional, trace
+from daceopt.capture.torch.importing import Traced
+from daceopt.capture.torch.plan import plan
+from daceopt.errors import Unsupported
+
+
+def gradient_of(traced: Traced, wanted: Sequence[int]) -> Traced:
+    """The graph from the arguments of ``traced`` and a gradient of each differentiable output of its program to the
+    gradients of the arguments ``wanted``.
+
+    Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.
+    """
+    found = functional(traced.graph, [_argument(x) for x in traced.inputs])
+    for node in found.graph.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise Unsupported(f"a gradient of a gradient through {node.target}, which draws random numbers")
+    planned = plan(found, traced.results, [traced.changed[k] for k in found.mutated])
+    outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
+    body = _Differentiable(found.graph, found.backwards)
+
+    def gradients(*values: Any) -> list[torch.Tensor | None]:
+        arguments = list(values[: len(traced.inputs)])
+        for k in wanted:
+            arguments[k] = arguments[k].detach().requires_grad_()
+        with torch.enable_grad():
+            results = body.values_of(outputs, arguments)
+        live = [(r, g) for r, g in zip(results, values[len(traced.inputs) :]) if r.requires_grad]
+        if not live:
+            return [None] * len(wanted)
+        return list(
+            torch.autograd.grad([r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live], allow_unused=True)
+        )
+
+    examples = [*map(_argument, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
+    graph = trace(gradients, examples)
+    _drop_detached(graph)
+    results = tuple(isinstance(r, fx.Node) for r in graph.graph.output_node().args[0])
+    floats = tuple(isinstance(x, torch.Tensor) and x.is_floating_point() for x in examples)
+    flags = tuple(f and (k >= len(traced.inputs) or traced.requires_grad[k]) for k, f in enumerate(floats))
+    names = (*traced.names, *(f"gradient{k}" for k in range(len(outputs))))
+    return replace(
+        traced, graph=graph, inputs=tuple(map(_argument, examples)), names=names, requires_grad=flags, results=results,
+        changed=(False,) * len(examples),
+    )  # fmt: skip
+
+
+def _drop_detached(graph: fx.GraphModule) -> None:
+    """Autograd detaches what it saves; through these values the gradients of gradients go on."""
+    for node in list(graph.graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _argument(value: Any) -> Any:
+    return like(value) if isinstance(value, torch.Tensor) else value
+
+
+class _Differentiable(Body):
+    """Runs a functional graph so that autograd sees the rules of custom functions."""
+
+    def __init__(self, graph: fx.GraphModule, backwards: Sequence[Backward]) -> None:
+        super().__init__(graph)
+        self.backwards = backwards
+
+    def values_of(self, nodes: Sequence[fx.Node], arguments: Sequence[Any]) -> list[torch.Tensor]:
+        """The values of ``nodes`` for these arguments."""
+        self.garbage_collect_values = False
+        self.run(*arguments)
+        return [self.env[n] for n in nodes]
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target is torch.ops.daceopt.with_gradient.default:
+            results, operands, saved, number = args
+            return _custom(self.backwards[number], results, operands, saved)
+        if target is torch.ops.aten.detach.default:
+            return torch.ops.daceopt.stop_gradient(args[0].detach())
+        return super().call_function(target, args, kwargs)
+
+
+def _custom(backward: Backward, results: Sequence[Any], operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+    count = len(results)
+
+    class Custom(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            ctx.save_for_backward(*values[count + len(operands) :])
+            return tuple(v.clone() for v in values[:count])
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+            marked = iter(grads)
+            incoming = [next(marked) if r is None else torch.zeros_like(r) for r in backward.others]
+            kept = [ctx.saved_tensors[s] if isinstance(s, Slot) else s for s in backward.saved]
+            found = Body(backward.graph)(*incoming, *kept)
+            own = [found[k] for k in backward.operands]
+            return (*[None] * count, *own, *[None] * len(saved))
+
+    return list(Custom.apply(*[r.detach() for r in results], *operands, *saved))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,12 @@ Needs Python with numpy and daceopt; no torch, onnx or dace. Load it only if you
 
 inputs   {inputs}
 outputs  {outputs}
-"""
+{libraries}"""
+# What may be passed on, and under which terms; a library that is not named here is not bundled.
+_LICENSES = {
+    "libgomp.so.1": "GNU OpenMP runtime, GPL 3 with the GCC Runtime Library Exception",
+    "libdnnl.so.3": "oneDNN, Apache License 2.0",
+}
 
 
 def write(model: OnnxModel, folder: str | os.PathLike[str], title: str = "an ONNX model") -> None:
@@ -54,6 +60,7 @@ def write(model: OnnxModel, folder: str | os.PathLike[str], title: str = "an ONN
     prepared = Prepared(graphs.forward, graphs.forward_roles, _implement, 0)
     flags = reduce(Flags.__add__, (job.flags for job in prepared.jobs), Flags())
     libraries = [*_openmp(), *_linked(flags)]
+    _check_licenses(libraries)
     described = _described(model, prepared, libraries)
     target.mkdir(parents=True, exist_ok=True)
     with storage.work_folder(target) as work:
@@ -87,6 +94,11 @@ def _check_whole(model: OnnxModel) -> None:
     if taken != model.input_names:
         fixed = sorted(set(model.input_names) - set(taken))
         raise Unsupported(f"it cannot be exported: a program is for one value of {fixed}, on which shapes depend")
+
+
+def _check_licenses(libraries: Sequence[Path]) -> None:
+    if unknown := [library.name for library in libraries if library.name not in _LICENSES]:
+        raise Unsupported(f"it cannot be exported: it links {', '.join(unknown)}, which may not be passed on as it is")
 
 
 def _implement(graph: Graph) -> Requirements:
@@ -209,4 +221,5 @@ def _readme(described: dict[str, Any], title: str, folder: Path) -> str:
         names=", ".join(i["name"] for i in described["inputs"]),
         inputs=", ".join(inputs) or "none",
         outputs=", ".join(f"{o['name']}: {o['dtype']}" for o in described["outputs"]),
+        libraries="".join(f"\n{name}: {_LICENSES[name]}" for name in described["libraries"]) + "\n",
     )

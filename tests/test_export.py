@@ -101,6 +101,7 @@ def test_convolutions_bring_their_library(tmp_path: Path) -> None:
     conv = one("Conv", [("x", FLOAT, [2, 3, 8, 8])], ("y", FLOAT, [2, 4, 6, 6]), {"w": FILTER})
     folder = written(tmp_path / "model", conv)
     assert (folder / "libdnnl.so.3").is_file()
+    assert "libdnnl.so.3: oneDNN, Apache License 2.0\n" in (folder / "README.txt").read_text()
     exact = np.zeros((2, 4, 6, 6))
     for r in range(3):
         for c in range(3):
@@ -166,6 +167,11 @@ def test_library_calls_that_need_torch_are_refused(tmp_path: Path) -> None:
     model = daceopt.from_onnx(one("Conv", *shapes, {"w": FILTER.astype(np.float64)}))
     with pytest.raises(Unsupported, match="aten: it works only in a process that has PyTorch"):
         export.write(model, tmp_path / "model")
+
+
+def test_libraries_that_may_not_be_passed_on_are_refused() -> None:
+    with pytest.raises(Unsupported, match=r"it links libmine.so, which may not be passed on"):
+        export._check_licenses([Path("libgomp.so.1"), Path("libmine.so")])
 
 
 def test_a_program_for_one_value_of_an_input_is_refused(tmp_path: Path) -> None:

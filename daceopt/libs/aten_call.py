@@ -66,7 +66,7 @@ class _Encoder:
         import torch
 
         if isinstance(value, sympy.Expr):
-            return {"size": self._size(value)}
+            return {"size": self._size(value)} if value.is_integer else {"number": self._size(value, "float64")}
         if type(value).__name__ == "Operand":
             return {"tensor": int(value)}
         if isinstance(value, float):
@@ -83,11 +83,11 @@ class _Encoder:
             return {"device": "cpu"}
         raise Unsupported(f"an argument of type {type(value).__name__} ({value})")
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: Any, dtype: str = "int64") -> int:
         from daceopt.ir import types
         from daceopt.ir.builder import Builder
 
-        out = self.graph.add_array("size", (), types.from_name("int64"))
+        out = self.graph.add_array("size", (), types.from_name(dtype))
         Builder(self.graph, "size").map((), {}, {"out": (out, lambda: ())}, lambda i: value)
         self.operands.append(out)
         return len(self.operands) - 1
@@ -125,12 +125,12 @@ def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[tuple[i
     return found, text["arguments"], text["types"], [(k, n) for k, n in text["results"]]
 
 
-def _arguments(
-    target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]
-) -> tuple[list[Any], dict[str, Any]]:
+def _arguments(target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
     values = {name: _decode(value, tensors) for name, value in arguments.items()}
     schema = target._schema.arguments
-    return [values[a.name] for a in schema if not a.kwarg_only], {a.name: values[a.name] for a in schema if a.kwarg_only}
+    return [values[a.name] for a in schema if not a.kwarg_only], {
+        a.name: values[a.name] for a in schema if a.kwarg_only
+    }
 
 
 def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
@@ -145,6 +145,8 @@ def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
         return tensors[content]
     if kind == "size":
         return int(tensors[content].item())
+    if kind == "number":
+        return float(tensors[content].item())
     if kind == "float":
         return float.fromhex(content)
     if kind == "complex":

@@ -11,6 +11,7 @@ import torch
 from torch.utils._sympy import functions as torch_functions
 
 from daceopt.errors import Unsupported
+from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, dim
 
 
@@ -29,6 +30,10 @@ class Sizes:
         expr = value.node.expr
         return dim(self._convert(expr))
 
+    def number(self, value: torch.SymFloat) -> sympy.Expr:
+        """The scalar expression, in float64, of a number that is computed from sizes."""
+        return self._real(value.node.expr)
+
     def shape(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
         """The extents of a tensor."""
         return tuple(self.dim(s) for s in sizes)
@@ -38,6 +43,23 @@ class Sizes:
         if name not in self._known:
             self._known[name] = dace.symbolic.symbol(f"s{len(self._known)}", dace.int64)
         return self._known[name]
+
+    def _real(self, expr: Any) -> sympy.Expr:
+        if expr.is_number:
+            return sympy.Float(expr, 17)
+        if expr.is_integer:
+            return scalar.cast(dim(self._convert(expr)), dace.float64)
+        if isinstance(expr, torch_functions.ToFloat):
+            return self._real(expr.args[0])
+        if isinstance(expr, (torch_functions.FloatTrueDiv, torch_functions.IntTrueDiv)):
+            return self._real(expr.args[0]) / self._real(expr.args[1])
+        if type(expr).__name__ == "OpaqueUnaryFn_sqrt":
+            return sympy.sqrt(self._real(expr.args[0]))
+        if isinstance(expr, (sympy.Pow, torch_functions.FloatPow)) and expr.args[1].is_number:
+            return sympy.Pow(self._real(expr.args[0]), sympy.nsimplify(expr.args[1]))
+        if isinstance(expr, (sympy.Add, sympy.Mul)):
+            return expr.func(*map(self._real, expr.args))
+        raise Unsupported(f"a number computed from sizes as {expr}, a {type(expr).__name__}")
 
     def _convert(self, expr: Any) -> Any:
         if isinstance(expr, sympy.Symbol):

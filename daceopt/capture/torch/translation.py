@@ -306,6 +306,8 @@ class Importer:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return self.t.sizes.dim(value)
+        if isinstance(value, torch.SymFloat):
+            return self.t.sizes.number(value)
         if node.target is getitem:
             source, index = node.args
             return self.values[source][index]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +40,6 @@ class Backend:
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
         self._breaks = _breaks()
-
 
     @staticmethod
     def frames() -> int:
@@ -97,6 +98,14 @@ class CompiledGraph:
         self._backend.ran += 1
         return self.piece(*arguments)
 
+    def operators(self) -> Counter[str]:
+        """How often each ATen operator occurs in the graph."""
+        from daceopt.capture.torch.functional import functional
+
+        nodes = functional(self.traced.graph, self.traced.inputs).graph.graph.nodes
+        called = [n.target for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
+        return Counter(str(t).removeprefix("aten.") for t in called)
+
     def _load(self) -> Any:
         from daceopt.capture.torch.importing import load
 
@@ -154,6 +163,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
         tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
         tuple(isinstance(r, fx.Node) and _requires_grad(r) for r in results),
         tuple(_requires_grad(n) for n in placeholders),
+        tuple(_is_state(n) for n in placeholders),
     )
 
 
@@ -188,9 +198,16 @@ def _name(placeholder: fx.Node) -> str:
     if source is None:
         return placeholder.name
     text = str(getattr(source, "name", ""))
-    for word in ("L['self']", "._modules", "._parameters", "._buffers"):
-        text = text.replace(word, "")
+    if _is_state(placeholder):  # of whatever the method calls its module
+        text = re.sub(r"^L\['\w+'\]", "", text)
+    text = re.sub(r"\._(modules|parameters|buffers)", "", text)
     return text.replace("['", ".").replace("']", "").removeprefix("L").strip(".") or placeholder.name
+
+
+def _is_state(placeholder: fx.Node) -> bool:
+    source = getattr(placeholder.meta.get("grapharg"), "source", None)
+    text = str(getattr(source, "name", ""))
+    return "._parameters[" in text or "._buffers[" in text
 
 
 def _identity(traced: Traced) -> str:
@@ -219,7 +236,12 @@ def _connected(traced: Traced) -> list[int]:
         reached.add(node)
         waiting.extend(node.all_input_nodes)
         # what is written into it in place counts as well
-        waiting.extend(x for user in node.users if user.args and user.args[0] is node and _writes(user) for x in user.all_input_nodes)
+        waiting.extend(
+            x
+            for user in node.users
+            if user.args and user.args[0] is node and _writes(user)
+            for x in user.all_input_nodes
+        )
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     return [k for k, n in enumerate(placeholders) if n in reached and traced.requires_grad[k]]
 

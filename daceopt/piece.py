@@ -46,7 +46,10 @@ class Piece:
         if not self._sizes:
             return [arguments[k] for k in self._tensors]  # type: ignore[index]
         sizes = iter(self._sizes)
-        return [torch.empty((0, arguments[next(sizes)]), dtype=torch.uint8) if k is None else arguments[k] for k in self._tensors]
+        return [
+            torch.empty((0, arguments[next(sizes)]), dtype=torch.uint8) if k is None else arguments[k]
+            for k in self._tensors
+        ]
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The results of the graph on the arguments of its placeholders."""

@@ -17,6 +17,7 @@ from daceopt.ir.region import Region, iterations
 if TYPE_CHECKING:
     import onnx
 
+    from daceopt.backend import CompiledGraph
     from daceopt.ir.graph import Graph
 
 _PLAIN = ("Add", "Mul")
@@ -43,6 +44,20 @@ def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> 
         for (name, how, reason), count in rows.items()
     ]
     return sorted(found, key=lambda o: (o.how != "fallback", -o.count, o.name))
+
+
+def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ()) -> list[Operator]:
+    """One row per ATen operator of the graphs that Dynamo found, those that ATen itself runs first, then the most
+    frequent; and one for each part that stays in eager PyTorch."""
+    rows: Counter[tuple[str, str, str]] = Counter()
+    for graph in graphs:
+        hosted = graph.pair.report["hosted"]
+        for name, count in graph.operators().items():
+            rows[name, "host" if name in hosted else "native", hosted.get(name, "")] += count
+        rows.update({(name, "host", why): 1 for name, why in hosted.items() if name not in graph.operators()})
+    rows.update(("a part of the module", "fallback", reason) for reason in refused)
+    found = [Operator(name, count, how, reason) for (name, how, reason), count in rows.items()]
+    return sorted(found, key=lambda o: (("fallback", "host", "native").index(o.how), -o.count, o.name))
 
 
 def _refusals(model: onnx.ModelProto) -> tuple[dict[tuple[str, ...], str], str]:

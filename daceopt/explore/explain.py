@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.utils._pytree as pytree
 from torch import nn
 
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
@@ -18,7 +17,7 @@ from daceopt.explore.report import Report
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.capture.trace import InputSpec, OutputSpec, Trace
+    from daceopt.backend import CompiledGraph
     from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
     from daceopt.onnx_variants import Variant, Variants
@@ -74,47 +73,40 @@ def _module(
     verify: str | None,
     measure: bool,
 ) -> Report:
-    from daceopt import pipeline
-    from daceopt.capture.trace import trace
+    from daceopt.explore import collect
+    from daceopt.observe import observe
+    from daceopt.options import Options
 
-    options = getattr(getattr(model, "daceopt", None), "options", None)
-    chosen: str | Recipe = recipe if recipe is not None else getattr(options, "recipe", "auto")
-    backward = getattr(options, "backward", None) if backward is None else backward
-    report = Report(type(model).__name__, recipe=_name(chosen))
-    grad = (torch.is_grad_enabled() or backward is True) and backward is not False
+    given = getattr(getattr(model, "daceopt", None), "options", None) or Options()
+    chosen = Options(
+        given.recipe if recipe is None else recipe,
+        given.backward if backward is None else backward,
+        given.dynamic,
+        "silent",
+        verify,
+    )
+    report = Report(type(model).__name__, recipe=_name(chosen.recipe))
     try:
-        with torch.inference_mode(False), torch.set_grad_enabled(grad):
-            traced = trace(model, args, kwargs, dynamic=getattr(options, "dynamic", None))
-        tensors = _bindings(traced, model, args, kwargs)
-        wanted = [k for k, t in tensors.items() if grad and t.requires_grad]
-        report.mode = "training" if wanted else "inference"
-        users = [(s, tensors[k]) for k, s in enumerate(traced.inputs) if s.kind == "user"]
-        report.inputs = [_describe(str(spec.target), tensor) for spec, tensor in users]
-        _operators(report, traced.to_onnx())
-        pair = pipeline.compile_trace(traced, recipe=chosen, wanted=wanted, verify=verify)
-        names = Names([str(s.target) for s in traced.inputs], [_output_name(s) for s in traced.graph_outputs])
-        _program(report, pair, tensors, names, measure)
+        found = observe(model, args, kwargs, chosen)
+        report.notes += [f"the graph breaks: {reason}" for reason in found.breaks]
+        report.reason = "; ".join(found.refused) or ("" if found.graphs else "nothing in it was compiled")
+        report.operators = collect.aten_operators([graph for graph, _ in found.graphs], found.refused)
+        for graph, tensors in found.graphs:
+            _graph(report, graph, tensors, measure)
     except DaceoptError as error:
         report.reason = str(error)
     return report
 
 
-def _bindings(traced: Trace, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensors:
-    """The tensor of every input of the trace, by position."""
-    leaves = pytree.tree_leaves((tuple(args), dict(kwargs)))
-    owned: dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
-    owned.update(model.named_buffers(remove_duplicate=False))
-    return {k: _binding(spec, leaves, owned) for k, spec in enumerate(traced.inputs)}
-
-
-def _binding(spec: InputSpec, leaves: Sequence[Any], owned: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    if spec.value is not None:
-        return spec.value
-    return leaves[int(spec.target)] if spec.kind == "user" else owned[str(spec.target)]
-
-
-def _output_name(spec: OutputSpec) -> str:
-    return f"output {spec.target}" if spec.kind == "user" else f"new {spec.target}"
+def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor], measure: bool) -> None:
+    """Add what one graph of the module became."""
+    traced, binding = graph.traced, graph.piece.binding
+    if graph.pair.backward is not None:
+        report.mode = "training"
+    names = Names([traced.names[k] for _, k in binding.inputs], [f"output {k}" for k in range(len(binding.outputs))])
+    user = [k for k, (_, at) in enumerate(binding.inputs) if not traced.is_state[at]]
+    report.inputs += [_describe(names.inputs[k], tensors[k]) for k in user]
+    _program(report, graph.pair, dict(enumerate(tensors)), names, measure)
 
 
 def _describe(name: str, tensor: torch.Tensor) -> str:
@@ -235,12 +227,15 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
     from daceopt.explore.stats import effect, sizes_of
 
     report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
-    report.cached, report.seconds, report.machine = pair.cached, dict(pair.report["seconds"]), this_machine()
+    report.cached, report.machine = pair.cached, this_machine()
+    report.seconds = {k: v + report.seconds.get(k, 0.0) for k, v in pair.report["seconds"].items()}
     shapes = {f"input:{k}": tuple(t.shape) for k, t in tensors.items()}
     sizes = sizes_of(pair.forward.manifest, shapes)
     found = effect(pair.report["history"], sizes)
-    report.nodes, report.bytes_moved = found.kernels, found.bytes_moved
-    report.steps = collect.steps(pair.report["history"], sizes)
+    report.nodes = (report.nodes[0] + found.kernels[0], report.nodes[1] + found.kernels[1])
+    before, after = report.bytes_moved
+    report.bytes_moved = (before + found.bytes_moved[0], after + found.bytes_moved[1])
+    report.steps += collect.steps(pair.report["history"], sizes)
     directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrated(report.machine, directions, sizes)
     for direction in directions:

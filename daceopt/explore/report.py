@@ -13,8 +13,8 @@ from daceopt.cost.machine import Machine
 class Operator:
     """An operator type of the source model.
 
-    ``how``: "native" (a lowering of its own), "lowered" (through its ONNX function body) or "fallback" (``reason`` says
-    why).
+    ``how``: "native" (a lowering of its own), "lowered" (through its ONNX function body), "host" (ATen runs it, called
+    from compiled code) or "fallback" (outside of it); ``reason`` says why.
     """
 
     name: str
@@ -89,6 +89,11 @@ class Report:
     def fallbacks(self) -> list[Operator]:
         """The operators that run outside of compiled code."""
         return [o for o in self.operators if o.how == "fallback"]
+
+    @property
+    def hosted(self) -> list[Operator]:
+        """The operators that ATen runs, called from compiled code."""
+        return [o for o in self.operators if o.how == "host"]
 
     def of(self, direction: str) -> list[Kernel]:
         """The kernels of one direction, in the order in which they run."""

@@ -41,7 +41,9 @@ def gradient_of(traced: Traced, wanted: Sequence[int]) -> Traced:
         if not live:
             return [None] * len(wanted)
         return list(
-            torch.autograd.grad([r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live], allow_unused=True)
+            torch.autograd.grad(
+                [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live], allow_unused=True
+            )
         )
 
     examples = [*map(_argument, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
@@ -52,9 +54,15 @@ def gradient_of(traced: Traced, wanted: Sequence[int]) -> Traced:
     flags = tuple(f and (k >= len(traced.inputs) or traced.requires_grad[k]) for k, f in enumerate(floats))
     names = (*traced.names, *(f"gradient{k}" for k in range(len(outputs))))
     return replace(
-        traced, graph=graph, inputs=tuple(map(_argument, examples)), names=names, requires_grad=flags, results=results,
+        traced,
+        graph=graph,
+        inputs=tuple(map(_argument, examples)),
+        names=names,
+        requires_grad=flags,
+        results=results,
         changed=(False,) * len(examples),
-    )  # fmt: skip
+        is_state=(*traced.is_state, *[False] * len(outputs)),
+    )
 
 
 def _drop_detached(graph: fx.GraphModule) -> None:

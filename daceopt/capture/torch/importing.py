@@ -26,6 +26,7 @@ class Traced:
 
     ``inputs``: fake tensors and symbolic or plain sizes that no trace has seen; ``requires_grad`` and ``names`` per
     input; ``results``: per result, whether it requires a gradient, ``changed`` the same per argument after the call.
+    ``is_state``: whether an argument is a parameter or buffer.
     """
 
     graph: fx.GraphModule
@@ -34,11 +35,7 @@ class Traced:
     requires_grad: tuple[bool, ...]
     results: tuple[bool, ...]
     changed: tuple[bool, ...]
-
-    @property
-    def trains(self) -> bool:
-        """Whether a backward pass may follow."""
-        return any(self.results) or any(self.changed)
+    is_state: tuple[bool, ...]
 
 
 def load(traced: Traced) -> Imported:

@@ -46,6 +46,9 @@ test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks;
 test-fuzz: $(READY) ## thousands of random graphs, compiled in both directions
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m fuzz
 
+test-opinfo: $(READY) ## all of PyTorch's database of operators and modules, compiled
+	$(BIN)/python -m tests.opinfo --mode build --samples 0 --jobs $(JOBS)
+
 lint: $(READY) ## ruff: rules and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -11,14 +11,19 @@ FILE = Path(__file__).parent / "excluded.txt"
 
 @cache
 def excluded() -> dict[str, str]:
+    """Name -> reason."""
+    return read(FILE)
+
+
+def read(file: Path) -> dict[str, str]:
     """Name -> reason. ValueError for a line without a reason, and for a name that stands there twice."""
     found: dict[str, str] = {}
-    for number, line in enumerate(FILE.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         name, _, reason = (part.strip() for part in line.partition(":"))
         if not reason or name in found:
-            raise ValueError(f"{FILE.name}:{number}: expected 'name: reason', each name once; found {line!r}")
+            raise ValueError(f"{file.name}:{number}: expected 'name: reason', each name once; found {line!r}")
         found[name] = reason
     return found
 

@@ -18,12 +18,13 @@ ROOT = Path(__file__).parents[2]
 BATCH = 48
 
 Results = dict[str, str]  # name -> reason of its failure, empty for a success
+WORKER = (sys.executable, "-m", "tests.onnx_suite.worker")
 
 
 class Worker:
     """One worker process; ``run`` gives a result for each name, whatever happens over there."""
 
-    def __init__(self, command: Sequence[str] = (sys.executable, "-m", "tests.onnx_suite.worker")) -> None:
+    def __init__(self, command: Sequence[str] = WORKER) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -72,7 +73,7 @@ class Worker:
                 doing = message["doing"]
             else:
                 results[message["name"]] = message["reason"]
-        raise RuntimeError(f"the worker of the ONNX suite ended with code {self._process.wait()}")
+        raise RuntimeError(f"the worker ended with code {self._process.wait()}")
 
 
 def _death(code: int, doing: str) -> str:
@@ -82,9 +83,9 @@ def _death(code: int, doing: str) -> str:
 
 
 @contextmanager
-def workers(count: int) -> Iterator[SimpleQueue[Worker]]:
+def workers(count: int, command: Sequence[str] = WORKER) -> Iterator[SimpleQueue[Worker]]:
     """A queue of idle workers."""
-    made = [Worker() for _ in range(count)]
+    made = [Worker(command) for _ in range(count)]
     queue: SimpleQueue[Worker] = SimpleQueue()
     for worker in made:
         queue.put(worker)
@@ -102,11 +103,12 @@ def run(
     jobs: int = 2,
     recipe: str = "none",
     advance: Callable[[Results], None] = lambda results: None,
+    command: Sequence[str] = WORKER,
 ) -> Results:
     """Run the named cases in ``jobs`` processes; ``advance`` is told of each batch as it ends."""
     batches = [list(names[k : k + BATCH]) for k in range(0, len(names), BATCH)]
     results: Results = {}
-    with workers(min(jobs, len(batches))) as idle, ThreadPoolExecutor(max(1, min(jobs, len(batches)))) as pool:
+    with workers(min(jobs, len(batches)), command) as idle, ThreadPoolExecutor(max(1, min(jobs, len(batches)))) as pool:
 
         def serve(batch: list[str]) -> Results:
             worker = idle.get()

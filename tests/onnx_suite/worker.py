@@ -10,6 +10,8 @@ import json
 import os
 import sys
 import threading
+import traceback
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from tests.onnx_suite import batch
@@ -17,21 +19,28 @@ from tests.onnx_suite.cases import cases, is_numeric
 
 
 def main() -> None:
+    serve(batch.run, lambda: {name: [case.kind, is_numeric(case.model)] for name, case in cases().items()})
+
+
+def serve(run: Callable[..., None], describe: Callable[[], Any]) -> None:
+    """Write what there is, then serve requests until the input ends; ``run(names, mode, recipe, send)`` in a child."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what is printed by accident is no message
-    _send(channel, {name: [case.kind, is_numeric(case.model)] for name, case in cases().items()})
+    _send(channel, describe())
     for line in sys.stdin:
-        code = _serve(json.loads(line), channel)
+        code = _serve(run, json.loads(line), channel)
         _send(channel, {"exit": code})
 
 
-def _serve(request: dict[str, Any], channel: TextIO) -> int:
+def _serve(run: Callable[..., None], request: dict[str, Any], channel: TextIO) -> int:
     assert threading.active_count() == 1, "a child of a process with threads may hang"
     child = os.fork()
     if child == 0:
         try:
-            batch.run(**request, send=lambda message: _send(channel, message))
+            run(**request, send=lambda message: _send(channel, message))
             os._exit(0)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

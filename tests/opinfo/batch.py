@@ -1,0 +1,242 @@
+"""Runs a batch of cases in this process; whoever called it lives in another, so a crash costs no other result."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import types
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch._dynamo
+
+from daceopt import pipeline, recipes
+from daceopt.backend import Backend, reason_of
+from daceopt.build.bundle import Bundle
+from daceopt.errors import DaceoptError
+from daceopt.explore.stats import Stats
+from daceopt.options import Options
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.opinfo import comparison, outcome
+from tests.opinfo.entries import DTYPES, MODULES, Case, entries
+from tests.opinfo.outcome import Arguments
+
+SECONDS = 60  # for one step of one case; the alarm ends the process
+UNDEFINED = re.compile("empty")  # values of such entries are what memory happens to hold
+
+Send = Callable[[dict[str, Any]], None]
+
+
+class Skipped(Exception):
+    """Eager PyTorch itself refuses the case."""
+
+
+class Waiting(BaseException):
+    """A compiled piece was called before it was built."""
+
+
+def run(names: Sequence[str], mode: str, recipe: str, send: Send) -> None:
+    """Prepare all, compile them together, then run each. ``send`` gets {"doing": name} before each step, and
+    {"name", "reason"} for each result: a record with its ``state`` (see ``states.py``)."""
+    warnings.simplefilter("ignore")
+    torch._dynamo.config.suppress_errors = False
+    bundle = Bundle()
+    ready = []
+    for name in names:
+        with _step(name, send):
+            ready.append(_trial(Case.parse(name), mode, recipe, bundle))
+    signal.alarm(SECONDS * max(1, len(ready)))
+    bundle.build()
+    for trial in ready:
+        with _step(str(trial.case), send, trial):
+            trial.check()
+            send({"name": str(trial.case), "reason": trial.record("")})
+    signal.alarm(0)
+
+
+class _step:
+    """One step of one case; what it raises becomes the result."""
+
+    def __init__(self, name: str, send: Send, trial: Any = None):
+        self.name, self.send, self.trial = name, send, trial
+
+    def __enter__(self) -> None:
+        self.send({"doing": self.name})
+        signal.alarm(SECONDS)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
+        signal.alarm(0)
+        if isinstance(error, Exception):
+            record = {**(self.trial.record("") if self.trial else {}), **_failure(error)}
+            self.send({"name": self.name, "reason": record})
+        return isinstance(error, Exception)
+
+
+def _failure(error: Exception) -> dict[str, Any]:
+    found: BaseException = getattr(error, "inner_exception", None) or error
+    reason = " ".join(str(found).split())[:600]
+    if isinstance(found, Skipped):
+        return {"state": "skipped", "reason": reason}
+    if isinstance(found, AssertionError):
+        return {"state": "wrong", "reason": reason}
+    if isinstance(found, DaceoptError):
+        return {"state": "refused", "reason": reason_of(found)[:600]}
+    if type(found).__module__.startswith("torch._dynamo"):
+        return {"state": "break", "reason": str(found).strip().partition("\n")[0][:300]}
+    return {"state": "failed", "reason": f"{type(found).__name__}: {reason}"}
+
+
+def _trial(case: Case, mode: str, recipe: str, bundle: Bundle) -> Any:
+    if mode.startswith("peer:"):
+        return Peer(case, mode.partition(":")[2])
+    return Trial(case, compile_interpreted if mode == "interpret" else _Bundled(bundle).compile, recipe)
+
+
+class _Bundled:
+    """Stands in for ``pipeline.compile_graph``: what it compiles waits in a bundle."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self.bundle = bundle
+
+    def compile(self, fingerprint: str, load: Callable[[], Any], *, recipe: str, **_: Any) -> Any:
+        return pipeline.bundled(_Source(load, recipes.get(recipe)), self.bundle)
+
+
+class _Source(pipeline.Source):
+    """Notes what ATen runs before libraries are chosen, which leaves no trace of it in the graphs."""
+
+    def derive(self) -> Any:
+        graphs = super().derive()
+        self.hosted = tuple(hosted(g) if g is not None else set() for g in (graphs.forward, graphs.backward))
+        return graphs
+
+
+class Trial:
+    """A case whose program is compiled; ``check`` runs it."""
+
+    def __init__(self, case: Case, compiler: Callable[..., Any], recipe: str) -> None:
+        self.case = case
+        self._expect()
+        self.arguments = Arguments(case)
+        self.open = False
+        self.backend = Backend(Options(recipe=recipe), Stats(), _refused)
+        self.backend.compile = self._compile
+        self.pairs: list[Any] = []
+        self._compile_pair = compiler
+        self.compiled = _compiled(self.arguments.call.fn, self._behind_gate)
+        try:
+            self.compiled(*self.arguments.args, **self.arguments.kwargs)
+        except Waiting:
+            self.arguments = self.arguments if case.entry.startswith(MODULES) else Arguments(case)
+
+    def _expect(self) -> None:
+        case = self.case
+        self.order, self.eager = _eager(case)
+        try:
+            self.exact = outcome.run(Arguments(case, wide=True), self.order)
+        except Exception:  # not every operator takes float64
+            self.exact = self.eager
+        again = outcome.run(Arguments(case), self.order, seed=1)
+        self.by_chance = comparison.differ(self.eager, again)
+        self.undefined = bool(UNDEFINED.search(case.entry))
+
+    def _compile(self, *args: Any, **kwargs: Any) -> Any:
+        self.pairs.append(self._compile_pair(*args, **kwargs))
+        return self.pairs[-1]
+
+    def _behind_gate(self, graph: Any, inputs: Any, **options: Any) -> Callable[..., Any]:
+        piece = self.backend(graph, inputs)
+
+        def call(*arguments: Any) -> Any:
+            if not self.open:
+                raise Waiting
+            return piece(*arguments)
+
+        return call
+
+    def check(self) -> None:
+        """Run, and compare with eager PyTorch. Raises AssertionError."""
+        self.open = True
+        found = outcome.run(self.arguments, self.order, self.compiled)
+        if self.undefined:
+            found = self.eager if _kinds(found) == _kinds(self.eager) else found
+        comparison.compare(found, self.eager, self.exact, by_chance=self.by_chance)
+
+    def record(self, reason: str) -> dict[str, Any]:
+        """The state of a case that passed, and what ATen runs in it."""
+        forward: set[str] = set()
+        backward: set[str] = set()
+        reasons: dict[str, str] = {}
+        for pair in self.pairs:
+            graphs = pair.source.graphs
+            found = getattr(pair.source, "hosted", None) or [hosted(g) for g in (graphs.forward, graphs.backward) if g]
+            forward |= found[0]
+            backward |= set().union(*found[1:])
+            reasons |= graphs.imported.hosted
+        state = "host" if forward else "native"
+        gradient = None if self.order == 0 else "host" if backward else "native"
+        return {
+            "state": state, "reason": reason, "gradient": gradient,
+            "forward": sorted(forward), "backward": sorted(backward), "why": reasons,
+        }  # fmt: skip
+
+
+class Peer(Trial):
+    """The same with a backend of PyTorch."""
+
+    def __init__(self, case: Case, backend: str) -> None:
+        self.case = case
+        self._expect()
+        self.arguments = Arguments(case)
+        self.compiled = _compiled(self.arguments.call.fn, backend)
+
+    def record(self, reason: str) -> dict[str, Any]:
+        return {"state": "native", "reason": reason, "gradient": "native" if self.order else None}
+
+
+def _eager(case: Case) -> tuple[int, outcome.Outcome]:
+    """How often eager PyTorch differentiates the case, and what it gives."""
+    entry, dtype = entries()[case.entry], DTYPES[case.dtype]
+    floating = dtype.is_floating_point and entry.differentiates(dtype)
+    highest = (2 if entry.has_second_gradient and dtype == torch.float64 else 1) if floating else 0
+    for order in range(highest, -1, -1):
+        try:
+            return order, outcome.run(Arguments(case), order)
+        except Exception as error:
+            if order == 0:
+                raise Skipped(f"{type(error).__name__}: {error}") from None
+    raise AssertionError("unreachable")
+
+
+def _compiled(fn: Callable[..., Any], backend: Any) -> Callable[..., Any]:
+    def subject(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # Dynamo keeps what it compiled by code object: each case has its own
+    own = types.FunctionType(subject.__code__.replace(), globals(), "subject", None, subject.__closure__)
+    return torch.compile(own, backend=backend, fullgraph=True, dynamic=False)
+
+
+def _refused(reason: str, error: BaseException) -> None:
+    raise error
+
+
+def _kinds(found: outcome.Outcome) -> list[Any]:
+    values = found.values.values()
+    return [(v.dtype, v.shape, v.stride(), v.requires_grad) if isinstance(v, torch.Tensor) else v for v in values]
+
+
+def hosted(graph: Any) -> set[str]:
+    """Operators that ATen runs in a lowered graph."""
+    from daceopt.ir.region import everything
+
+    found = set()
+    for part in everything(graph):
+        for node in part.nodes():
+            payload = getattr(node, "payload", "")
+            if type(node).__name__ == "HostCall" and payload:
+                found.add(json.loads(payload).get("target", "?").removeprefix("aten::"))
+    return found

@@ -1,0 +1,100 @@
+"""What a call gives: results, gradients, gradients of gradients, and the buffers of its modules."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+from tests.opinfo.entries import Call, Case
+
+_WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
+_WIDE[torch.complex64] = torch.complex128
+
+
+@dataclass
+class Outcome:
+    """Values by name, in order."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def add(self, what: str, values: Any) -> None:
+        self.values |= {f"{what} {k}": v for k, v in enumerate(pytree.tree_leaves(values))}
+
+
+class Arguments:
+    """The arguments of a case, made anew: ``wide`` in float64."""
+
+    def __init__(self, case: Case, wide: bool = False) -> None:
+        self.call: Call = case.call()
+        given = (list(self.call.args), dict(self.call.kwargs))
+        leaves, spec = pytree.tree_flatten(given)
+        self.leaves = [_fresh(x, wide) for x in leaves]
+        self.args, self.kwargs = pytree.tree_unflatten(self.leaves, spec)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """What has a gradient."""
+        for x in self.leaves:
+            if isinstance(x, nn.Module):
+                yield from x.parameters()
+            elif isinstance(x, torch.Tensor) and x.requires_grad:
+                yield x
+
+    def buffers(self) -> list[torch.Tensor]:
+        return [b for x in self.leaves if isinstance(x, nn.Module) for b in x.buffers()]
+
+
+def _fresh(x: Any, wide: bool) -> Any:
+    if isinstance(x, nn.Module):
+        return x.double() if wide else x
+    if isinstance(x, torch.dtype):
+        return _WIDE.get(x, x) if wide else x
+    if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
+        return x
+    dtype = _WIDE.get(x.dtype, x.dtype) if wide else x.dtype
+    if torch._debug_has_internal_overlap(x):
+        twin = x.detach().clone().to(dtype)
+    else:
+        twin = torch.empty_strided(x.shape, x.stride(), dtype=dtype).copy_(x.detach())
+    return twin.requires_grad_(x.requires_grad)
+
+
+def run(arguments: Arguments, order: int, fn: Callable[..., Any] | None = None, seed: int = 0) -> Outcome:
+    """Call ``fn``, or the case's own function, and differentiate ``order`` times."""
+    torch.manual_seed(seed)
+    found = Outcome()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = (fn or arguments.call.fn)(*arguments.args, **arguments.kwargs)
+        found.add("result", results)
+        found.add("buffer", arguments.buffers())
+        processed = [r for r in pytree.tree_leaves(arguments.call.process(results)) if _requires_grad(r)]
+        values, wanted = processed, list(arguments)
+        for k in range(order):
+            if not values or not wanted:
+                break
+            values = _gradients(values, wanted, more=k + 1 < order)
+            found.add(("gradient", "second gradient")[k], values)
+            values = [v for v in values if _requires_grad(v)]
+    return found
+
+
+def _requires_grad(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and x.requires_grad
+
+
+def _gradients(values: list[torch.Tensor], wanted: list[torch.Tensor], more: bool) -> list[Any]:
+    cotangents = [cotangent(v) for v in values]
+    found = torch.autograd.grad(values, wanted, cotangents, allow_unused=True, create_graph=more)
+    return [False if g is None else g for g in found]  # None would be no leaf
+
+
+def cotangent(result: torch.Tensor) -> torch.Tensor:
+    """Numbers that every floating type has exactly, so that float64 gets the same."""
+    steps = torch.arange(result.numel(), dtype=torch.float64).reshape(result.shape)
+    return torch.cos(steps * 1.7 + 0.3).to(torch.bfloat16).to(result.dtype)

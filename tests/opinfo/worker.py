@@ -1,0 +1,38 @@
+"""A process that has everything imported and forks a child for each batch: ``python -m tests.opinfo.worker``."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from daceopt.capture.torch.table import translated
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.onnx_suite.worker import serve
+from tests.opinfo import batch
+from tests.opinfo.entries import Case, entries
+
+LATE = ("daceopt.autodiff", "daceopt.capture.torch.derivative", "daceopt.libs.aten_call", "daceopt.pipeline")
+
+
+def main() -> None:
+    serve(batch.run, _describe)
+
+
+def _describe() -> dict[str, Any]:
+    """Everything is imported here, once: children are many."""
+    torch.set_num_threads(1)
+    tqdm.monitor_interval = 0  # a thread of the progress bar that torch.fx does not show
+    translated()
+    for name in LATE:
+        importlib.import_module(name)
+    with torch.no_grad():  # autograd's threads would not survive a fork
+        trial = batch.Trial(Case("tanh", "int64", 0), compile_interpreted, "none")
+        trial.check()
+    return {name: ["", True] for name in entries()}
+
+
+if __name__ == "__main__":
+    main()

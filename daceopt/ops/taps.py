@@ -15,6 +15,7 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
 from daceopt.ops.interpolation import Table
 from daceopt.ops.registry import NUMBERS, Names, Operator, gradient, lowering
 
@@ -93,7 +94,7 @@ def _tables(node: Operator) -> dict[int, Table]:
 @lowering("Taps", types=NUMBERS, domain=DOMAIN)
 def taps(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One kernel where elements are only repeated or left out, else one per axis, those that shrink first."""
-    x, out, tables = str(inputs[0]), str(outputs[0]), _tables(node)
+    x, out, tables = required(inputs, 0), required(outputs, 0), _tables(node)
     if all(table.weight is None for table in tables.values()):
         return _picked(b, x, tables, out)
     order = sorted(tables, key=lambda a: _growth(b, x, a, tables[a]))
@@ -141,7 +142,7 @@ def taps_gradient(
     dy = grads_out[0]
     if dy is None or not wanted[0]:
         return [None]
-    x, tables = str(inputs[0]), _tables(node)
+    x, tables = required(inputs, 0), _tables(node)
     for a in sorted(tables, key=lambda a: _growth(b, x, a, tables[a]), reverse=True):
         dy = _spread(b, dy, a, tables[a], b.graph.shape(x)[a])
     return [dy]

@@ -46,12 +46,35 @@ def _moments(
 ) -> tuple[str, str]:
     """``after`` of the variance, and the mean: in two passes, in the type in which elements are computed."""
     b, axes = t.b, axes_of(t, x, dim)
+    count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
-    total = b.reduce("sum", lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=keepdim)
-    over = _divided(element_count(t.graph, x, axes), 1 if correction is None else correction, t.dtype)
-    spread = t.kernel(lambda s: after(over(s)), total)
+    square, drift = _centred_sums(t, x, centre, axes, keepdim)
+    divided = _divided(count, 1 if correction is None else correction, t.dtype)
+    missed = _divided(count, 0, t.dtype)
+    spread = t.kernel(lambda s, d: after(divided(s - missed(d * d))), square, drift)
     flat = b.reshape(centre, reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)
+
+
+def _centred_sums(t: Translation, x: str, centre: str, axes: Sequence[int], keepdim: bool) -> tuple[str, str]:
+    """The sums of squared distances from ``centre`` and of the distances, which would be 0 but for its rounding."""
+    shape, dtype = t.shape_of(x), types.computed(t.dtype)
+    outs = [t.graph.add_array(t.label, reduced_shape(shape, axes, keepdim), dtype) for _ in range(2)]
+    how = ["sum"] if axes else []
+
+    def kept(*i: Any) -> tuple[Any, ...]:
+        return tuple(0 if k in axes else e for k, e in enumerate(i) if keepdim or k not in axes)
+
+    def inside(*i: Any) -> tuple[Any, ...]:
+        return tuple(0 if k in axes else e for k, e in enumerate(i))
+
+    t.b.map(
+        shape,
+        {"v": (x, lambda *i: i), "m": (centre, inside)},
+        {"square": (outs[0], kept, *how), "drift": (outs[1], kept, *how)},
+        lambda i, v, m: {"square": (v - m) ** 2, "drift": v - m},
+    )
+    return outs[0], outs[1]
 
 
 def _divided(count: Dim, correction: Any, dtype: Any) -> Scalar:

@@ -1,0 +1,68 @@
+"""Variances, deviations and norms, at the orders and corrections where their formulas change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.linalg import vector_norm
+
+from tests.capture.torch.checking import check
+
+INF = float("inf")
+X = torch.linspace(-2, 3, 60).reshape(3, 4, 5).sin()
+WITH_ZEROS = torch.tensor([[3.0, -4.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, -1.0]])
+
+SPREADS: dict[str, Callable[..., Any]] = {
+    "var": torch.var,
+    "var_axes": lambda x: x.var((0, 2), keepdim=True),
+    "var_biased": lambda x: x.var(1, correction=0),
+    "var_fraction": lambda x: x.var(1, correction=0.5),
+    "std": lambda x: x.std(-1),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "std_mean": lambda x: torch.std_mean(x, (0, 1), correction=2),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_spreads(name: str, dtype: torch.dtype) -> None:
+    check(SPREADS[name], X.to(dtype))
+
+
+@pytest.mark.parametrize("name", SPREADS)
+def test_spreads_of_open_sizes(name: str) -> None:
+    check(SPREADS[name], X, dynamic=True)
+
+
+@pytest.mark.parametrize("fn", [lambda x: x.var(0), lambda x: x.std(0, correction=0), lambda x: x.std(0, correction=2)])
+def test_too_few_elements_for_the_correction(fn: Callable[..., Any]) -> None:
+    check(fn, torch.tensor([[1.0, 2.0, -3.0]]))
+
+
+def test_a_spread_far_from_zero() -> None:
+    check(lambda x: x.std(1), X[0] * 1e-2 + 1000)
+
+
+@pytest.mark.parametrize("p", [0, 1, 2, 3, 0.5, -1, INF, -INF])
+@pytest.mark.parametrize("x", [X[0], WITH_ZEROS], ids=["plain", "zeros"])
+def test_norms(p: float, x: torch.Tensor) -> None:
+    check(lambda x: vector_norm(x, p, dim=1), x, grad=p != 0)
+    check(lambda x: vector_norm(x, p), x, grad=p != 0)
+
+
+@pytest.mark.parametrize("p", [1, 2, 2.5, INF])
+def test_distances(p: float) -> None:
+    check(lambda x, y: torch.dist(x, y, p), X, X[1])
+
+
+def test_norms_in_another_type_and_of_open_sizes() -> None:
+    check(lambda x: vector_norm(x, 2, dim=1, dtype=torch.float64), X.bfloat16())
+    check(lambda x: x.norm(dim=1), X, dynamic=True)
+
+
+def test_what_is_made_of_norms() -> None:
+    check(lambda x, y: torch.cosine_similarity(x, y, dim=-1), X, X.flip(0))
+    check(lambda x: torch.renorm(x, 2, 0, 0.7), X)

@@ -189,8 +189,10 @@ def table() -> Any:
 def test_own_rules_leave_no_text(table: Any) -> None:
     import daceopt.libs
     import daceopt.module
-    import daceopt.pipeline  # noqa: F401
+    import daceopt.pipeline
 
+    assert table.foreign_source() == ""
+    table.lowering("aten.some.call", domain="aten")(daceopt.pipeline.bundled)  # as a front end does, call by call
     assert table.foreign_source() == ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.build.references import Param, Reference, check_loads, resolve
+from daceopt.build.references import Param, Reference, check_writes, resolve
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.tasklet import Assignment
@@ -84,7 +84,7 @@ def plan(graph: Graph, kernel: Kernel) -> Nest:
 def _body(graph: Graph, kernel: Kernel, stage: Stage, params: frozenset[Param]) -> Body:
     reads = {c: resolve(graph, kernel, a, params) for c, a in stage.reads.items()}
     writes = {c: resolve(graph, kernel, a, params) for c, a in stage.writes.items()}
-    check_loads(writes, kernel.label)
+    check_writes(writes, kernel.extents, kernel.label)
     return Body(reads, writes, tuple(stage.assignments), tuple(stage.params))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, TypeAlias
 
 import sympy
@@ -14,6 +15,7 @@ from daceopt.ir.graph import Dim, Graph, dim, row_major
 from daceopt.ir.kernel import Access, Kernel
 
 Param: TypeAlias = sympy.Symbol
+_MOST_POINTS = 1 << 14  # of a write whose elements are told apart one by one
 
 
 @dataclass(frozen=True)
@@ -123,8 +125,38 @@ def _affine(index: Any, params: frozenset[Param]) -> tuple[dict[Param, Dim], Dim
     return linear, constant, opaque
 
 
-def check_loads(references: Mapping[str, Reference], label: str) -> None:
-    """Raise ``Unsupported`` for a write of a whole dimension, which has no meaning."""
+def check_writes(references: Mapping[str, Reference], extents: Mapping[Param, Dim], label: str) -> None:
+    """Raise ``Unsupported`` for a write of a whole dimension, which has no meaning, and for one that reaches an element
+    from several iterations, unless it reduces over a parameter that it does not depend on.
+    """
     for connector, reference in references.items():
         if reference.whole:
             raise Unsupported(f"kernel {label}: write {connector} of {reference.buffer.array} leaves a dimension open")
+        if _overlaps(reference, extents):
+            raise Unsupported(
+                f"kernel {label}: write {connector} reaches elements of {reference.buffer.array} from several "
+                f"iterations (steps {[s for _, s in reference.steps]}); add them with IndexAdd, or reduce what is read"
+            )
+
+
+def _overlaps(reference: Reference, extents: Mapping[Param, Dim]) -> bool:
+    """Do two iterations surely meet? Strides that are sizes are those of an array, whose elements stand apart."""
+    walked = [(abs(s), extents[p]) for p, s in reference.steps if isinstance(s, int) and isinstance(extents[p], int)]
+    if len(walked) < len(reference.steps) or reference.rest != 0:
+        return False
+    loops = sorted((s, int(n)) for s, n in walked if n != 1)
+    reach, nested = 0, True  # nested: each step leads beyond all that the smaller ones reach
+    for step, extent in loops:
+        nested &= step > reach
+        reach += step * (extent - 1)
+    count = prod(n for _, n in loops)
+    if nested or count == 0:
+        return False
+    return count > reach + 1 or (count <= _MOST_POINTS and len(_points(loops)) < count)
+
+
+def _points(loops: Iterable[tuple[int, int]]) -> set[int]:
+    points = {0}
+    for step, extent in loops:
+        points = {p + step * k for p in points for k in range(extent)}
+    return points

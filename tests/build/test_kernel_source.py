@@ -10,6 +10,7 @@ import pytest
 import sympy
 
 from daceopt.build.kernel_source import kernel_source
+from daceopt.errors import Unsupported
 from daceopt.ir import philox, scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -297,3 +298,30 @@ def test_text_of_an_elementwise_kernel() -> None:
         "  }\n"
         "}\n"
     )
+
+
+def _scattered(step: int) -> Graph:
+    """Adds x[i, j] to y[step * i + 2 * j]; without a step, that is a sum over i."""
+    graph, b, (x,) = _new((4, 3))
+    out = graph.add_array("y", (30,), F)
+    b.map(
+        (4, 3),
+        {"x": (x, lambda i, j: (i, j))},
+        {"out": (out, lambda i, j: (step * i + 2 * j,), "sum")},
+        lambda _, x: x,
+    )
+    graph.add_output(out)
+    return graph
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_a_write_that_meets_another_is_refused(step: int) -> None:
+    graph = _scattered(step)
+    with pytest.raises(Unsupported, match="reaches elements of y.* from several iterations"):
+        kernel_source(graph, Kernel.extract(graph, graph.kernels()[0]))
+
+
+@pytest.mark.parametrize("step", [0, 3, 5, 6, 7])
+def test_a_write_whose_elements_stand_apart_is_not(step: int) -> None:
+    graph = _scattered(step)
+    assert kernel_source(graph, Kernel.extract(graph, graph.kernels()[0]))

@@ -17,8 +17,9 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ir.interpret import interpret
 from tests.numerics import assert_within_rounding
-from tests.properties.graphs import Maker
+from tests.properties.graphs import NOMINAL, SIZE, Maker
 
+SIZES = (0, 1, 2, NOMINAL)  # of the open extent
 ULPS = 64.0  # of the largest element: a chain of a dozen steps
 Arrays = dict[str, np.ndarray]
 
@@ -36,26 +37,37 @@ class Case:
 
 
 @dataclass
-class Compiled:
-    """A case as programs, and what its graphs say in float64 and in float32, by role."""
+class Run:
+    """Values by role: what is given, and what the graph says in float64 and in float32."""
 
-    forward: Executable
-    backward: Executable | None
     given: Arrays
     expected: Arrays
     peer: Arrays
 
+
+@dataclass
+class Compiled:
+    """A case as programs, and what they are run on."""
+
+    forward: Executable
+    backward: Executable | None
+    runs: list[Run]
+
     def check(self) -> None:
         """Compare all results with float64."""
-        first = trial.run(self.forward, self.given)
+        for run in self.runs:
+            self._check(run)
+
+    def _check(self, run: Run) -> None:
+        first = trial.run(self.forward, run.given)
         found = dict(first.outputs)
         if self.backward is not None:
-            found |= trial.run(self.backward, {**self.given, **found}, first.saved).outputs
-        assert set(found) == set(self.expected), f"results {sorted(found)}, expected {sorted(self.expected)}"
+            found |= trial.run(self.backward, {**run.given, **found}, first.saved).outputs
+        assert set(found) == set(run.expected), f"results {sorted(found)}, expected {sorted(run.expected)}"
         for role, ours in found.items():
             try:
-                assert ours.shape == self.expected[role].shape, f"shape {self.expected[role].shape} is expected"
-                assert_within_rounding(*map(_beside_one, (ours, self.expected[role], self.peer[role])), ulps=ULPS)
+                assert ours.shape == run.expected[role].shape, f"shape {run.expected[role].shape} is expected"
+                assert_within_rounding(*map(_beside_one, (ours, run.expected[role], run.peer[role])), ulps=ULPS)
             except AssertionError as error:
                 raise AssertionError(f"{role} {ours.shape}: {str(error).strip()}") from None
 
@@ -68,15 +80,16 @@ def _beside_one(array: np.ndarray) -> np.ndarray:
 def compile_case(case: Case, bundle: Bundle, recipe: str = "cpu") -> Compiled:
     """Derive both directions as the pipeline does, and the reference from the graph as it was."""
     graph = case.graph()
-    given = _values(graph, case)
-    expected = _reference(graph, given, case.backward, np.float64)
-    peer = _reference(graph, given, case.backward, None)
+    runs = []
+    for size in SIZES if graph.symbols else (NOMINAL,):
+        given = _values(graph, case, size)
+        runs.append(Run(given, *(_reference(graph, given, case.backward, t) for t in (np.float64, None))))
     graphs = _derived(graph, case.backward, recipe)
     forward = bundle.add(graphs.forward, graphs.forward_roles, libs.implement)
     backward = None
     if graphs.backward is not None:
         backward = bundle.add(graphs.backward, graphs.backward_roles, libs.implement)
-    return Compiled(forward, backward, given, expected, peer)
+    return Compiled(forward, backward, runs)
 
 
 def _derived(graph: Graph, backward: bool, recipe: str) -> pipeline.Graphs:
@@ -85,12 +98,13 @@ def _derived(graph: Graph, backward: bool, recipe: str) -> pipeline.Graphs:
     return pipeline.derive(imported, recipes.get(recipe))
 
 
-def _values(graph: Graph, case: Case) -> Arrays:
-    """Inputs, and gradients of the outputs, by role."""
+def _values(graph: Graph, case: Case, size: int) -> Arrays:
+    """Inputs, and gradients of the outputs, by role; ``size`` is the open extent."""
     rng = np.random.default_rng(case.seed + 1)
     shapes = {f"input:{k}": graph.shape(n) for k, n in enumerate(graph.inputs)}
     shapes |= {f"grad:{k}": graph.shape(n) for k, n in enumerate(graph.outputs)}
-    return {role: rng.standard_normal([int(n) for n in shape]).astype(np.float32) for role, shape in shapes.items()}
+    numbers = {r: [n if isinstance(n, int) else int(n.subs({SIZE: size})) for n in s] for r, s in shapes.items()}
+    return {role: rng.standard_normal(shape).astype(np.float32) for role, shape in numbers.items()}
 
 
 def _reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) -> Arrays:
@@ -106,7 +120,7 @@ def _reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) 
     order = derivative.forward.outputs
     seeds = {g: given[f"grad:{order.index(n)}"] for n, g in derivative.grad_outputs.items()}
     again = {n: feeds[n] for n in derivative.forward_inputs_needed}
-    found = interpret(derivative.backward, {**seeds, **{n: done[n] for n in derivative.saved}, **again}, dtype)
+    found = interpret(derivative.backward, {**feeds, **seeds, **{n: done[n] for n in derivative.saved}, **again}, dtype)
     gradients = {graph.inputs.index(n): g for n, g in derivative.grad_inputs.items() if g is not None}
     return result | {f"grad_input:{k}": found[g] for k, g in gradients.items()}
 

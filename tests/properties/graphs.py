@@ -16,15 +16,18 @@ import sympy
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Dim, Graph, dim
 
 F = dace.float32
-Shape = tuple[int, ...]
+Shape = tuple[Dim, ...]
+SIZE = dace.symbolic.symbol("s0", dace.int64)  # an extent that is known when running
+NOMINAL = 5
 LIMIT = 60_000  # elements of one array
 EXTENTS = {
     "small": (1, 2, 3, 4, 5, 6, 7, 8, 12),
     "large": (1, 2, 3, 5, 16, 33, 70, 130, 600),
     "empty": (0, 1, 2, 3, 5),
+    "open": (SIZE, SIZE, 1, 2, 3, 4, 6),
 }
 
 _UNARY: tuple[Callable[[Any], Any], ...] = (
@@ -43,6 +46,11 @@ _BINARY: tuple[Callable[[Any, Any], Any], ...] = (
     lambda v, w: scalar.minimum(v, w),
     lambda v, w: v / (2 + w * w),
 )
+
+
+def _elements(shape: Sequence[Dim]) -> int:
+    """Of an array of this shape, with the open extent at its nominal value."""
+    return prod(n if isinstance(n, int) else int(n.subs({SIZE: NOMINAL})) for n in shape)
 
 
 class Maker:
@@ -71,7 +79,7 @@ class Maker:
         return self.graph
 
     def shape(self, name: str) -> Shape:
-        return tuple(int(n) for n in self.graph.shape(name))
+        return self.graph.shape(name)
 
     # ---------------------------------------------------------------- steps: array in, array (or None) out
 
@@ -90,19 +98,19 @@ class Maker:
     def sum(self, x: str) -> str:
         """Means, as sums of quotients."""
         axes = self._axes(x)
-        count = max(prod(self.shape(x)[a] for a in axes), 1)
+        count = self._count(x, axes)
         fn = self._choose((lambda v: v / count, lambda v: sympy.tanh(v) / count, lambda v: v * v / count))
         return self.b.reduce("sum", fn, x, axes=axes, keepdims=self._flip())
 
     def row_sum(self, x: str) -> str | None:
         """A mean taken from each element of its row."""
         axes = self._axes(x)
-        count = prod(self.shape(x)[a] for a in axes)
-        mean = self.b.reduce("sum", lambda v: v / max(count, 1), x, axes=axes, keepdims=True)
+        count = self._count(x, axes)
+        mean = self.b.reduce("sum", lambda v: v / count, x, axes=axes, keepdims=True)
         return self.b.elementwise(lambda v, m: v - m, x, mean)
 
     def extreme(self, x: str) -> str | None:
-        axes = [a for a in self._axes(x) if self.shape(x)[a] > 0]
+        axes = [a for a in self._axes(x) if self.shape(x)[a] not in (0, SIZE)]
         return self.b.reduce(self._choose(("max", "min")), None, x, axes=axes, keepdims=self._flip()) if axes else None
 
     def product(self, x: str) -> str:
@@ -112,7 +120,8 @@ class Maker:
         return self.b.transpose(x, [int(a) for a in self.rng.permutation(len(self.shape(x)))])
 
     def reshape(self, x: str) -> str:
-        return self.b.reshape(x, self._factors(prod(self.shape(x))))
+        size = dim(prod(self.shape(x)))
+        return self.b.reshape(x, self._factors(size) if isinstance(size, int) else (size,))
 
     def flatten(self, x: str) -> str | None:
         """Two neighbouring axes become one."""
@@ -120,14 +129,15 @@ class Maker:
         if len(shape) < 2:
             return None
         k = self._upto(0, len(shape) - 2)
-        return self.b.reshape(x, (*shape[:k], shape[k] * shape[k + 1], *shape[k + 2 :]))
+        return self.b.reshape(x, (*shape[:k], dim(shape[k] * shape[k + 1]), *shape[k + 2 :]))
 
     def slice(self, x: str) -> str:
         starts, ends, steps = [], [], []
         for n in self.shape(x):
-            first, last = sorted((self._upto(0, n), self._upto(0, n))) if self._flip() else (0, n)
-            first, last = (0, n) if first == last and "empty" not in self.graph.sdfg.name else (first, last)
-            step = self._choose((1, 1, 1, 2, 3, -1, -1, -2))
+            known = isinstance(n, int)
+            first, last = sorted((self._upto(0, n), self._upto(0, n))) if known and self._flip() else (0, n)
+            first, last = (0, n) if first == last and self.extents is not EXTENTS["empty"] else (first, last)
+            step = self._choose((1, 1, 1, 2, 3, -1, -1, -2) if known else (1, -1))
             starts.append(first if step > 0 else last - 1)
             ends.append(last if step > 0 else first - 1)
             steps.append(step)
@@ -137,7 +147,7 @@ class Maker:
         shape = self.shape(x)
         wide = tuple(self._extent() if n == 1 and self._flip() else n for n in shape)
         wide = (self._extent(), *wide) if self._flip() else wide
-        return self.b.expand(x, wide) if prod(wide) <= LIMIT else None
+        return self.b.expand(x, wide) if _elements(wide) <= LIMIT else None
 
     def unsqueeze(self, x: str) -> str | None:
         rank = len(self.shape(x))
@@ -152,13 +162,13 @@ class Maker:
     def pad(self, x: str) -> str | None:
         shape = self.shape(x)
         mode = self._choose(("constant", "constant", "edge", "reflect"))
-        most = [3 if mode == "constant" else min(3, n - 1) for n in shape]
+        most = [3 if mode == "constant" else min(3, n - 1) if isinstance(n, int) else 0 for n in shape]
         if min(most, default=0) < 0:
             return None
         pads = [self._upto(0, m) if self._flip() else 0 for m in (*most, *most)]
         wide = [n + pads[k] + pads[k + len(shape)] for k, n in enumerate(shape)]
         given = self.graph.add_constant("pads", np.asarray(pads, np.int64))
-        return self._operator("Pad", [x, given], wide, mode=mode) if prod(wide) <= LIMIT else None
+        return self._operator("Pad", [x, given], wide, mode=mode) if _elements(wide) <= LIMIT else None
 
     def concat(self, x: str) -> str | None:
         shape = self.shape(x)
@@ -168,14 +178,15 @@ class Maker:
         same = [n for n in self.pool if self._beside(shape, self.shape(n), axis)]
         parts = [x, *(self._choose(same) for _ in range(self._upto(1, 2)))]
         wide = list(shape)
-        wide[axis] = sum(self.shape(p)[axis] for p in parts)
-        return self._operator("Concat", parts, wide, axis=axis) if prod(wide) <= LIMIT else None
+        wide[axis] = dim(sum(self.shape(p)[axis] for p in parts))
+        return self._operator("Concat", parts, wide, axis=axis) if _elements(wide) <= LIMIT else None
 
     def gather(self, x: str) -> str | None:
         shape = self.shape(x)
-        if not shape or 0 in shape:
+        axes = [k for k, n in enumerate(shape) if isinstance(n, int)]
+        if not axes or 0 in shape:
             return None
-        axis = self._upto(0, len(shape) - 1)
+        axis = self._choose(axes)
         picked = self.rng.integers(-shape[axis], shape[axis], self._upto(1, 6))
         index = self.graph.add_constant("index", picked)
         return self._operator("Gather", [x, index], (*shape[:axis], len(picked), *shape[axis + 1 :]), axis=axis)
@@ -201,7 +212,7 @@ class Maker:
 
     def norm_chain(self, x: str) -> str:
         axes = self._axes(x)
-        count = max(prod(self.shape(x)[a] for a in axes), 1)
+        count = self._count(x, axes)
         mean = self.b.reduce("sum", lambda v: v / count, x, axes=axes, keepdims=True)
         square = self.b.reduce("sum", lambda v, m: (v - m) ** 2 / count, x, mean, axes=axes, keepdims=True)
         return self.b.elementwise(lambda v, m, s: (v - m) / sympy.sqrt(s + sympy.Rational(1, 4)), x, mean, square)
@@ -211,15 +222,15 @@ class Maker:
         if len(shape) < 2:
             return None
         other = self.b.transpose(x, (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2))
-        if prod((*shape[:-1], shape[-2])) > LIMIT:
+        if _elements((*shape[:-1], shape[-2])) > LIMIT:
             return None
         a, b = (x, other) if self._flip() else (other, x)
-        return self.unary(self.b.matmul(a, b, alpha=1 / max(shape[-1], shape[-2], 1)))
+        return self.unary(self.b.matmul(a, b, alpha=1 / max(_elements(shape[-2:-1]), _elements(shape[-1:]), 1)))
 
     def window(self, x: str) -> str | None:
         """Means of overlapping parts of the last axis."""
         shape = self.shape(x)
-        if not shape or shape[-1] < 2:
+        if not shape or not isinstance(shape[-1], int) or shape[-1] < 2:
             return None
         size, step = self._upto(2, min(shape[-1], 4)), self._upto(1, 2)
         full = (*shape[:-1], (shape[-1] - size) // step + 1)
@@ -242,9 +253,17 @@ class Maker:
     def _input(self, shape: Shape | None = None) -> str:
         if shape is None:
             shape = tuple(self._extent() for _ in range(self._upto(1, 4)))
-            while prod(shape) > LIMIT // 4:
+            while _elements(shape) > LIMIT // 4:
                 shape = shape[1:]
-        return self.graph.add_input("x", shape, F)
+        name = self.graph.add_input("x", shape, F)
+        if SIZE in shape:
+            self.graph.symbols.setdefault(str(SIZE), (name, shape.index(SIZE)))
+        return name
+
+    def _count(self, x: str, axes: Sequence[int]) -> Dim:
+        """Elements along ``axes``, at least 1 where that is known."""
+        count = dim(prod(self.shape(x)[a] for a in axes))
+        return max(count, 1) if isinstance(count, int) else count
 
     def _partner(self, x: str) -> str:
         """An array that broadcasts with ``x``: another one, or a new input of some of its axes."""
@@ -259,8 +278,8 @@ class Maker:
     def _broadcasts(a: Shape, b: Shape) -> bool:
         rank = max(len(a), len(b))
         pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b)
-        wide = [max(m, n) if 0 not in (m, n) else 0 for m, n in pairs if m == n or 1 in (m, n)]
-        return len(wide) == rank and prod(wide) <= LIMIT
+        wide = [m if n == 1 else n for m, n in pairs if m == n or 1 in (m, n)]
+        return len(wide) == rank and _elements(wide) <= LIMIT
 
     @staticmethod
     def _beside(a: Shape, b: Shape, axis: int) -> bool:
@@ -292,8 +311,8 @@ class Maker:
         back = min(int(self.rng.exponential(1.2)), len(self.pool) - 1)
         return self.pool[-1 - back]
 
-    def _extent(self) -> int:
-        return int(self.rng.choice(self.extents))
+    def _extent(self) -> Dim:
+        return self._choose(self.extents)
 
     def _choose(self, items: Sequence[Any]) -> Any:
         return items[int(self.rng.integers(len(items)))]

@@ -173,7 +173,9 @@ class _Library(Executable):
         function.argtypes, function.restype = (), ctypes.c_char_p
         if function() != self._described["seal"].encode():
             raise ValueError(f"{self._name} belongs to another {MANIFEST} or other constants")
-        return Functions(library)
+        functions = Functions(library)
+        functions.check(self.manifest)
+        return functions
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:

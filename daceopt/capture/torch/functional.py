@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.gradient_scopes import stop_gradients
-from daceopt.capture.torch.table import decompositions
+from daceopt.capture.torch.table import decompositions, translated
 
 _aten = torch.ops.aten
 
@@ -166,7 +166,28 @@ def _kept_whole() -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(_override_composite_implicit_decomp(dict.fromkeys(KEPT, _as_it_is)))
+        stack.enter_context(_not_rewritten())
         yield
+
+
+@contextmanager
+def _not_rewritten() -> Iterator[None]:
+    """Operators with a rule are not replaced by PyTorch's forms in Python, which it prefers even above decompositions.
+
+    Their derivatives differ from those of the operators at NaN and infinity.
+    """
+    key = torch._C.DispatchKey.Autograd
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    found = [op for op in translated() if key in op.py_kernels and composite not in op.py_kernels]
+    removed = {op: op.py_kernels.pop(key) for op in found}
+    for op in found:
+        op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernel in removed.items():
+            op.py_kernels[key] = kernel
+            op._dispatch_cache.clear()
 
 
 def _as_it_is(*args: Any, **kwargs: Any) -> Any:

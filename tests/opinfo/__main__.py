@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.onnx_suite import runner
-from tests.opinfo import states
+from tests.opinfo import document, states
 from tests.opinfo.entries import DTYPES
+from tests.opinfo.worker import COMMAND
 
-COMMAND = (sys.executable, "-m", "tests.opinfo.worker")
 USUAL = ("float32", "float64", "bfloat16", "int64")
 LIMIT = 12
 
@@ -30,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = _run(names, options, start)
     if options.json:
         states.write(results, Path(options.json))
+    if options.record:
+        document.FILE.write_text(document.render(states.merge(results)), encoding="utf-8")
     _report(results, options)
     print("\n".join(states.summary(results)))
     print(f"{len(results)} cases in {time.perf_counter() - start:.0f} s")
@@ -48,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-s", "--share", default="0/1", help="k/n: the k-th of n parts of the cases")
     parser.add_argument("-j", "--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--json", help="write all records to this file")
+    parser.add_argument(
+        "--record", action="store_true", help=f"keep the states of these entries; write {document.FILE.name}"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="every case that is not native, whole messages")
     return parser
 

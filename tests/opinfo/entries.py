@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 import torch
+
+from tests.onnx_suite.cases import share_of
 
 DTYPES = {
     str(d).removeprefix("torch."): d
@@ -123,15 +124,10 @@ class Case:
     def __str__(self) -> str:
         return f"{self.entry}/{self.dtype}/{self.index}/{self.variant}"
 
-    @property
-    def share(self) -> int:
-        """A number below 2**32 that is the same on every machine."""
-        return int.from_bytes(hashlib.sha256(str(self).encode()).digest()[:4], "big")
-
     def call(self) -> Call:
         """Its call; the values are the same each time."""
         sample = samples(self.entry, self.dtype)[self.index]
-        torch.manual_seed(self.share)
+        torch.manual_seed(share_of(str(self), 2**31))
         return entries()[self.entry].call(sample, DTYPES[self.dtype], self.variant)
 
 

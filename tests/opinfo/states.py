@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.opinfo.entries import Case, entries
+from tests.onnx_suite.cases import share_of
+from tests.opinfo.entries import Case, cases, entries
 
 # from good to bad; a case that eager PyTorch refuses is skipped and says nothing
 STATES = ("native", "host", "break", "refused", "failed", "timeout", "crash", "wrong")
@@ -35,6 +36,7 @@ class Entry:
     gradient: str | None = None
     forward: set[str] = field(default_factory=set)
     backward: set[str] = field(default_factory=set)
+    why: dict[str, str] = field(default_factory=dict)
     where: str = ""
     reason: str = ""
     count: Counter[str] = field(default_factory=Counter)
@@ -44,6 +46,7 @@ class Entry:
         self.count[state] += 1
         self.forward |= set(found.get("forward", ()))
         self.backward |= set(found.get("backward", ()))
+        self.why |= found.get("why", {})
         if STATES.index(state) > STATES.index(self.state):
             self.state, self.where, self.reason = state, case, found["reason"]
         if found.get("gradient") and self.gradient != "host":
@@ -54,7 +57,7 @@ class Entry:
         kept: dict[str, Any] = {"state": self.state, "gradient": self.gradient}
         kept |= {k: sorted(v) for k, v in (("forward", self.forward), ("backward", self.backward)) if v}
         if self.state not in RUNS:
-            kept |= {"where": self.where, "reason": self.reason.partition("\n")[0][:200], "count": dict(self.count)}
+            kept |= {"where": self.where, "reason": self.reason.partition("\n")[0][:200]}
         return kept
 
 
@@ -95,12 +98,26 @@ def write(results: Results, file: Path) -> None:
     file.write_text(json.dumps({n: record(r) for n, r in results.items()}, indent=0))
 
 
-def chosen(pattern: Any, dtypes: Sequence[str], limit: int | None, part: tuple[int, int]) -> list[str]:
-    """Names of the cases that are asked for; ``part`` (k, n): the k-th of n shares."""
-    from tests.opinfo.entries import cases
+def merge(results: Results, file: Path = FILE) -> dict[str, Any]:
+    """What is kept of all runs, with these entries as they are now: ``entries`` by name, and ``hosted``, the operators
+    that ATen runs, with the reason. Written to ``file``, and returned."""
+    kept = kept_states(file)
+    found = by_entry(results)
+    kept["entries"] = dict(sorted({**kept["entries"], **{n: e.to_json() for n, e in found.items()}}.items()))
+    used = {name for e in kept["entries"].values() for name in (*e.get("forward", ()), *e.get("backward", ()))}
+    reasons = {**kept["hosted"], **{name: why for e in found.values() for name, why in e.why.items()}}
+    kept["hosted"] = {n: why for n, why in sorted(reasons.items()) if n in used}
+    file.write_text(json.dumps(kept, indent=1) + "\n")
+    return kept
 
-    found = []
-    for name in entries():
-        if pattern.search(name):
-            found += [c for d in dtypes for c in cases(name, d, limit) if c.share % part[1] == part[0]]
-    return [str(c) for c in found]
+
+def kept_states(file: Path = FILE) -> dict[str, Any]:
+    """What ``merge`` wrote."""
+    return json.loads(file.read_text()) if file.exists() else {"entries": {}, "hosted": {}}
+
+
+def chosen(pattern: Any, dtypes: Sequence[str], limit: int | None, part: tuple[int, int] = (0, 1)) -> list[str]:
+    """Names of the cases that are asked for; ``part`` (k, n): the k-th of n shares of the entries in each type."""
+    pairs = [(name, d) for name in entries() if pattern.search(name) for d in dtypes]
+    mine = [pair for pair in pairs if share_of("/".join(pair), part[1]) == part[0]]
+    return [str(case) for name, dtype in mine for case in cases(name, dtype, limit)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from tests.onnx_suite.worker import serve
 from tests.opinfo import batch
 from tests.opinfo.entries import Case, entries
 
+COMMAND = (sys.executable, "-m", "tests.opinfo.worker")
 LATE = ("daceopt.autodiff", "daceopt.capture.torch.derivative", "daceopt.libs.aten_call", "daceopt.pipeline")
 
 

@@ -1,0 +1,64 @@
+"""``docs/aten.md``: what the front end does with each entry of PyTorch's database, made from ``states.json``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.opinfo.entries import entries
+from tests.opinfo.states import RUNS, STATES
+
+FILE = Path(__file__).parents[2] / "docs" / "aten.md"
+_WORDS = {"host": "host call", "break": "graph break", "failed": "wrong", "crash": "wrong", "timeout": "too slow"}
+_HEAD = """# PyTorch's operators and modules
+
+What the PyTorch front end does with the entries of `torch.testing._internal`'s databases of operators (`op_db`) and
+modules (`module_db`), from `python -m tests.opinfo --record`. An entry has many samples (arguments, shapes, types,
+strides); each is called through TorchDynamo, and its results, gradients and second gradients are compared with eager
+PyTorch's, bounded by what rounding explains beside float64.
+The state of an entry is the worst of its samples:
+
+- *native*: compiled; *host call*: compiled, and ATen itself runs the operators named;
+- *graph break*: TorchDynamo cannot trace it; *refused*: the graph stays in eager PyTorch, with the reason;
+- *wrong*, *too slow*: it differs from eager PyTorch, or fails; also named in `tests/opinfo/excluded.txt`.
+
+Made by the tests; do not edit.
+"""
+
+
+def render(kept: Mapping[str, Any]) -> str:
+    """The whole document."""
+    rows = kept["entries"]
+    lines = [_HEAD, *_counts(rows), "", "| entry | state | gradient | |", "|---|---|---|---|"]
+    lines += [_row(name, row) for name, row in rows.items()]
+    lines += ["", "## Operators that ATen runs", "", "| operator | why |", "|---|---|"]
+    lines += [f"| `{name}` | {_cell(why)} |" for name, why in kept["hosted"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(rows: Mapping[str, Any]) -> list[str]:
+    known = entries()
+    found = Counter(row["state"] for row in rows.values())
+    counted = ", ".join(f"{found[s]} {_WORDS.get(s, s)}" for s in STATES if found[s])
+    trained = [row for name, row in rows.items() if name in known and known[name].has_gradient]
+    share = sum(row["state"] in RUNS for row in trained) / max(1, len(trained))
+    return [
+        f"{len(rows)} entries: {counted}. Of the {len(trained)} entries with a gradient, {share:.1%} are native or "
+        "host calls in all samples."
+    ]
+
+
+def _row(name: str, row: Mapping[str, Any]) -> str:
+    state, gradient = (_WORDS.get(row[k], row[k]) for k in ("state", "gradient"))
+    if row["state"] not in RUNS:
+        note = _cell(row["reason"])
+    else:
+        calls = sorted({*row.get("forward", ()), *row.get("backward", ())})
+        note = ", ".join(f"`{c}`" for c in calls)
+    return f"| {name} | {state} | {gradient or ''} | {note} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").replace("<", "&lt;").split())

@@ -1,0 +1,98 @@
+"""The harness itself: it must see what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.opinfo import comparison, document, exclusions, states
+from tests.opinfo.batch import Trial
+from tests.opinfo.entries import Case, entries
+from tests.opinfo.outcome import Arguments, Outcome, run
+
+
+def outcome(*values: Any) -> Outcome:
+    found = Outcome()
+    found.add("result", list(values))
+    return found
+
+
+ONE = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [ONE * (1 + 1e-5), ONE.double(), torch.ones(4), torch.ones(3).requires_grad_(), torch.tensor([1, torch.nan, 1])],
+)
+def test_differences_are_seen(ours: torch.Tensor) -> None:
+    with pytest.raises(AssertionError, match="result 0"):
+        comparison.compare(outcome(ours), outcome(ONE), outcome(ONE.double()))
+
+
+def test_strides_are_seen() -> None:
+    with pytest.raises(AssertionError, match="strides"):
+        comparison.compare(outcome(torch.ones(2, 3).t().contiguous()), outcome(torch.ones(2, 3).t()), outcome())
+
+
+def test_rounding_and_the_range_of_a_type_are_not_differences() -> None:
+    comparison.compare(outcome(ONE * (1 + 1e-7)), outcome(ONE), outcome(ONE.double()))
+    large = torch.tensor([torch.inf, 1.0])
+    comparison.compare(outcome(large), outcome(large), outcome(torch.tensor([1e300, 1.0], dtype=torch.float64)))
+
+
+def test_numbers_drawn_at_random_differ_in_their_mean_only() -> None:
+    draws = [torch.rand(1000, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+    comparison.compare(outcome(draws[0]), outcome(draws[1]), outcome(), by_chance=True)
+    with pytest.raises(AssertionError, match="mean"):
+        comparison.compare(outcome(draws[0] * 1.2), outcome(draws[1]), outcome(), by_chance=True)
+
+
+def test_samples_are_the_same_each_time() -> None:
+    first, second = (run(Arguments(Case("softmax", "float32", 1)), 1).values for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first.values(), second.values()))
+    assert "gradient 0" in first
+
+
+def test_a_program_that_is_wrong_is_found() -> None:
+    trial = Trial(Case("tanh", "float32", 0), compile_interpreted, "none")
+    trial.check()
+    for expected in (trial.eager, trial.exact):
+        expected.values["gradient 0"] = expected.values["gradient 0"] * 2
+    trial.arguments = Arguments(trial.case)
+    with pytest.raises(AssertionError, match="gradient 0"):
+        trial.check()
+
+
+def test_states_are_the_worst_of_the_cases() -> None:
+    results = {
+        "tanh/float32/0/plain": {"state": "native", "reason": "", "gradient": "native"},
+        "tanh/float32/1/plain": {"state": "wrong", "reason": "off"},
+        "svd/float32/0/plain": {"state": "host", "reason": "", "gradient": "host", "forward": ["_linalg_svd.default"]},
+        "sin/float32/0/plain": "Crash: SIGSEGV",
+    }
+    found = {n: e.state for n, e in states.by_entry(results).items()}
+    assert found == {"tanh": "wrong", "svd": "host", "sin": "crash"}
+
+
+def test_exclusions_name_entries_and_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not sorted({n.partition("/")[0] for n in exclusions.excluded()} - set(entries()))
+    monkeypatch.setattr(exclusions, "excluded", lambda: {"sin": "late", "tanh/int64": "why"})
+    given = {"sin/float32/0": "native", "cos/int64/0": "wrong"}
+    results = {f"{n}/plain": {"state": s, "reason": "r"} for n, s in given.items()}
+    assert exclusions.surprises(results) == ["cos/int64/0/plain wrong: r"]
+    assert exclusions.idle(results) == ["sin passes, but is excluded: late"]
+
+
+def test_the_document_says_what_is_recorded() -> None:
+    assert document.FILE.read_text(encoding="utf-8") == document.render(states.kept_states())
+
+
+def test_what_is_recorded_as_host_call_has_no_rule() -> None:
+    from daceopt.capture.torch.table import translated
+
+    rules = {str(target).removeprefix("aten.") for target in translated()}
+    late = [n for n, why in states.kept_states()["hosted"].items() if why == "no native form" and n in rules]
+    assert not late, f"native by now; record them: python -m tests.opinfo --record ({late})"

@@ -1,0 +1,13 @@
+"""One half of the sixth of PyTorch's database that runs by default, compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.onnx_suite.runner import Worker
+from tests.opinfo.shares import PARTS, check
+
+
+@pytest.mark.parametrize("part", range(0, PARTS, 2))
+def test_as_in_eager(worker: Worker, part: int) -> None:
+    check(worker, part)

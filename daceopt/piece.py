@@ -28,6 +28,8 @@ class Piece:
         boundary = Boundary(
             orders=[o.order for o in binding.outputs],
             differentiable=frozenset(k for k, o in enumerate(binding.outputs) if o.differentiable),
+            complex_inputs=frozenset(binding.complex),
+            complex_outputs=frozenset(k for k, o in enumerate(binding.outputs) if o.complex),
             mutations=[(position[argument], output) for argument, output in binding.mutations],
             connected=frozenset(position[argument] for argument in connected),
             higher=higher,

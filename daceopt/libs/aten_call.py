@@ -22,15 +22,23 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
 _SIMPLE = (bool, int, float, str, type(None))
+_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}  # the type of both parts
 _FLAGS = ("dtype", "layout", "device", "memory_format")
 
 
 def add(
-    graph: Graph, target: Any, arguments: Mapping[str, Any], operands: Sequence[str], results: Sequence[Any]
+    graph: Graph,
+    target: Any,
+    arguments: Mapping[str, Any],
+    operands: Sequence[str],
+    results: Sequence[Any],
+    complex_operands: Sequence[int] = (),
+    complex_results: Sequence[int] = (),
 ) -> list[str | None]:
     """Add a HostCall of the overload ``target``; ``results``: (shape, dtype) of each, dtype None where it is no tensor.
 
     ``arguments`` by name of the schema, an int subclass ``Operand`` for each tensor, SymPy expressions for sizes.
+    ``complex_operands`` and ``complex_results``: those whose arrays have real and imaginary parts along their last axis.
     Raises Unsupported for arguments that cannot be written down.
     """
     from daceopt.ir import types
@@ -43,8 +51,8 @@ def add(
     payload = {
         "target": f"{target._schema.name}.{target._overloadname}",
         "arguments": given,
-        "types": [types.name_of(graph.dtype(n)) for n in encoder.operands],
-        "results": [[k, types.name_of(results[k][1])] for k in written],
+        "types": [_kind(graph.dtype(n), k in complex_operands) for k, n in enumerate(encoder.operands)],
+        "results": [[k, _kind(results[k][1], k in complex_results)] for k in written],
     }
     label = target._schema.name.rpartition("::")[2].strip("_")
     call = HostCall(label, callback="daceopt.libs.aten_call:run", payload=json.dumps(payload))
@@ -52,6 +60,13 @@ def add(
     writes = {f"Out{k}": required(outputs, at) for k, at in enumerate(written)}
     graph.add_node(call, reads, writes)
     return outputs
+
+
+def _kind(dtype: Any, is_complex: bool) -> str:
+    from daceopt.ir import types
+
+    name = types.name_of(dtype)
+    return {"float32": "complex64", "float64": "complex128", "float16": "complex32"}[name] if is_complex else name
 
 
 class _Encoder:
@@ -108,6 +123,10 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
 
 
 def _store(array: np.ndarray, value: torch.Tensor, name: str) -> None:
+    import torch
+
+    if name in _PARTS:
+        value, name = torch.view_as_real(value.resolve_conj().resolve_neg()), _PARTS[name]
     shape = tuple(value.shape)
     if shape != array.shape and not (shape == () and array.size == 1):
         raise ValueError(f"ATen returned shape {shape}, expected {array.shape}")
@@ -158,6 +177,9 @@ def _tensor(array: np.ndarray, name: str) -> torch.Tensor:
     """A tensor over the memory of ``array``; a copy only where NumPy's strides are none that PyTorch has."""
     import torch
 
+    if name in _PARTS:
+        parts = _tensor(array, _PARTS[name])
+        return torch.view_as_complex(parts.contiguous())
     dtype = getattr(torch, name)
     if any(s < 0 for s in array.strides):
         array = np.ascontiguousarray(array)

@@ -29,6 +29,11 @@ def assume(graph: Graph, expression: Any) -> bool:
     return True
 
 
+def holds(graph: Graph, expression: Any) -> bool:
+    """Is ``expression`` 0 or more in every call that ``graph`` is for already?"""
+    return any(values.is_natural(expression - known) for known in (0, *graph.assumptions))
+
+
 def _polynomial(expression: sympy.Expr) -> sympy.Expr | None:
     """A polynomial whose being 0 or more means that ``expression`` is: the same, but for floors."""
     expression = sympy.expand(expression)

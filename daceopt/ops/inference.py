@@ -20,7 +20,7 @@ from daceopt.ir.extents import parse
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.operands import all_required, required
 from daceopt.ops import values
-from daceopt.ops.assumptions import assume
+from daceopt.ops.assumptions import assume, holds
 from daceopt.ops.operator import Operator, make
 
 _FAR = 2**31 - 1  # what exporters write for "to the end" is this or more
@@ -117,7 +117,7 @@ def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
     """
     if isinstance(place, int) and place >= _FAR:
         return extent
-    if not values.is_natural(place):
+    if not holds(graph, place):
         if not values.is_natural(-place):
             raise ValueError(f"{place} may count from either end")
         if isinstance(place, int):

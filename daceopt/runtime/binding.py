@@ -33,23 +33,26 @@ class Result:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the program: its axes in memory, outermost first, and whether autograd sees it."""
+    """An output of the program: its axes in memory, outermost first, whether autograd sees it, and whether it is
+    complex."""
 
     order: tuple[int, ...]
     differentiable: bool
+    complex: bool = False
 
 
 @dataclass(frozen=True)
 class Binding:
     """``inputs``: per input of the program the argument it is, as ("tensor", k), or an empty array as long as it, as
     ("size", k). ``mutations``: (argument, output) pairs; ``symbols``: where sizes for views are read, (argument, axis
-    or None)."""
+    or None); ``complex``: inputs of the program that are."""
 
     inputs: tuple[tuple[str, int], ...]
     outputs: tuple[Output, ...]
     results: tuple[Result, ...]
     mutations: tuple[tuple[int, int], ...]
     symbols: dict[str, tuple[int, int | None]] = field(default_factory=dict)
+    complex: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -60,10 +63,11 @@ class Binding:
         """The inverse of :meth:`to_json`."""
         return cls(
             tuple((kind, k) for kind, k in data["inputs"]),
-            tuple(Output(tuple(o["order"]), o["differentiable"]) for o in data["outputs"]),
+            tuple(Output(tuple(o["order"]), o["differentiable"], o["complex"]) for o in data["outputs"]),
             tuple(Result(r["kind"], r["index"], r["value"], tuple(r["views"])) for r in data["results"]),
             tuple((a, o) for a, o in data["mutations"]),
             {name: (a, axis) for name, (a, axis) in data["symbols"].items()},
+            tuple(data["complex"]),
         )
 
 

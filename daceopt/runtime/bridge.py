@@ -83,13 +83,16 @@ class Boundary:
     ``orders``: per output its axes from the outermost in memory (None: row-major). ``differentiable``: outputs that
     autograd sees (None: those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose
     output is differentiable are left to the caller. ``connected``: inputs whose gradient is zero, not absent, where the
-    program computes none. ``higher``: gradients as differentiable functions of inputs and gradients.
+    program computes none. ``complex_inputs``, ``complex_outputs``: complex tensors, whose arrays in the program have real
+    and imaginary parts along one more axis. ``higher``: gradients as differentiable functions of inputs and gradients.
     """
 
     orders: Sequence[Sequence[int]] | None = None
     differentiable: frozenset[int] | None = None
     mutations: Sequence[tuple[int, int]] = ()
     connected: frozenset[int] = frozenset()
+    complex_inputs: frozenset[int] = frozenset()
+    complex_outputs: frozenset[int] = frozenset()
     higher: Higher | None = None
 
 
@@ -108,12 +111,16 @@ class Program:
         self.kept_inputs = [k for kind, k in roles if kind == "input"]
         self.kept_outputs = [k for kind, k in roles if kind == "output"]
         self.grads = [k for kind, k in roles if kind == "grad"]
-        self.grad_dtypes = [self.forward.dtypes[self._order.index(k)] for k in self.grads]
+        self.grad_dtypes = [self._dtype(k) for k in self.grads]
         # Where each input of the backward program stands in the list of kept inputs, kept outputs and gradients.
         found = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
         found += [("grad", k) for k in self.grads]
         self._gather = [found.index(role) for role in roles]
         self._bind(self.boundary)
+
+    def _dtype(self, output: int) -> torch.dtype:
+        found = self.forward.dtypes[self._order.index(output)]
+        return found.to_complex() if output in self.boundary.complex_outputs else found
 
     def _bind(self, boundary: Boundary) -> None:
         seen = frozenset(self.grads) if boundary.differentiable is None else boundary.differentiable
@@ -137,7 +144,9 @@ class Program:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> _Call:
         """Run the forward program and update changed inputs; the caller has switched gradients off."""
-        dense = [t if t.is_contiguous() else _dense(t) for t in tensors]
+        dense = [t if t.is_contiguous() and not t.is_neg() else _dense(t) for t in tensors]
+        for k in self.boundary.complex_inputs:
+            dense[k] = dense[k].resolve_conj()
         entry = self.forward
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
         sizes = entry.executable.sizes(symbols)
@@ -146,6 +155,8 @@ class Program:
         seed = draw_seed() if entry.uses_seed or (self.backward is not None and self.backward.uses_seed) else None
         entry.invoke([dense[k] for k in self._reads], outputs, saved, seed, symbols, sizes.arena)
         ordered = _in_order(outputs, self._order)
+        for k in self.boundary.complex_outputs:
+            ordered[k] = torch.view_as_complex(ordered[k])
         for k, permutation in self._logical:
             ordered[k] = ordered[k].permute(permutation)
         for k in self._volatile:
@@ -167,12 +178,12 @@ class Program:
         assert entry is not None
         sizes = entry.executable.sizes(symbols)
         outputs = entry.allocate(sizes.shapes)
-        dense = [t if t.is_contiguous() else _dense(t) for t in kept]
+        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
         entry.invoke([dense[k] for k in self._gather], outputs, saved, seed, symbols, sizes.arena)
         result: list[torch.Tensor | None] = [None] * self.input_count
         for (_, k), gradient in zip(entry.outputs, outputs):
             if wanted[k]:
-                result[k] = gradient
+                result[k] = torch.view_as_complex(gradient) if k in self.boundary.complex_inputs else gradient
         return result
 
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:

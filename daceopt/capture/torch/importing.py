@@ -55,12 +55,16 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     importer = Importer(translation, found.graph, found.backwards)
     importer.run(inputs)
     for node, output in zip(planned.nodes, planned.outputs, strict=True):
-        _add_output(graph, importer.values[node], output.order)
+        _add_output(graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order)
     graph.prune()
-    kept = Binding(tuple(binding), tuple(planned.outputs), tuple(planned.results), tuple(planned.mutations), symbols)
+    kept = Binding(tuple(binding), tuple(planned.outputs), tuple(planned.results), tuple(planned.mutations), symbols, _complex(traced, binding))
     return Imported(
         graph, _gradients(traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
     )
+
+
+def _complex(traced: Traced, binding: Sequence[tuple[str, int]]) -> tuple[int, ...]:
+    return tuple(k for k, (kind, at) in enumerate(binding) if kind == "tensor" and traced.inputs[at].is_complex())
 
 
 def _check_mutations(traced: Traced, found: Functional) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 from operator import getitem
 from typing import Any
@@ -81,9 +81,10 @@ class _Planner:
             order = _order(node)
             rank = node.meta["val"].dim()
             self.plan.nodes.append(node)
-            self.plan.outputs.append(Output(tuple(range(rank)) if order is None else order, differentiable))
+            axes = tuple(range(rank)) if order is None else order
+            self.plan.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex()))
         elif differentiable and not self.plan.outputs[k].differentiable:
-            self.plan.outputs[k] = Output(self.plan.outputs[k].order, True)
+            self.plan.outputs[k] = replace(self.plan.outputs[k], differentiable=True)
         return k
 
 

@@ -56,6 +56,11 @@ class Call:
     context: Context
     backward: Backward | None = None
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether complex tensors go in or come out."""
+        return any(isinstance(x, torch.Tensor) and x.is_complex() for x in (*self.operands, *self.results))
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Call:
         return self
 
@@ -204,7 +209,7 @@ class Translation:
             self.call, self.promised = outer
 
     def _apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
-        entry = table.entry_of(call.target)
+        entry = table.entry_of(call.target, call.is_complex)
         if self.whole and (entry is None or entry.derivative == "aten") and _is_differentiable(call):
             return self._opaque(call, operands)
         if entry is None:
@@ -231,12 +236,16 @@ class Translation:
         from daceopt.libs import aten_call
 
         self.context.hosted.setdefault(str(call.target).removeprefix("aten."), reason)
-        return aten_call.add(self.graph, call.target, call.arguments, operands, self.promised)
+        complexes = [[k for k, x in enumerate(found) if x is not None and x.is_complex()]
+                     for found in (call.operands, call.results)]  # fmt: skip
+        return aten_call.add(self.graph, call.target, call.arguments, operands, self.promised, *complexes)
 
     def promise(self, tensor: torch.Tensor) -> Promise:
-        """The extents and element type of a fake tensor."""
+        """The extents and element type of a fake tensor's array; a complex one's has one more axis for both parts."""
         if tensor.layout is not torch.strided:
             raise Unsupported(f"a tensor of layout {tensor.layout}")
+        if tensor.is_complex():
+            return Promise((*self.sizes.shape(tensor.shape), 2), types.from_torch(tensor.dtype.to_real()))
         return Promise(self.sizes.shape(tensor.shape), types.from_torch(tensor.dtype))
 
     def _check(self, call: Call, results: Sequence[str | None]) -> None:
@@ -361,7 +370,8 @@ def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The elements of a dense tensor; half types by their bits."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    dtype = types.to_numpy(types.from_torch(tensor.dtype))
+    dense = torch.view_as_real(dense) if dense.is_complex() else dense
+    dtype = types.to_numpy(types.from_torch(dense.dtype))
     if dtype.kind == "V":
         return dense.view({1: torch.uint8, 2: torch.uint16}[dtype.itemsize]).numpy().view(dtype)
     return np.asarray(dense.numpy())

@@ -28,7 +28,7 @@ def reflection_pad(t: Translation, self: str, padding: list[Any]) -> str:
     return str(t.operator("Pad", self, t.integers(_pads(t, self, padding)), mode="reflect"))
 
 
-@translates("replication_pad1d", "replication_pad2d", "replication_pad3d", derivative="aten")
+@translates("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
     return str(t.operator("Pad", self, t.integers(_pads(t, self, padding)), mode="edge"))
 

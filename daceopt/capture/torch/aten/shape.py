@@ -13,6 +13,7 @@ from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.iteration import quotient
+from daceopt.ops.assumptions import assume
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open
 
@@ -122,14 +123,14 @@ def slice_(t: Translation, self: str, dim: int, start: Any, end: Any, step: int)
 
 
 def _traced_start(t: Translation, axis: int, start: int) -> Any:
-    """Where the slice starts by what PyTorch knew of its sizes when it traced; ``start`` where that is not to be told."""
+    """Where the slice starts by what PyTorch knew when it traced; ``start`` where that is not to be told."""
     assert t.call is not None
     source, result = t.call.operands[0], t.call.results[0]
     assert result is not None
     offset = t.sizes.dim(result.storage_offset() - source.storage_offset())
     stride = t.sizes.dim(source.stride(axis))
     found = None if stride == 0 else quotient(offset, stride)
-    return start if found is None else found
+    return found if found is not None and assume(t.graph, found) else start
 
 
 def taken(t: Translation, name: str, axis: int, start: Any, end: Any, step: Any, count: Dim) -> str:

@@ -62,7 +62,8 @@ class Maker:
         self.b = Builder(self.graph, "value")
         self.extents = EXTENTS[kind]
         self.steps = [name for name in vars(Maker) if not name.startswith("_") and name not in ("build", "shape")]
-        self.pool = [self._input() for _ in range(self._upto(1, 3))]
+        first = [self._input((SIZE, self._extent()))] if kind == "open" else []
+        self.pool = [*first, *(self._input() for _ in range(self._upto(1, 3)))]
 
     def build(self) -> Graph:
         """Some steps, then some of the latest arrays as outputs."""

@@ -7,8 +7,10 @@ import pytest
 from tests.properties.graph_checking import Case, failures
 
 BATCH = 25  # graphs compiled together
-DEFAULT = [("small", False, 0), ("small", True, 1), ("large", True, 2), ("empty", True, 3)]
-LONG = [(kind, backward, k) for kind in ("small", "large", "empty") for backward in (False, True) for k in range(20)]
+DEFAULT = [("small", True, 1), ("large", True, 2), ("empty", True, 3), ("open", True, 4)]
+LONG = [
+    (kind, backward, k) for kind in ("small", "large", "empty", "open") for backward in (False, True) for k in range(20)
+]
 
 
 @pytest.mark.parametrize(("kind", "backward", "batch"), DEFAULT)

@@ -10,6 +10,7 @@ import sympy
 from daceopt.capture.torch.elements import elements, literal, pointwise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
+from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 
 select, eq, isnan = scalar.select, scalar.eq, scalar.isnan
@@ -59,6 +60,15 @@ pointwise(*_XLOG1PY, by="self other", opaque=True, derivative="aten")(lambda x, 
 def entr(x: Any) -> Any:
     """-x log(x), 0 at 0 and -inf below."""
     return select(isnan(x), x, select(scalar.gt(x, 0), -x * sympy.log(x), select(eq(x, 0), 0, -scalar.infinity())))
+
+
+@translates("special_log_ndtr", derivative="aten")
+def log_ndtr(t: Translation, self: str) -> str:
+    """PyTorch's decomposition chooses between branches one of which overflows: its derivative is NaN there."""
+    raise Unsupported("no native form")
+
+
+pointwise("ldexp.Tensor", by="self other", opaque=True)(lambda x, n: x * scalar.exp2(n))
 
 
 @pointwise("sinc", derivative="aten")

@@ -105,20 +105,21 @@ def _dimension(
             continue
         reach = last[axis] + factor * (n - 1)
         # a step forward stays above 0 where there is any element at all
-        if _is_natural(size - 1 - _most(reach), known) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
+        if _is_natural(_least(size - 1 - reach), known) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
             return axis, factor
     return None
 
 
-def _most(reach: Any) -> Any:
-    """An upper bound of a sum of extents without floors and ceilings, as far as it is easily told."""
-    reach = sympy.expand(sympy.sympify(reach))
-    for part in reach.atoms(sympy.floor, sympy.ceiling):
+def _least(value: Any) -> Any:
+    """A lower bound of a sum of extents without floors and ceilings, as far as it is easily told."""
+    value = sympy.expand(sympy.sympify(value))
+    for part in value.atoms(sympy.floor, sympy.ceiling):
         above, below = sympy.fraction(sympy.together(part.args[0]))
-        if reach.coeff(part).is_positive and below.is_Integer:
-            up = below - 1 if isinstance(part, sympy.ceiling) else 0
-            reach = sympy.expand(reach.xreplace({part: (above + up) / below}))
-    return reach
+        factor, rounds_up = value.coeff(part), isinstance(part, sympy.ceiling)
+        if below.is_Integer and (factor.is_positive or factor.is_negative):
+            off = 0 if rounds_up == bool(factor.is_positive) else (1 - below if factor.is_positive else below - 1)
+            value = sympy.expand(value.xreplace({part: (above + off) / below}))
+    return value
 
 
 def _is_natural(value: Any, known: Sequence[sympy.Expr]) -> bool:

@@ -38,10 +38,9 @@ def add(
     """Add a HostCall of the overload ``target``; ``results``: (shape, dtype) of each, dtype None where it is no tensor.
 
     ``arguments`` by name of the schema, an int subclass ``Operand`` for each tensor, SymPy expressions for sizes.
-    ``complex_operands`` and ``complex_results``: those whose arrays have real and imaginary parts along their last axis.
+    ``complex_operands`` and ``complex_results``: those whose arrays have both parts along their last axis.
     Raises Unsupported for arguments that cannot be written down.
     """
-    from daceopt.ir import types
     from daceopt.ops.library import HostCall
 
     encoder = _Encoder(graph, list(operands))

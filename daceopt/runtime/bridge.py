@@ -83,8 +83,9 @@ class Boundary:
     ``orders``: per output its axes from the outermost in memory (None: row-major). ``differentiable``: outputs that
     autograd sees (None: those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose
     output is differentiable are left to the caller. ``connected``: inputs whose gradient is zero, not absent, where the
-    program computes none. ``complex_inputs``, ``complex_outputs``: complex tensors, whose arrays in the program have real
-    and imaginary parts along one more axis. ``higher``: gradients as differentiable functions of inputs and gradients.
+    program computes none.
+    ``complex_inputs`` and ``complex_outputs`` are complex tensors, whose arrays have both parts along one more axis.
+    ``higher``: gradients as differentiable functions of inputs and gradients.
     """
 
     orders: Sequence[Sequence[int]] | None = None

@@ -55,9 +55,18 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     importer = Importer(translation, found.graph, found.backwards)
     importer.run(inputs)
     for node, output in zip(planned.nodes, planned.outputs, strict=True):
-        _add_output(graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order)
+        _add_output(
+            graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order
+        )
     graph.prune()
-    kept = Binding(tuple(binding), tuple(planned.outputs), tuple(planned.results), tuple(planned.mutations), symbols, _complex(traced, binding))
+    kept = Binding(
+        tuple(binding),
+        tuple(planned.outputs),
+        tuple(planned.results),
+        tuple(planned.mutations),
+        symbols,
+        _complex(traced, binding),
+    )
     return Imported(
         graph, _gradients(traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
     )
@@ -130,5 +139,3 @@ def _add_output(graph: Graph, name: Any, order: Sequence[int]) -> None:
         name = b.transpose(name, order)
     taken = name in graph.outputs or graph.producer(name) is None or graph.is_view(name)
     graph.add_output(b.copy(name) if taken else name)
-
-

@@ -25,7 +25,7 @@ class Entry:
     derivative: str
 
 
-def translates(*names: str, derivative: str = "own", complex: bool = False) -> Callable[[Rule], Rule]:
+def translates(*names: str, derivative: str = "own", complexes: bool = False) -> Callable[[Rule], Rule]:
     """Register the rule of ATen operators, by name and overload: ``@translates("add.Tensor")``.
 
     The rule is called as ``rule(t, ...)`` with a :class:`~daceopt.capture.torch.translation.Translation` and the
@@ -37,7 +37,7 @@ def translates(*names: str, derivative: str = "own", complex: bool = False) -> C
     ``derivative="own"`` says that differentiating what the rule builds gives PyTorch's gradient, also at ties, bounds
     and NaN. With ``"aten"`` the node stays whole until after differentiation, and PyTorch's own formula is used.
 
-    ``complex``: the rule is for calls with complex tensors, and for no others. Their arrays have real and imaginary
+    ``complexes``: the rule is for calls with complex tensors, and for no others. Their arrays have real and imaginary
     parts along one more axis, the last.
     """
     if derivative not in ("own", "aten"):
@@ -45,7 +45,7 @@ def translates(*names: str, derivative: str = "own", complex: bool = False) -> C
 
     def register(rule: Rule) -> Rule:
         for name in names:
-            (_COMPLEX if complex else _RULES)[overload(name)] = Entry(rule, derivative)
+            (_COMPLEX if complexes else _RULES)[overload(name)] = Entry(rule, derivative)
         return rule
 
     return register
@@ -58,10 +58,10 @@ def overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), variant or "default")
 
 
-def entry_of(target: Any, complex: bool = False) -> Entry | None:
-    """The rule of an overload, or None; ``complex``: for a call with complex tensors."""
+def entry_of(target: Any, complexes: bool = False) -> Entry | None:
+    """The rule of an overload, or None; ``complexes``: for a call with complex tensors."""
     _load()
-    return (_COMPLEX if complex else _RULES).get(target)
+    return (_COMPLEX if complexes else _RULES).get(target)
 
 
 def translated() -> dict[Any, Entry]:

@@ -45,6 +45,28 @@ VIEWS = {
     "stack": lambda x: torch.stack([x, x * 2], -1),
     "stack_one": lambda x: torch.stack([x], 0),
     "stack_scalars": lambda x: torch.stack([x.sum(), x[0, 0, 0]]),
+    "slice_negative_step": lambda x: x[:, :, -3::2],
+    "flip": lambda x: x.flip(0, -1),
+    "roll": lambda x: x.roll((1, -2), (0, 2)),
+    "roll_flat": lambda x: x.roll(5),
+    "rot90": lambda x: x.rot90(1, (1, 2)),
+    "repeat": lambda x: x.repeat(2, 1, 3, 1),
+    "tile": lambda x: x.tile(2, 2),
+    "repeat_interleave": lambda x: x.repeat_interleave(3, 1),
+    "diagonal": lambda x: x.diagonal(1, 1, 2),
+    "diagonal_below": lambda x: x.diagonal(-1, 0, 2),
+    "diagonal_outside": lambda x: x.diagonal(7, 0, 2) + 1,
+    "unfold": lambda x: x.unfold(2, 3, 1),
+    "unfold_step": lambda x: x.unfold(1, 2, 2),
+    "unfold_scalar": lambda x: x[0, 0, 0].unfold(0, 1, 1),
+    "tril": lambda x: x.tril(-1),
+    "triu": lambda x: x.triu(1),
+    "meshgrid": lambda x: torch.meshgrid(x[0, 0], x[0, :, 0], indexing="ij"),
+    "broadcast_tensors": lambda x: torch.broadcast_tensors(x, x[:1, :, :1]),
+    "pixel_shuffle": lambda x: torch.nn.functional.pixel_shuffle(x[:1].repeat(1, 4, 1).reshape(1, 12, 2, 2), 2),
+    "pixel_unshuffle": lambda x: torch.nn.functional.pixel_unshuffle(x.reshape(1, 1, 4, 6), 2),
+    "channel_shuffle": lambda x: torch.nn.functional.channel_shuffle(x.reshape(1, 4, 2, 3), 2),
+    "hstack": lambda x: torch.hstack([x, x]),
     "of_a_result": lambda x: (x * 2)[:, 1:].transpose(0, 1) + 1,
 }
 
@@ -65,3 +87,12 @@ def test_element_types(name, dtype):
 @pytest.mark.parametrize("name", ["permute", "slice", "cat", "stack", "split_rest", "flatten"])
 def test_without_elements(name):
     check(lambda x: VIEWS[name](torch.cat([x, x])), torch.empty(0, 3, 4))
+
+
+def test_as_strided():
+    check(lambda x: x.as_strided((3, 4), (2, 3), 1), X)
+
+
+def test_as_strided_of_unknown_memory_is_refused():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="memory"):
+        check(lambda x: x.as_strided((3, 4), (2, 3), 1), X.transpose(0, 1))

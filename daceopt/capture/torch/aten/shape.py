@@ -11,6 +11,7 @@ import numpy as np
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import CaptureError, Unsupported
+from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.iteration import quotient
 from daceopt.ops.assumptions import assume
@@ -223,12 +224,24 @@ def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
         shape = t.shape_of(name)
         extent = shape[axis]
         if not isinstance(extent, int) or not isinstance(shift, int):
-            raise Unsupported(f"a roll by {shift} along an axis of {extent}; expected numbers")
-        if shift % extent:
+            name = _rolled_by_index(t, name, axis, shift)
+        elif shift % extent:
             cut = extent - shift % extent
             parts = [taken(t, name, axis, cut, _END, 1, extent - cut), taken(t, name, axis, 0, cut, 1, cut)]
             name = str(t.operator("Concat", *parts, axis=axis, results=[Promise(shape, t.dtype)]))
     return name
+
+
+def _rolled_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
+    shape = t.shape_of(name)
+    out = t.graph.add_array("roll", shape, t.dtype)
+    whole = (None,) * len(shape)
+
+    def element(i: Any, x: Any) -> Any:
+        return scalar.load(x, *i[:axis], scalar.pymod(i[axis] - shift, shape[axis]), *i[axis + 1 :])
+
+    t.b.map(shape, {"x": (name, lambda *i: whole)}, {"out": (out, lambda *i: i)}, element, label="roll")
+    return out
 
 
 @translates("repeat")

@@ -1,0 +1,96 @@
+"""Complex tensors inside of graphs, going in and coming out, against eager PyTorch."""
+
+import pytest
+import torch
+
+from tests.capture.torch.checking import check
+
+X = torch.cos(torch.arange(24.0) * 1.3).reshape(3, 8)
+Z = torch.complex(X, torch.sin(torch.arange(24.0) * 0.7).reshape(3, 8))
+W = Z.flip(0, 1).clone()
+
+INSIDE = {
+    "fft_abs": lambda x: torch.fft.fft(x).abs(),
+    "rfft_irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x) * 0.5, n=8),
+    "rfft2_power": lambda x: torch.fft.rfft2(x).abs().pow(2).sum(),
+    "filter": lambda x: torch.fft.irfft(torch.fft.rfft(x) * torch.view_as_complex(x[:, :2]).detach()[:1, None], n=8),
+    "polar": lambda x: torch.view_as_real(torch.polar(x.abs() + 1, x)),
+    "complex_parts": lambda x: torch.complex(x, x * 2).imag * torch.complex(x * 3, x).real,
+    "view_as_complex": lambda x: torch.view_as_real(torch.view_as_complex(x.view(3, 4, 2)) * 2.0),
+    "rotary": lambda x: torch.view_as_real(
+        torch.view_as_complex(x.view(3, 4, 2)) * torch.polar(torch.ones(4), torch.arange(4.0))
+    ).flatten(1),
+    "conj_product": lambda x: (torch.fft.fft(x) * torch.fft.fft(x * 2).conj()).real,
+    "angle": lambda x: torch.complex(x + 2, x).angle(),
+    "stft": lambda x: torch.stft(x, 4, 2, window=torch.ones(4), return_complex=True).abs(),
+}
+THROUGH = {
+    "mul": lambda z, w: z * w,
+    "mul_broadcast": lambda z, w: z * w[0],
+    "add_sub": lambda z, w: z + w - w[:, :1],
+    "scalar": lambda z, w: z * (1 + 2j) + w * 3,
+    "conj": lambda z, w: z.conj() * w,
+    "conj_result": lambda z, w: (z * w).conj(),
+    "div": lambda z, w: z / w,
+    "exp": lambda z, w: z.exp() + w,
+    "views": lambda z, w: z.view(2, 12).t()[1:, 0].unsqueeze(0).expand(3, -1) * 2,
+    "permute": lambda z, w: z.permute(1, 0) @ w,
+    "cat": lambda z, w: torch.cat([z, w], -1).transpose(0, 1),
+    "stack": lambda z, w: torch.stack([z, w], -1),
+    "select": lambda z, w: z[..., -1] * w[0, 0],
+    "real_times_complex": lambda z, w: z.real[:, :4] * w[:, ::2],
+    "neg": lambda z, w: -z.squeeze() + w.imag,
+    "abs_sum": lambda z, w: (z * w).abs().sum(),
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_inside(name):
+    check(INSIDE[name], X, native=False)
+
+
+@pytest.mark.parametrize("name", THROUGH)
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_through(name, dtype):
+    check(THROUGH[name], Z.to(dtype), W.to(dtype), native=False)
+
+
+@pytest.mark.parametrize("name", ["mul", "conj", "views", "cat", "real_times_complex", "add_sub", "scalar"])
+def test_native(name):
+    check(THROUGH[name], Z, W)
+
+
+@pytest.mark.parametrize("name", ["mul", "views", "select", "div"])
+def test_symbolic_sizes(name):
+    check(THROUGH[name], Z, W, native=False, dynamic=True)
+
+
+def test_transposed_results_and_inputs():
+    check(lambda z: (z * 2, z.t() * 3), Z.t(), native=False)
+
+
+@pytest.mark.parametrize("make", [lambda z: z.conj(), lambda z: z.conj().imag, lambda z: z.imag])
+def test_pending_conjugation_and_negation_of_inputs(make):
+    from tests.capture.torch.checking import make_backend
+    from tests.capture.torch.interpreted import compile_interpreted
+
+    backend = make_backend(compile_interpreted)
+    torch._dynamo.reset()
+    compiled = torch._dynamo.optimize(backend, nopython=True)(lambda z: z * 2.0)
+    assert torch.equal(compiled(make(Z)).resolve_conj(), make(Z) * 2.0)
+
+
+def test_pending_negation_of_gradients():
+    z, x = Z.clone().requires_grad_(), X.clone().requires_grad_()
+
+    def fn(z, x):
+        return z * 3.0, x * 2.0
+
+    from tests.capture.torch.checking import make_backend
+    from tests.capture.torch.interpreted import compile_interpreted
+
+    torch._dynamo.reset()
+    compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)
+    found = torch.autograd.grad(compiled(z, x), [z, x], [W.conj(), W.conj().imag])
+    expected = torch.autograd.grad(fn(z, x), [z, x], [W.conj(), W.conj().imag])
+    assert all(torch.equal(a.resolve_conj(), b.resolve_conj()) for a, b in zip(found, expected))

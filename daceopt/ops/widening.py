@@ -76,7 +76,9 @@ def _widened(graph: Graph, name: str | None) -> str | None:
 
 
 def _unrounded(graph: Graph, name: str) -> str | None:
-    """What ``name`` was before we rounded it; None where it is no such array."""
+    """What ``name`` was before we rounded it; None where it is no such array, or a view of one."""
+    if graph.is_view(name):
+        return None
     producer = graph.producer(name)
     ours = isinstance(producer, Operator) and producer.attribute(_OURS)
     return graph.inputs_of(producer)[0] if ours else None

@@ -254,3 +254,44 @@ def test_other_number_of_boxes() -> None:
     x, scores = boxes(3, False)[:1], np.ones((1, 1, 3), np.float32)
     call = Call("non_max_suppression", [x, scores, np.array([1]), None, None], [indices(2, 3)], [1, 1, 3, 2, 0])
     refuse("expected 2 results.*found 1", call)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_product_gradient(dtype: str) -> None:
+    """Also where a factor is zero, or two are."""
+    x = np.array([[2, 0, 3, -1], [0, 5, 0, 2], [1, 2, 3, 4]], dtype).T.reshape(1, 4, 3)
+    dy = np.arange(1, 13).reshape(1, 4, 3).astype(dtype)
+    calls = []
+    for switches in np.ndindex(2, 2):
+        calls.append(Call("product_gradient", [x, dy], [np.zeros_like(x)], [1, 4, 3, *switches]))
+    calls.append(Call("product_gradient", [x[:, :0], dy[:, :0]], [x[:, :0]], [1, 0, 3, 0, 0]))
+    inclusive = compare(*calls)[0]
+    by_hand = [1, 4 * 2 + 7 * (2 * 3) + 10 * (2 * 3 * -1)]  # column 0: x = 2, 0, 3, -1 and dy = 1, 4, 7, 10
+    np.testing.assert_array_equal(inclusive[0, :2, 0], by_hand)
+
+
+def test_running_extremum() -> None:
+    calls = []
+    for dtype in [*NUMBERS, "bool"]:
+        x = sample(dtype, (2, 6, 3))
+        for largest in (0, 1):
+            parameters = [2, 6, 3, largest]
+            calls.append(Call("running_extremum", [x], [np.zeros_like(x), indices(2, 6, 3)], parameters))
+            calls.append(Call("running_extremum", [x], [None, indices(2, 6, 3)], parameters))
+    compare(*calls)
+
+
+def test_searchsorted() -> None:
+    calls = []
+    for dtype in NUMBERS:
+        rows, values = np.sort(sample(dtype, (3, 7)), axis=1), sample(dtype, (3, 5), seed=1)
+        order = np.argsort(sample(dtype, (3, 7), seed=2), axis=1)
+        for shared, right in np.ndindex(2, 2):
+            for given in (None, order):
+                lines = rows if given is None else np.take_along_axis(rows, np.argsort(given, 1), 1)
+                calls.append(Call("searchsorted", [lines, values, given], [indices(3, 5)], [3, 7, 5, shared, right]))
+    found = compare(*calls)
+    at = NUMBERS.index("int32")
+    lines, values = np.sort(sample("int32", (3, 7)), axis=1), sample("int32", (3, 5), seed=1)
+    expected = np.array([np.searchsorted(line, row) for line, row in zip(lines, values)])
+    np.testing.assert_array_equal(found[at * 8], expected)

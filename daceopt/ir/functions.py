@@ -197,6 +197,9 @@ FUNCTIONS: dict[str, FunctionRow] = {
         lambda a, b: select(eq(b, 0), 0, b * power(a, b - 1)),
         lambda a, b: _by_exponent(a, b),
     ),
+    "divide": FunctionRow(
+        2, "float", "({0} / {1})", np.true_divide, (lambda a, b: 1 / b, lambda a, b: -a / (b * b))
+    ),  # by a number: a / b is a product with its reciprocal for SymPy
     "maximum": _row(2, "same", "maximum", np.maximum, lambda a, b: _tie(a, b, True), lambda a, b: _tie(b, a, True)),
     "minimum": _row(2, "same", "minimum", np.minimum, lambda a, b: _tie(a, b, False), lambda a, b: _tie(b, a, False)),
     "select": _row(3, "select", "select", np.where),
@@ -261,6 +264,7 @@ CLASSES: dict[str, Any] = {name: _define(name, row) for name, row in FUNCTIONS.i
 globals().update(CLASSES)
 sigmoid, softplus, log1p, expm1 = (CLASSES[n] for n in ("sigmoid", "softplus", "log1p", "expm1"))
 exp2, log2, log10, erfc = (CLASSES[n] for n in ("exp2", "log2", "log10", "erfc"))
+divide: Any = CLASSES["divide"]
 atan2, hypot, copysign, nextafter = (CLASSES[n] for n in ("atan2", "hypot", "copysign", "nextafter"))
 absolute, power, maximum, minimum, select = (CLASSES[n] for n in ("absolute", "power", "maximum", "minimum", "select"))
 lt, le, gt, ge, eq, ne = (CLASSES[n] for n in ("lt", "le", "gt", "ge", "eq", "ne"))

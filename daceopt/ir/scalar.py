@@ -25,6 +25,7 @@ from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions
     cast,
     ceil,
     copysign,
+    divide,
     eq,
     erfc,
     exp2,

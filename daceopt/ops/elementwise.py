@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -75,7 +76,16 @@ def divide(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Integers truncate towards zero, as in C."""
     first, second = _distinct(b, inputs)
     is_float = types.is_float(b.graph.dtype(first))
-    b.elementwise((lambda x, y: x / y) if is_float else scalar.idiv, first, second, out=outputs[0], label="div")
+    b.elementwise(_quotient if is_float else scalar.idiv, first, second, out=outputs[0], label="div")
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """Rounded once: a product with the reciprocal of a number, as SymPy writes it, would make 49 / 49 less than 1."""
+    return x / y if y.free_symbols or _is_power_of_two(y) else scalar.divide(x, y)
+
+
+def _is_power_of_two(number: Any) -> bool:
+    return abs(math.frexp(float(number))[0]) == 0.5
 
 
 @lowering("Mod", types=NUMBERS)

@@ -89,6 +89,7 @@ BINARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray, np.n
     "atan2": (scalar.atan2, torch.atan2, ANY, ANY[::-1].copy()),
     "hypot": (scalar.hypot, torch.hypot, ANY, ANY[::-1].copy() + 0.1),
     "copysign": (scalar.copysign, torch.copysign, ANY, ANY[::-1].copy()),
+    "divide": (scalar.divide, torch.div, np.array([-2.5, 3.2, 7.1]), np.array([1.5, -2.0, 3.0])),
     "quotient": (lambda x, y: x / y, torch.div, np.array([-2.5, 3.2, 7.1]), np.array([1.5, -2.0, 3.0])),
     "difference": (lambda x, y: x - 3 * y, lambda x, y: x - 3 * y, UNIT, UNIT * 2),
 }

@@ -270,3 +270,9 @@ def test_constants_share_ties() -> None:
 
 def test_a_number_over_itself() -> None:
     check(lambda x: x / x, values(ANY), grad=False)
+
+
+def test_quotients_are_rounded_once() -> None:
+    """As a product with 1 / 49, 49 / 49 would be less than 1."""
+    numbers = torch.arange(1, 101, dtype=torch.float64)
+    check(lambda x: [torch.floor(x * n / n) for n in (3, 10, 49, 0.1, 7.5, 64)], numbers, grad=False)

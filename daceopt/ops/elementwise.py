@@ -98,9 +98,14 @@ def modulo(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @lowering("Pow", types=NUMBERS)
 def power(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Computed in the wider of both types, then converted to the base's."""
+    """Computed in the wider of both types, then converted to the base's; of integers exactly."""
     base, exponent = present(inputs)
-    b.elementwise(lambda x, y: x ** _exact(y), base, exponent, out=outputs[0], label="pow")
+    whole = not any(types.is_float(b.graph.dtype(n)) for n in (base, exponent))
+
+    def fn(x: Any, y: Any) -> Any:
+        return scalar.power(x, y) if whole and not (y.is_Integer and y > 0) else x ** _exact(y)
+
+    b.elementwise(fn, base, exponent, out=outputs[0], label="pow")
 
 
 def _exact(exponent: Any) -> Any:

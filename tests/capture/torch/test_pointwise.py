@@ -213,6 +213,7 @@ def test_powers_of_a_number(base: float) -> None:
         lambda x, y: x.clamp(2, 5),
         lambda x, y: x.abs() + x.sign() - (-x),
         lambda x, y: x**2 + y**3,
+        lambda x, y: y ** x.abs() + 3 ** x.abs(),
         lambda x, y: torch.where(x > y, x, y),
         lambda x, y: torch.round(x) + torch.floor(y) + torch.trunc(x) + torch.ceil(x),
         lambda x, y: x * 2.5,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import sympy
 
 from daceopt.capture.torch.table import translates
@@ -80,6 +81,26 @@ def binary_cross_entropy(t: Translation, self: str, target: str, weight: str | N
         return sympy.Mul(loss, *w)
 
     return reduced_loss(t, term, [self, target, *([] if weight is None else [weight])], reduction)
+
+
+_LEAST = float(np.float32(1e-12))  # PyTorch's constant is a float, whatever the elements are
+
+
+@translates("binary_cross_entropy_backward")
+def binary_cross_entropy_backward(
+    t: Translation, grad_output: str, self: str, target: str, weight: str | None, reduction: int
+) -> str:
+    """The product of probabilities below is bounded, where PyTorch's forward bounds the logarithms."""
+    count = element_count(t.graph, self, range(len(t.shape_of(self)))) if _REDUCTIONS[reduction] == "mean" else 1
+    wide = types.computed(t.dtype)
+
+    def slope(g: Any, x: Any, y: Any, *w: Any) -> Any:
+        found = sympy.Mul(g * (x - y), *w) / scalar.maximum((1 - x) * x, sympy.Float(_LEAST, 17))
+        if count in (0, 1):
+            return found
+        return found / (count if sympy.sympify(count).is_Integer else scalar.cast(count, wide))
+
+    return t.kernel(slope, grad_output, self, target, *([] if weight is None else [weight]))
 
 
 def reduced_loss(t: Translation, term: Callable[..., Any], arrays: list[str], reduction: int) -> str:

@@ -172,7 +172,7 @@ def power(t: Translation, self: str, exponent: Any) -> str:
 @translates("pow.Scalar")
 def power_of_number(t: Translation, self: Any, exponent: str) -> str:
     if isinstance(self, (int, float)) and self > 1:
-        return power(t, self, exponent)  # type: ignore[arg-type]
+        return power(t, self, exponent)
     return elements(t, scalar.power, self, exponent, opaque=True)
 
 

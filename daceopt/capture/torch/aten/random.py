@@ -251,7 +251,7 @@ def native_dropout(t: Translation, input: str, p: float, train: bool | None) -> 
     """With the mask of what is kept."""
     if train is False or p == 0:
         return input, t.expand(t.b.constant(np.asarray(True)), t.shape)
-    return tuple(_dropout(t, input, p, list(t.promised)))  # type: ignore[return-value]
+    return tuple(_dropout(t, input, p, list(t.promised)))
 
 
 @translates("rrelu_with_noise_functional")

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
+from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt.capture.torch import guards
+from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.explore.stats import Stats
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -26,6 +32,9 @@ logger = logging.getLogger("daceopt.dispatch")
 
 Refused = Callable[[str, BaseException], None]
 Compile = Callable[..., Any]
+
+SIZE_LIMIT = 16
+"""Programs of one graph whose sizes cannot be symbols."""
 
 
 class Backend:
@@ -58,6 +67,8 @@ class Backend:
         start = time.perf_counter()
         try:
             return self._compile(graph, inputs)
+        except RestartAnalysis:
+            raise
         except Exception as error:  # whatever it is, the user's call is not lost
             self._refused(reason_of(error), error)
             return graph.forward
@@ -68,14 +79,49 @@ class Backend:
         traced = describe(graph, inputs)
         if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
             return graph.forward
-        hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
-        with torch.inference_mode(False), hooks:
-            piece = CompiledGraph(self, traced)
-        self.graphs.append(piece)
-        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(piece.piece.inputs(inputs))}
-        self.stats.record(piece.piece.pair, shapes)
-        logger.info("compiled a graph of %d operators", len(graph.graph.nodes))
-        return piece
+        with _own_mode():
+            try:
+                made = self.add(traced, inputs)
+            except Exception as error:
+                _specialise_numbers(traced)
+                if not is_symbolic(traced):
+                    raise
+                logger.info("one program per size, because %s", reason_of(error))
+                return BySize(self, traced)
+        return made
+
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph:
+        """Compile a graph; ``inputs`` are its arguments in the first call."""
+        made = CompiledGraph(self, traced)
+        self.graphs.append(made)
+        shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(inputs))}
+        self.stats.record(made.piece.pair, shapes)
+        logger.info("compiled a graph of %d operators", len(traced.graph.graph.nodes))
+        return made
+
+    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
+        """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
+        result = traced.graph.forward(*arguments)  # if this raises, the call itself is wrong and the error says how
+        self._refused(reason_of(error), error)
+        return result
+
+
+def _specialise_numbers(traced: Traced) -> None:
+    """Where numbers of a call became arguments of the graph, let Dynamo begin again with their values as constants."""
+    memos = [getattr(x, "item_memo", None) for x in traced.inputs]
+    names = [str(m.node._expr) for m in memos if isinstance(m, torch.SymFloat)]
+    if names:
+        for name in names:
+            TensorifyState.specialize(name)
+        raise TensorifyScalarRestartAnalysis
+
+
+@contextmanager
+def _own_mode() -> Iterator[None]:
+    """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does."""
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    with torch.inference_mode(False), hooks:
+        yield
 
 
 def _breaks() -> dict[str, int]:
@@ -87,16 +133,27 @@ class CompiledGraph:
 
     def __init__(self, backend: Backend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
+        self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[int, ...], CompiledGraph] = {}
         options = backend.options
         pair = backend.compile(_identity(traced), self._load, recipe=options.recipe, verify=options.verify)
-        binding = Binding.from_json(pair.report["notes"]["binding"])
+        notes = pair.report["notes"]
+        if pair.cached:
+            guards.install(guards.environment(traced.inputs), notes["guards"])
+        binding = Binding.from_json(notes["binding"])
         self.piece = Piece(pair, binding, _connected(traced), self._higher)
         self.pair = pair
 
     def __call__(self, *arguments: Any) -> Any:
+        try:
+            result = self.piece(*arguments)
+        except SizesError:
+            self._by_size = self._by_size or BySize(self._backend, self.traced)
+            return self._by_size(*arguments)
+        except RunError as error:
+            return self._backend.leave(self.traced, error, arguments)
         self._backend.ran += 1
-        return self.piece(*arguments)
+        return result
 
     def operators(self) -> Counter[str]:
         """How often each ATen operator occurs in the graph."""
@@ -133,6 +190,55 @@ class CompiledGraph:
             return value
         argument, axis = self.piece.binding.symbols[str(value)]
         return int(given[argument].shape[1 if axis is None else axis])
+
+
+class BySize:
+    """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
+
+    def __init__(self, backend: Backend, traced: Traced) -> None:
+        self._backend, self._traced = backend, traced
+        self._programs: dict[Any, CompiledGraph | Exception] = {}
+        self._lock = threading.RLock()
+
+    def __call__(self, *arguments: Any) -> Any:
+        key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
+        program = self._programs.get(key) or self._compile(key, arguments)
+        if isinstance(program, Exception):
+            return self._backend.leave(self._traced, program, arguments)
+        return program(*arguments)
+
+    def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | Exception:
+        with self._lock:
+            if key not in self._programs:
+                self._programs[key] = self._made(arguments)
+            return self._programs[key]
+
+    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | Exception:
+        if len(self._programs) >= SIZE_LIMIT:
+            return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
+        with _own_mode():
+            try:
+                return self._backend.add(specialised(self._traced, arguments), arguments)
+            except Exception as error:
+                return error
+
+
+def is_symbolic(traced: Traced) -> bool:
+    """Whether a size or a number of the graph is known in a call only."""
+    sizes = [s for x in traced.inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+    return any(isinstance(s, torch.SymInt) for s in sizes)
+
+
+def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
+    """The same graph for the sizes of these arguments."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fakes = [
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if isinstance(x, torch.Tensor) else x
+            for x in arguments
+        ]
+    return replace(traced, inputs=tuple(fakes))
 
 
 def _compile_graph(*args: Any, **kwargs: Any) -> Any:
@@ -186,7 +292,9 @@ def _check_input(name: str, value: Any) -> None:
 
 
 def _fresh(fake: Any) -> torch.Tensor:
-    """A fake tensor of the same kind, without the history that tracing left."""
+    """A fake tensor of the same kind, without the history that tracing left; one that stands for a number itself."""
+    if fake.item_memo is not None:
+        return fake  # type: ignore[no-any-return]
     with fake.fake_mode:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 
@@ -219,6 +327,7 @@ def _identity(traced: Traced) -> str:
         for d in ("cpu",)
     ]
     inputs = [describe(x) for x in traced.inputs]
+    inputs += guards.hints(traced.inputs)
     return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])
 
 

@@ -48,6 +48,7 @@ class Dispatcher:
         self.stats = Stats()
         self.reasons = self.stats.fallbacks
         self._compiled: _Compiled | None = None
+        self._name = ""  # of the module's class, for messages
         self._changed = ""  # what made Dynamo look at the code again
         self._lock = threading.RLock()
 
@@ -69,6 +70,7 @@ class Dispatcher:
         self.stats.calls += 1
         compiled = self._compiled
         if compiled is None or compiled.original is not original:
+            self._name = type(module).__name__
             compiled = self._compile(original)
         if self.options.dynamic.__class__ is dict:
             self._mark(original.__get__(module), args, kwargs)
@@ -76,7 +78,13 @@ class Dispatcher:
             program = compiled.fast.find((module, *args), kwargs)
             if program is not None:
                 return program(module, *args, **kwargs)
-        return self._through_dynamo(compiled, module, args, kwargs)
+        if compiled.fast.broken:
+            return self._through_dynamo(compiled, module, args, kwargs)
+        with self._lock:  # while one thread compiles, the others wait for what it makes
+            program = compiled.fast.find((module, *args), kwargs) if self.options.backward is None else None
+            if program is None:
+                return self._through_dynamo(compiled, module, args, kwargs)
+        return program(module, *args, **kwargs)
 
     def _through_dynamo(
         self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -84,10 +92,14 @@ class Dispatcher:
         backend = compiled.backend
         ran, seen = backend.ran, backend.frames()
         try:
-            result = compiled.run(module, *args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+                result = compiled.run(module, *args, **kwargs)
         except Exception as error:
             if type(error).__module__ != "torch._dynamo.exc":
                 raise
+            if type(error).__name__ == "TorchRuntimeError":
+                compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
             raise self._translated(module, error) from error
         if backend.frames() != seen:
             self._note_breaks(module, backend)
@@ -135,7 +147,7 @@ class Dispatcher:
         """A graph stays in eager PyTorch."""
         if self.options.fallback == "raise":
             raise error if isinstance(error, DaceoptError) else Unsupported(reason)
-        self._note(f"a part runs in eager PyTorch: {reason}")
+        self._note(reason)
 
     def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
         """Dynamo's errors as ours: they come only where ``fallback="raise"`` asks for them, or from a wrong call."""
@@ -150,22 +162,23 @@ class Dispatcher:
 
     def _note_breaks(self, module: nn.Module, backend: Backend) -> None:
         for reason in backend.new_breaks():
-            self._note(f"the graph breaks, and what stands there runs in eager PyTorch: {reason}")
+            self._note(reason, " where its graph breaks")
 
     def _note_eager(self, module: nn.Module) -> None:
         self.stats.eager_calls += 1
         if not self.reasons:
-            limit = f"there are {RECOMPILE_LIMIT} programs already; last, {self._changed}"
-            self._note(f"it runs in eager PyTorch: {limit if self._changed else 'nothing in it was compiled'}")
+            limit = f"it has {RECOMPILE_LIMIT} programs already; last, {self._changed}"
+            self._note(limit if self._changed else "nothing in it was compiled")
 
-    def _note(self, reason: str) -> None:
+    def _note(self, reason: str, where: str = "") -> None:
         known = self.reasons.get(reason, 0)
         self.reasons[reason] = known + 1
         if known:
             return
-        logger.info("%s", reason)
+        message = f"{self._name} runs in eager PyTorch{where}: {reason}"
+        logger.info("%s", message)
         if self.options.fallback == "warn":
-            warnings.warn(reason, FallbackWarning, stacklevel=caller_depth())
+            warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
 def first_line(error: BaseException) -> str:

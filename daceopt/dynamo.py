@@ -21,7 +21,8 @@ def daceopt(
     """The backend; ``torch.compile(..., options={...})`` takes ``recipe``, ``fallback`` and ``verify`` as
     ``optimized_module`` does. ``mode`` has no meaning here and is accepted, so that models need no change.
     """
-    options = check(**{**given, **(given.pop("options", None) or {})})
+    chosen = given.pop("options", None) or {}
+    options = check(**{**given, **chosen})
 
     def refused(reason: str, error: BaseException) -> None:
         if options.fallback == "raise":

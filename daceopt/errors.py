@@ -43,6 +43,10 @@ class RunError(DaceoptError):
     """A compiled program reported an error while it ran."""
 
 
+class SizesError(RunError):
+    """A compiled program was called with sizes that it is not for."""
+
+
 class RunIndexError(RunError, IndexError):
     """A compiled program met an index that lies outside its array."""
 

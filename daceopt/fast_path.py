@@ -38,6 +38,7 @@ class FastPath:
     def __init__(self, function: Callable[..., Any], region: int) -> None:
         self._function = function if isinstance(function, types.FunctionType) else None
         self._region = region
+        self.broken = False  # whether Dynamo broke the frame, so that its calls go through Dynamo
         self._programs: dict[Any, Callable[..., Any] | None] = {}  # guards -> what runs; None: the frame is broken
         self._checked: list[tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]] = []
         if self._function is not None:
@@ -71,6 +72,7 @@ class FastPath:
         live = [(e.guard_manager, self._programs[e.guard_manager]) for e in entries]
         self._checked = [(guards.check, program) for guards, program in live if program is not None]
         self._programs = dict(live)
+        self.broken = bool(live) and not self._checked
 
     def _locals(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
         """The frame's variables at its start, as guards read them; None for a call that does not fit."""

@@ -9,16 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt.dynamo import DynamoGraph
 from daceopt.errors import FallbackWarning
-from tests import fake_programs
+from tests.capture.torch.interpreted import compile_interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch):
-    monkeypatch.setattr("daceopt.pipeline.compile_trace", fake_programs.compile_trace)
+    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

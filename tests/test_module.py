@@ -17,13 +17,13 @@ from torch import nn
 
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
-from tests import fake_programs
+from tests.capture.torch.interpreted import compile_interpreted
 
 
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch):
     """The contract is about all that surrounds a program, so most of it is tested on programs that need no compiler."""
-    monkeypatch.setattr("daceopt.pipeline.compile_trace", fake_programs.compile_trace)
+    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
 
 
 class Net(nn.Module):

@@ -17,7 +17,7 @@ import numpy as np
 from daceopt.build import machine
 from daceopt.build.manifest import Manifest
 from daceopt.build.sources import FILE, Sources, heading, matching
-from daceopt.errors import BuildError, RunError, RunIndexError
+from daceopt.errors import BuildError, RunError, SizesError, RunIndexError
 
 logger = logging.getLogger("daceopt.build")
 
@@ -130,7 +130,7 @@ class Executable:
 
     def _compute_sizes(self, symbols: tuple[int, ...]) -> Sizes:
         if violated := self.manifest.violated(symbols):
-            raise RunError(f"{self.manifest.name} is for sizes with {violated[0]}; got {symbols}")
+            raise SizesError(f"{self.manifest.name} is for sizes with {violated[0]}; got {symbols}")
         ranks = [tensor.rank for tensor in self.manifest.outputs]
         out = (ctypes.c_int64 * (2 + sum(ranks)))()
         self._functions.sizes(self._pack_symbols(symbols), out)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SIMPLE = (bool, int, float, str, type(None))
 _PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}  # the type of both parts
-_FLAGS = ("dtype", "layout", "device", "memory_format")
+_POSITIONS = {"Operand": "tensor", "Item": "item"}  # kinds of positions among the operands
 
 
 def add(
@@ -37,7 +37,8 @@ def add(
 ) -> list[str | None]:
     """Add a HostCall of the overload ``target``; ``results``: (shape, dtype) of each, dtype None where it is no tensor.
 
-    ``arguments`` by name of the schema, an int subclass ``Operand`` for each tensor, SymPy expressions for sizes.
+    ``arguments`` by name of the schema: positions among ``operands`` as int subclasses, ``Operand`` for a tensor and
+    ``Item`` for the number in one; SymPy expressions for sizes.
     ``complex_operands`` and ``complex_results``: those whose arrays have both parts along their last axis.
     Raises Unsupported for arguments that cannot be written down.
     """
@@ -81,8 +82,8 @@ class _Encoder:
 
         if isinstance(value, sympy.Expr):
             return {"size": self._size(value)} if value.is_integer else {"number": self._size(value, "float64")}
-        if type(value).__name__ == "Operand":
-            return {"tensor": int(value)}
+        if type(value).__name__ in _POSITIONS:
+            return {_POSITIONS[type(value).__name__]: int(value)}
         if isinstance(value, float):
             return {"float": value.hex()}
         if isinstance(value, _SIMPLE):
@@ -161,8 +162,8 @@ def _decode(value: Any, tensors: list[torch.Tensor]) -> Any:
     ((kind, content),) = value.items()
     if kind == "tensor":
         return tensors[content]
-    if kind == "size":
-        return int(tensors[content].item())
+    if kind in ("size", "item"):
+        return tensors[content].item()
     if kind == "number":
         return float(tensors[content].item())
     if kind == "float":

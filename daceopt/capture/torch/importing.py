@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from daceopt.capture.torch import guards
 from daceopt.capture.torch.functional import Functional, functional
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.translation import Context, Importer, Translation
@@ -40,10 +41,14 @@ class Traced:
 
 def load(traced: Traced) -> Imported:
     """Trace to ATen and import. Raises Unsupported with the reason."""
+    environment = guards.environment(traced.inputs)
+    before = guards.known(environment)
     found = functional(traced.graph, traced.inputs)
     changed = [traced.changed[k] for k in found.mutated]
     _check_mutations(traced, found)
-    return imported(traced, found, plan(found, traced.results, changed))
+    result = imported(traced, found, plan(found, traced.results, changed))
+    result.notes["guards"] = guards.since(environment, before)
+    return result
 
 
 def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:

@@ -130,7 +130,7 @@ def _argument(value: Any) -> Any:
         return [_argument(v) for v in value]
     if isinstance(value, fx.Node):
         return {"size": str(value.meta["val"])}
-    if value is None or isinstance(value, (bool, int)):
+    if value is None or isinstance(value, (bool, int, float)):
         return value
     raise Unsupported(f"a result is a view with an argument of type {type(value).__name__}")
 

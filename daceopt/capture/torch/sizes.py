@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dace
@@ -30,9 +30,10 @@ class Sizes:
         expr = value.node.expr
         return dim(self._convert(expr))
 
-    def number(self, value: torch.SymFloat) -> sympy.Expr:
-        """The scalar expression, in float64, of a number that is computed from sizes."""
-        return self._real(value.node.expr)
+    def number(self, value: torch.SymFloat, floats: Mapping[str, Any] | None = None) -> sympy.Expr:
+        """The scalar expression, in float64, of a number that is computed from sizes and ``floats``, the scalar symbols
+        of numbers that are arguments of the call, by PyTorch's names for them."""
+        return self._real(value.node.expr, floats or {})
 
     def shape(self, sizes: Sequence[Any]) -> tuple[Dim, ...]:
         """The extents of a tensor."""
@@ -44,21 +45,23 @@ class Sizes:
             self._known[name] = dace.symbolic.symbol(f"s{len(self._known)}", dace.int64)
         return self._known[name]
 
-    def _real(self, expr: Any) -> sympy.Expr:
+    def _real(self, expr: Any, floats: Mapping[str, Any]) -> sympy.Expr:
+        if str(expr) in floats:
+            return floats[str(expr)]
         if expr.is_number:
             return sympy.Float(expr, 17)
         if expr.is_integer:
             return scalar.cast(dim(self._convert(expr)), dace.float64)
         if isinstance(expr, torch_functions.ToFloat):
-            return self._real(expr.args[0])
+            return self._real(expr.args[0], floats)
         if isinstance(expr, (torch_functions.FloatTrueDiv, torch_functions.IntTrueDiv)):
-            return self._real(expr.args[0]) / self._real(expr.args[1])
+            return self._real(expr.args[0], floats) / self._real(expr.args[1], floats)
         if type(expr).__name__ == "OpaqueUnaryFn_sqrt":
-            return sympy.sqrt(self._real(expr.args[0]))
+            return sympy.sqrt(self._real(expr.args[0], floats))
         if isinstance(expr, (sympy.Pow, torch_functions.FloatPow)) and expr.args[1].is_number:
-            return sympy.Pow(self._real(expr.args[0]), sympy.nsimplify(expr.args[1]))
+            return sympy.Pow(self._real(expr.args[0], floats), sympy.nsimplify(expr.args[1]))
         if isinstance(expr, (sympy.Add, sympy.Mul)):
-            return expr.func(*map(self._real, expr.args))
+            return expr.func(*(self._real(a, floats) for a in expr.args))
         raise Unsupported(f"a number computed from sizes as {expr}, a {type(expr).__name__}")
 
     def _convert(self, expr: Any) -> Any:

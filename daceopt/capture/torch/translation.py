@@ -72,6 +72,14 @@ class Operand(int):
     """Position of a tensor argument among the operands of a :class:`Call`."""
 
 
+class Item(Operand):
+    """Position of an operand of one element that stands for a number: a float among the arguments of the call."""
+
+
+class NumberArray(str):
+    """The name of a float64 array of rank 0 that stands for a number."""
+
+
 class Translation:
     """Adds ATen calls to ``graph``; rules get it as their first argument.
 
@@ -216,7 +224,7 @@ class Translation:
             return self.host(call, operands, "no native form")
         try:
             found = entry.rule(self, **_with_arrays(call.arguments, operands))
-        except Unsupported as error:
+        except _refusals(call) as error:
             if self.whole and _is_differentiable(call):
                 return self._opaque(call, operands)
             return self.host(call, operands, str(error))
@@ -261,6 +269,12 @@ class Translation:
                 )
 
 
+def _refusals(call: Call) -> tuple[type[Exception], ...]:
+    """What a rule may raise to say no; one that computes with a number that comes with the call cannot work."""
+    items = any(isinstance(a, Item) for a in call.arguments.values())
+    return (Unsupported, TypeError, ValueError, AttributeError) if items else (Unsupported,)
+
+
 def _is_differentiable(call: Call) -> bool:
     return any(t.is_floating_point() or t.is_complex() for t in call.operands) and any(
         r is not None and (r.is_floating_point() or r.is_complex()) for r in call.results
@@ -291,6 +305,7 @@ class Importer:
     def __init__(self, translation: Translation, module: fx.GraphModule, backwards: Sequence[Backward] = ()) -> None:
         self.t, self.module, self.backwards = translation, module, backwards
         self.values: dict[fx.Node, Any] = {}
+        self.floats: dict[str, NumberArray] = {}  # PyTorch's symbols of numbers that come with the call
         self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
@@ -316,7 +331,7 @@ class Importer:
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return self.t.sizes.dim(value)
         if isinstance(value, torch.SymFloat):
-            return self.t.sizes.number(value)
+            return self._number(node, value)
         if node.target is getitem:
             source, index = node.args
             return self.values[source][index]
@@ -325,6 +340,24 @@ class Importer:
         call, operands = self._bind(node, value)
         found = self.t.apply(call, operands)
         return tuple(found) if isinstance(value, (tuple, list)) else found[0]
+
+    def _number(self, node: fx.Node, value: torch.SymFloat) -> Any:
+        """A scalar expression over sizes, or an array where numbers that come with the call are in it."""
+        if node.target is torch.ops.aten._local_scalar_dense.default:
+            source = NumberArray(self.t.cast(self.values[node.args[0]], types.from_name("float64")))
+            self.floats[str(value.node.expr)] = source
+            self.fake_number = node.args[0].meta["val"].to(torch.float64)
+            return source
+        names = [str(s) for s in value.node.expr.free_symbols if str(s) in self.floats]
+        if not names:
+            return self.t.sizes.number(value)
+        arrays = [self.floats[n] for n in names]
+        made = self.t.b.elementwise(
+            lambda *elements: self.t.sizes.number(value, dict(zip(names, elements))),
+            *map(str, arrays),
+            dtype=types.from_name("float64"),
+        )
+        return NumberArray(made)
 
     def _bind(self, node: fx.Node, value: Any) -> tuple[Call, list[str]]:
         operands: list[str] = []
@@ -339,7 +372,10 @@ class Importer:
             found = self.values[x]
             if not isinstance(found, str):
                 return found, x.meta.get("val", found)
-            operands.append(found)
+            operands.append(str(found))
+            if isinstance(found, NumberArray):
+                fakes.append(self.fake_number)
+                return (Item(len(operands) - 1),) * 2
             fakes.append(x.meta["val"] if "val" in x.meta else getattr(self.module, str(x.target)))
             return (Operand(len(operands) - 1),) * 2
 

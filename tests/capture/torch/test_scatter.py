@@ -21,6 +21,7 @@ CASES = {
     "scatter_multiply": lambda x, s: x.detach().scatter(1, AT, s.detach(), reduce="multiply"),
     "masked_scatter": lambda x, s: x.masked_scatter(s > 0, s),
     "masked_scatter_broadcast": lambda x, s: x.masked_scatter(s[0, 0] > 0, s),
+    "masked_scatter_row": lambda x, s: x[0, 0].masked_scatter(s > 0, s),
     "masked_fill": lambda x, s: x.masked_fill(s > 0, 2.5),
     "masked_fill_tensor": lambda x, s: x.masked_fill(s > 0, s[0, 0, 0]),
     "slice_scatter": lambda x, s: x.slice_scatter(s[:, 1:3], 1, 1, 3),

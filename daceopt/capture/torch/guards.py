@@ -1,0 +1,56 @@
+"""What a trace assumed of symbolic sizes: conditions that PyTorch recorded, kept with the program and installed again.
+
+Tracing may ask a symbolic size a question (is it even? more than 16?); the answer holds for the example, and PyTorch
+notes it, so that Dynamo compiles anew where it does not. A warm start does not trace, and has to note the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions
+
+
+def environment(inputs: Sequence[Any]) -> Any:
+    """The ``ShapeEnv`` of the sizes of these arguments; None where all are numbers."""
+    for x in inputs:
+        sizes = x.shape if isinstance(x, torch.Tensor) else (x,)
+        found = next((s.node.shape_env for s in sizes if isinstance(s, torch.SymInt)), None)
+        memo = getattr(x, "item_memo", None)
+        if found is None and isinstance(memo, torch.SymFloat):
+            found = memo.node.shape_env
+        if found is not None:
+            return found
+    return None
+
+
+def known(environment: Any) -> int:
+    """How many conditions there are by now."""
+    return 0 if environment is None else len(environment.guards)
+
+
+def since(environment: Any, count: int) -> list[str]:
+    """The conditions that were added after the first ``count``, as text."""
+    return [] if environment is None else [str(g.expr) for g in environment.guards[count:]]
+
+
+def install(environment: Any, conditions: Sequence[str]) -> None:
+    """Ask the same questions again; the answers for the example are those of the program's own trace."""
+    if environment is None:
+        return
+    symbols = {str(s): s for s in environment.var_to_range}
+    names = {n: getattr(functions, n) for n in dir(functions) if isinstance(getattr(functions, n), type)}
+    for text in conditions:
+        environment.evaluate_expr(sympy.sympify(text, locals={**names, **symbols}))
+
+
+def hints(inputs: Sequence[Any]) -> list[str]:
+    """What the symbolic sizes and numbers are in the example: they decide what a trace assumes."""
+    sizes = [s for x in inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+    symbolic = {str(s): s for s in sizes if isinstance(s, torch.SymInt)}
+    memos = [getattr(x, "item_memo", None) for x in inputs]
+    symbolic |= {str(m): m for m in memos if isinstance(m, torch.SymFloat)}
+    return [f"{name}={s.node.hint}" for name, s in sorted(symbolic.items())]

@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         states.write(results, Path(options.json))
     if options.record:
-        document.FILE.write_text(document.render(states.merge(results)), encoding="utf-8")
+        peer = options.mode.partition("peer:")[2]
+        kept = states.merge_peer(results, peer) if peer else states.merge(results)
+        document.FILE.write_text(document.render(kept), encoding="utf-8")
     _report(results, options)
     print("\n".join(states.summary(results)))
     print(f"{len(results)} cases in {time.perf_counter() - start:.0f} s")

@@ -22,7 +22,7 @@ from daceopt.options import Options
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.opinfo import comparison, outcome
 from tests.opinfo.entries import DTYPES, MODULES, Case, entries
-from tests.opinfo.outcome import Arguments
+from tests.opinfo.outcome import NARROW, WIDE, Arguments
 
 SECONDS = 60  # for one step of one case; the alarm ends the process
 UNDEFINED = re.compile("empty")  # values of such entries are what memory happens to hold
@@ -136,7 +136,7 @@ class Trial:
         case = self.case
         self.order, self.eager = _eager(case)
         try:
-            self.exact = outcome.run(Arguments(case, wide=True), self.order)
+            self.exact = outcome.run(Arguments(case, WIDE), self.order)
         except Exception:  # not every operator takes float64
             self.exact = self.eager
         again = outcome.run(Arguments(case), self.order, seed=1)
@@ -163,7 +163,11 @@ class Trial:
         found = outcome.run(self.arguments, self.order, self.compiled)
         if self.undefined:
             found = self.eager if _kinds(found) == _kinds(self.eager) else found
-        comparison.compare(found, self.eager, self.exact, by_chance=self.by_chance)
+        comparison.compare(found, self.eager, self.exact, by_chance=self.by_chance, single=self._single)
+
+    def _single(self) -> tuple[outcome.Outcome, outcome.Outcome]:
+        narrow, wide = (Arguments(self.case, *steps) for steps in ((NARROW,), (NARROW, WIDE)))
+        return outcome.run(narrow, self.order), outcome.run(wide, self.order)
 
     def record(self, reason: str) -> dict[str, Any]:
         """The state of a case that passed, and what ATen runs in it."""

@@ -31,7 +31,7 @@ Made by the tests; do not edit.
 def render(kept: Mapping[str, Any]) -> str:
     """The whole document."""
     rows = kept["entries"]
-    lines = [_HEAD, *_counts(rows), "", "| entry | state | gradient | |", "|---|---|---|---|"]
+    lines = [_HEAD, *_counts(rows), *_peers(kept), "", "| entry | state | gradient | |", "|---|---|---|---|"]
     lines += [_row(name, row) for name, row in rows.items()]
     lines += ["", "## Operators that ATen runs", "", "| operator | why |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(why)} |" for name, why in kept["hosted"].items()]
@@ -47,6 +47,14 @@ def _counts(rows: Mapping[str, Any]) -> list[str]:
     return [
         f"{len(rows)} entries: {counted}. Of the {len(trained)} entries with a gradient, {share:.1%} are native or "
         "host calls in all samples."
+    ]
+
+
+def _peers(kept: Mapping[str, Any]) -> list[str]:
+    return [
+        f'Beside `torch.compile(backend="{name}")`, on {row["entries"]} entries with a gradient that ran in both: '
+        f"{row['theirs'] / row['entries']:.1%} run there, {row['ours'] / row['entries']:.1%} here."
+        for name, row in kept.get("peers", {}).items()
     ]
 
 

@@ -96,9 +96,12 @@ def entries() -> dict[str, Entry]:
     """All entries by name."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from torch.testing._internal.common_methods_invocations import op_db
+        from torch.testing._internal import common_methods_invocations
         from torch.testing._internal.common_modules import module_db
 
+    op_db = common_methods_invocations.op_db
+    # Dynamo does not trace the seeding around some functions; ours stands around the whole call
+    common_methods_invocations.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
     found: list[Entry] = [OperatorEntry(info) for info in op_db]
     for info in module_db:
         modes = (True, False) if info.train_and_eval_differ else (True,)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +13,10 @@ from torch import nn
 
 from tests.opinfo.entries import Call, Case
 
-_WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
-_WIDE[torch.complex64] = torch.complex128
+Conversion = Mapping[torch.dtype, torch.dtype]
+WIDE = {torch.float32: torch.float64, torch.bfloat16: torch.float64, torch.float16: torch.float64}
+WIDE[torch.complex64] = torch.complex128
+NARROW = {torch.float64: torch.float32, torch.complex128: torch.complex64}
 
 
 @dataclass
@@ -28,13 +30,13 @@ class Outcome:
 
 
 class Arguments:
-    """The arguments of a case, made anew: ``wide`` in float64."""
+    """The arguments of a case, made anew and converted step by step, as are types among them."""
 
-    def __init__(self, case: Case, wide: bool = False) -> None:
+    def __init__(self, case: Case, *steps: Conversion) -> None:
         self.call: Call = case.call()
         given = (list(self.call.args), dict(self.call.kwargs))
         leaves, spec = pytree.tree_flatten(given)
-        self.leaves = [_fresh(x, wide) for x in leaves]
+        self.leaves = [_fresh(x, steps) for x in leaves]
         self.args, self.kwargs = pytree.tree_unflatten(self.leaves, spec)
 
     def __iter__(self) -> Iterator[torch.Tensor]:
@@ -49,16 +51,27 @@ class Arguments:
         return [b for x in self.leaves if isinstance(x, nn.Module) for b in x.buffers()]
 
 
-def _fresh(x: Any, wide: bool) -> Any:
-    if isinstance(x, nn.Module):
-        return x.double() if wide else x
-    if isinstance(x, torch.dtype):
-        return _WIDE.get(x, x) if wide else x
+def _fresh(x: Any, steps: Sequence[Conversion]) -> Any:
+    for step in steps:
+        x = _converted(x, step)
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return x
-    dtype = _WIDE.get(x.dtype, x.dtype) if wide else x.dtype
+    return _copy(x, x.dtype)
+
+
+def _converted(x: Any, step: Conversion) -> Any:
+    if isinstance(x, nn.Module):
+        return x._apply(lambda t: t.to(step.get(t.dtype, t.dtype)))
+    if isinstance(x, torch.dtype):
+        return step.get(x, x)
+    if isinstance(x, torch.Tensor) and x.layout is torch.strided and x.dtype in step:
+        return _copy(x, step[x.dtype])
+    return x
+
+
+def _copy(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if torch._debug_has_internal_overlap(x):
-        twin = x.detach().clone().to(dtype)
+        twin = x.detach().to(dtype, copy=True)
     else:
         twin = torch.empty_strided(x.shape, x.stride(), dtype=dtype).copy_(x.detach())
     return twin.requires_grad_(x.requires_grad)

@@ -111,6 +111,18 @@ def merge(results: Results, file: Path = FILE) -> dict[str, Any]:
     return kept
 
 
+def merge_peer(results: Results, name: str, file: Path = FILE) -> dict[str, Any]:
+    """Keep what a backend of PyTorch does with the same: of the entries with a gradient how many run, and of the same
+    entries how many run here."""
+    kept = kept_states(file)
+    theirs = {n: e for n, e in by_entry(results).items() if entries()[n].has_gradient and n in kept["entries"]}
+    ours = sum(kept["entries"][n]["state"] in RUNS for n in theirs)
+    runs = sum(e.state in RUNS for e in theirs.values())
+    kept.setdefault("peers", {})[name] = {"entries": len(theirs), "theirs": runs, "ours": ours}
+    file.write_text(json.dumps(kept, indent=1) + "\n")
+    return kept
+
+
 def kept_states(file: Path = FILE) -> dict[str, Any]:
     """What ``merge`` wrote."""
     return json.loads(file.read_text()) if file.exists() else {"entries": {}, "hosted": {}}

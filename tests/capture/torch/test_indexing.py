@@ -46,6 +46,7 @@ CASES = {
     "index_add": lambda x: x.index_add(1, PICKS, x[:, :4], alpha=2.5),
     "index_copy": lambda x: x.index_copy(1, torch.tensor([4, 0]), x[:, :2] * 2),
     "index_fill": lambda x: x.index_fill(2, PICKS, 1.5),
+    "index_fill_tensor": lambda x: x.index_fill(-1, K, x[0, 0, 0]),
 }
 # PyTorch finds out what their sizes must be while it traces the derivative
 SPECIALISED = ("put_inner_accumulating", "put_one_axis")

@@ -34,6 +34,11 @@ def test_padding(name):
     check(lambda x: CASES[name](x * 1), X)
 
 
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_cropped_elements_are_mirrored_and_repeated(mode):
+    check(lambda x: functional.pad(x[0, :, :, :3], (-2, 2), mode=mode), X, native=False)
+
+
 @pytest.mark.parametrize("name", ["constant", "constant_value", "reflect_1d", "replicate_2d"])
 def test_symbolic_sizes(name):
     check(lambda x: CASES[name](x * 1), X, dynamic=True, native=name != "reflect_1d")

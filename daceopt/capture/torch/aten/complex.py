@@ -7,7 +7,7 @@ is left to ATen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -205,7 +205,7 @@ def _product(t: Translation, x: str, y: str) -> str:
     return out
 
 
-def _part(t: Translation, name: str, part: int) -> Callable[..., Sequence[Any]]:
+def _part(t: Translation, name: str, part: int) -> Callable[..., tuple[Any, ...]]:
     """Where the part of an element stands in an array that is broadcast to the result."""
     own = t.shape_of(name)[:-1]
 

@@ -132,6 +132,7 @@ def index_put(
         return _masked_put(t, self, indices, values, accumulate)
     if 0 in t.shape or any(0 in t.shape_of(n) for n in given):
         return self
+    check_reduction(t, accumulate)
     at = Places(t, t.shape, indices)
     flat = at.flat(t)
     rows = t.reshape(t.transpose(self, at.front), (at.rows, *at.kept))
@@ -141,17 +142,41 @@ def index_put(
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
 
 
+@translates("index_fill.int_Scalar", "index_fill.int_Tensor", derivative="aten")
+def index_fill(t: Translation, self: str, dim: int, index: str, value: Any) -> str:
+    """Negative indices count from the end."""
+    if 0 in t.shape or 0 in t.shape_of(index):
+        return self
+    data, places = ranked(t, self), ranked(t, index)
+    shape = t.shape_of(data)
+    axis = dim % len(shape)
+    front = [axis, *(k for k in range(len(shape)) if k != axis)]
+    rest = [shape[k] for k in front[1:]]
+    filled = t.expand(t.reshape(t.array(value, t.dtype), (1,) * len(shape)), (*t.shape_of(places), *rest))
+    found = put_rows(t, t.transpose(data, front), places, filled, "none")
+    return t.reshape(t.transpose(found, [front.index(k) for k in range(len(shape))]), t.shape)
+
+
 def _in_front(t: Translation, values: str, at: Places) -> str:
     """The values, broadcast to what is read, with the axes of the indices in front."""
     lead = at.axes[0] if at.is_adjacent else 0
     depth = len(at.shape)
     whole = (*at.kept[:lead], *at.shape, *at.kept[lead:])
     own = t.shape_of(values)
+    if len(own) > len(whole):
+        values = t.reshape(values, own[len(own) - len(whole) :])
+        own = t.shape_of(values)
     if any(n != 1 and dim(n - m) != 0 for n, m in zip(reversed(own), reversed(whole))):
         raise Unsupported(f"values of shape {own} for places of shape {whole}, which may not fit")
     spread = t.expand(values, whole)
     order = [*range(lead, lead + depth), *range(lead), *range(lead + depth, len(whole))]
     return t.transpose(spread, order)
+
+
+def check_reduction(t: Translation, reduces: bool) -> None:
+    """Bools are replaced only."""
+    if reduces and types.is_bool(t.dtype):
+        raise Unsupported("a reduction of bools")
 
 
 def put_rows(t: Translation, rows: str, flat: str, updates: str, reduction: str) -> str:
@@ -180,6 +205,7 @@ def _masked_put(t: Translation, self: str, indices: Sequence[str | None], values
 def put(t: Translation, self: str, index: str, source: str, accumulate: bool) -> str:
     if 0 in t.shape_of(index):
         return self
+    check_reduction(t, accumulate)
     count, size = product(t.shape_of(index)), product(t.shape)
     rows, flat = t.reshape(self, (size,)), t.reshape(index, (count,))
     found = put_rows(t, rows, flat, t.reshape(source, (count,)), "add" if accumulate else "none")

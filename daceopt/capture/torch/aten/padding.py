@@ -25,12 +25,19 @@ def constant_pad(t: Translation, self: str, pad: list[Any], value: Any) -> str:
 
 @translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", derivative="aten")
 def reflection_pad(t: Translation, self: str, padding: list[Any]) -> str:
-    return str(t.operator("Pad", self, t.integers(_pads(t, self, padding)), mode="reflect"))
+    return _extended(t, self, padding, "reflect")
 
 
 @translates("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
-    return str(t.operator("Pad", self, t.integers(_pads(t, self, padding)), mode="edge"))
+    return _extended(t, self, padding, "edge")
+
+
+def _extended(t: Translation, name: str, padding: list[Any], mode: str) -> str:
+    pads = _pads(t, name, padding)
+    if any(p < 0 for p in pads):
+        raise Unsupported("negative padding: ATen pads with what it cropped, ONNX with what is left")
+    return str(t.operator("Pad", name, t.integers(pads), mode=mode))
 
 
 def _pads(t: Translation, name: str, pad: list[Any]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 import dace
 import numpy as np
 
-from daceopt.capture.torch.aten.indexing import product, put_rows, ranked
+from daceopt.capture.torch.aten.indexing import check_reduction, product, put_rows, ranked
 from daceopt.capture.torch.aten.shape import check_memory, extents_of
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
@@ -101,7 +101,7 @@ def _scattered(t: Translation, data: str, dimension: int, index: str, src: str, 
     at = _Along(t, data, dimension, index)
     if at.is_empty:
         return data
-    _check_type(t, reduction)
+    check_reduction(t, reduction != "none")
     return at.put(data, at.updates(src), reduction)
 
 
@@ -109,13 +109,8 @@ def _scattered_value(t: Translation, data: str, dimension: int, index: str, valu
     at = _Along(t, data, dimension, index)
     if at.is_empty:
         return data
-    _check_type(t, reduction)
+    check_reduction(t, reduction != "none")
     return at.put(data, at.repeated(value, t.dtype), reduction)
-
-
-def _check_type(t: Translation, reduction: str) -> None:
-    if types.is_bool(t.dtype) and reduction != "none":
-        raise Unsupported("a reduction of bools")
 
 
 # -------------------------------------------------------------------- reductions into places
@@ -138,7 +133,7 @@ def index_reduce(t: Translation, self: str, dim: int, index: str, source: str, r
 def _reduced(t: Translation, at: _Along, data: str, src: str, reduce: str, include: bool) -> str:
     if at.is_empty:
         return data
-    _check_type(t, reduce)
+    check_reduction(t, True)
     if reduce == "mean":
         return _mean(t, at, data, src, include)
     start = data if include else at.put(data, at.repeated(_identity(reduce, t.dtype), t.dtype), "none")
@@ -178,10 +173,8 @@ def _floored(a: Any, b: Any) -> Any:
 @translates("masked_scatter")
 def masked_scatter(t: Translation, self: str, mask: str, source: str) -> str:
     """The k-th element that the mask takes is the k-th of the source."""
-    if t.graph.size(source) == 0:
-        return self
-    if 0 in t.shape:
-        return self
+    if t.graph.size(source) == 0 or 0 in t.shape:
+        return t.expand(self, t.shape)
     size = product(t.shape)
     flat = t.reshape(t.expand(mask, t.shape), (size,))
     counted = Promise((size,), dace.int64)
@@ -190,7 +183,7 @@ def masked_scatter(t: Translation, self: str, mask: str, source: str) -> str:
     t.b.map(
         (size,),
         {
-            "x": (t.reshape(self, (size,)), lambda i: (i,)),
+            "x": (t.reshape(t.expand(self, t.shape), (size,)), lambda i: (i,)),
             "m": (flat, lambda i: (i,)),
             "k": (before, lambda i: (i,)),
             "s": (t.reshape(source, (t.graph.size(source),)), lambda i: (None,)),

@@ -145,7 +145,19 @@ def _pool(memory: Memory, node: Any) -> None:
         return
     memory.store(out["Y"], parts.max(axis=0))
     if "Workspace" in out:
-        memory.store(out["Workspace"], parts.argmax(axis=0))
+        memory.store(out["Workspace"], _positions(windows, parts))
+
+
+def _positions(windows: _Windows, parts: np.ndarray) -> np.ndarray:
+    """Where the maxima stand in their windows: the first of equals, never in the padding; the last NaN."""
+    ones = windows.image((), 0.0)
+    windows.inner(ones)[...] = 1
+    lead = (len(parts), *[1] * (parts.ndim - 1 - ones.ndim))
+    inside = np.stack([windows.at(ones, k) for k in windows.offsets()])
+    inside = inside.reshape(*lead, *inside.shape[1:]) > 0
+    unknown = np.isnan(parts) if parts.dtype.kind == "f" else np.zeros(parts.shape, np.bool_)
+    first = ((parts == parts.max(axis=0)) & inside).argmax(axis=0)
+    return np.where(unknown.any(axis=0), len(parts) - 1 - unknown[::-1].argmax(axis=0), first)
 
 
 @interprets("PoolBackward")

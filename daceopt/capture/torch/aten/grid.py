@@ -1,0 +1,46 @@
+"""Images sampled at positions computed at run time, as PyTorch's kernels do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daceopt.capture.torch.table import translates
+from daceopt.capture.torch.translation import Translation
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+
+_MODES = ("linear", "nearest", "cubic")
+_PADDINGS = ("zeros", "border", "reflection")
+
+
+@translates("grid_sampler_2d", "grid_sampler_3d", derivative="aten")
+def grid_sampler(
+    t: Translation, input: str, grid: str, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> str:
+    """GridSample; at bounds, gradients are PyTorch's own."""
+    if not types.is_float(t.dtype) or 0 in (*t.shape_of(input), *t.shape):
+        raise Unsupported(f"sampling {types.name_of(t.dtype)}{list(t.shape_of(input))}; expected floats, and elements")
+    if not all(isinstance(n, int) for n in t.shape_of(input)[2:]):
+        raise Unsupported(f"sampling an image of {t.shape_of(input)[2:]}; expected known extents")
+    mode, padding = _MODES[interpolation_mode], _PADDINGS[padding_mode]
+    if mode == "cubic" and padding != "zeros":
+        raise Unsupported(f"cubic sampling with padding {padding}: each tap is brought inside by itself")
+    options = {"mode": mode, "padding_mode": padding, "align_corners": int(align_corners)}
+    y = str(t.operator("GridSample", input, grid, **options))
+    return _unknown(t, y, grid) if padding == "zeros" and mode != "nearest" else y
+
+
+def _unknown(t: Translation, y: str, grid: str) -> str:
+    """NaN where a coordinate is none: weights of such positions are NaN, and no padding hides them."""
+    rank = len(t.shape) - 2
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+    reads: dict[str, Any] = {f"g{k}": (grid, lambda *i, k=k: (i[0], *i[2:], k)) for k in range(rank)}
+    reads["y"] = (y, lambda *i: i)
+
+    def element(i: Any, y: Any, **at: Any) -> Any:
+        for g in at.values():
+            y = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), y)
+        return y
+
+    t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, element)
+    return str(out)

@@ -127,9 +127,11 @@ class Trial:
         self.pairs: list[Any] = []
         self._compile_pair = compiler
         self.compiled = _compiled(self.arguments.call.fn, self._behind_gate)
+        self.traced = False
         try:
             self.compiled(*self.arguments.args, **self.arguments.kwargs)
         except Waiting:
+            self.traced = True
             self.arguments = self.arguments if case.entry.startswith(MODULES) else Arguments(case)
 
     def _expect(self) -> None:
@@ -180,6 +182,8 @@ class Trial:
             forward |= found[0]
             backward |= set().union(*found[1:])
             reasons |= graphs.imported.hosted
+        if not self.traced:
+            return {"state": "break", "reason": "TorchDynamo found nothing to compile"}
         state = "host" if forward else "native"
         gradient = None if self.order == 0 else "host" if backward else "native"
         return {

@@ -11,7 +11,7 @@ from tests.opinfo.entries import entries
 from tests.opinfo.states import RUNS, STATES
 
 FILE = Path(__file__).parents[2] / "docs" / "aten.md"
-_WORDS = {"host": "host call", "break": "graph break", "failed": "wrong", "crash": "wrong", "timeout": "too slow"}
+_WORDS = {"host": "host call", "break": "graph break", "timeout": "too slow"}
 _HEAD = """# PyTorch's operators and modules
 
 What the PyTorch front end does with the entries of `torch.testing._internal`'s databases of operators (`op_db`) and
@@ -22,7 +22,7 @@ The state of an entry is the worst of its samples:
 
 - *native*: compiled; *host call*: compiled, and ATen itself runs the operators named;
 - *graph break*: TorchDynamo cannot trace it; *refused*: the graph stays in eager PyTorch, with the reason;
-- *wrong*, *too slow*: it differs from eager PyTorch, or fails; also named in `tests/opinfo/excluded.txt`.
+- *wrong*, *failed*, *crash*, *too slow*: it differs from eager PyTorch, or does not compile: what is still to be mended.
 
 Made by the tests; do not edit.
 """

@@ -1,4 +1,4 @@
-"""One half of the sixth of PyTorch's database that runs by default, compiled."""
+"""One half of what runs of PyTorch's database by default, compiled."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ KEPT = (
     _aten.linear.default,
     _aten.matmul.default,
     _aten.dropout.default,
+    _aten.rms_norm.default,
     _aten.scaled_dot_product_attention.default,
     _aten.lstm.input,
     _aten.gru.input,

@@ -40,21 +40,13 @@ def layer_norm(
     return t.operator("LayerNormalization", input, scale, bias, axis=-len(normalized_shape), epsilon=eps)
 
 
-@translates("_fused_rms_norm")
-def rms_norm(
-    t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, eps: float | None
-) -> tuple[str, str]:
+@translates("rms_norm")
+def rms_norm(t: Translation, input: str, normalized_shape: list[Dim], weight: str | None, eps: float | None) -> str:
     """Without ``eps``, the distance from 1 to the next number of the type in which it is computed."""
     if eps is None:
         eps = torch.finfo(types.to_torch(types.computed(t.dtype_of(input)))).eps
-    axis, b = -len(normalized_shape), t.b
     scale = _filled(t, weight, 1, (1,), t.dtype)
-    y = t.operator("RMSNormalization", input, scale, results=t.promised[:1], axis=axis, epsilon=eps)
-    rank = len(t.shape_of(input))
-    square = mean(b, lambda v: v * v, input, axes=range(rank + axis, rank), keepdims=True)
-    inverse = b.elementwise(lambda v: 1 / sympy.sqrt(v + sympy.Float(eps, 17)), square)
-    kept = t.promised[1]
-    return y, t.cast(t.reshape(inverse, kept.shape), kept.dtype)
+    return str(t.operator("RMSNormalization", input, scale, axis=-len(normalized_shape), epsilon=eps))
 
 
 # -------------------------------------------------------------------- over batches

@@ -36,22 +36,22 @@ class Built:
     program: Executable
 
 
-def check(forward: Built, backward: Built | None = None, inputs: Mapping[str, np.ndarray] | None = None) -> None:
+def check(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] | None = None) -> None:
     """Raise VerificationError, with a reproducer, when a result is not what the graph says, within rounding.
 
-    ``inputs``: array name -> values, random where absent, as for the recipe.
+    ``backward``: the program of the gradients, if there is one. ``inputs``: array name -> values, random where absent,
+    as for the recipe.
     """
     feeds = {**random_inputs(forward.graph), **(inputs or {})}
     given = {role: feeds[name] for name, role in forward.roles.items() if name in feeds}
     first = _run(forward, given, feeds)
     saved = _unpack(forward.graph, feeds, first.saved)
     _compare(forward, feeds, first.outputs, saved)
-    if backward is None:
-        return
-    given |= {role: a for role, a in first.outputs.items() if role not in given} | _gradients(backward, first.outputs)
-    names = {name: given[role] for name, role in backward.roles.items() if role in given}
-    names |= dict(zip(backward.graph.saved, saved.values(), strict=True))
-    _compare(backward, names, _run(backward, given, names, first.saved).outputs, {})
+    for built in backward:
+        given |= {r: a for r, a in first.outputs.items() if r not in given} | _gradients(built, first.outputs)
+        names = {name: given[role] for name, role in built.roles.items() if role in given}
+        names |= dict(zip(built.graph.saved, saved.values(), strict=True))
+        _compare(built, names, _run(built, given, names, first.saved).outputs, {})
 
 
 def _run(built: Built, given: Arrays, feeds: Arrays, saved: np.ndarray | None = None) -> trial.Trial:

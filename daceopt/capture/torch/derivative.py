@@ -14,7 +14,7 @@ from torch import fx
 
 from daceopt.capture.torch.custom_gradient import Slot
 from daceopt.capture.torch.functional import Body, trace
-from daceopt.capture.torch.translation import Call, Importer, Operand, Translation
+from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ops import registry
@@ -23,6 +23,8 @@ from daceopt.ops.operator import Operator
 
 DOMAIN = "aten"
 Names = list["str | None"]
+# what PyTorch calls where nothing needs a gradient -> the same that has a derivative
+_WITH_DERIVATIVE = {torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default}
 
 
 def op_type(call: Call) -> str:
@@ -42,18 +44,14 @@ def _lower(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             alias(b, result, out)
 
 
-def _gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
-) -> Names:
+def _gradient(b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
     call: Call = node.attributes["call"]
     if call.backward is not None:
         return _custom(b, call, inputs, grads_out, wanted)
     return _traced(b, call, inputs, outputs, grads_out, wanted)
 
 
-def _traced(
-    b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
-) -> Names:
+def _traced(b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
     given = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
     if not given or not by:
@@ -85,11 +83,14 @@ def _invoke(call: Call, operands: Sequence[torch.Tensor]) -> list[Any]:
     arguments = {name: _filled(value, operands) for name, value in call.traced.items()}
     schema = call.target._schema.arguments
     positional = [arguments[a.name] for a in schema if not a.kwarg_only]
-    found = call.target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
+    target = _WITH_DERIVATIVE.get(call.target, call.target)
+    found = target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
     return list(found) if isinstance(found, (tuple, list)) else [found]
 
 
 def _filled(value: Any, operands: Sequence[torch.Tensor]) -> Any:
+    if isinstance(value, Item):
+        return operands[value].item()
     if isinstance(value, Operand):
         return operands[value]
     return [_filled(v, operands) for v in value] if isinstance(value, list) else value

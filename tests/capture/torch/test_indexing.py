@@ -46,7 +46,7 @@ CASES = {
     "index_add": lambda x: x.index_add(1, PICKS, x[:, :4], alpha=2.5),
     "index_copy": lambda x: x.index_copy(1, torch.tensor([4, 0]), x[:, :2] * 2),
     "index_fill": lambda x: x.index_fill(2, PICKS, 1.5),
-    "index_fill_tensor": lambda x: x.index_fill(-1, K, x[0, 0, 0]),
+    "index_fill_tensor": lambda x: x.index_fill(-1, PICKS, x[0, 0, 0]),
 }
 # PyTorch finds out what their sizes must be while it traces the derivative
 SPECIALISED = ("put_inner_accumulating", "put_one_axis")
@@ -74,6 +74,14 @@ def test_types_of_indices(dtype):
 
 def test_frequencies_are_left_to_aten():
     check(lambda x: torch.nn.functional.embedding(P, x[0], scale_grad_by_freq=True), X, native=False)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_are_left_to_aten(mode):
+    def fn(weight):
+        return torch.nn.functional.embedding_bag(PICKS, weight, torch.tensor([0, 3]), mode=mode)
+
+    check(fn, X[0], native=False)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import dace
+import numpy as np
 import sympy
 
 from daceopt.capture.torch.table import translates
@@ -142,19 +143,17 @@ def index_put(
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
 
 
-@translates("index_fill.int_Scalar", "index_fill.int_Tensor", derivative="aten")
+@translates("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(t: Translation, self: str, dim: int, index: str, value: Any) -> str:
-    """Negative indices count from the end."""
+    """Each place counts once in the value's gradient, however often the index names it."""
     if 0 in t.shape or 0 in t.shape_of(index):
         return self
-    data, places = ranked(t, self), ranked(t, index)
-    shape = t.shape_of(data)
-    axis = dim % len(shape)
-    front = [axis, *(k for k in range(len(shape)) if k != axis)]
-    rest = [shape[k] for k in front[1:]]
-    filled = t.expand(t.reshape(t.array(value, t.dtype), (1,) * len(shape)), (*t.shape_of(places), *rest))
-    found = put_rows(t, t.transpose(data, front), places, filled, "none")
-    return t.reshape(t.transpose(found, [front.index(k) for k in range(len(shape))]), t.shape)
+    shape = t.shape_of(ranked(t, self))
+    axis, places = dim % len(shape), ranked(t, index)
+    zero, one = (t.b.constant(np.asarray([k], np.int8)) for k in (0, 1))
+    filled = put_rows(t, t.expand(zero, (shape[axis],)), places, t.expand(one, t.shape_of(places)), "none")
+    along = t.reshape(filled, [n if k == axis else 1 for k, n in enumerate(shape)] if t.shape else ())
+    return t.kernel(lambda m, v, x: scalar.select(scalar.ne(m, 0), v, x), along, t.array(value, t.dtype), self)
 
 
 def _in_front(t: Translation, values: str, at: Places) -> str:

@@ -64,7 +64,12 @@ def conv_tbc(t: Translation, self: str, weight: str, bias: str, pad: int) -> str
     _check(t, self, kernel, 1)
     steps, batch, channels = t.shape
     promise = Promise((batch, channels, steps), t.dtype)
-    window = {"kernel_shape": [t.shape_of(weight)[0]], "strides": [1], "dilations": [1], "pads": [int(pad)] * 2}
+    window: dict[str, Any] = {
+        "kernel_shape": [t.shape_of(weight)[0]],
+        "strides": [1],
+        "dilations": [1],
+        "pads": [int(pad)] * 2,
+    }
     y = t.operator("Conv", t.transpose(self, [1, 2, 0]), kernel, bias, results=[promise], group=1, **window)
     return t.transpose(y, [2, 0, 1])
 

@@ -25,7 +25,7 @@ def grid_sampler(
     mode, padding = _MODES[interpolation_mode], _PADDINGS[padding_mode]
     if mode == "cubic" and padding != "zeros":
         raise Unsupported(f"cubic sampling with padding {padding}: each tap is brought inside by itself")
-    options = {"mode": mode, "padding_mode": padding, "align_corners": int(align_corners)}
+    options: dict[str, Any] = {"mode": mode, "padding_mode": padding, "align_corners": int(align_corners)}
     y = str(t.operator("GridSample", input, grid, **options))
     return _unknown(t, y, grid) if padding == "zeros" and mode != "nearest" else y
 

@@ -66,9 +66,9 @@ def avg_pool(
     x = _batched(t, self, rank)
     if divisor_override is not None:
         return _divided(t, x, (kernel, strides, pads), divisor_override)
-    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads * 2, "ceil_mode": int(ceil_mode)}
-    counted = int(count_include_pad)
-    y = t.operator("AveragePool", x, results=[_promise(t, rank)], count_include_pad=counted, **attributes)
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "pads": pads * 2}
+    attributes |= {"ceil_mode": int(ceil_mode), "count_include_pad": int(count_include_pad)}
+    y = t.operator("AveragePool", x, results=[_promise(t, rank)], **attributes)
     return t.reshape(y, t.shape)
 
 
@@ -179,7 +179,7 @@ def max_pool(
     rank = 2 if "2d" in t.label else 3
     kernel, strides, pads = _window(rank, kernel_size, stride, padding)
     steps = _window(rank, dilation, (), ())[0]
-    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads * 2, "dilations": steps}
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "pads": pads * 2, "dilations": steps}
     return _maxima(t, self, rank, {**attributes, "ceil_mode": int(ceil_mode)})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -85,7 +86,7 @@ def _normalized(t: Translation, x: str, weight: str, bias: str, eps: float) -> s
 def _attention(t: Translation, qkv: str, width: int, heads: int, visible: str | None) -> str:
     lead = t.shape_of(qkv)[:-1]
     q, k, v = (_columns(t, qkv, part * width, (part + 1) * width) for part in range(3))
-    counts = {"q_num_heads": heads, "kv_num_heads": heads, "scale": 1 / math.sqrt(width // heads)}
+    counts: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": heads, "scale": 1 / math.sqrt(width // heads)}
     return str(t.operator("Attention", q, k, v, visible, results=[Promise((*lead, width), t.dtype)], **counts))
 
 

@@ -20,7 +20,7 @@ from torch._dynamo.utils import counters
 
 from daceopt.capture.torch import guards
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
-from daceopt.explore.stats import Stats
+from daceopt.stats import Stats
 from daceopt.options import Options
 from daceopt.piece import Piece
 from daceopt.runtime.binding import Binding
@@ -294,7 +294,7 @@ def _check_input(name: str, value: Any) -> None:
 def _fresh(fake: Any) -> torch.Tensor:
     """A fake tensor of the same kind, without the history that tracing left; one that stands for a number itself."""
     if fake.item_memo is not None:
-        return fake  # type: ignore[no-any-return]
+        return fake
     with fake.fake_mode:
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
 

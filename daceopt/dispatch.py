@@ -7,14 +7,16 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
-from daceopt.explore.stats import Stats
+from daceopt.stats import Stats
 from daceopt.logs import caller_depth
 from daceopt.options import Options
 
@@ -68,6 +70,8 @@ class Dispatcher:
         if is_transformed():
             return original(module, *args, **kwargs)
         self.stats.calls += 1
+        if _has_any_global_hook():
+            return self._eagerly(module, original, args, kwargs, "hooks of all modules are registered")
         compiled = self._compiled
         if compiled is None or compiled.original is not original:
             self._name = type(module).__name__
@@ -92,21 +96,32 @@ class Dispatcher:
         backend = compiled.backend
         ran, seen = backend.ran, backend.frames()
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), _dynamo_config(self.options.fallback):
                 warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
                 result = compiled.run(module, *args, **kwargs)
         except Exception as error:
+            backend.new_breaks()  # what broke the graph is the error itself
             if type(error).__module__ != "torch._dynamo.exc":
                 raise
             if type(error).__name__ == "TorchRuntimeError":
                 compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
             raise self._translated(module, error) from error
         if backend.frames() != seen:
-            self._note_breaks(module, backend)
+            self._note_breaks(backend)
         if backend.ran == ran:
-            self._note_eager(module)
+            self._note_eager()
         compiled.fast.refresh()
         return result
+
+    def _eagerly(
+        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+    ) -> Any:
+        if self.options.fallback == "raise":
+            raise CaptureError(f"{type(module).__name__} cannot be compiled: {reason}")
+        self._name = type(module).__name__
+        self._note(reason)
+        self.stats.eager_calls += 1
+        return original(module, *args, **kwargs)
 
     def _mark(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         from daceopt.capture.torch.dynamic import mark
@@ -160,15 +175,20 @@ class Dispatcher:
         self._changed = str(failure.reason).splitlines()[0]
         logger.info("looked at again, because %s", self._changed)
 
-    def _note_breaks(self, module: nn.Module, backend: Backend) -> None:
+    def _note_breaks(self, backend: Backend) -> None:
         for reason in backend.new_breaks():
-            self._note(reason, " where its graph breaks")
+            if "recompile limit" in reason:
+                self._note(self._limit())
+            else:
+                self._note(reason, " where its graph breaks")
 
-    def _note_eager(self, module: nn.Module) -> None:
+    def _note_eager(self) -> None:
         self.stats.eager_calls += 1
         if not self.reasons:
-            limit = f"it has {RECOMPILE_LIMIT} programs already; last, {self._changed}"
-            self._note(limit if self._changed else "nothing in it was compiled")
+            self._note(self._limit() if self._changed else "nothing in it was compiled")
+
+    def _limit(self) -> str:
+        return f"it has {RECOMPILE_LIMIT} programs already; last, this did not hold: {self._changed}"
 
     def _note(self, reason: str, where: str = "") -> None:
         known = self.reasons.get(reason, 0)
@@ -181,6 +201,13 @@ class Dispatcher:
             warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
+def _dynamo_config(fallback: str) -> AbstractContextManager[None]:
+    """Dynamo's settings for a call: it sees hooks of children that come and go; what it fails at runs as it is."""
+    from torch._dynamo import config
+
+    return config.patch(skip_nnmodule_hook_guards=False, suppress_errors=fallback != "raise")  # type: ignore[no-any-return]
+
+
 def first_line(error: BaseException) -> str:
     """What a long message of Dynamo says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -188,16 +215,16 @@ def first_line(error: BaseException) -> str:
 
 
 def _in_mode(backward: bool | None, compiled: Forward) -> Forward:
-    """``compiled`` with gradients on or off, whatever the caller has."""
+    """``compiled`` with gradients on or off, whatever the caller has; results need none where the caller's do not."""
     if backward is None:
         return compiled
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        mode: AbstractContextManager[Any] = nullcontext()
-        if torch.is_grad_enabled() is not backward:
-            mode = torch.set_grad_enabled(backward)
-        with mode:
+        if torch.is_grad_enabled() is backward:
             return compiled(*args, **kwargs)
+        with torch.set_grad_enabled(backward):
+            result = compiled(*args, **kwargs)
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if backward else result
 
     return forward
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from daceopt.backend import Backend
 from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
-from daceopt.explore.stats import Stats
+from daceopt.stats import Stats
 from daceopt.logs import caller_depth
 from daceopt.options import check
 

@@ -19,7 +19,7 @@ from torch import nn
 from daceopt import options as checked
 from daceopt.dispatch import Dispatcher
 from daceopt.errors import Unsupported
-from daceopt.explore.stats import Stats
+from daceopt.stats import Stats
 from daceopt.options import Options
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class OptimizedForward:
 
     def __init__(self, module: nn.Module, dispatcher: Dispatcher) -> None:
         self.module, self.dispatcher = module, dispatcher
+        self._plain: tuple[Any, Callable[..., Any]] = (None, _original)  # a forward without self, and one with it
 
     @property
     def daceopt_original(self) -> Callable[..., Any]:
@@ -99,8 +100,11 @@ class OptimizedForward:
         module, own = self.module, self.module.__dict__.get(_OWN)
         if own is None:
             return self.dispatcher.call(module, _original(type(module)), args, kwargs)
-        unbound = getattr(own, "__func__", None) if getattr(own, "__self__", None) is module else None
-        return self.dispatcher.call(module, unbound or _ignoring_self(own), args, kwargs)
+        if getattr(own, "__self__", None) is module:
+            return self.dispatcher.call(module, own.__func__, args, kwargs)
+        if self._plain[0] is not own:
+            self._plain = own, _ignoring_self(own)
+        return self.dispatcher.call(module, self._plain[1], args, kwargs)
 
 
 def _original(cls: type[nn.Module]) -> Callable[..., Any]:
@@ -108,7 +112,6 @@ def _original(cls: type[nn.Module]) -> Callable[..., Any]:
     return getattr(forward, "daceopt_original", forward)
 
 
-@functools.lru_cache(256)
 def _ignoring_self(own: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         return own(*args, **kwargs)
@@ -121,7 +124,7 @@ def _optimize_instance(model: nn.Module, options: Options) -> nn.Module:
     if own is not None and not isinstance(own, OptimizedForward):
         model.__dict__[_OWN] = own
     _attach(model, Dispatcher(options))
-    copyreg.pickle(type(model), _reduced)  # type: ignore[arg-type]
+    copyreg.pickle(type(model), _reduced)
     return model
 
 
@@ -134,7 +137,7 @@ def _attach(model: nn.Module, dispatcher: Dispatcher) -> None:
 def _reduced(model: nn.Module) -> Any:
     """How ``copy`` and ``pickle`` take a module whose class has optimized instances: a copy is optimized in its own
     right, where the attribute alone would run the module that it was copied from."""
-    standard = type(model).__reduce_ex__(model, 4)
+    standard = model.__reduce_ex__(4)
     forward = model.__dict__.get("forward")
     if not isinstance(forward, OptimizedForward) or not isinstance(standard[2], dict):
         return standard
@@ -188,7 +191,8 @@ def _functions(cls: type) -> list[types.FunctionType]:
 
 def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
     body = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-    made: Any = type(cls)(cls.__name__, (cls,), body)
+    kind: Any = type(cls)
+    made: Any = kind(cls.__name__, (cls,), body)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
         standard = super(made, self).__reduce_ex__(protocol)
@@ -198,11 +202,11 @@ def _subclass(cls: type[nn.Module]) -> type[nn.Module]:
         return (_instance, (cls, self.daceopt.options), *standard[2:])
 
     made.__reduce_ex__ = reduce
-    return made  # type: ignore[no-any-return]
+    return made
 
 
-def _instance(origin: type[nn.Module], options: Options) -> nn.Module:
-    made = next((m for o, given, m in _unpickled if o is origin and given == options), None)
+def _instance(origin: type[nn.Module], options: Options) -> Any:
+    made: Any = next((m for o, given, m in _unpickled if o is origin and given == options), None)
     if made is None:
         made = _optimize_class(origin, options)
         _unpickled.append((origin, options, made))
@@ -294,7 +298,7 @@ class Handle:
 
         Raises Unsupported when there is no program, DaceoptError when there is no such kernel.
         """
-        from daceopt.explore.source import source_of
+        from daceopt.build.shown import source_of
 
         return source_of(self._pair(), kernel)
 

@@ -17,7 +17,7 @@ from torch import _dynamo, fx, nn
 from daceopt.backend import Backend, CompiledGraph
 from daceopt.dispatch import first_line
 from daceopt.errors import CaptureError
-from daceopt.explore.stats import Stats
+from daceopt.stats import Stats
 from daceopt.options import Options
 
 

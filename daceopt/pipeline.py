@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from daceopt import progress
 from daceopt._version import __version__
 from daceopt.build import machine
 from daceopt.build.assemble import load_program
@@ -58,7 +59,8 @@ class Graphs:
     def timed(self, phase: str) -> Iterator[None]:
         start = time.perf_counter()
         try:
-            yield
+            with progress.phase(phase):
+                yield
         finally:
             self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
 

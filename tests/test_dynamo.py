@@ -61,19 +61,17 @@ def test_graph_breaks_leave_python_in_between():
         torch.testing.assert_close(compiled(a), function(a))
 
 
-def test_options_reach_optimized_module():
-    compiled = torch.compile(lambda a: a.cumsum(0), backend="daceopt", options={"fallback": "raise"})
-    with pytest.raises(Exception, match="CumSum"):
-        compiled(torch.ones(4))
+def test_options_reach_the_backend():
+    with pytest.raises(Exception, match="did you mean 'auto'"):
+        torch.compile(lambda a: a.cumsum(0), backend="daceopt", options={"recipe": "atuo"})(torch.ones(4))
+
+
+def test_modes_of_torch_compile_are_accepted():
+    compiled = torch.compile(torch.tanh, backend="daceopt", mode="max-autotune")
+    torch.testing.assert_close(compiled(torch.ones(4)), torch.tanh(torch.ones(4)))
 
 
 def test_unsupported_graphs_run_eagerly_with_the_reason():
-    compiled = torch.compile(lambda a: a.cumsum(0), backend="daceopt")
-    with pytest.warns(FallbackWarning, match="CumSum"):
-        torch.testing.assert_close(compiled(torch.ones(4)), torch.arange(1.0, 5))
-
-
-def test_sizes_are_read_from_the_tensors():
-    graph = torch.fx.symbolic_trace(nn.ReLU())
-    module = DynamoGraph(graph, [torch.ones(3, 4)])
-    assert module.sources == ["tensor"] and module.dynamic == {}
+    compiled = torch.compile(lambda a: a * 2, backend="daceopt")
+    with pytest.warns(FallbackWarning, match="device meta"):
+        assert compiled(torch.ones(4, device="meta")).device.type == "meta"

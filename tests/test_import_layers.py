@@ -24,13 +24,15 @@ FLOORS = (
     "capture",
     "recipes transformations",
     "pipeline options",
-    "onnx_variants onnx_tail onnx_arrays",
-    "module dynamo onnx_file onnx_backend optimize export standalone user_model bisect demo doctor explore cli __main__",
+    "onnx_variants onnx_tail onnx_arrays stats",
+    "module",
+    "dynamo observe onnx_file onnx_backend optimize export standalone",
+    "explore user_model bisect demo doctor cli __main__",
 )
 # files that are one room with another
 SAME_ROOM = {
     **dict.fromkeys(("registry", "trace", "verification", "verification_built", "transform"), "recipe"),
-    **dict.fromkeys(("dispatch", "guards", "specialise"), "module"),
+    **dict.fromkeys(("dispatch", "fast_path", "backend", "piece"), "module"),
 }
 # Upward, but only inside functions: the graph asks for operator nodes, the checks for how to execute them, by name.
 REGISTERED_LATER = {("ir", "ops"), ("recipe", "ops")}

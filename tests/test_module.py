@@ -18,6 +18,7 @@ from torch import nn
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
 from tests.capture.torch.interpreted import compile_interpreted
+from tests.numerics import assert_within_rounding
 
 
 @pytest.fixture(autouse=True)
@@ -73,16 +74,18 @@ def pair(module: nn.Module | None = None, **options):
 def assert_same_step(reference: nn.Module, ours: nn.Module, *inputs: torch.Tensor) -> None:
     """Outputs and gradients of parameters and inputs agree."""
     results = []
-    for module in (reference, ours):
+    double = copy.deepcopy(reference).double()
+    for module in (ours, double, reference):
         module.zero_grad()
         args = [t.clone().requires_grad_() if t.is_floating_point() else t for t in inputs]
+        args = [t.detach().double().requires_grad_() if module is double and t.is_floating_point() else t for t in args]
         out = module(*args)
         out.square().sum().backward()
         results.append([out, *[p.grad for p in module.parameters()], *[a.grad for a in args]])
-    for a, b in zip(*results, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            torch.testing.assert_close(b, a)
+    for mine, exact, theirs in zip(*results, strict=True):
+        assert (mine is None) == (theirs is None)
+        if theirs is not None:
+            assert_within_rounding(mine, exact, theirs)
 
 
 def programs_of(module: nn.Module) -> int:
@@ -417,12 +420,18 @@ def test_an_output_modified_in_place():
     torch.testing.assert_close(ours.first.weight.grad, reference.first.weight.grad)
 
 
-def test_double_backward_is_refused():
-    _, ours = pair()
-    a = x().requires_grad_()
-    (gradient,) = torch.autograd.grad(ours(a).square().sum(), a, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        gradient.sum().backward()
+def test_a_gradient_of_a_gradient():
+    reference, ours = pair()
+    found = []
+    for module in (reference, ours):
+        a = x().requires_grad_()
+        (gradient,) = torch.autograd.grad(module(a).square().sum(), a, create_graph=True)
+        gradient.square().sum().backward()
+        found.append([gradient, a.grad, *[p.grad for p in module.parameters()]])
+    for expected, mine in zip(*found, strict=True):
+        assert (expected is None) == (mine is None)
+        if expected is not None:
+            torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +455,7 @@ def test_the_third_batch_size_does_not_compile():
     reference, ours = pair()
     for batch in (5, 7, 9, 16, 2):
         assert_same_step(reference, ours, x(batch, 4))
-    assert programs_of(ours) == 2
+    assert programs_of(ours) <= 2  # 1 where other modules of this code have shown that the batch varies
     assert_same_step(reference, ours, x(1, 4))
 
 
@@ -557,20 +566,32 @@ def test_hooks_of_the_module_itself_run(when):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("kind", ["forward", "forward_pre", "full_backward"])
-def test_hooks_of_children_run_eagerly_with_the_reason(when, kind):
+@pytest.mark.parametrize("kind", ["forward", "forward_pre"])
+def test_forward_hooks_of_children_are_compiled_in(when, kind):
+    reference, ours = pair()
+    if when == "after":
+        ours(x())
+
+    def double(module, inputs, *results):
+        return results[0] * 2 if results else (inputs[0] * 2,)
+
+    handles = [getattr(m.first, f"register_{kind}_hook")(double) for m in (reference, ours)]
+    assert_same_step(reference, ours, x())
+    for handle in handles:
+        handle.remove()
+    assert_same_step(reference, ours, x())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_backward_hooks_of_children_break_the_graph(when):
     _, ours = pair(fallback="warn")
     if when == "after":
         ours(x())
     seen = []
-    handle = getattr(ours.first, f"register_{kind}_hook")(lambda *a: seen.append(1))
-    with pytest.warns(FallbackWarning, match=r"hooks on submodules.*first"):
+    ours.first.register_full_backward_hook(lambda *a: seen.append(1))
+    with pytest.warns(FallbackWarning, match="runs in eager PyTorch where its graph breaks.*hooks"):
         ours(x().requires_grad_()).sum().backward()
     assert seen == [1]
-    handle.remove()
-    eager = ours.daceopt.stats.eager_calls
-    ours(x())
-    assert ours.daceopt.stats.eager_calls == eager
 
 
 def test_parameter_hooks_run():
@@ -618,10 +639,10 @@ def test_checkpointing(reentrant):
 def test_saved_tensor_hooks_see_all_that_is_saved():
     _, ours = pair()
     packed = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t.clone(), lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
         out = ours(x())
+        out.sum().backward()
     assert packed
-    out.sum().backward()
 
 
 def test_data_parallel_replicas():
@@ -672,7 +693,7 @@ def test_fallback_warns_once_and_loses_nothing():
     (warning,) = caught
     assert issubclass(warning.category, FallbackWarning) and "Awkward runs in eager PyTorch" in str(warning.message)
     assert warning.filename == __file__
-    assert ours.daceopt.stats.eager_calls == 3 and ours.daceopt.reasons
+    assert ours.daceopt.stats.eager_calls == 0 and ours.daceopt.reasons  # its parts are compiled
 
 
 def test_fallback_silent():
@@ -680,7 +701,7 @@ def test_fallback_silent():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ours(x())
-    assert ours.daceopt.stats.eager_calls == 1
+    assert ours.daceopt.reasons
 
 
 def test_fallback_raise():
@@ -704,10 +725,9 @@ def test_a_wrong_call_gets_pytorch_s_error_and_does_not_spoil_the_next():
     ("argument", "reason"),
     [
         (torch.ones(5, 4, device="meta"), "device meta"),
-        (torch.eye(4).to_sparse(), "layout torch.sparse_coo"),
-        (type("Mine", (torch.Tensor,), {})(torch.ones(5, 4)), "is a Mine"),
+        (torch.eye(4).to_sparse(), "sparse"),
     ],
-    ids=["device", "layout", "subclass"],
+    ids=["device", "layout"],
 )
 def test_inputs_that_cannot_be_compiled(argument, reason):
     ours = optimized_module(nn.ReLU(), fallback="warn")
@@ -715,38 +735,61 @@ def test_inputs_that_cannot_be_compiled(argument, reason):
         ours(argument)
 
 
-def test_autocast_runs_eagerly_with_the_reason():
-    _, ours = pair(fallback="warn")
-    with torch.autocast("cpu", torch.bfloat16), pytest.warns(FallbackWarning, match="autocast"):
-        assert ours(x()).dtype == torch.bfloat16
+def test_subclasses_of_tensors_stay_what_they_are():
+    mine = type("Mine", (torch.Tensor,), {})
+    _, ours = pair(nn.ReLU())
+    result = ours(mine(torch.ones(5, 4)))
+    assert type(result) is type(nn.ReLU()(mine(torch.ones(5, 4)))) and torch.equal(result, torch.ones(5, 4))
 
 
-def test_changing_state_at_every_call_ends_in_eager_with_the_reason():
+def test_autocast_is_compiled_in():
+    reference, ours = pair()
+    with torch.autocast("cpu", torch.bfloat16):
+        result, expected = ours(x()), reference(x())
+    assert result.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(result, expected, rtol=0.02, atol=0.02)
+    assert ours(x()).dtype == torch.float32
+
+
+def test_changing_numbers_are_read_at_each_call():
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.step = 0
+            self.step = 0.5
 
         def forward(self, a):
             return a + self.step
 
-    ours = optimized_module(Counting())
-    with pytest.warns(FallbackWarning, match="'step' of the module changed"):
-        for step in range(20):
-            ours.step = step
+    ours = optimized_module(Counting(), fallback="raise")
+    for step in range(20):
+        ours.step = step + 0.5
+        torch.testing.assert_close(ours(x()), x() + ours.step)
+    assert programs_of(ours) <= 2
+
+
+def test_changing_state_at_every_call_ends_in_eager_with_the_reason():
+    class Choosing(nn.Module):
+        def forward(self, a):
+            return a + len(self.name)
+
+    ours = optimized_module(Choosing())
+    with pytest.warns(FallbackWarning, match=r"programs already.*name"):
+        for step in range(40):
+            ours.name = "a" * step
             torch.testing.assert_close(ours(x()), x() + step)
+    assert ours.daceopt.stats.eager_calls
 
 
-def test_state_set_in_forward_runs_eagerly():
+def test_state_set_in_forward_is_set():
     class Remembering(nn.Module):
         def forward(self, a):
             self.last = a.shape[0]
             return a * 2
 
-    ours = optimized_module(Remembering())
-    with pytest.warns(FallbackWarning, match="last"):
-        ours(x())
-    assert ours.last == 5
+    ours = optimized_module(Remembering(), fallback="raise")
+    for rows in (5, 3):
+        ours(x(rows, 4))
+        assert ours.last == rows
 
 
 def test_wrong_arguments_of_optimized_module():
@@ -764,7 +807,7 @@ def test_backward_option():
     _, always = pair(backward=True)
     with torch.no_grad():
         assert not always(x()).requires_grad
-    assert always.daceopt._dispatcher.latest.program.backward is not None
+    assert always.daceopt._pair().backward is not None
 
 
 def test_dynamic_option_compiles_once():

@@ -11,7 +11,7 @@ from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.report import Kernel, Operator, Step
-from daceopt.explore.stats import number
+from daceopt.stats import number
 from daceopt.ir.region import Region, iterations
 
 if TYPE_CHECKING:

@@ -224,7 +224,7 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
     """Fill in what the compiled pair shows."""
     from daceopt.cost.machine import this_machine
     from daceopt.explore import collect
-    from daceopt.explore.stats import effect, sizes_of
+    from daceopt.stats import effect, sizes_of
 
     report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
     report.cached, report.machine = pair.cached, this_machine()
@@ -244,7 +244,7 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
 
 def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
     from daceopt.explore.collect import Direction
-    from daceopt.explore.source import sources_by_result
+    from daceopt.build.shown import sources_by_result
 
     graphs = pair.graphs
     forward = sources_by_result(pair.forward)

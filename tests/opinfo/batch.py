@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 import torch._dynamo
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from daceopt import pipeline, recipes
 from daceopt.backend import Backend, reason_of
 from daceopt.build.bundle import Bundle
 from daceopt.errors import DaceoptError
-from daceopt.explore.stats import Stats
 from daceopt.options import Options
+from daceopt.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.opinfo import comparison, outcome
 from tests.opinfo.entries import DTYPES, MODULES, Case, entries
@@ -82,6 +83,8 @@ def _failure(error: Exception) -> dict[str, Any]:
         return {"state": "skipped", "reason": reason}
     if isinstance(found, AssertionError):
         return {"state": "wrong", "reason": reason}
+    if isinstance(found, GuardOnDataDependentSymNode):
+        return {"state": "refused", "reason": f"a size that only the data decides: {reason.partition('.')[0]}"}
     if isinstance(found, DaceoptError):
         return {"state": "refused", "reason": reason_of(found)[:600]}
     if type(found).__module__.startswith("torch._dynamo"):

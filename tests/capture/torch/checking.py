@@ -12,7 +12,7 @@ import torch._dynamo
 import torch.utils._pytree as pytree
 
 from daceopt.backend import Backend
-from daceopt.explore.stats import Stats
+from daceopt.stats import Stats
 from daceopt.options import Options
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding

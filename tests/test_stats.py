@@ -9,7 +9,7 @@ import pytest
 
 from daceopt.build.manifest import Manifest, Symbol
 from daceopt.runtime.arithmetic import evaluate
-from daceopt.explore.stats import Effect, Stats, effect, number, sizes_of
+from daceopt.stats import Effect, Stats, effect, number, sizes_of
 
 
 def _record(graph: str, name: str, nodes: tuple[int, int], moved: tuple[Any, Any]) -> dict[str, Any]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from daceopt.build.sources import is_called, matching
 
 if TYPE_CHECKING:
     from daceopt.build.executable import Executable
-    from daceopt.pipeline import CompiledPair
 
 
-def source_of(pair: CompiledPair, kernel: str | None = None) -> str:
+class Pair(Protocol):
+    """A compiled pair, as ``pipeline.CompiledPair``."""
+
+    @property
+    def forward(self) -> Executable: ...
+
+    @property
+    def backward(self) -> Executable | None: ...
+
+
+def source_of(pair: Pair, kernel: str | None = None) -> str:
     """The C++ of a pair, forward before backward: all of it, or the kernels whose label contains ``kernel``.
 
     Raises DaceoptError, with the labels that there are, when no direction has such a kernel.

@@ -372,13 +372,14 @@ class Graph:
         """Every compute node and view that reads ``old`` reads ``new`` instead (same shape); graph outputs too.
 
         Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if
-        ``new`` cannot be an output that ``old`` is (a view, an input, a constant, an output already): the caller must
-        copy ``new`` into ``old`` instead.
+        ``new`` cannot be an output that ``old`` is (a view, an input, a constant, an output already), or what a reader
+        takes that wants contiguous arrays: the caller must copy ``new`` into ``old`` instead.
         """
         held = old in self.outputs or old in self.saved
         if held and (new in self._views or not self.desc(new).transient or new in self.saved):
             raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
         layouts = self._rebased(old, self.strides(old), self.strides(new))
+        self._check_rows({old: self.strides(new), **{view: strides for view, (strides, _) in layouts.items()}})
         for edge in list(self.state.out_edges(self._access[old])):
             self._reconnect(edge, old, new)
         self._lay_out(layouts)
@@ -386,6 +387,15 @@ class Graph:
         if old in self.outputs:
             self.outputs = [new if n == old else n for n in self.outputs]
             self.desc(new).transient, self.desc(old).transient = False, True
+
+    def _check_rows(self, strides: dict[str, Shape]) -> None:
+        """Raise ValueError where a node that wants its operands row-major would read one that is no longer."""
+        for name, steps in strides.items():
+            shape = self.shape(name)
+            if all(n == 1 or s == t for n, s, t in zip(shape, steps, row_major(shape))):
+                continue
+            if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
+                raise ValueError(f"{name} is read by a node that takes contiguous arrays only")
 
     def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
         for view, (strides, offset) in layouts.items():

@@ -44,6 +44,7 @@ class Algorithm(DenseNode):
     first input's type.
     """
 
+    wants_rows = True
     function = Property(dtype=str, default="", desc="The template's name, and its header's")
     parameters = _Expressions(desc="What the template gets as int64_t: extents, counts, switches")
     arity = ListProperty(element_type=int, default=[0, 0], desc="Number of inputs and outputs, absent ones included")

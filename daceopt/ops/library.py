@@ -238,6 +238,8 @@ class IndexAdd(DenseNode):
     An index outside of [-V, V) makes the run report an error.
     """
 
+    wants_rows = True
+
     required, results = ("Index", "dY"), ("dW",)
 
     def flops(self, graph: Graph) -> sympy.Expr:

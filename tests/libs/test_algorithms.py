@@ -295,3 +295,16 @@ def test_searchsorted() -> None:
     lines, values = np.sort(sample("int32", (3, 7)), axis=1), sample("int32", (3, 5), seed=1)
     expected = np.array([np.searchsorted(line, row) for line, row in zip(lines, values)])
     np.testing.assert_array_equal(found[at * 8], expected)
+
+
+def test_an_operand_that_becomes_a_broadcast_is_copied() -> None:
+    """Lowerings run from the results backward: what an algorithm reads may become a view after it was called."""
+    graph = Graph("algorithms")
+    x = graph.add_input("x", (1,), types.from_name("float32"))
+    y, z = (graph.add_array(n, (4,), types.from_name("float32")) for n in "yz")
+    algorithm.call(Builder(graph), "cumulate", [y], [z], [1, 4, 1, 0, 0, 0])
+    Builder(graph).expand(x, (4,), out=y)
+    graph.add_output(z)
+    (node,) = [n for n in graph.nodes() if isinstance(n, algorithm.Algorithm)]
+    assert all(graph.is_contiguous(n) for n in graph.reads(node).values())
+    np.testing.assert_array_equal(interpret(graph, {x: np.ones(1, np.float32)})[z], [1, 2, 3, 4])

@@ -37,6 +37,8 @@ THROUGH = {
     "permute": lambda z, w: z.permute(1, 0) @ w,
     "cat": lambda z, w: torch.cat([z, w], -1).transpose(0, 1),
     "stack": lambda z, w: torch.stack([z, w], -1),
+    "flip_roll": lambda z, w: z.flip(-1) + w.roll((1, -2), (0, -1)),
+    "nothing": lambda z, w: torch.linalg.inv(z[:0, :3, None] * w[:0, None, :3]),
     "select": lambda z, w: z[..., -1] * w[0, 0],
     "real_times_complex": lambda z, w: z.real[:, :4] * w[:, ::2],
     "neg": lambda z, w: -z.squeeze() + w.imag,

@@ -144,6 +144,29 @@ def cat(t: Translation, tensors: list[str], dim: int) -> str:
     return parts[0] if len(parts) == 1 else str(t.operator("Concat", *parts, axis=dim % (len(t.shape) - 1)))
 
 
+@translates("stack", complexes=True)
+def stack(t: Translation, tensors: list[str], dim: int) -> str:
+    if not all(_operand_is_complex(t, n) for n in tensors):
+        raise Unsupported("real and complex tensors joined")
+    axis = dim % (len(t.shape) - 1)
+    parts = [real.insert_axis(t, t.cast(n, t.dtype), axis) for n in tensors]
+    return parts[0] if len(parts) == 1 else str(t.operator("Concat", *parts, axis=axis))
+
+
+@translates("flip", complexes=True)
+def flip(t: Translation, self: str, dims: list[int]) -> str:
+    rank = _rank(t, self)
+    return real.flip(t, self, [d % rank for d in dims]) if rank else self
+
+
+@translates("roll", complexes=True)
+def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
+    rank = _rank(t, self)
+    if not dims or not rank:
+        raise Unsupported("complex elements moved along a flattened tensor")
+    return real.roll(t, self, shifts, [d % rank for d in dims])
+
+
 # -------------------------------------------------------------------- arithmetic
 
 
@@ -177,7 +200,7 @@ def _sum(t: Translation, x: str, y: Any, alpha: Any, operator: str) -> str:
     return str(t.operator(operator, t.cast(x, t.dtype), t.cast(y, t.dtype)))
 
 
-@translates("mul.Tensor", complexes=True)
+@translates("mul.Tensor", "mul.Scalar", complexes=True)
 def mul(t: Translation, self: str, other: Any) -> str:
     """With a real factor both parts are multiplied; else one map makes both from those of the factors."""
     _check_precision(t)

@@ -1,4 +1,4 @@
-"""Processor seconds from a module to operator nodes: tracing, the ONNX model, the graph; weights are not copied."""
+"""Processor seconds from a module to operator nodes: TorchDynamo, ATen, the graph; weights are not copied."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
+from benchmarks.front_end import captured
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 
 _BOUND = 15.0  # seconds each
@@ -40,11 +41,10 @@ def import_time(budget: Budget) -> Iterator[Result]:
 
 
 def _seconds(make: Callable[[], Call]) -> float:
-    from daceopt.capture.trace import trace
-    from daceopt.importer import import_model
+    from daceopt.capture.torch.importing import load
 
     module, inputs = make()
     start = time.process_time()
     with torch.no_grad():
-        import_model(trace(module.eval(), (), inputs).to_onnx())
+        load(captured(module.eval(), (), inputs))
     return time.process_time() - start

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator
 
+from benchmarks.front_end import captured
 from benchmarks.harness import Budget, Result, at_most, case
 from benchmarks.models.named import stacked
 
@@ -40,21 +41,15 @@ def growth(seconds: dict[int, float]) -> float:
 def _seconds(layers: int) -> dict[str, float]:
     """Processor seconds (the machine may be shared) of the import alone, and of import, recipe and derivation.
 
-    Capture is PyTorch's own work and does not count.
+    What TorchDynamo does is PyTorch's own work and does not count.
     """
     from daceopt import pipeline, recipes
-    from daceopt.capture.trace import trace
-    from daceopt.importer import import_model
+    from daceopt.capture.torch.importing import load
 
     model, inputs = stacked(layers)
-    traced = trace(model, inputs, {})
-    onnx_model = traced.to_onnx()
+    traced = captured(model, inputs, {})
     begun = time.process_time()
-    import_model(onnx_model)
-    imported = time.process_time() - begun
-    constants = {k: s.value.detach().numpy() for k, s in enumerate(traced.inputs) if s.value is not None}
-    wanted = tuple(k for k, s in enumerate(traced.inputs) if s.kind == "parameter")
-    outputs = tuple(k for k, s in enumerate(traced.graph_outputs) if s.kind == "user")
-    begun = time.process_time()
-    pipeline.derive(onnx_model, constants, recipes.get("auto"), pipeline.Gradients(wanted, outputs))
-    return {"import": imported, "all": time.process_time() - begun}
+    imported = load(traced)
+    seconds = time.process_time() - begun
+    pipeline.derive(imported, recipes.get("auto"))
+    return {"import": seconds, "all": time.process_time() - begun}

@@ -1,0 +1,36 @@
+"""A call's graph as TorchDynamo gives it to us, and no further: what measurements of later phases start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from torch import _dynamo, fx, nn
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.importing import Traced
+
+
+class _CapturedError(Exception):
+    """Ends the call where the graph would run."""
+
+
+def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+    """The one graph of ``module(*args, **kwargs)``, which does not run. Raises what Dynamo raises where it breaks."""
+    from daceopt.backend import describe
+
+    found: list[Traced] = []
+
+    def backend(graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        found.append(describe(graph, inputs))
+        return stop
+
+    def stop(*_: Any) -> Any:
+        raise _CapturedError
+
+    with suppress(_CapturedError):
+        _dynamo.optimize(backend, nopython=True, dynamic=False, isolate_recompiles=True)(module.forward)(
+            *args, **kwargs
+        )
+    return found[0]

@@ -6,8 +6,8 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
-from daceopt.stats import Stats
 from daceopt.logs import caller_depth
 from daceopt.options import Options
+from daceopt.stats import Stats
 
 if TYPE_CHECKING:
     from daceopt.backend import Backend, CompiledGraph
@@ -93,6 +93,8 @@ class Dispatcher:
     def _through_dynamo(
         self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
+        from torch._dynamo import config
+
         backend = compiled.backend
         ran, seen = backend.ran, backend.frames()
         try:
@@ -201,11 +203,23 @@ class Dispatcher:
             warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
-def _dynamo_config(fallback: str) -> AbstractContextManager[None]:
+@contextmanager
+def _dynamo_config(fallback: str) -> Iterator[None]:
     """Dynamo's settings for a call: it sees hooks of children that come and go; what it fails at runs as it is."""
     from torch._dynamo import config
 
-    return config.patch(skip_nnmodule_hook_guards=False, suppress_errors=fallback != "raise")  # type: ignore[no-any-return]
+    failing = logging.getLogger("torch._dynamo.convert_frame")
+    failing.addFilter(_is_no_failure)
+    try:
+        with config.patch(skip_nnmodule_hook_guards=False, suppress_errors=fallback != "raise"):
+            yield
+    finally:
+        failing.removeFilter(_is_no_failure)
+
+
+def _is_no_failure(record: logging.LogRecord) -> bool:
+    """Not Dynamo's traceback of a frame that runs as it is; the reason is among ours."""
+    return not str(record.msg).startswith("WON'T CONVERT")
 
 
 def first_line(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import memory
@@ -73,7 +74,9 @@ def torch_dtype(name: str) -> torch.dtype:
     return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
 
 
-Higher = Callable[[Sequence[torch.Tensor], Sequence["torch.Tensor | None"], Sequence[bool]], "list[torch.Tensor | None]"]
+Higher = Callable[
+    [Sequence[torch.Tensor], Sequence["torch.Tensor | None"], Sequence[bool]], "list[torch.Tensor | None]"
+]
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,11 @@ class _Compiled(torch.autograd.Function):
             if wanted[k] and found[k] is None:
                 found[k] = torch.zeros_like(ctx.operands[k])
         return (None, *found)
+
+
+# A backward that some forward calls is no code for Dynamo to look at, nor is what it calls in its turn.
+_SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
+set_code_exec_strategy(_Compiled.backward.__code__, _SKIP)
 
 
 def _gradients(

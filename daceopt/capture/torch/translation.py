@@ -20,8 +20,11 @@ from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ops import widening
+from daceopt.ops.random import stream
 
 logger = logging.getLogger("daceopt.importer")
+
+_DRAWING = ("Dropout", "Multinomial")  # operators of ONNX that draw random numbers
 
 
 class Promise(NamedTuple):
@@ -45,7 +48,8 @@ class Call:
 
     ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
     ``arguments``: by name of the schema, an ``Operand`` for each tensor, extents for sizes; ``traced``: the same with
-    PyTorch's own sizes. ``results``: what it gave, fake.
+    PyTorch's own sizes. ``results``: what it gave, fake. ``position``: how many calls that draw random numbers stand before
+    it in the graph.
     """
 
     target: Any
@@ -55,6 +59,7 @@ class Call:
     results: tuple[torch.Tensor | None, ...]
     context: Context
     backward: Backward | None = None
+    position: int = 0
 
     @property
     def is_complex(self) -> bool:
@@ -93,6 +98,7 @@ class Translation:
         self.sizes = context.sizes
         self.call: Call | None = None
         self.promised: tuple[Promise, ...] = ()
+        self._streams = 0  # of random numbers that the call has so far
 
     # ---------------------------------------------------------------- what rules use
 
@@ -134,9 +140,18 @@ class Translation:
         declared = self.promised if results is None else results
         outputs = [None if p is None else self.graph.add_array(self.label, p.shape, p.dtype) for p in declared]
         given = {k: v for k, v in attributes.items() if v is not None}
+        if op_type in _DRAWING:
+            given["stream"] = self.stream()
         node = widening.add_operator(self.graph, op_type, inputs, outputs, given, domain)
         node.source_name = self.label
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def stream(self) -> int:
+        """The number of another stream of random numbers: the same wherever and whenever the call is built, so that
+        programs with and without a backward draw the same."""
+        self._streams += 1
+        # 31 bits, so that it may be an attribute
+        return stream(f"{0 if self.call is None else self.call.position}:{self._streams}") & 0x7FFFFFFF
 
     def kernel(self, fn: Callable[..., Any], *operands: Any, dtype: Any = None, compute: Any = None) -> str:
         """``fn`` of the operands' elements, broadcast to the first result's shape, as ``dtype`` (default: promised).
@@ -208,13 +223,13 @@ class Translation:
 
     def apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
         """Add ``call`` on arrays; one array per result (None: nothing reads it)."""
-        outer = self.call, self.promised
-        self.call = call
+        outer = self.call, self.promised, self._streams
+        self.call, self._streams = call, 0
         self.promised = tuple(Promise((), None) if r is None else self.promise(r) for r in call.results)
         try:
             return self._apply(call, operands)
         finally:
-            self.call, self.promised = outer
+            self.call, self.promised, self._streams = outer
 
     def _apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
         entry = table.entry_of(call.target, call.is_complex)
@@ -307,6 +322,7 @@ class Importer:
         self.values: dict[fx.Node, Any] = {}
         self.floats: dict[str, NumberArray] = {}  # PyTorch's symbols of numbers that come with the call
         self.known: dict[fx.Node, Any] = {}  # nodes whose value is there already
+        self.draws = 0  # calls so far that draw random numbers
 
     def run(self, inputs: Sequence[Any]) -> list[Any]:
         """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder); the results, in order."""
@@ -384,7 +400,9 @@ class Importer:
         results = tuple(value) if isinstance(value, (tuple, list)) else (value,)
         marker = node.target is torch.ops.daceopt.with_gradient.default
         backward = self.backwards[arguments["number"]] if marker else None
-        return Call(node.target, arguments, traced, tuple(fakes), results, self.t.context, backward), operands
+        position = self.draws
+        self.draws += torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        return Call(node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position), operands
 
     def _value(self, x: Any) -> Any:
         return self.values[x] if isinstance(x, fx.Node) else x

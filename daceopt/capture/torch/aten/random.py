@@ -15,7 +15,7 @@ from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Shape
-from daceopt.ops.random import linear_index, stream
+from daceopt.ops.random import linear_index
 
 _DOUBLE, _INT64, _BOOL = (types.from_name(n) for n in ("float64", "int64", "bool"))
 _STEPS = {"bfloat16": 2**8, "float16": 2**11}  # so many numbers below 1 are drawn, since more would round to 1
@@ -37,7 +37,7 @@ def generate(
     shape = t.shape if shape is None else shape
     out = t.graph.add_array(t.label, shape, t.dtype if dtype is None else dtype)
     final = types.computed(t.dtype_of(out))
-    number, wide = stream(out), final == _DOUBLE if wide is None else wide
+    number, wide = t.stream(), final == _DOUBLE if wide is None else wide
     reads: dict[str, Any] = {f"in{k}": (_constant(t, a, shape), lambda *i: i) for k, a in enumerate(arrays)}
     reads["seed"] = (t.graph.seed(), lambda *i: (0,))
 

@@ -93,8 +93,6 @@ class Dispatcher:
     def _through_dynamo(
         self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        from torch._dynamo import config
-
         backend = compiled.backend
         ran, seen = backend.ran, backend.frames()
         try:
@@ -205,13 +203,14 @@ class Dispatcher:
 
 @contextmanager
 def _dynamo_config(fallback: str) -> Iterator[None]:
-    """Dynamo's settings for a call: it sees hooks of children that come and go; what it fails at runs as it is."""
+    """Dynamo's settings for a call: it takes recurrent layers, and sees hooks of children that come and go; what it
+    fails at runs as it is."""
     from torch._dynamo import config
 
     failing = logging.getLogger("torch._dynamo.convert_frame")
     failing.addFilter(_is_no_failure)
     try:
-        with config.patch(skip_nnmodule_hook_guards=False, suppress_errors=fallback != "raise"):
+        with config.patch(allow_rnn=True, skip_nnmodule_hook_guards=False, suppress_errors=fallback != "raise"):
             yield
     finally:
         failing.removeFilter(_is_no_failure)

@@ -39,8 +39,8 @@ class BuildError(DaceoptError):
     """Generated code could not be compiled, linked or loaded."""
 
 
-class RunError(DaceoptError):
-    """A compiled program reported an error while it ran."""
+class RunError(DaceoptError, RuntimeError):
+    """A compiled program reported an error while it ran; PyTorch's own errors are RuntimeErrors, too."""
 
 
 class SizesError(RunError):

@@ -107,8 +107,8 @@ def _numpy_erfc(x: np.ndarray) -> np.ndarray:
 
 
 def _slope_of_absolute(x: Any) -> Any:
-    """The sign, but 0 for NaN, as in PyTorch."""
-    return select(gt(x, 0), 1, select(lt(x, 0), -1, 0))
+    """The sign, but 0 for NaN, as in PyTorch. A factor, not a choice: an infinite gradient times 0 is NaN."""
+    return sign(select(isnan(x), 0, x))
 
 
 def _turned(x: Any, a: Any, b: Any) -> Any:

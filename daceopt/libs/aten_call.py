@@ -108,6 +108,21 @@ class _Encoder:
         return len(self.operands) - 1
 
 
+def refusal(graph: Graph, message: str, results: Sequence[Any]) -> list[str]:
+    """Arrays of these (shape, dtype) that nobody can compute: a program that does raises RuntimeError(``message``)."""
+    from daceopt.ops.library import HostCall
+
+    outputs = [graph.add_array("refused", shape, dtype) for shape, dtype in results]
+    call = HostCall("refused", callback="daceopt.libs.aten_call:refuse", payload=message)
+    graph.add_node(call, {}, {f"Out{k}": name for k, name in enumerate(outputs)})
+    return outputs
+
+
+def refuse(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+    """What a refusal does when it runs."""
+    raise RuntimeError(payload)
+
+
 def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
     """Call the operator in ``payload`` and copy its results into ``outputs``."""
     import torch

@@ -17,6 +17,7 @@ from daceopt.capture.torch.functional import Body, trace
 from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
 from daceopt.ops import registry
 from daceopt.ops.elementwise import alias
 from daceopt.ops.operator import Operator
@@ -72,11 +73,20 @@ def _traced(b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Na
     try:
         graph = trace(vjp, [*map(like, call.operands), *(like(g) for g in grads if g is not None)])
     except (RuntimeError, NotImplementedError) as error:
-        raise Unsupported(f"PyTorch has no derivative of {call.target}: {error}") from error
+        return _refused(b, inputs, by, str(error))
     importer = Importer(Translation(b.graph, call.context), graph)
     _reuse_results(importer, call, outputs)
     found = importer.run([*inputs, *(grads_out[k] for k in given)])
     return _by_position(found, by, len(inputs))
+
+
+def _refused(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:
+    """Where PyTorch has no derivative, its error comes when the backward pass runs, not when a model is compiled."""
+    from daceopt.libs import aten_call
+
+    message = reason.strip().splitlines()[0]
+    promises = [(b.graph.shape(required(inputs, k)), b.graph.dtype(required(inputs, k))) for k in by]
+    return _by_position(aten_call.refusal(b.graph, message, promises), by, len(inputs))
 
 
 def _invoke(call: Call, operands: Sequence[torch.Tensor]) -> list[Any]:

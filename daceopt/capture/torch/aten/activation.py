@@ -55,11 +55,7 @@ def hardtanh(t: Translation, self: str, min_val: Any, max_val: Any) -> str:
     """Flat at both ends, bounds included, unlike ``clamp``."""
     low, high = literal(min_val, t.dtype), literal(max_val, t.dtype)
 
-    def fn(x: Any) -> Any:
-        inside = scalar.logical_and(gt(x, low), lt(x, high))
-        return select(inside, x, select(ge(x, high), high, select(le(x, low), low, scalar.trunc(x))))
-
-    return elements(t, fn, self)
+    return elements(t, lambda x: select(ge(x, high), high, select(le(x, low), low, x)), self)
 
 
 @translates("elu")
@@ -90,24 +86,21 @@ def threshold(t: Translation, self: str, threshold: Any, value: Any) -> str:
     return elements(t, lambda x: select(le(x, bound), low, x), self)
 
 
+def _between(x: Any, bound: Any) -> Any:
+    """Within the bounds, which NaN is not."""
+    return scalar.logical_and(ge(x, -bound), le(x, bound))
+
+
 @translates("softshrink")
 def softshrink(t: Translation, self: str, lambd: Any) -> str:
-    """NaN stays, without a gradient."""
     bound = literal(lambd, t.dtype)
-    return elements(
-        t, lambda x: select(gt(x, bound), x - bound, select(lt(x, -bound), x + bound, _nan_or_zero(x))), self
-    )
+    return elements(t, lambda x: select(_between(x, bound), 0, select(gt(x, bound), x - bound, x + bound)), self)
 
 
 @translates("hardshrink")
 def hardshrink(t: Translation, self: str, lambd: Any) -> str:
-    """NaN stays, without a gradient."""
     bound = literal(lambd, t.dtype)
-
-    def fn(x: Any) -> Any:
-        return select(scalar.logical_or(gt(x, bound), lt(x, -bound)), x, _nan_or_zero(x))
-
-    return elements(t, fn, self)
+    return elements(t, lambda x: select(_between(x, bound), 0, x), self)
 
 
 @translates("softplus")
@@ -158,8 +151,7 @@ def threshold_backward(t: Translation, grad_output: str, self: str, threshold: A
 @translates("hardtanh_backward")
 def hardtanh_backward(t: Translation, grad_output: str, self: str, min_val: Any, max_val: Any) -> str:
     low, high = literal(min_val, t.dtype_of(self)), literal(max_val, t.dtype_of(self))
-    inside = lambda x: scalar.logical_and(gt(x, low), lt(x, high))  # noqa: E731
-    return elements(t, lambda g, x: select(inside(x), g, 0), grad_output, self)
+    return elements(t, lambda g, x: select(scalar.logical_or(le(x, low), ge(x, high)), 0, g), grad_output, self)
 
 
 @translates("softplus_backward")
@@ -173,8 +165,7 @@ def _flat_between(name: str) -> None:
     def rule(t: Translation, lambd: Any, self: str, **gradient: str) -> str:
         bound = literal(lambd, t.dtype)
         (grad,) = gradient.values()
-        outside = lambda x: scalar.logical_or(gt(x, bound), lt(x, -bound))  # noqa: E731
-        return elements(t, lambda g, x: select(outside(x), g, 0), grad, self)
+        return elements(t, lambda g, x: select(_between(x, bound), 0, g), grad, self)
 
 
 _flat_between("softshrink_backward")

@@ -49,12 +49,19 @@ ACTIVATIONS: dict[str, Fn] = {
 }
 
 
-OF_TWO_MINDS = ("elu", "elu_alpha", "selu", "celu", "hardswish")  # ATen's derivatives at NaN depend on the type
+# ATen's derivatives at NaN depend on the type, or on whether an element fills a vector register with others
+FLAT = ("relu6", "hardtanh", "hardtanh_bounds", "softshrink", "hardshrink")
+OF_TWO_MINDS = ("elu", "elu_alpha", "selu", "celu", "hardswish", *FLAT)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_everywhere(name: str) -> None:
     check(ACTIVATIONS[name], values([1.25, *ANY[1:]] if name in OF_TWO_MINDS else ANY))
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_few_elements_with_a_nan(name: str) -> None:
+    check(ACTIVATIONS[name], torch.tensor([-7.0, -0.5, 0.0, 0.5, 1.0, 7.0, float("nan")]))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)

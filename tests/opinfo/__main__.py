@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         states.write(results, Path(options.json))
     if options.record:
         peer = options.mode.partition("peer:")[2]
-        kept = states.merge_peer(results, peer) if peer else states.merge(results)
+        kept = states.merge_peer(results, peer) if peer else states.merge(results, _how(options))
         document.FILE.write_text(document.render(kept), encoding="utf-8")
     _report(results, options)
     print("\n".join(states.summary(results)))
@@ -73,6 +73,12 @@ def _run(names: Sequence[str], options: argparse.Namespace, start: float) -> dic
     return dict(
         runner.run(names, options.mode, jobs=options.jobs, recipe=options.recipe, advance=advance, command=COMMAND)
     )
+
+
+def _how(options: argparse.Namespace) -> str:
+    samples = f"{options.samples} samples of each entry" if options.samples else "all samples"
+    mode = "interpreted" if options.mode == "interpret" else f"compiled by recipe {options.recipe}"
+    return f"{samples} and type, every third also with strides, {', '.join(options.dtype or USUAL)}, {mode}"
 
 
 def _report(results: dict[str, Any], options: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.opinfo.entries import entries
+from tests.opinfo.entries import MODULES, entries
 from tests.opinfo.states import RUNS, STATES
 
 FILE = Path(__file__).parents[2] / "docs" / "aten.md"
@@ -22,7 +22,7 @@ The state of an entry is the worst of its samples:
 
 - *native*: compiled; *host call*: compiled, and ATen itself runs the operators named;
 - *graph break*: TorchDynamo cannot trace it; *refused*: the graph stays in eager PyTorch, with the reason;
-- *wrong*, *failed*, *crash*, *too slow*: it differs from eager PyTorch, or does not compile: what is still to be mended.
+- *wrong*, *failed*, *crash*, *too slow*: it differs from eager PyTorch, or does not compile: still to be mended.
 
 Made by the tests; do not edit.
 """
@@ -31,7 +31,16 @@ Made by the tests; do not edit.
 def render(kept: Mapping[str, Any]) -> str:
     """The whole document."""
     rows = kept["entries"]
-    lines = [_HEAD, *_counts(rows), *_peers(kept), "", "| entry | state | gradient | |", "|---|---|---|---|"]
+    lines = [
+        _HEAD,
+        f"Recorded of {kept['how']}:",
+        "",
+        *_counts(rows),
+        *_peers(kept),
+        "",
+        "| entry | state | gradient | |",
+        "|---|---|---|---|",
+    ]
     lines += [_row(name, row) for name, row in rows.items()]
     lines += ["", "## Operators that ATen runs", "", "| operator | why |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(why)} |" for name, why in kept["hosted"].items()]
@@ -39,15 +48,20 @@ def render(kept: Mapping[str, Any]) -> str:
 
 
 def _counts(rows: Mapping[str, Any]) -> list[str]:
-    known = entries()
+    operators = {n: row for n, row in rows.items() if not n.startswith(MODULES)}
+    modules = {n: row for n, row in rows.items() if n.startswith(MODULES)}
+    return [f"- {_count(group, kind)}" for kind, group in (("operators", operators), ("modules", modules)) if group]
+
+
+def _count(rows: Mapping[str, Any], kind: str) -> str:
     found = Counter(row["state"] for row in rows.values())
     counted = ", ".join(f"{found[s]} {_WORDS.get(s, s)}" for s in STATES if found[s])
-    trained = [row for name, row in rows.items() if name in known and known[name].has_gradient]
+    trained = [row for name, row in rows.items() if entries()[name].has_gradient]
     share = sum(row["state"] in RUNS for row in trained) / max(1, len(trained))
-    return [
-        f"{len(rows)} entries: {counted}. Of the {len(trained)} entries with a gradient, {share:.1%} are native or "
+    return (
+        f"{len(rows)} entries of {kind}: {counted}. Of the {len(trained)} with a gradient, {share:.1%} are native or "
         "host calls in all samples."
-    ]
+    )
 
 
 def _peers(kept: Mapping[str, Any]) -> list[str]:

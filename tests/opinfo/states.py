@@ -98,15 +98,16 @@ def write(results: Results, file: Path) -> None:
     file.write_text(json.dumps({n: record(r) for n, r in results.items()}, indent=0))
 
 
-def merge(results: Results, file: Path = FILE) -> dict[str, Any]:
+def merge(results: Results, how: str, file: Path = FILE) -> dict[str, Any]:
     """What is kept of all runs, with these entries as they are now: ``entries`` by name, and ``hosted``, the operators
-    that ATen runs, with the reason. Written to ``file``, and returned."""
+    that ATen runs, with the reason, and ``how`` the latest of these runs was made. Written to ``file``."""
     kept = kept_states(file)
     found = by_entry(results)
     kept["entries"] = dict(sorted({**kept["entries"], **{n: e.to_json() for n, e in found.items()}}.items()))
     used = {name for e in kept["entries"].values() for name in (*e.get("forward", ()), *e.get("backward", ()))}
     reasons = {**kept["hosted"], **{name: why for e in found.values() for name, why in e.why.items()}}
     kept["hosted"] = {n: why for n, why in sorted(reasons.items()) if n in used}
+    kept["how"] = how
     file.write_text(json.dumps(kept, indent=1) + "\n")
     return kept
 
@@ -125,7 +126,7 @@ def merge_peer(results: Results, name: str, file: Path = FILE) -> dict[str, Any]
 
 def kept_states(file: Path = FILE) -> dict[str, Any]:
     """What ``merge`` wrote."""
-    return json.loads(file.read_text()) if file.exists() else {"entries": {}, "hosted": {}}
+    return json.loads(file.read_text()) if file.exists() else {"entries": {}, "hosted": {}, "how": ""}
 
 
 def chosen(pattern: Any, dtypes: Sequence[str], limit: int | None, part: tuple[int, int] = (0, 1)) -> list[str]:

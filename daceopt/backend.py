@@ -20,10 +20,11 @@ from torch._dynamo.utils import counters
 
 from daceopt.capture.torch import guards
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
-from daceopt.stats import Stats
 from daceopt.options import Options
 from daceopt.piece import Piece
+from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding
+from daceopt.stats import Stats
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.importing import Traced
@@ -134,14 +135,16 @@ class CompiledGraph:
     def __init__(self, backend: Backend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
         self._by_size: BySize | None = None  # for sizes that the program is not for
-        self._higher_graphs: dict[tuple[int, ...], CompiledGraph] = {}
+        self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph] = {}
+        from daceopt.capture.torch.connection import connected
+
         options = backend.options
         pair = backend.compile(_identity(traced), self._load, recipe=options.recipe, verify=options.verify)
         notes = pair.report["notes"]
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        self.piece = Piece(pair, binding, _connected(traced), self._higher)
+        self.piece = Piece(pair, binding, connected(traced, binding), self._higher)
         self.pair = pair
 
     def __call__(self, *arguments: Any) -> Any:
@@ -173,23 +176,25 @@ class CompiledGraph:
         binding = self.piece.binding
         arguments = [k for kind, k in binding.inputs if kind == "tensor"]
         by = tuple(k for k, w in zip(arguments, wanted) if w and self.traced.requires_grad[k])
-        graph = self._higher_graphs.get(by)
+        outputs = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
+        of = tuple(k for k, g in enumerate(outputs) if g is not None)
+        graph = self._higher_graphs.get((by, of))
         if graph is None:
             from daceopt.capture.torch.higher import gradient_of
 
-            graph = self._higher_graphs[by] = CompiledGraph(self._backend, gradient_of(self.traced, by))
+            graph = self._higher_graphs[by, of] = CompiledGraph(self._backend, gradient_of(self.traced, by, of))
         given = dict(zip([a for _, a in binding.inputs], tensors))
         values = [given[k] if k in given else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
-        incoming = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
-        found = dict(zip(by, graph(*values, *incoming)))
+        found = dict(zip(by, graph(*values, *(outputs[k] for k in of))))
         return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
 
     def _size(self, value: Any, given: dict[int, Any]) -> int:
         """What a size argument was in a call, from the sizes of the tensors."""
         if isinstance(value, int):
             return value
-        argument, axis = self.piece.binding.symbols[str(value)]
-        return int(given[argument].shape[1 if axis is None else axis])
+        symbols = self.piece.binding.symbols.items()
+        read = {name: given[a].shape[1 if axis is None else axis] for name, (a, axis) in symbols}
+        return evaluate(str(value), read)
 
 
 class BySize:
@@ -329,38 +334,3 @@ def _identity(traced: Traced) -> str:
     inputs = [describe(x) for x in traced.inputs]
     inputs += guards.hints(traced.inputs)
     return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])
-
-
-def _connected(traced: Traced) -> list[int]:
-    """Arguments that autograd connects with a result: where no gradient is computed theirs is zero."""
-    if not any(traced.results):
-        return []
-    graph = traced.graph.graph
-    reached: set[fx.Node] = set()
-    waiting = [r for r, flag in zip(graph.output_node().args[0], traced.results) if flag]
-    while waiting:
-        node = waiting.pop()
-        if node in reached or not _carries(node):
-            continue
-        reached.add(node)
-        waiting.extend(node.all_input_nodes)
-        # what is written into it in place counts as well
-        waiting.extend(
-            x
-            for user in node.users
-            if user.args and user.args[0] is node and _writes(user)
-            for x in user.all_input_nodes
-        )
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    return [k for k, n in enumerate(placeholders) if n in reached and traced.requires_grad[k]]
-
-
-def _carries(node: fx.Node) -> bool:
-    value = node.meta.get("example_value")
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
-
-
-def _writes(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name == "setitem" or (name.endswith("_") and not name.endswith("__"))

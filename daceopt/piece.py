@@ -17,11 +17,15 @@ Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 class Piece:
     """A compiled program with its binding; see :mod:`daceopt.runtime.binding`.
 
-    ``connected``: arguments whose gradient is zero rather than absent where none is computed.
+    ``connected``: per argument that requires a gradient the outputs that depend on it.
     """
 
     def __init__(
-        self, pair: Pair, binding: Binding, connected: Sequence[int] = (), higher: Higher | None = None
+        self,
+        pair: Pair,
+        binding: Binding,
+        connected: Mapping[int, frozenset[int]] | None = None,
+        higher: Higher | None = None,
     ) -> None:
         self.pair, self.binding = pair, binding
         position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
@@ -31,7 +35,7 @@ class Piece:
             complex_inputs=frozenset(binding.complex),
             complex_outputs=frozenset(k for k, o in enumerate(binding.outputs) if o.complex),
             mutations=[(position[argument], output) for argument, output in binding.mutations],
-            connected=frozenset(position[argument] for argument in connected),
+            connected={position[argument]: outputs for argument, outputs in (connected or {}).items()},
             higher=higher,
         )
         self.program = Program(pair, len(binding.inputs), boundary)

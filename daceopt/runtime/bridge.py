@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -85,8 +85,8 @@ class Boundary:
 
     ``orders``: per output its axes from the outermost in memory (None: row-major). ``differentiable``: outputs that
     autograd sees (None: those with a gradient). ``mutations``: (input, output) pairs, new values of inputs; those whose
-    output is differentiable are left to the caller. ``connected``: inputs whose gradient is zero, not absent, where the
-    program computes none.
+    output is differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that
+    depend on it (None: not known).
     ``complex_inputs`` and ``complex_outputs`` are complex tensors, whose arrays have both parts along one more axis.
     ``higher``: gradients as differentiable functions of inputs and gradients.
     """
@@ -94,7 +94,7 @@ class Boundary:
     orders: Sequence[Sequence[int]] | None = None
     differentiable: frozenset[int] | None = None
     mutations: Sequence[tuple[int, int]] = ()
-    connected: frozenset[int] = frozenset()
+    connected: Mapping[int, frozenset[int]] | None = None
     complex_inputs: frozenset[int] = frozenset()
     complex_outputs: frozenset[int] = frozenset()
     higher: Higher | None = None
@@ -226,7 +226,7 @@ class _Compiled(torch.autograd.Function):
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, call.seed, call.symbols, call.saved is not None
         ctx.shapes = [call.outputs[k].shape for k in program.grads]
         ctx.operands = tensors
-        ctx.versions = [t._version for t in tensors]
+        ctx.versions = [0 if t.is_inference() else t._version for t in tensors]
         ctx.set_materialize_grads(False)
         if program.constants:
             ctx.mark_non_differentiable(*[call.outputs[k] for k in program.constants])
@@ -237,13 +237,14 @@ class _Compiled(torch.autograd.Function):
         program: Program = ctx.program
         wanted = ctx.needs_input_grad[1:]
         if torch.is_grad_enabled():
-            return (None, *_differentiable_gradients(ctx, grads, wanted))
-        found: list[torch.Tensor | None] = [None] * program.input_count
-        if program.backward is not None and any(g is not None for g in grads):
-            found = _gradients(ctx, program, grads, wanted)
-        for k in program.boundary.connected:
-            if wanted[k] and found[k] is None:
-                found[k] = torch.zeros_like(ctx.operands[k])
+            found = _differentiable_gradients(ctx, grads, wanted)
+        else:
+            found = [None] * program.input_count
+            if program.backward is not None and any(g is not None for g in grads):
+                found = _gradients(ctx, program, grads, wanted)
+            if _has_spread(program, grads, found):
+                found = _differentiable_gradients(ctx, grads, wanted)
+        _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
         return (None, *found)
 
 
@@ -275,16 +276,35 @@ def _differentiable_gradients(
     if higher is None:
         raise Unsupported("a gradient of a gradient: this program has a first derivative only")
     for k, (tensor, version) in enumerate(zip(ctx.operands, ctx.versions)):
-        if tensor._version != version and wanted[k]:
+        if wanted[k] and tensor._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: input "
                 f"{k} of a compiled program is at version {tensor._version}; expected version {version}"
             )
-    shapes = dict(zip(ctx.program.grads, zip(ctx.shapes, ctx.program.grad_dtypes)))
-    complete = [
-        torch.zeros(shapes[k][0], dtype=shapes[k][1]) if g is None and k in shapes else g for k, g in enumerate(grads)
-    ]
-    return higher(ctx.operands, complete, wanted)
+    return higher(ctx.operands, grads, wanted)
+
+
+def _has_spread(program: Program, grads: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]) -> bool:
+    """Whether the zero that stands for an absent gradient met an infinite derivative, and can be done without."""
+    if program.boundary.higher is None or all(grads[k] is not None for k in program.grads):
+        return False
+    return any(g is not None and bool(torch.isnan(g).any()) for g in found)
+
+
+def _settle_absent(
+    connected: Mapping[int, frozenset[int]] | None,
+    operands: Sequence[torch.Tensor],
+    grads: Sequence[torch.Tensor | None],
+    wanted: Sequence[bool],
+    found: list[torch.Tensor | None],
+) -> None:
+    """As in PyTorch: zero where the results with a gradient depend on an input, None where they do not."""
+    given = {k for k, g in enumerate(grads) if g is not None}
+    for k, outputs in (connected or {}).items():
+        if not wanted[k] or given.isdisjoint(outputs):
+            found[k] = None
+        elif found[k] is None:
+            found[k] = torch.zeros_like(operands[k])
 
 
 def _role(name: str) -> tuple[str, int]:

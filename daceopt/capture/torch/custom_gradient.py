@@ -22,21 +22,38 @@ from daceopt.errors import Unsupported
 class Backward:
     """The backward graph of one use of a custom function, called with the gradients of its results, then ``saved``.
 
-    ``others``: per result None where the marker has it, else the (fake) result, whose gradient is zero. ``operands``:
-    positions of the tensor operands among the backward graph's results. ``saved``: a ``Slot`` for a tensor that the
-    marker has, else the value itself.
+    ``others``: per result None where the marker has it, else the ``Slot`` of what is like its gradient, which is zero.
+    ``operands``: positions of the tensor operands among the backward graph's results. ``saved``: a ``Slot`` or
+    ``ResultSlot`` for a tensor that the marker has, else the value itself.
     """
 
     graph: fx.GraphModule
-    others: tuple[Any, ...]
+    others: tuple[Slot | None, ...]
     operands: tuple[int, ...]
     saved: tuple[Any, ...]
+
+    def arguments(self, grads: Sequence[Any], results: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+        """What the graph is called with, given the marker's results, their gradients and the saved tensors."""
+        marked = iter(grads)
+        incoming = [next(marked) if k is None else torch.zeros_like(saved[k]) for k in self.others]
+        return [*incoming, *(self._kept(s, results, saved) for s in self.saved)]
+
+    @staticmethod
+    def _kept(value: Any, results: Sequence[Any], saved: Sequence[Any]) -> Any:
+        if isinstance(value, Slot):
+            return saved[value]
+        return results[value] if isinstance(value, ResultSlot) else value
 
 
 class Slot(int):
     """Position of a tensor among the marker's saved ones."""
 
 
+class ResultSlot(int):
+    """Position of a tensor among the marker's results."""
+
+
+BACKWARDS = "daceopt_backwards"  # where the graph of a gradient keeps the backward graphs of its markers
 _collected: ContextVar[list[Backward]] = ContextVar("backward graphs of the trace that runs")
 
 
@@ -80,27 +97,49 @@ def apply(fwd: fx.GraphModule, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     operands."""
     if kwargs.get("dirty_idx"):
         raise Unsupported("a custom autograd.Function that calls ctx.mark_dirty")
-    result, saved = fx.Interpreter(fwd).run(*(a.detach() if isinstance(a, torch.Tensor) else a for a in args))
+    detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
+    result, saved = fx.Interpreter(fwd).run(*detached)
     results = [result] if isinstance(result, torch.Tensor) else list(result)
     fixed = set(kwargs.get("non_differentiable_idx") or ())
     flags = tuple(k not in fixed and _has_gradient(r) for k, r in enumerate(results))
     operands = tuple(k for k, a in enumerate(args) if isinstance(a, torch.Tensor))
-    tensors = [s for s in saved if isinstance(s, torch.Tensor)]
-    slots = iter(range(len(tensors)))
-    kept = tuple(Slot(next(slots)) if isinstance(s, torch.Tensor) else s for s in saved)
+    own = [r for r, flag in zip(results, flags) if flag]
+    tensors: list[torch.Tensor] = []
+    kept = tuple(_slot(s, own, [(d, args[k]) for k, d in enumerate(detached)], tensors) for s in saved)
+    others = tuple(None if flag else Slot(_added(tensors, r)) for r, flag in zip(results, flags))
     backwards = _collected.get()
-    others = tuple(None if flag else r for r, flag in zip(results, flags))
     backwards.append(Backward(bwd, others, operands, kept))
     marked = iter(
         torch.ops.daceopt.with_gradient(
-            [r.detach() for r, flag in zip(results, flags) if flag],
-            [args[k] for k in operands],
-            [t.detach() for t in tensors],
-            len(backwards) - 1,
+            [r.detach() for r in own], [args[k] for k in operands], tensors, len(backwards) - 1
         )
     )
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
+
+
+def again(backwards: Sequence[Backward], results: Any, operands: Any, saved: Any, number: int) -> list[torch.Tensor]:
+    """The marker of an earlier trace in this one."""
+    own = _collected.get()
+    own.append(backwards[number])
+    return list(torch.ops.daceopt.with_gradient(results, operands, saved, len(own) - 1))
+
+
+def _slot(value: Any, results: Sequence[Any], arguments: Sequence[tuple[Any, Any]], tensors: list[Any]) -> Any:
+    """Where the marker has a saved value. What is an operand or a result is that itself, through which the derivative
+    of the derivative goes on, as in PyTorch; through what was computed in between it does not."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    for k, r in enumerate(results):
+        if r is value:
+            return ResultSlot(k)
+    given = next((a for detached, a in arguments if detached is value), None)
+    return Slot(_added(tensors, value if given is None else given, detach=given is None))
+
+
+def _added(tensors: list[torch.Tensor], value: Any, detach: bool = True) -> int:
+    tensors.append(value.detach() if detach else value)
+    return len(tensors) - 1
 
 
 def _has_gradient(value: Any) -> bool:

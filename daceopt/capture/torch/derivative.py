@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.custom_gradient import Slot
 from daceopt.capture.torch.functional import Body, trace
 from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
 from daceopt.errors import Unsupported
@@ -133,29 +132,23 @@ def _custom(b: Builder, call: Call, inputs: Names, grads_out: Names, wanted: lis
     assert backward is not None
     lengths = [len(call.arguments[name]) for name in ("results", "operands", "saved")]
     operands = call.operands[lengths[0] : lengths[0] + lengths[1]]
-    saved = inputs[lengths[0] + lengths[1] :]
+    results, saved = inputs[: lengths[0]], inputs[lengths[0] + lengths[1] :]
     given = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k in range(lengths[1]) if wanted[lengths[0] + k] and _has_gradient(operands[k])]
 
     def rule(*values: torch.Tensor) -> list[torch.Tensor | None]:
-        grads, kept = dict(zip(given, values)), values[len(given) :]
-        marked = iter(range(len(grads_out)))
-        incoming = [_incoming(grads, next(marked), call) if r is None else torch.zeros_like(r) for r in backward.others]
-        found = Body(backward.graph)(*incoming, *(kept[s] if isinstance(s, Slot) else s for s in backward.saved))
+        grads = dict(zip(given, values))
+        own, kept = values[len(given) : len(given) + lengths[0]], values[len(given) + lengths[0] :]
+        incoming = [grads[k] if k in grads else torch.zeros_like(r) for k, r in enumerate(own)]
+        found = Body(backward.graph)(*backward.arguments(incoming, own, kept))
         return [_fitted(found[backward.operands[k]], operands[k]) for k in by]
 
     fakes = [call.results[k] for k in given]
-    examples = [*(like(f) for f in fakes if f is not None), *map(like, call.operands[lengths[0] + lengths[1] :])]
-    graph = trace(rule, examples)
-    found = Importer(Translation(b.graph, call.context), graph).run([*(grads_out[k] for k in given), *saved])
+    read = [*call.operands[: lengths[0]], *call.operands[lengths[0] + lengths[1] :]]
+    graph = trace(rule, [*(like(f) for f in fakes if f is not None), *map(like, read)])
+    importer = Importer(Translation(b.graph, call.context), graph)
+    found = importer.run([*(grads_out[k] for k in given), *results, *saved])
     return _by_position(found, [lengths[0] + k for k in by], len(inputs))
-
-
-def _incoming(grads: dict[int, torch.Tensor], position: int, call: Call) -> torch.Tensor:
-    found = grads.get(position)
-    result = call.results[position]
-    assert result is not None
-    return torch.zeros_like(result) if found is None else found
 
 
 def _fitted(grad: torch.Tensor | None, operand: torch.Tensor) -> torch.Tensor | None:

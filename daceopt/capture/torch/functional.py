@@ -19,7 +19,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from daceopt.capture.torch import custom_gradient
-from daceopt.capture.torch.gradient_scopes import stop_gradients
+from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
 from daceopt.capture.torch.table import decompositions, translated
 
 _aten = torch.ops.aten
@@ -60,8 +60,9 @@ class Functional:
 def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
     stop_gradients(graph)
+    mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
     with _kept_whole():
-        return _functional(Body(graph), inputs)
+        return _functional(Body(graph), inputs, mutating)
 
 
 def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
@@ -70,11 +71,13 @@ def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     return _functional(fn, inputs).graph
 
 
-def _functional(fn: Callable[..., Any], inputs: Sequence[Any]) -> Functional:
-    with custom_gradient.collected() as backwards:
-        plain = _trace(fn, inputs)
-    if not _is_mutating(plain):
-        return Functional(plain, _result_count(plain), (), tuple(backwards))
+def _functional(fn: Callable[..., Any], inputs: Sequence[Any], mutating: bool = False) -> Functional:
+    """``mutating``: something is written in place for sure, so the trace that would find that out is not made."""
+    if not mutating:
+        with custom_gradient.collected() as backwards:
+            plain = _trace(fn, inputs)
+        if not _is_mutating(plain):
+            return Functional(plain, _result_count(plain), (), tuple(backwards))
     body = _Functionalized(fn)
     with custom_gradient.collected() as backwards:
         traced = _trace(body, inputs)
@@ -108,6 +111,8 @@ class Body(fx.Interpreter):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
             return custom_gradient.apply(*args, **kwargs)
+        if target is torch.ops.daceopt.with_gradient.default:
+            return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:
             return fx.Interpreter(args[0]).run(*args[1:])
         return super().call_function(target, args, kwargs)

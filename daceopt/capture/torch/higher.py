@@ -9,26 +9,29 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.custom_gradient import Backward, Slot
+from daceopt.capture.torch import custom_gradient
+from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import like
 from daceopt.capture.torch.functional import Body, functional, trace
 from daceopt.capture.torch.importing import Traced
 from daceopt.capture.torch.plan import plan
+from daceopt.capture.torch.translation import by_name
 from daceopt.errors import Unsupported
 
 
-def gradient_of(traced: Traced, wanted: Sequence[int]) -> Traced:
-    """The graph from the arguments of ``traced`` and a gradient of each differentiable output of its program to the
-    gradients of the arguments ``wanted``.
+def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> Traced:
+    """The graph from the arguments of ``traced``, and a gradient of each of the differentiable outputs of its program that
+    ``given`` counts, to the gradients of the arguments ``wanted``.
 
     Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.
     """
     found = functional(traced.graph, [_argument(x) for x in traced.inputs])
     for node in found.graph.graph.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        if _is_random(node):
             raise Unsupported(f"a gradient of a gradient through {node.target}, which draws random numbers")
     planned = plan(found, traced.results, [traced.changed[k] for k in found.mutated])
-    outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
+    differentiable = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
+    outputs = [differentiable[k] for k in given]
     body = _Differentiable(found.graph, found.backwards)
 
     def gradients(*values: Any) -> list[torch.Tensor | None]:
@@ -48,6 +51,7 @@ def gradient_of(traced: Traced, wanted: Sequence[int]) -> Traced:
 
     examples = [*map(_argument, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
     graph = trace(gradients, examples)
+    graph.meta[custom_gradient.BACKWARDS] = found.backwards
     _drop_detached(graph)
     results = tuple(isinstance(r, fx.Node) for r in graph.graph.output_node().args[0])
     floats = tuple(isinstance(x, torch.Tensor) and x.is_floating_point() for x in examples)
@@ -63,6 +67,14 @@ def gradient_of(traced: Traced, wanted: Sequence[int]) -> Traced:
         changed=(False,) * len(examples),
         is_state=(*traced.is_state, *[False] * len(outputs)),
     )
+
+
+def _is_random(node: fx.Node) -> bool:
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = by_name(node.target, node.args, node.kwargs)
+    probability = given.get("dropout_p", given.get("p" if "train" in given else "dropout", 1))
+    return bool(probability != 0 and given.get("train", True) is not False)
 
 
 def _drop_detached(graph: fx.GraphModule) -> None:
@@ -94,28 +106,30 @@ class _Differentiable(Body):
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.daceopt.with_gradient.default:
             results, operands, saved, number = args
-            return _custom(self.backwards[number], results, operands, saved)
-        if target is torch.ops.aten.detach.default:
+            return _custom(self.backwards[number], results, operands, saved, number)
+        if target in (torch.ops.aten.detach.default, torch.ops.daceopt.stop_gradient.default):
             return torch.ops.daceopt.stop_gradient(args[0].detach())
         return super().call_function(target, args, kwargs)
 
 
-def _custom(backward: Backward, results: Sequence[Any], operands: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
-    count = len(results)
+def _custom(
+    backward: Backward, results: Sequence[Any], operands: Sequence[Any], saved: Sequence[Any], number: int
+) -> list[Any]:
+    """The marker for autograd; it stays in the trace, so that this can be differentiated in its turn."""
+    count, last = len(results), len(results) + len(operands)
 
     class Custom(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            ctx.save_for_backward(*values[count + len(operands) :])
-            return tuple(v.clone() for v in values[:count])
+            given = values[:count], values[count:last], values[last:]
+            own = tuple(torch.ops.daceopt.with_gradient(*map(list, given), number))
+            ctx.save_for_backward(*own, *values[last:])
+            return own
 
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
-            marked = iter(grads)
-            incoming = [next(marked) if r is None else torch.zeros_like(r) for r in backward.others]
-            kept = [ctx.saved_tensors[s] if isinstance(s, Slot) else s for s in backward.saved]
-            found = Body(backward.graph)(*incoming, *kept)
-            own = [found[k] for k in backward.operands]
-            return (*[None] * count, *own, *[None] * len(saved))
+            own, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+            found = Body(backward.graph)(*backward.arguments(grads, own, kept))
+            return (*[None] * count, *(found[k] for k in backward.operands), *[None] * len(saved))
 
     return list(Custom.apply(*[r.detach() for r in results], *operands, *saved))

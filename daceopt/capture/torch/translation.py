@@ -48,8 +48,8 @@ class Call:
 
     ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
     ``arguments``: by name of the schema, an ``Operand`` for each tensor, extents for sizes; ``traced``: the same with
-    PyTorch's own sizes. ``results``: what it gave, fake. ``position``: how many calls that draw random numbers stand before
-    it in the graph.
+    PyTorch's own sizes. ``results``: what it gave, fake. ``position``: how many calls that draw random numbers stand
+    before it in the graph.
     """
 
     target: Any

@@ -16,7 +16,7 @@ from tests.opinfo import batch
 from tests.opinfo.entries import Case, entries
 
 COMMAND = (sys.executable, "-m", "tests.opinfo.worker")
-LATE = ("daceopt.autodiff", "daceopt.capture.torch.derivative", "daceopt.libs.aten_call", "daceopt.pipeline")
+LATE = ("daceopt.autodiff", "daceopt.capture.torch.derivative", "daceopt.capture.torch.higher")
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def _count(rows: Mapping[str, Any], kind: str) -> str:
 
 def _peers(kept: Mapping[str, Any]) -> list[str]:
     return [
-        f'Beside `torch.compile(backend="{name}")`, on {row["entries"]} entries with a gradient that ran in both: '
+        f'- Beside `torch.compile(backend="{name}")`, on {row["entries"]} entries with a gradient that ran in both: '
         f"{row['theirs'] / row['entries']:.1%} run there, {row['ours'] / row['entries']:.1%} here."
         for name, row in kept.get("peers", {}).items()
     ]

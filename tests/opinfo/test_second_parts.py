@@ -1,4 +1,4 @@
-"""One half of what runs of PyTorch's database by default, compiled."""
+"""One half of a twelfth of PyTorch's database, compiled."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import pytest
 
 from tests.onnx_suite.runner import Worker
 from tests.opinfo.shares import PARTS, check
+
+pytestmark = pytest.mark.opinfo
 
 
 @pytest.mark.parametrize("part", range(1, PARTS, 2))

@@ -13,12 +13,19 @@ from torch import fx
 
 from daceopt.errors import Unsupported
 
+_AUGMENTED = frozenset(
+    "iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor setitem".split()
+)
+
 
 def stop_gradients(graph: fx.GraphModule) -> None:
     """Detach the operands of nodes whose results require no gradient. Raises Unsupported for a parameter that is
     changed in place where gradients are off: its gradient is not that of its new value."""
-    for node in list(graph.graph.nodes):
-        if node.op in ("call_function", "call_method", "call_module") and _stops(node):
+    called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+    if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
+        return  # no result is differentiated
+    for node in called:
+        if _stops(node):
             _detach_operands(graph.graph, node)
     graph.recompile()
 
@@ -38,8 +45,10 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
         value = operand.meta.get("example_value")
         if not (isinstance(value, torch.Tensor) and value.requires_grad):
             return operand
-        if _is_in_place(node) and operand is node.all_input_nodes[0]:
-            raise Unsupported(f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off")
+        if is_in_place(node) and operand is node.all_input_nodes[0]:
+            raise Unsupported(
+                f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off"
+            )
         if operand not in known:
             with graph.inserting_before(node):
                 known[operand] = graph.call_method("detach", (operand,))
@@ -50,9 +59,10 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
     node.kwargs = fx.map_arg(node.kwargs, detached)
 
 
-def _is_in_place(node: fx.Node) -> bool:
+def is_in_place(node: fx.Node) -> bool:
+    """Whether a call of Dynamo's graph writes into its first operand, by its name."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name.endswith("_") and not name.endswith("__")
+    return name in _AUGMENTED or (name.endswith("_") and not name.endswith("__"))
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

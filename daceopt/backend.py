@@ -269,7 +269,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     results = graph.graph.output_node().args[0]
     return Traced(
         graph,
-        tuple(_fresh(v) if isinstance(v, torch.Tensor) else v for v in values),
+        tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
         tuple(_name(n) for n in placeholders),
         tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
         tuple(isinstance(r, fx.Node) and _requires_grad(r) for r in results),
@@ -296,12 +296,15 @@ def _check_input(name: str, value: Any) -> None:
         raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
 
 
-def _fresh(fake: Any) -> torch.Tensor:
+def _fresh(fake: Any, placeholder: fx.Node) -> torch.Tensor:
     """A fake tensor of the same kind, without the history that tracing left; one that stands for a number itself."""
     if fake.item_memo is not None:
         return fake
+    # Dynamo takes Python's random numbers for float32, and then passes them in full
+    drawn = type(getattr(placeholder.meta.get("grapharg"), "source", None)).__name__ == "RandomValueSource"
+    dtype = torch.float64 if drawn and fake.dtype is torch.float32 else fake.dtype
     with fake.fake_mode:
-        return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=dtype, device=fake.device)
 
 
 def _name(placeholder: fx.Node) -> str:

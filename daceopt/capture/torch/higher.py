@@ -20,7 +20,7 @@ from daceopt.errors import Unsupported
 
 
 def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> Traced:
-    """The graph from the arguments of ``traced``, and a gradient of each of the differentiable outputs of its program that
+    """The graph from the arguments of ``traced``, and gradients of those differentiable outputs of its program that
     ``given`` counts, to the gradients of the arguments ``wanted``.
 
     Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.

@@ -46,6 +46,7 @@ def load(traced: Traced) -> Imported:
     found = functional(traced.graph, traced.inputs)
     changed = [traced.changed[k] for k in found.mutated]
     _check_mutations(traced, found)
+    _check_types(traced, found)
     result = imported(traced, found, plan(found, traced.results, changed))
     result.notes["guards"] = guards.since(environment, before)
     return result
@@ -85,6 +86,17 @@ def _check_mutations(traced: Traced, found: Functional) -> None:
     for k in found.mutated:
         if traced.requires_grad[k] and not traced.changed[k]:
             raise Unsupported(f"{traced.names[k]}, which requires a gradient, is changed where gradients are off")
+
+
+def _check_types(traced: Traced, found: Functional) -> None:
+    """The trace has to give what Dynamo promised to the code around the graph."""
+    promised, traced_results = (g.graph.output_node().args[0] for g in (traced.graph, found.graph))
+    for k, (before, after) in enumerate(zip(promised, traced_results)):
+        expected = before.meta.get("example_value") if isinstance(before, fx.Node) else None
+        value = after.meta.get("val") if isinstance(after, fx.Node) else None
+        tensors = isinstance(expected, torch.Tensor) and isinstance(value, torch.Tensor)
+        if tensors and expected.dtype != value.dtype:
+            raise Unsupported(f"result {k} is a {value.dtype} in the trace; expected {expected.dtype}")
 
 
 def _gradients(traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:

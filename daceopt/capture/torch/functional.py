@@ -21,6 +21,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
 from daceopt.capture.torch.table import decompositions, translated
+from daceopt.errors import Unsupported
 
 _aten = torch.ops.aten
 
@@ -115,7 +116,16 @@ class Body(fx.Interpreter):
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:
             return fx.Interpreter(args[0]).run(*args[1:])
+        if target is torch.nn.functional.scaled_dot_product_attention:
+            _check_lengths(*args, **kwargs)
         return super().call_function(target, args, kwargs)
+
+
+def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:
+    """Note that keys, values and mask are of one length, which PyTorch's shape rule of attention leaves open."""
+    torch._check(key.shape[-2] == value.shape[-2])
+    if attn_mask is not None and attn_mask.dim():
+        torch._check(attn_mask.shape[-1] in (1, key.shape[-2]))
 
 
 class _Functionalized:
@@ -138,6 +148,8 @@ class _Functionalized:
 
 def _is_changed(tensor: Any) -> bool:
     torch._sync(tensor)
+    if torch._functionalize_was_storage_changed(tensor.elem):
+        raise Unsupported("an argument gets another storage (by set_ or .data)")
     return bool(torch._functionalize_has_data_mutation(tensor.elem))
 
 

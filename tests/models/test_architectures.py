@@ -1,0 +1,52 @@
+"""Many architectures of ``transformers``, trained for a step: compiled, graph breaks and all, and never wrong."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import daceopt
+from tests.models.architectures import ROWS, build
+from tests.models.test_models import compare, gradients, tensors, widened
+from tests.numerics import assert_within_rounding
+
+BROKEN = {
+    "deberta": "Tensor.item()",
+    "longformer": "Tensor.item()",
+    "led": "Tensor.item()",
+    "mixtral": "Data-dependent branching",
+    "ctrl": "Missing tp_iternext",
+}
+"""Models whose code no compiler takes as a whole, and a part of the reason that is reported."""
+
+QUICK = ("distilbert", "gpt_neo", "segformer", "fnet", "mixtral")  # the others are run by `make test-models`
+
+
+def _marks(name: str) -> Any:
+    return () if name in QUICK else (pytest.mark.slow, pytest.mark.models)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_marks(n)) for n in ROWS])
+def test_architecture(name: str) -> None:
+    """The results and the gradients of all parameters, from the same programs."""
+    found = build(name)
+    fallback = "silent" if name in BROKEN else "raise"
+    optimized = daceopt.optimized_module(copy.deepcopy(found.module), fallback=fallback)
+    compare(tensors(optimized(**found.inputs)), found)
+    exact = gradients(copy.deepcopy(found.module).double(), widened(found.inputs))
+    assert_within_rounding(gradients(optimized, found.inputs), exact, gradients(found.module, found.inputs))
+    stats = optimized.daceopt.stats
+    assert stats.programs > 0
+    assert stats.eager_calls == 0
+    reasons = " ".join(optimized.daceopt.reasons)
+    assert BROKEN.get(name, "") in reasons
+
+
+def test_rows_are_of_architectures_that_exist() -> None:
+    """Every row builds, and its gradients are finite in eager PyTorch: what the others are compared with."""
+    for name in ROWS:
+        found = build(name)
+        assert torch.isfinite(gradients(found.module, found.inputs)).all(), name

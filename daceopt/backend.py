@@ -22,6 +22,7 @@ from daceopt.capture.torch import guards
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
+from daceopt.runtime import overlap
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding
 from daceopt.stats import Stats
@@ -146,8 +147,12 @@ class CompiledGraph:
         binding = Binding.from_json(notes["binding"])
         self.piece = Piece(pair, binding, connected(traced, binding), self._higher)
         self.pair = pair
+        self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
     def __call__(self, *arguments: Any) -> Any:
+        if self._overlaps is not None and self._overlaps(arguments):
+            reason = "an argument that the call changes shares memory with another"
+            return self._backend.leave(self.traced, Unsupported(reason), arguments)
         try:
             result = self.piece(*arguments)
         except SizesError:

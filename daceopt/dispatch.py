@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -101,6 +102,8 @@ class Dispatcher:
                 result = compiled.run(module, *args, **kwargs)
         except Exception as error:
             backend.new_breaks()  # what broke the graph is the error itself
+            if backend.frames() != seen:
+                self._forget(compiled)
             if type(error).__module__ != "torch._dynamo.exc":
                 raise
             if type(error).__name__ == "TorchRuntimeError":
@@ -142,7 +145,9 @@ class Dispatcher:
         with self._lock:
             if self._compiled is not None and self._compiled.original is original:
                 return self._compiled
-            backend = Backend(self.options, self.stats, self._refused)
+            backend = (
+                Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
+            )
             optimize = _dynamo.optimize(
                 backend,
                 nopython=self.options.fallback == "raise",
@@ -151,10 +156,17 @@ class Dispatcher:
                 recompile_limit=RECOMPILE_LIMIT,
                 isolate_recompiles=True,
             )
-            run = optimize(original)
-            fast = FastPath(original, run._isolate_recompiles_id)
+            own = _twin(original)
+            run = optimize(own)
+            fast = FastPath(own, run._isolate_recompiles_id)
             self._compiled = _Compiled(original, backend, _in_mode(self.options.backward, run), fast)
             return self._compiled
+
+    def _forget(self, compiled: _Compiled) -> None:
+        """Dynamo never looks again at code in which a call went wrong: the next call brings code of its own."""
+        with self._lock:
+            if self._compiled is compiled:
+                self._compiled = compiled._replace(original=_forgotten)
 
     # ---------------------------------------------------------------- what did not compile
 
@@ -225,6 +237,27 @@ def first_line(error: BaseException) -> str:
     """What a long message of Dynamo says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def _forgotten() -> None:
+    """Stands for the forward that has to be compiled anew."""
+
+
+def _twin(function: Forward) -> Forward:
+    """The same function with a code object of its own: what Dynamo remembers of code (which sizes varied, what it could
+    not compile) is then of this module alone."""
+    if not isinstance(function, types.FunctionType):
+        return function
+    twin = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, function.__qualname__
+    twin.__module__, twin.__dict__ = function.__module__, dict(vars(function))
+    return twin
 
 
 def _in_mode(backward: bool | None, compiled: Forward) -> Forward:

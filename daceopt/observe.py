@@ -6,6 +6,7 @@ The call runs on a copy of the module and of its tensors, so the user's module a
 from __future__ import annotations
 
 import copy
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,8 +18,8 @@ from torch import _dynamo, fx, nn
 from daceopt.backend import Backend, CompiledGraph
 from daceopt.dispatch import first_line
 from daceopt.errors import CaptureError
-from daceopt.stats import Stats
 from daceopt.options import Options
+from daceopt.stats import Stats
 
 
 @dataclass
@@ -60,13 +61,19 @@ def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], op
         twin, given, named = copy.deepcopy((model, list(args), dict(kwargs)))
     except Exception:
         twin, given, named = _without_graph(model, args, kwargs)
-    own = getattr(twin.forward, "daceopt_original", twin.forward)
+    own = own_forward(twin)
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
         _dynamo.optimize(backend, dynamic=dynamic, isolate_recompiles=True)(own)(*given, **named)
     found.breaks = backend.new_breaks()
     return found
+
+
+def own_forward(module: nn.Module) -> Any:
+    """The user's forward of a module, optimized or not, bound to it."""
+    own = getattr(module.forward, "daceopt_original", module.forward)
+    return own if "forward" in module.__dict__ or isinstance(own, types.MethodType) else types.MethodType(own, module)
 
 
 def _without_graph(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:

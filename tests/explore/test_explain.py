@@ -41,7 +41,7 @@ def trained() -> Report:
 
 def test_a_training_report_has_both_directions_measured(trained: Report) -> None:
     assert trained.reason == "" and trained.notes == [] and trained.mode == "training"
-    assert trained.inputs == ["0: float32[4, 16]"]
+    assert trained.inputs == ["x: float32[4, 16]"]
     assert {k.direction for k in trained.kernels} == {"forward", "backward"}
     assert all(k.seconds is not None and 0 < k.seconds < 1 for k in trained.kernels)
     assert all(k.limit > 0 and k.bytes > 0 for k in trained.kernels)
@@ -70,8 +70,8 @@ def test_the_recipe_is_reported_with_its_effect(trained: Report) -> None:
 
 def test_operators_of_the_model_are_listed(trained: Report) -> None:
     found = {o.name: o for o in trained.operators}
-    assert found["LayerNormalization"].how == "native" and found["LayerNormalization"].count == 1
-    assert "Constant" not in found and not trained.fallbacks
+    assert found["native_layer_norm.default"].how == "native" and found["native_layer_norm.default"].count == 1
+    assert not trained.fallbacks and not trained.hosted
 
 
 def test_it_shows_itself(trained: Report) -> None:
@@ -113,10 +113,25 @@ def test_a_dynamic_module_is_explained_for_the_sizes_of_the_call() -> None:
     assert large.bytes_moved[1] == sum(k.bytes for k in large.kernels) > small.bytes_moved[1]
 
 
-def test_what_cannot_be_captured_is_reported() -> None:
+def test_a_broken_graph_is_reported_with_its_pieces() -> None:
     report = daceopt.explain(Branches(), torch.randn(3))
-    assert report.reason and not report.kernels
+    (note,) = [n for n in report.notes if "breaks" in n]
+    assert report.kernels and not report.reason and note in str(report)
+
+
+def test_what_cannot_be_compiled_is_reported() -> None:
+    report = daceopt.explain(nn.ReLU(), torch.ones(3, device="meta"))
+    assert "device meta" in report.reason and not report.kernels
     assert report.reason.splitlines()[0] in str(report)
+
+
+def test_operators_that_aten_runs_are_listed() -> None:
+    class Bessel(nn.Module):
+        def forward(self, x):
+            return torch.special.i1e(x) * 2
+
+    report = daceopt.explain(Bessel(), torch.ones(3))
+    assert [o.name for o in report.hosted] == ["special_i1e.default"] and report.kernels and not report.fallbacks
 
 
 # -------------------------------------------------------------------- ONNX

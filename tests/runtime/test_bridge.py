@@ -14,7 +14,7 @@ from daceopt.build.executable import Sizes
 from daceopt.build.manifest import Manifest, Symbol, Tensor
 from daceopt.errors import BuildError, RunError
 from daceopt.runtime import memory
-from daceopt.runtime.bridge import Program
+from daceopt.runtime.bridge import Boundary, Program
 
 LARGE = memory.THRESHOLD  # elements: four times the pool's threshold in float32
 
@@ -169,7 +169,7 @@ def test_buffers_are_updated_in_place_and_backward_sees_the_old_value():
         forward=Executable(forward, ["input:0", "input:1"], ["output:0", "output:1"]),
         backward=Executable(backward, ["input:1", "grad:0"], ["grad_input:0"]),
     )
-    program = Program(pair, 2, {1: 1})
+    program = Program(pair, 2, Boundary(mutations=[(1, 1)]))
     x, running = torch.ones(4, requires_grad=True), torch.full((4,), 5.0)
     out = program([x, running])[0]
     assert running.tolist() == [6] * 4
@@ -205,7 +205,7 @@ def test_an_error_of_the_program_leaves_buffers_alone():
     executable = Executable(forward, ["input:0", "input:1"], ["output:0", "output:1"])
     running = torch.zeros(4)
     with pytest.raises(RunError, match="out of range"):
-        Program(SimpleNamespace(forward=executable, backward=None), 2, {1: 1})([torch.ones(4), running])
+        Program(SimpleNamespace(forward=executable, backward=None), 2, Boundary(mutations=[(1, 1)]))([torch.ones(4), running])
     assert running.tolist() == [0] * 4
 
 

@@ -5,7 +5,7 @@ Where no gradient is computed, that of a connected argument is zero, and any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,18 +35,21 @@ def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
 
 
 def _sources(result: fx.Node) -> set[fx.Node]:
-    """All nodes on which ``result`` depends differentiably."""
-    found: set[fx.Node] = set()
-    waiting = [result]
+    """All nodes on which ``result`` depends differentiably: a write counts for what is read after it."""
+    position = {node: k for k, node in enumerate(result.graph.nodes)}
+    writes = _writes(result.graph)
+    read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
+    waiting = [(result, len(position))]
     while waiting:
-        node = waiting.pop()
-        if node in found or not _carries(node):
+        node, when = waiting.pop()
+        if read.get(node, -1) >= when or not _carries(node):
             continue
-        found.add(node)
-        waiting.extend(_operands(node))
-        for alias in _aliases(node):
-            waiting.extend(x for user in alias.users if _writes(user, alias) for x in user.all_input_nodes)
-    return found
+        read[node] = when
+        waiting.extend((x, position[node]) for x in _operands(node))
+        for write in writes.get(_storage(node), ()):
+            if position[node] < position[write] < when:  # it may have no value of its own
+                waiting.extend((x, position[write]) for x in write.all_input_nodes)
+    return set(read)
 
 
 def _operands(node: fx.Node) -> Sequence[fx.Node]:
@@ -61,19 +64,26 @@ def _operands(node: fx.Node) -> Sequence[fx.Node]:
     return [x for x, g in zip(node.args[2:], grads) if isinstance(x, fx.Node) and g is not None]
 
 
-def _aliases(node: fx.Node) -> Iterator[fx.Node]:
-    """The node and what may be a view of it: what is written into a view is written into the node."""
-    yield node
-    for user in node.users:
-        if user.args and user.args[0] is node and not _writes(user, node):
-            yield user
+def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
+    """The nodes that write in place, by the memory that they write."""
+    found: dict[int | None, list[fx.Node]] = {}
+    for node in graph.nodes:
+        if node.args and isinstance(node.args[0], fx.Node) and _in_place(node):
+            found.setdefault(_storage(node.args[0]), []).append(node)
+    return found
 
 
-def _writes(node: fx.Node, target: fx.Node) -> bool:
+def _in_place(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    in_place = name in ("setitem", "iadd", "isub", "imul", "itruediv", "ipow")
-    in_place = in_place or (name.endswith("_") and not name.endswith("__"))
-    return in_place and bool(node.args) and node.args[0] is target
+    if name in ("setitem", "iadd", "isub", "imul", "itruediv", "ipow") or node.kwargs.get("inplace") is True:
+        return True
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _storage(node: fx.Node) -> int | None:
+    """What tensors share that are views of one another."""
+    value = node.meta.get("example_value")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
 def _carries(node: fx.Node) -> bool:

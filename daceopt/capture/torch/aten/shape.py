@@ -307,17 +307,30 @@ def _triangle(t: Translation, name: str, diagonal: int, upper: int) -> str:
 
 @translates("as_strided")
 def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], storage_offset: Any) -> str:
-    """Of a tensor that has its memory for itself, in row-major order; nothing else is known of the memory here."""
-    check_memory(t, self, size, stride, storage_offset)
+    """Of a tensor that fills its memory, in any order of its axes; nothing else is known of the memory here."""
+    assert t.call is not None
+    order = _memory_order(t.call.operands[0])
+    check_memory(t, self, size, stride, storage_offset, order is not None)
     if 0 in t.shape:
         return t.b.full(t.shape, 0, t.dtype)
-    flat = t.reshape(self, (t.graph.size(self),))
+    flat = t.reshape(t.transpose(self, order or ()), (t.graph.size(self),))
     first = storage_offset or 0
     return _mapped(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
 
 
-def check_memory(t: Translation, name: str, size: Sequence[Dim], stride: Sequence[Dim], offset: Any) -> None:
-    """Refuse the whole graph where elements stand elsewhere in memory than in our row-major arrays.
+def _memory_order(fake: Any) -> list[int] | None:
+    """The axes from the slowest to the fastest in memory, where the elements stand there without gaps."""
+    if not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
+        return list(range(fake.dim())) if fake.is_contiguous() else None
+    order = sorted(range(fake.dim()), key=lambda k: (fake.shape[k] != 1, -fake.stride(k)))
+    return order if fake.permute(order).is_contiguous() else None
+
+
+def check_memory(
+    t: Translation, name: str, size: Sequence[Dim], stride: Sequence[Dim], offset: Any, dense: bool | None = None
+) -> None:
+    """Refuse the whole graph where elements stand elsewhere in memory than in our row-major arrays, or (``dense``:
+    whether they fill it in some order) outside of what the tensor has.
 
     ATen could not run the call either: it would be given our arrays.
     """
@@ -326,7 +339,7 @@ def check_memory(t: Translation, name: str, size: Sequence[Dim], stride: Sequenc
     numbers = all(isinstance(n, int) for n in (*size, *stride, last, *t.shape_of(name)))
     if numbers and 0 not in size:
         last = dim(last + sum((n - 1) * s for n, s in zip(size, stride)))
-    known = numbers and fake.is_contiguous() and fake.storage_offset() == 0
+    known = numbers and (fake.is_contiguous() if dense is None else dense) and fake.storage_offset() == 0
     if not known or (0 not in size and last >= t.graph.size(name)):
         raise CaptureError(
             f"{t.label} with strides {list(stride)} from {offset} on, of a tensor whose memory is not known: expected "

@@ -140,7 +140,10 @@ class Program:
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Outputs of the graph, inputs already updated; differentiable when the pair has a backward program."""
         if self.trains:
-            return _Compiled.apply(self, *tensors)
+            if torch.is_grad_enabled():
+                return _Compiled.apply(self, *tensors)
+            with torch.enable_grad():  # as a region of the model has it, whatever is around the call
+                return _Compiled.apply(self, *tensors)
         if not torch.is_grad_enabled():
             return self.run(tensors).outputs
         with torch.no_grad():
@@ -243,7 +246,8 @@ class _Compiled(torch.autograd.Function):
             if program.backward is not None and any(g is not None for g in grads):
                 found = _gradients(ctx, program, grads, wanted)
             if _has_spread(program, grads, found):
-                found = _differentiable_gradients(ctx, grads, wanted)
+                exact = _differentiable_gradients(ctx, grads, wanted)
+                found = [None if g is None else g.detach() for g in exact]
         _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
         return (None, *found)
 

@@ -6,6 +6,7 @@ which says the same to a graph that is differentiated later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ def stop_gradients(graph: fx.GraphModule) -> None:
     """Detach the operands of nodes whose results require no gradient. Raises Unsupported for a parameter that is
     changed in place where gradients are off: its gradient is not that of its new value."""
     called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+    _check_unrecorded(called)
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
         return  # no result is differentiated
     for node in called:
@@ -46,9 +48,7 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
         if not (isinstance(value, torch.Tensor) and value.requires_grad):
             return operand
         if is_in_place(node) and operand is node.all_input_nodes[0]:
-            raise Unsupported(
-                f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off"
-            )
+            _refuse_unrecorded(node, operand)
         if operand not in known:
             with graph.inserting_before(node):
                 known[operand] = graph.call_method("detach", (operand,))
@@ -57,6 +57,22 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
 
     node.args = fx.map_arg(node.args, detached)
     node.kwargs = fx.map_arg(node.kwargs, detached)
+
+
+def _check_unrecorded(called: Sequence[fx.Node]) -> None:
+    """Refuse what is changed in a ``torch.no_grad`` region of the graph although it requires a gradient."""
+    recorded = True
+    for node in called:
+        if node.target is torch._C._set_grad_enabled:
+            recorded = bool(node.args[0])
+        elif not recorded and is_in_place(node) and node.all_input_nodes:
+            _refuse_unrecorded(node, node.all_input_nodes[0])
+
+
+def _refuse_unrecorded(node: fx.Node, operand: fx.Node) -> None:
+    value = operand.meta.get("example_value")
+    if isinstance(value, torch.Tensor) and value.requires_grad:
+        raise Unsupported(f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off")
 
 
 def is_in_place(node: fx.Node) -> bool:

@@ -119,13 +119,21 @@ def all_(t: Translation, self: str, dim: Any = None, keepdim: bool = False) -> s
 # -------------------------------------------------------------------- extrema
 
 
+def _refuse_empty(t: Translation, self: str) -> None:
+    """ATen has the error for it."""
+    if any(extent == 0 for extent in t.shape_of(self)):
+        raise Unsupported("the extremum of an array without elements")
+
+
 @translates("amax", derivative="aten")
 def amax(t: Translation, self: str, dim: list[int], keepdim: bool) -> str:
+    _refuse_empty(t, self)
     return reduce(t, "ReduceMax", self, axes_of(t, self, dim), keepdim)
 
 
 @translates("amin", derivative="aten")
 def amin(t: Translation, self: str, dim: list[int], keepdim: bool) -> str:
+    _refuse_empty(t, self)
     return reduce(t, "ReduceMin", self, axes_of(t, self, dim), keepdim)
 
 
@@ -141,6 +149,7 @@ def min_(t: Translation, self: str) -> str:
 
 @translates("aminmax", derivative="aten")
 def aminmax(t: Translation, self: str, dim: int | None, keepdim: bool) -> tuple[str, str]:
+    _refuse_empty(t, self)
     axes = axes_of(t, self, dim)
     low, high = (reduce(t, op_type, self, axes, keepdim) for op_type in ("ReduceMin", "ReduceMax"))
     if dim is None and keepdim:

@@ -98,7 +98,7 @@ class Named(nn.Module):
         return {self.name: child(x) * self._parameters[self.name + "_p"] + self._buffers[self.name + "_b"]}
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", [k for k in HOSTILE if "." not in HOSTILE[k]])  # which PyTorch itself refuses
 def test_names_of_a_module(kind: str, sources: list[str]) -> None:
     name = HOSTILE[kind]
     reference = Named(name)

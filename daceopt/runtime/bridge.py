@@ -142,8 +142,9 @@ class Program:
         if self.trains:
             if torch.is_grad_enabled():
                 return _Compiled.apply(self, *tensors)
-            with torch.enable_grad():  # as a region of the model has it, whatever is around the call
-                return _Compiled.apply(self, *tensors)
+            if not torch.is_inference_mode_enabled():
+                with torch.enable_grad():  # as a region of the model has it, whatever is around the call
+                    return _Compiled.apply(self, *tensors)
         if not torch.is_grad_enabled():
             return self.run(tensors).outputs
         with torch.no_grad():

@@ -28,7 +28,7 @@ from daceopt.runtime.binding import Binding
 from daceopt.stats import Stats
 
 if TYPE_CHECKING:
-    from daceopt.capture.torch.importing import Traced
+    from daceopt.capture.torch.traced import Traced
 
 logger = logging.getLogger("daceopt.dispatch")
 
@@ -265,7 +265,7 @@ def reason_of(error: BaseException) -> str:
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
-    from daceopt.capture.torch.importing import Traced
+    from daceopt.capture.torch.traced import Traced
 
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]

@@ -14,7 +14,7 @@ from torch import fx
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
-    from daceopt.capture.torch.importing import Traced
+    from daceopt.capture.torch.traced import Traced
 
 
 def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:

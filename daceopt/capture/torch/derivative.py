@@ -113,7 +113,7 @@ def _reuse_results(importer: Importer, call: Call, outputs: Names) -> None:
     placeholders = [n for n in importer.module.graph.nodes if n.op == "placeholder"]
     for node in importer.module.graph.nodes:
         if node.op == "call_function" and node.target is call.target and None not in outputs:
-            operands = [x for x in node.all_input_nodes]
+            operands = list(node.all_input_nodes)
             if all(x in placeholders or _is_detached(x, placeholders) for x in operands):
                 importer.known[node] = tuple(outputs) if len(outputs) > 1 else outputs[0]
                 break

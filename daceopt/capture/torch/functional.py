@@ -183,7 +183,7 @@ def _kept_whole() -> Iterator[None]:
     from torch.export.exported_program import _override_composite_implicit_decomp
 
     with ExitStack() as stack:
-        stack.enter_context(_override_composite_implicit_decomp(dict.fromkeys(KEPT, _as_it_is)))
+        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_IDENTITIES}))
         stack.enter_context(_not_rewritten())
         yield
 
@@ -210,3 +210,11 @@ def _not_rewritten() -> Iterator[None]:
 
 def _as_it_is(*args: Any, **kwargs: Any) -> Any:
     return NotImplemented
+
+
+def _dropout(tensor: Any, probability: float, train: bool) -> Any:
+    """Where nothing is dropped the result is the very argument, and what is written into it, too."""
+    return NotImplemented if train and probability else tensor
+
+
+_IDENTITIES = {_aten.dropout.default: _dropout}

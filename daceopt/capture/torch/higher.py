@@ -13,8 +13,8 @@ from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import like
 from daceopt.capture.torch.functional import Body, functional, trace
-from daceopt.capture.torch.importing import Traced
 from daceopt.capture.torch.plan import plan
+from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import by_name
 from daceopt.errors import Unsupported
 

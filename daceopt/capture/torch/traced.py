@@ -1,0 +1,26 @@
+"""A graph of Dynamo as it reaches the compiler; imports neither DaCe nor ONNX, for a warm start makes one, too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A graph of Dynamo with what is known of its arguments, in the order of its placeholders.
+
+    ``inputs``: fake tensors and symbolic or plain sizes that no trace has seen; ``requires_grad`` and ``names`` per
+    input; ``results``: per result, whether it requires a gradient, ``changed`` the same per argument after the call.
+    ``is_state``: whether an argument is a parameter or buffer.
+    """
+
+    graph: fx.GraphModule
+    inputs: tuple[Any, ...]
+    names: tuple[str, ...]
+    requires_grad: tuple[bool, ...]
+    results: tuple[bool, ...]
+    changed: tuple[bool, ...]
+    is_state: tuple[bool, ...]

@@ -95,9 +95,12 @@ def _check_types(traced: Traced, found: Functional) -> None:
     for k, (before, after) in enumerate(zip(promised, traced_results)):
         expected = before.meta.get("example_value") if isinstance(before, fx.Node) else None
         value = after.meta.get("val") if isinstance(after, fx.Node) else None
-        tensors = isinstance(expected, torch.Tensor) and isinstance(value, torch.Tensor)
-        if tensors and expected.dtype != value.dtype:
+        if not (isinstance(expected, torch.Tensor) and isinstance(value, torch.Tensor)):
+            continue
+        if expected.dtype != value.dtype:
             raise Unsupported(f"result {k} is a {value.dtype} in the trace; expected {expected.dtype}")
+        if value.device.type != "cpu":
+            raise Unsupported(f"result {k} is on device {value.device}; compiled programs run on the CPU")
 
 
 def _gradients(traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:

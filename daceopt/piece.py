@@ -53,7 +53,7 @@ class Piece:
             return [arguments[k] for k in self._tensors]  # type: ignore[index]
         sizes = iter(self._sizes)
         return [
-            torch.empty((0, arguments[next(sizes)]), dtype=torch.uint8) if k is None else arguments[k]
+            torch.empty((0, arguments[next(sizes)]), dtype=torch.uint8, device="cpu") if k is None else arguments[k]
             for k in self._tensors
         ]
 

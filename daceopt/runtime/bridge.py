@@ -269,7 +269,9 @@ def _gradients(
             tensors[at] = program.in_memory_order(k, tensors[at])
     for k, shape, dtype in zip(program.grads, ctx.shapes, program.grad_dtypes):
         grad = grads[k]
-        tensors.append(program.in_memory_order(k, torch.zeros(shape, dtype=dtype) if grad is None else grad))
+        tensors.append(
+            program.in_memory_order(k, torch.zeros(shape, dtype=dtype, device="cpu") if grad is None else grad)
+        )
     return program.gradients(tensors, saved, ctx.seed, ctx.symbols, wanted)
 
 

@@ -28,7 +28,7 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """An uninitialised contiguous CPU tensor; from the pool when it is large. It belongs to the caller alone."""
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes < THRESHOLD or _use_count is None:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return _pool.tensor(shape, dtype, nbytes)
 
 
@@ -50,7 +50,7 @@ class _Block:
     __slots__ = ("address", "base", "handle", "idle", "last_used", "nbytes")
 
     def __init__(self, nbytes: int) -> None:
-        self.base = torch.empty(nbytes, dtype=torch.uint8)
+        self.base = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         self.nbytes = nbytes
         self.address = self.base.data_ptr()
         self.handle = self.base.untyped_storage()._cdata
@@ -87,7 +87,7 @@ class _Pool:
         with self._lock:
             block = self._acquire(_size_class(nbytes))
             # set_ makes a tensor of its own (no view, own version counter) and must happen before the lock is released.
-            return torch.empty(0, dtype=dtype).set_(block.base.untyped_storage(), 0, shape)
+            return torch.empty(0, dtype=dtype, device="cpu").set_(block.base.untyped_storage(), 0, shape)
 
     def _acquire(self, size: int) -> _Block:
         self._clock += 1

@@ -14,7 +14,7 @@ def draw_seed() -> int:
     """A signed 64-bit seed from PyTorch's default CPU generator, so that `torch.manual_seed` governs compiled
     programs too.
     """
-    return int(torch.empty((), dtype=torch.int64).random_().item())
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
 
 
 def uniform(seed: int, node: int, elements: int | np.ndarray) -> np.ndarray:

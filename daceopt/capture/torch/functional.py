@@ -28,6 +28,8 @@ _aten = torch.ops.aten
 _RESIZED = "nearest1d nearest2d nearest3d linear1d bilinear2d trilinear3d bicubic2d".split()
 _RESIZED_ELSE = "nearest_exact1d nearest_exact2d nearest_exact3d bilinear2d_aa bicubic2d_aa".split()
 
+_ASSERTIONS = (_aten._assert_async.default, _aten._assert_async.msg, _aten._functional_assert_async.msg)
+
 # composite operators that our rules take whole, although PyTorch would take them apart below autograd
 KEPT = (
     _aten.linear.default,
@@ -99,7 +101,21 @@ def _trace(body: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     flat = eval(f"lambda {names}: body({names})", {"body": body})  # make_fx counts the parameters of what it traces
     tracer = make_fx(flat, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True)
     with torch.no_grad(), _as_aot_traces(inputs):
-        return tracer(*inputs)
+        return _keep_checks(tracer(*inputs))
+
+
+def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
+    """Nothing reads what a check gives, so that it would be dropped: those of linear algebra are left to the operator
+    that they follow. Raises Unsupported for others."""
+    for node in graph.graph.nodes:
+        if node.target in _ASSERTIONS:
+            raise Unsupported("an assert on the values of a tensor")
+        if node.target is _aten._linalg_check_errors.default:
+            checked = node.args[0].args[0]
+            if not any(a.name == "check_errors" for a in checked.target._schema.arguments):
+                raise Unsupported(f"the check of what {checked.target} gives")
+            checked.kwargs = {**checked.kwargs, "check_errors": True}
+    return graph
 
 
 class Body(fx.Interpreter):

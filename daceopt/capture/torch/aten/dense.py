@@ -14,6 +14,9 @@ from daceopt.ir.graph import Shape, dim
 
 def _product(t: Translation, left: str, right: str, shape: Shape | None = None) -> str:
     """``left @ right`` of the promised type, declared as ``shape`` (default: the promised one)."""
+    if t.dtype_of(left) != t.dtype_of(right):  # ATen has the error for it
+        kinds = " and ".join(types.name_of(t.dtype_of(x)) for x in (left, right))
+        raise Unsupported(f"a product of {kinds}; expected the same type twice")
     promise = Promise(t.shape if shape is None else shape, t.dtype)
     return str(t.operator("MatMul", left, right, results=[promise]))
 

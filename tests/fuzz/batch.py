@@ -26,7 +26,7 @@ class Trial(batch.Trial):
         self.exact = execution.run(execution.Arguments(subject, wide=True))
         self._prepare(_call, compiler, recipe)
         self.given = execution.Arguments(subject)
-        self.traced = False
+        self.traced, self.order = False, int(bool(self.given.leaves()))
         try:
             self.compiled(self.given.module, *self.given.arguments)
         except batch.Waiting:
@@ -35,7 +35,6 @@ class Trial(batch.Trial):
     def check(self) -> None:
         """Run, and compare with eager PyTorch. Raises AssertionError."""
         self.open = True
-        self.order = int(any(r.requires_grad for r in self.given.leaves()))
         found = execution.run(self.given, self.compiled)
         try:
             comparison.compare(found, self.eager, self.exact)
@@ -75,8 +74,12 @@ def _call(module: Any, *arguments: Any) -> Any:
     return module(*arguments)
 
 
-def _trial(name: str, mode: str, recipe: str, bundle: Bundle) -> Trial:
-    return Trial(program(int(name)), batch.compiler(mode, bundle), recipe)
+def trial(subject: Program, mode: str, recipe: str, bundle: Bundle) -> Trial:
+    return Trial(subject, batch.compiler(mode, bundle), recipe)
 
 
-run = partial(batch.run, make=_trial)
+def _of_seed(name: str, *rest: Any) -> Trial:
+    return trial(program(int(name)), *rest)
+
+
+run = partial(batch.run, make=_of_seed)

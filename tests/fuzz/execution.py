@@ -38,12 +38,13 @@ def run(
     with warnings.catch_warnings(), within or nullcontext():
         warnings.simplefilter("ignore")
         torch.manual_seed(0)
+        wanted = arguments.leaves()  # a call may make others require gradients
         results = (fn or type(arguments.module).__call__)(arguments.module, *arguments.arguments)
         found.add("result", results)
         found.values["shared memory"] = _shared([*pytree.tree_leaves(results), *arguments.arguments])
         found.add("changed", [t.detach().clone() for t in arguments.arguments])
         found.add("buffer", [t.detach().clone() for t in arguments.module.buffers()])
-        found.add("gradient", _gradients(pytree.tree_leaves(results), arguments.leaves()))
+        found.add("gradient", _gradients(pytree.tree_leaves(results), wanted))
     return found
 
 
@@ -62,11 +63,60 @@ def _shared(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 EXACT = (
-    "view", "reshape", "clone", "copy", "cat", "stack", "index", "gather", "select", "slice", "expand", "relu", "max", "min",
-    "clamp", "where", "neg", "abs", "fill", "zero", "one", "sort", "topk", "pad", "permute", "transpose", "flip", "roll", "t",
-    "unsqueeze", "squeeze", "detach", "alias", "unbind", "split", "diagonal", "as_strided", "scatter", "full", "empty", "sign",
-    "floor", "embedding", "take", "unfold", "tril", "repeat", "lift", "arange", "threshold", "amax", "amin", "im2col", "set",
-)  # fmt: skip
+    "view",
+    "reshape",
+    "clone",
+    "copy",
+    "cat",
+    "stack",
+    "index",
+    "gather",
+    "select",
+    "slice",
+    "expand",
+    "relu",
+    "max",
+    "min",
+    "clamp",
+    "where",
+    "neg",
+    "abs",
+    "fill",
+    "zero",
+    "one",
+    "sort",
+    "topk",
+    "pad",
+    "permute",
+    "transpose",
+    "flip",
+    "roll",
+    "unsqueeze",
+    "squeeze",
+    "detach",
+    "alias",
+    "unbind",
+    "split",
+    "diagonal",
+    "as_strided",
+    "scatter",
+    "full",
+    "empty",
+    "sign",
+    "floor",
+    "embedding",
+    "take",
+    "unfold",
+    "tril",
+    "repeat",
+    "lift",
+    "arange",
+    "threshold",
+    "amax",
+    "amin",
+    "im2col",
+    "set",
+)
 
 
 class Rounding(TorchDispatchMode):
@@ -79,7 +129,7 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::").strip("_")
-        if func._schema.is_mutable or name.removeprefix("new_").startswith(EXACT):
+        if func._schema.is_mutable or name == "t" or name.removeprefix("new_").startswith(EXACT):
             return found
         return pytree.tree_map_only(torch.Tensor, self._moved, found)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -62,7 +62,7 @@ class _Maker:
         return None
 
     def _extend(self, longer: Program) -> bool:
-        tensors = _values(longer)
+        tensors = values(longer)
         if tensors is None:
             return False
         self.program, self.tensors = longer, tensors
@@ -72,7 +72,7 @@ class _Maker:
         d = Drawing(self.rng, self.tensors)
         try:
             return self._statement(d)
-        except (Impossible, IndexError, KeyError):
+        except (Impossible, IndexError):
             return None
 
     def _statement(self, d: Drawing) -> Line:
@@ -129,13 +129,20 @@ def _results(rng: random.Random, program: Program, tensors: dict[str, torch.Tens
     return f"({', '.join(chosen)},)" if rng.random() < 0.8 else f"[{', '.join(chosen)}]"
 
 
-def _values(program: Program) -> dict[str, torch.Tensor] | None:
+def values(program: Program) -> dict[str, torch.Tensor] | None:
     """The tensors at the end of the program, if all is well."""
     try:
         narrow, wide = (_locals(program, wide) for wide in (False, True))
-        return narrow if all(_well(t, wide[name]) for name, t in narrow.items()) else None
+        if any("no_grad" in x.text and narrow[_name(x)]._is_view() for x in program.lines if _name(x) in narrow):
+            return None  # PyTorch discourages what follows, and eager and traced autograd differ in it
+        readable = [t.is_leaf for t in narrow.values()]  # raises for views that may not be read any more
+        return narrow if all(_well(t, wide[n]) for n, t in narrow.items()) and readable else None
     except Exception:
         return None
+
+
+def _name(line: Line) -> str:
+    return line.text.split(" = ")[0].split()[-1]
 
 
 def _locals(program: Program, wide: bool) -> dict[str, torch.Tensor]:

@@ -12,9 +12,12 @@ def normalized(d: Drawing) -> str:
     t = d.tensors[a]
     last, channels = t.shape[-1], t.shape[1] if t.dim() > 1 else 0
     options = [
-        f"F.softmax({a}, {d.axis(a)})", f"F.log_softmax({a}, {d.axis(a)})", f"F.layer_norm({a}, ({last},))",
-        f"F.normalize({a}, dim={d.axis(a)})", f"F.rms_norm({a}, ({last},))",
-    ]  # fmt: skip
+        f"F.softmax({a}, {d.axis(a)})",
+        f"F.log_softmax({a}, {d.axis(a)})",
+        f"F.layer_norm({a}, ({last},))",
+        f"F.normalize({a}, dim={d.axis(a)})",
+        f"F.rms_norm({a}, ({last},))",
+    ]
     if t.dtype == torch.float32:
         options.append(f"{d.module(f'nn.LayerNorm({last})')}({a})")
     if channels and t.dtype == torch.float32 and t.dim() <= 4:
@@ -74,12 +77,15 @@ def pooled(d: Drawing) -> str:
     rank = d.tensors[a].dim() - 2
     kernel, stride = d.choice((1, 2, 3)), d.choice((1, 2))
     pad = d.choice((0, kernel // 2))
-    return d.choice((
-        f"F.max_pool{rank}d({a}, {kernel}, {stride}, {pad}, ceil_mode={d.flag()})",
-        f"F.avg_pool{rank}d({a}, {kernel}, {stride}, {pad}, ceil_mode={d.flag()}, count_include_pad={d.flag()})",
-        f"F.adaptive_avg_pool{rank}d({a}, {d.choice((1, 2, 3))})", f"F.adaptive_max_pool{rank}d({a}, {d.choice((1, 2))})",
-        f"F.interpolate({a}, scale_factor=2, mode={d.choice(('nearest', 'linear' if rank == 1 else 'bilinear'))!r})",
-    ))  # fmt: skip
+    return d.choice(
+        (
+            f"F.max_pool{rank}d({a}, {kernel}, {stride}, {pad}, ceil_mode={d.flag()})",
+            f"F.avg_pool{rank}d({a}, {kernel}, {stride}, {pad}, ceil_mode={d.flag()}, count_include_pad={d.flag()})",
+            f"F.adaptive_avg_pool{rank}d({a}, {d.choice((1, 2, 3))})",
+            f"F.adaptive_max_pool{rank}d({a}, {d.choice((1, 2))})",
+            f"F.interpolate({a}, scale_factor=2, mode={d.choice(('nearest', 'linear' if rank == 1 else 'bilinear'))!r})",
+        )
+    )
 
 
 def indexed(d: Drawing) -> str:
@@ -87,15 +93,19 @@ def indexed(d: Drawing) -> str:
     t, k = d.tensors[a], d.axis(a)
     size, count = t.shape[k], d.choice((1, 3, 4))
     along = [count if j == k % t.dim() else n for j, n in enumerate(t.shape)]
-    return d.choice((
-        lambda: f"{a}.gather({k}, {d.indices(*along, below=size)})",
-        lambda: f"{a}.index_select({k}, {d.indices(count, below=size)})",
-        lambda: f"{a}[{d.indices(count, below=t.shape[0])}]",
-        lambda: f"{a}[{d.indices(2, 1, below=t.shape[0])}{', ' + d.indices(3, below=t.shape[1]) if t.dim() > 1 else ''}]",
-        lambda: f"{a}[..., {d.indices(2, 2, below=t.shape[-1])}]",
-        lambda: f"{a}.take({d.indices(2, 3, below=t.numel())})",
-        lambda: f"torch.take_along_dim({a}, {d.indices(*along, below=size)}, {k})",
-    ))()  # fmt: skip
+    return d.choice(
+        (
+            lambda: f"{a}.gather({k}, {d.indices(*along, below=size)})",
+            lambda: f"{a}.index_select({k}, {d.indices(count, below=size)})",
+            lambda: f"{a}[{d.indices(count, below=t.shape[0])}]",
+            lambda: (
+                f"{a}[{d.indices(2, 1, below=t.shape[0])}{', ' + d.indices(3, below=t.shape[1]) if t.dim() > 1 else ''}]"
+            ),
+            lambda: f"{a}[..., {d.indices(2, 2, below=t.shape[-1])}]",
+            lambda: f"{a}.take({d.indices(2, 3, below=t.numel())})",
+            lambda: f"torch.take_along_dim({a}, {d.indices(*along, below=size)}, {k})",
+        )
+    )()
 
 
 def embedded(d: Drawing) -> str:
@@ -116,12 +126,17 @@ def scattered(d: Drawing) -> str:
     index = d.indices(*t.shape, below=size)
     lines = d.indices(size, below=size)
     reduce = d.choice(("sum", "amax", "amin", "mean", "prod"))
-    return d.choice((
-        f"{a}.scatter_add({k}, {index}, {source})", f"{a}.scatter_reduce({k}, {index}, {source}, {reduce!r})",
-        f"{a}.index_add({k}, {lines}, {source}, alpha=0.5)", f"{a}.scatter({k}, {d.indices(*t.shape, below=1)} * 0, 0.5)",
-        f"{a}.index_fill({k}, {lines}, {d.number()})", f"{a}.slice_scatter({a} * 2, {k})",
-        f"{a}.select_scatter({a}.select({k}, 0) * 3, {k}, {size - 1})",
-    ))  # fmt: skip
+    return d.choice(
+        (
+            f"{a}.scatter_add({k}, {index}, {source})",
+            f"{a}.scatter_reduce({k}, {index}, {source}, {reduce!r})",
+            f"{a}.index_add({k}, {lines}, {source}, alpha=0.5)",
+            f"{a}.scatter({k}, {d.indices(*t.shape, below=1)} * 0, 0.5)",
+            f"{a}.index_fill({k}, {lines}, {d.number()})",
+            f"({a} + 1).slice_scatter({a} * 2, {k})",
+            f"({a} * 2).select_scatter({a}.select({k}, 0) * 3, {k}, {size - 1})",
+        )
+    )
 
 
 def losses(d: Drawing) -> str:
@@ -130,15 +145,24 @@ def losses(d: Drawing) -> str:
     if not classes:
         raise Impossible
     target = d.indices(rows, below=classes)
-    return d.choice((
-        f"F.cross_entropy({a}, {target})", f"F.nll_loss({a}, {target}, reduction='none')",
-        f"F.cross_entropy({a}, {target}, label_smoothing=0.1, reduction='sum')",
-        f"F.cosine_similarity({a}, {a}.flip(0), dim=1)",
-        f"F.binary_cross_entropy_with_logits({a}, {a}.sigmoid())",
-    ))  # fmt: skip
+    return d.choice(
+        (
+            f"F.cross_entropy({a}, {target})",
+            f"F.nll_loss({a}, {target}, reduction='none')",
+            f"F.cross_entropy({a}, {target}, label_smoothing=0.1, reduction='sum')",
+            f"F.cosine_similarity({a}, {a}.flip(0), dim=1)",
+            f"F.binary_cross_entropy_with_logits({a}, {a}.sigmoid())",
+        )
+    )
 
 
 LAYERS = (
-    (normalized, 2.5), (dense, 3), (convolution, 2), (pooled, 1.5), (indexed, 2.5), (embedded, 1), (scattered, 1.5),
+    (normalized, 2.5),
+    (dense, 3),
+    (convolution, 2),
+    (pooled, 1.5),
+    (indexed, 2.5),
+    (embedded, 1),
+    (scattered, 1.5),
     (losses, 0.7),
-)  # fmt: skip
+)

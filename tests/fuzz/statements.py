@@ -7,23 +7,68 @@ import torch
 from tests.fuzz.drawing import FLOATS, Drawing, Impossible
 
 UNARY = (
-    "torch.tanh({})", "torch.sin({})", "{}.abs()", "-{}", "torch.relu({})", "F.gelu({})", "F.silu({})", "{}.sigmoid()",
-    "F.softplus({})", "torch.exp({} * 0.25)", "({}.abs() + 0.5).log()", "({}.abs() + 0.25).sqrt()", "F.leaky_relu({}, 0.1)",
-    "F.elu({})", "{}.square()", "torch.erf({})", "torch.atan({})", "({}.abs() + 1).reciprocal()", "F.hardtanh({})",
-    "({} * {} + 1).rsqrt()", "F.hardswish({})", "{}.clone()", "torch.expm1({} * 0.1)", "torch.log1p({}.abs())",
-    "F.gelu({}, approximate='tanh')", "F.logsigmoid({})", "F.mish({})", "torch.cos({}) + 1", "F.threshold({}, 0.1, 0.5)",
-    "F.dropout({}, 0.5, training=False)", "torch.nan_to_num({})", "{}.sign()", "{}.floor()", "torch.zeros_like({})",
-    "{}.detach()", "F.relu6({})", "F.softshrink({})", "F.glu(torch.cat([{}, {}], -1))", "torch.full_like({}, 0.5)",
-)  # fmt: skip
+    "torch.tanh({})",
+    "torch.sin({})",
+    "{}.abs()",
+    "-{}",
+    "torch.relu({})",
+    "F.gelu({})",
+    "F.silu({})",
+    "{}.sigmoid()",
+    "F.softplus({})",
+    "torch.exp({} * 0.25)",
+    "({}.abs() + 0.5).log()",
+    "({}.abs() + 0.25).sqrt()",
+    "F.leaky_relu({}, 0.1)",
+    "F.elu({})",
+    "{}.square()",
+    "torch.erf({})",
+    "torch.atan({})",
+    "({}.abs() + 1).reciprocal()",
+    "F.hardtanh({})",
+    "({} * {} + 1).rsqrt()",
+    "F.hardswish({})",
+    "{}.clone()",
+    "torch.expm1({} * 0.1)",
+    "torch.log1p({}.abs())",
+    "F.gelu({}, approximate='tanh')",
+    "F.logsigmoid({})",
+    "F.mish({})",
+    "torch.cos({}) + 1",
+    "F.threshold({}, 0.1, 0.5)",
+    "F.dropout({}, 0.5, training=False)",
+    "torch.nan_to_num({})",
+    "{}.sign()",
+    "{}.floor()",
+    "torch.zeros_like({})",
+    "{}.detach()",
+    "F.relu6({})",
+    "F.softshrink({})",
+    "F.glu(torch.cat([{}, {}], -1))",
+    "torch.full_like({}, 0.5)",
+)
 BINARY = (
-    "{} + {}", "{} - {}", "{} * {}", "{} / ({} * 0.1 + 3).abs().clamp(1)", "torch.add({}, {}, alpha=2)",
-    "torch.rsub({}, {})", "{} ** 2 + {}", "torch.lerp({0}, {1} * torch.ones_like({0}), 0.3)",
-)  # fmt: skip
+    "{} + {}",
+    "{} - {}",
+    "{} * {}",
+    "{} / ({} * 0.1 + 3).abs().clamp(1)",
+    "torch.add({}, {}, alpha=2)",
+    "torch.rsub({}, {})",
+    "{} ** 2 + {}",
+    "torch.lerp({0}, {1} * torch.ones_like({0}), 0.3)",
+)
 TWO_TENSORS = (
-    "torch.maximum({}, {})", "torch.minimum({}, {})", "torch.hypot({} + 2, {})", "torch.atan2({}, {}.abs() + 1)",
-    "torch.fmod({}, {}.abs() + 1)", "torch.logaddexp({} * 1.0, {} * 1.0)", "torch.where({0} > {1}, {0}, {1} * 2)",
-    "F.mse_loss({0} + 0 * {1}, {1} + 0 * {0})", "torch.copysign({} * 1.0, {})", "F.smooth_l1_loss({0} + 0 * {1}, {1} + 0 * {0}, reduction='none')",
-)  # fmt: skip
+    "torch.maximum({}, {})",
+    "torch.minimum({}, {})",
+    "torch.hypot({} + 2, {})",
+    "torch.atan2({}, {}.abs() + 1)",
+    "torch.fmod({}, {}.abs() + 1)",
+    "torch.logaddexp({} * 1.0, {} * 1.0)",
+    "torch.where({0} > {1}, {0}, {1} * 2)",
+    "F.mse_loss({0} + 0 * {1}, {1} + 0 * {0})",
+    "torch.copysign({} * 1.0, {})",
+    "F.smooth_l1_loss({0} + 0 * {1}, {1} + 0 * {0}, reduction='none')",
+)
 COMPARISONS = ("{} > {}", "{} <= {}", "{} == {}", "torch.ne({}, {})", "{}.ge({})")
 
 
@@ -82,11 +127,16 @@ def cast(d: Drawing) -> str:
 def choose(d: Drawing) -> str:
     a = d.floating()
     b = d.operand(a)
-    return d.choice((
-        f"torch.where({d.mask(a)}, {a}, {b})", f"{a}.masked_fill({d.mask(a)}, {d.number()})",
-        f"{a}.clamp(-0.5, 1.5)", f"{a}.clamp(min=-0.7)", f"torch.clamp({a}, max=0.9)",
-        f"torch.addcmul({a}, {a}, {a}, value=0.5)",
-    ))  # fmt: skip
+    return d.choice(
+        (
+            f"torch.where({d.mask(a)}, {a}, {b})",
+            f"{a}.masked_fill({d.mask(a)}, {d.number()})",
+            f"{a}.clamp(-0.5, 1.5)",
+            f"{a}.clamp(min=-0.7)",
+            f"torch.clamp({a}, max=0.9)",
+            f"torch.addcmul({a}, {a}, {a}, value=0.5)",
+        )
+    )
 
 
 def view(d: Drawing) -> str:
@@ -95,27 +145,29 @@ def view(d: Drawing) -> str:
     n = t.shape[k]
     order = list(range(t.dim()))
     d.rng.shuffle(order)
-    return d.choice((
-        lambda: f"{a}.permute({', '.join(map(str, order))})",
-        lambda: f"{a}.transpose({k}, {d.axis(a)})",
-        lambda: f"{a}[{sliced(d, a)}]",
-        lambda: f"{a}.select({k}, {_inside(d, n)})",
-        lambda: f"{a}.unsqueeze({d.rng.randint(-t.dim() - 1, t.dim())})",
-        lambda: f"{a}.flip({d.axes(a)})",
-        lambda: f"{a}.flatten()" if d.chance(0.5) else f"{a}.reshape({', '.join(map(str, _regrouped(d, t)))})",
-        lambda: f"{a}.view({', '.join(map(str, _regrouped(d, t)))})",
-        lambda: f"{a}.expand({', '.join(map(str, _expanded(d, t)))})",
-        lambda: f"{a}.unbind({k})[{_inside(d, n)}]",
-        lambda: f"{a}.split({d.choice((1, 2, 3))}, {k})[{d.choice((0, 0, 1, -1))}]",
-        lambda: f"{a}.chunk({d.choice((2, 3))}, {k})[{d.choice((0, 0, -1))}]",
-        lambda: f"{a}.narrow({k}, {min(1, n - 1)}, {max(1, n - 1)})",
-        lambda: f"{a}.diagonal({d.choice(('0, -2, -1', '1, 0, 1', '-1, -1, -2'))})",
-        lambda: f"{a}.unfold({k}, {d.choice((1, 2, 3))}, {d.choice((1, 2))})",
-        lambda: f"{a}.squeeze()" if d.chance(0.5) else f"{a}.movedim(0, -1)",
-        lambda: f"{a}.roll({d.choice((1, -2))}, {k})",
-        lambda: f"torch.tril({a})" if d.chance(0.5) else f"{a}.contiguous()",
-        lambda: f"{a}.repeat_interleave(2, {k})" if d.chance(0.5) else f"{a}.mT",
-    ))()  # fmt: skip
+    return d.choice(
+        (
+            lambda: f"{a}.permute({', '.join(map(str, order))})",
+            lambda: f"{a}.transpose({k}, {d.axis(a)})",
+            lambda: f"{a}[{sliced(d, a)}]",
+            lambda: f"{a}.select({k}, {_inside(d, n)})",
+            lambda: f"{a}.unsqueeze({d.rng.randint(-t.dim() - 1, t.dim())})",
+            lambda: f"{a}.flip({d.axes(a)})",
+            lambda: f"{a}.flatten()" if d.chance(0.5) else f"{a}.reshape({', '.join(map(str, _regrouped(d, t)))})",
+            lambda: f"{a}.view({', '.join(map(str, _regrouped(d, t)))})",
+            lambda: f"{a}.expand({', '.join(map(str, _expanded(d, t)))})",
+            lambda: f"{a}.unbind({k})[{_inside(d, n)}]",
+            lambda: f"{a}.split({d.choice((1, 2, 3))}, {k})[{d.choice((0, 0, 1, -1))}]",
+            lambda: f"{a}.chunk({d.choice((2, 3))}, {k})[{d.choice((0, 0, -1))}]",
+            lambda: f"{a}.narrow({k}, {min(1, n - 1)}, {max(1, n - 1)})",
+            lambda: f"{a}.diagonal({d.choice(('0, -2, -1', '1, 0, 1', '-1, -1, -2'))})",
+            lambda: f"{a}.unfold({k}, {d.choice((1, 2, 3))}, {d.choice((1, 2))})",
+            lambda: f"{a}.squeeze()" if d.chance(0.5) else f"{a}.movedim(0, -1)",
+            lambda: f"{a}.roll({d.choice((1, -2))}, {k})",
+            lambda: f"torch.tril({a})" if d.chance(0.5) else f"{a}.contiguous()",
+            lambda: f"{a}.repeat_interleave(2, {k})" if d.chance(0.5) else f"{a}.mT",
+        )
+    )()
 
 
 def sliced(d: Drawing, name: str) -> str:
@@ -161,10 +213,14 @@ def join(d: Drawing) -> str:
     rest = [n for i, n in enumerate(t.shape) if i != k]
     b = d.pick(lambda u: u.dim() == t.dim() and [n for i, n in enumerate(u.shape) if i != k] == rest)
     same = d.pick(lambda u: u.shape == t.shape)
-    return d.choice((
-        f"torch.cat([{a}, {b}], {k})", f"torch.cat([{b}, {a}, {a}], {k})", f"torch.stack([{a}, {same}], {k})",
-        f"torch.stack([{same}, {a}], -1)",
-    ))  # fmt: skip
+    return d.choice(
+        (
+            f"torch.cat([{a}, {b}], {k})",
+            f"torch.cat([{b}, {a}, {a}], {k})",
+            f"torch.stack([{a}, {same}], {k})",
+            f"torch.stack([{same}, {a}], -1)",
+        )
+    )
 
 
 def padded(d: Drawing) -> str:
@@ -202,14 +258,33 @@ def ordered(d: Drawing) -> str:
     a = d.floating(1)
     k = d.axis(a)
     size = d.tensors[a].shape[k]
-    return d.choice((
-        f"{a}.cumsum({k})", f"{a}.sort({k}, descending={d.flag()}, stable=True).values", f"{a}.sort({k}, stable=True).indices",
-        f"{a}.topk({max(1, size // 2)}, {k}, largest={d.flag()}).values", f"{a}.cumprod({k})", f"{a}.logcumsumexp({k})",
-        f"{a}.cummax({k}).values", f"{a}.diff(dim={k})",
-    ))  # fmt: skip
+    return d.choice(
+        (
+            f"{a}.cumsum({k})",
+            f"{a}.sort({k}, descending={d.flag()}, stable=True).values",
+            f"{a}.sort({k}, stable=True).indices",
+            f"{a}.topk({max(1, size // 2)}, {k}, largest={d.flag()}).values",
+            f"{a}.cumprod({k})",
+            f"{a}.logcumsumexp({k})",
+            f"{a}.cummax({k}).values",
+            f"{a}.diff(dim={k})",
+        )
+    )
 
 
 STATEMENTS = (
-    (unary, 5), (binary, 6), (two_tensors, 3), (comparison, 1), (logic, 1), (integers, 1), (cast, 1.5), (choose, 2),
-    (view, 9), (join, 2), (padded, 1.5), (reduction, 3), (count, 0.5), (ordered, 1.5),
-)  # fmt: skip
+    (unary, 5),
+    (binary, 6),
+    (two_tensors, 3),
+    (comparison, 1),
+    (logic, 1),
+    (integers, 1),
+    (cast, 1.5),
+    (choose, 2),
+    (view, 9),
+    (join, 2),
+    (padded, 1.5),
+    (reduction, 3),
+    (count, 0.5),
+    (ordered, 1.5),
+)

@@ -119,3 +119,12 @@ BACKWARDS: dict[str, Fn] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_derivatives(name: str, dtype: torch.dtype) -> None:
     check(BACKWARDS[name], values(FINITE[::-1], dtype), values(FINITE, dtype), grad=False)
+
+
+def test_what_is_written_into_an_idle_dropout_is_written_into_its_argument() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        F.dropout(y, 0.5, training=False).relu_()
+        return y
+
+    check(fn, torch.randn(4))

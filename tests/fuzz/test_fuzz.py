@@ -1,0 +1,59 @@
+"""Random modules, compiled by the recipe ``auto`` in both directions, beside eager PyTorch and float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.fuzz import batch
+from tests.fuzz.__main__ import bad, line
+from tests.fuzz.generator import program
+from tests.fuzz.program import Line, Program
+from tests.fuzz.worker import COMMAND
+from tests.onnx_suite.runner import Worker
+
+BATCH = 40  # programs compiled together
+DEFAULT = range(5)
+LONG = range(len(DEFAULT), 100)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    made = Worker(COMMAND)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("part", DEFAULT)
+def test_random_modules(worker: Worker, part: int) -> None:
+    _check(worker, part)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("part", LONG)
+def test_thousands_of_random_modules(worker: Worker, part: int) -> None:
+    _check(worker, part)
+
+
+def _check(worker: Worker, part: int) -> None:
+    seeds = [str(seed) for seed in range(part * BATCH, (part + 1) * BATCH)]
+    results = worker.run(seeds, "build", "auto")
+    wrong = [line(seed, result)[:400] for seed, result in results.items() if bad(result)]
+    assert len(results) == BATCH and not wrong, "\n".join(wrong)
+
+
+def test_a_program_is_its_seed() -> None:
+    first = program(3).source()
+    program.cache_clear()
+    assert program(3).source() == first
+
+
+def test_a_wrong_gradient_is_found() -> None:
+    subject = Program(0, {"x": "draw(1, 3, dtype=torch.float32).requires_grad_()"}, (Line("v0 = x.tanh()"),), "v0")
+    trial = batch.Trial(subject, compile_interpreted, "none")
+    trial.eager.values["gradient 0"] = trial.exact.values["gradient 0"] = torch.ones(3)
+    with pytest.raises(AssertionError, match="gradient 0"):
+        trial.check()

@@ -197,9 +197,12 @@ class CompiledGraph:
         """What a size argument was in a call, from the sizes of the tensors."""
         if isinstance(value, int):
             return value
-        symbols = self.piece.binding.symbols.items()
-        read = {name: given[a].shape[1 if axis is None else axis] for name, (a, axis) in symbols}
-        return evaluate(str(value), read)
+        sizes: dict[str, int] = {}
+        for k, tensor in given.items():
+            traced = self.traced.inputs[k]
+            shape = traced.shape if isinstance(traced, torch.Tensor) else (0, traced)  # of the array that is as long
+            sizes.update((str(name), size) for name, size in zip(shape, tensor.shape))
+        return evaluate(str(value), sizes)
 
 
 class BySize:

@@ -1,0 +1,326 @@
+"""What autograd makes of an optimized module is what it makes of the module."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd import grad
+from torch.utils.checkpoint import checkpoint
+
+from daceopt import optimized_module
+from daceopt.errors import Unsupported
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.twins import check, grads, module, normal
+
+
+@pytest.fixture(autouse=True)
+def _programs(request, monkeypatch):
+    """Most of this is decided before anything is compiled; ``built`` asks for the compiler all the same."""
+    if "built" not in request.fixturenames:
+        monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+
+
+@pytest.fixture
+def built():
+    """Programs come from the compiler."""
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by Dynamo
+
+
+def mlp():
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+
+
+class Cube(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        ctx.save_for_backward(x)
+        ctx.k = k
+        return x**3 * k
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        return g * 3 * x**2 * ctx.k, None
+
+
+class Exponential(torch.autograd.Function):
+    """Saves its result."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.exp()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.saved_tensors[0]
+
+
+class Several(torch.autograd.Function):
+    """Results with and without a gradient, a saved intermediate, arguments that are no tensors."""
+
+    @staticmethod
+    def forward(ctx, a, b, flag, n):
+        ctx.flag, larger, e = flag, a > b, (a * b).exp()
+        ctx.mark_non_differentiable(larger)
+        ctx.save_for_backward(a, e)
+        return e, larger, a.argmax(), a - b * n
+
+    @staticmethod
+    def backward(ctx, g, _larger, _place, h):
+        a, e = ctx.saved_tensors
+        ga = g * e * 7 + h if ctx.needs_input_grad[0] else None
+        return ga, g * e * a * 5 - h if ctx.flag else g * 11, None, None
+
+
+class FirstOnly(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        return a * b
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+# -------------------------------------------------------------------- gradients of gradients
+
+
+def test_gradient_penalty(built):
+    def scenario(optimize):
+        net, x = optimize(mlp()), normal(5, 3).requires_grad_()
+        (g,) = grad(net(x).sum(), x, create_graph=True)
+        ((g.norm(dim=1) - 1) ** 2).mean().backward()
+        return g, grads(net, x)
+
+    check(scenario)
+
+
+def test_third_order():
+    def scenario(optimize):
+        net, x = optimize(mlp()), normal(5, 3).requires_grad_()
+        y = net(x).pow(2).sum()
+        for _ in range(3):
+            (g,) = grad(y, x, create_graph=True)
+            y = g.pow(2).sum()
+        y.backward()
+        return g, grads(net, x)
+
+    check(scenario)
+
+
+@pytest.mark.parametrize("function", [lambda x: Cube.apply(x, 2.0).sin(), lambda x: Exponential.apply(x).sin()])
+def test_higher_orders_through_a_custom_function(function):
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: function(x * self.w), w=normal(3))), normal(2, 3).requires_grad_()
+        (g,) = grad(net(x).sum(), x, create_graph=True)
+        (h,) = grad(g.pow(2).sum(), x, create_graph=True)
+        h.sum().backward()
+        return g, h, grads(net, x)
+
+    check(scenario)
+
+
+def test_second_order_with_dynamic_sizes():
+    def scenario(optimize):
+        net, seen = optimize(mlp()), []
+        for n in (5, 3, 7):
+            x = normal(n, 3).requires_grad_()
+            (g,) = grad(net(x).sum(), x, create_graph=True)
+            g.pow(2).sum().backward()
+            seen.append((g, x.grad))
+        return seen, grads(net)
+
+    check(scenario, dynamic=True)
+
+
+def test_second_order_leaves_what_it_does_not_depend_on():
+    def scenario(optimize):
+        net, x = optimize(nn.Linear(3, 2).double()), normal(5, 3).requires_grad_()
+        (g,) = grad(net(x).sum(), x, create_graph=True)
+        g.pow(2).sum().backward()
+        return g, grads(net, x)
+
+    check(scenario)
+
+
+def test_dropout_in_second_order():
+    """That of the evaluated layer is the identity; one that draws is refused, with its name."""
+    net, x = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Tanh()).double(), normal(5, 3).requires_grad_()
+
+    def scenario(optimize):
+        optimize(net).eval()
+        (g,) = grad(net(x).sum(), x, create_graph=True)
+        return g, grad(g.pow(2).sum(), x)
+
+    check(scenario)
+    with pytest.raises(Unsupported, match="dropout"):
+        grad(net.train()(x).sum(), x, create_graph=True)
+
+
+# -------------------------------------------------------------------- custom functions
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_several_results_and_arguments(flag, first):
+    def scenario(optimize):
+        net = optimize(module(lambda self, a, b: Several.apply(a, b, flag, 3)))
+        a, b = normal(2, 3).requires_grad_(first), (normal(2, 3) + 1).requires_grad_()
+        y = net(a, b)
+        (y[0].sum() + y[3].pow(2).sum()).backward()
+        return y, a.grad, b.grad
+
+    check(scenario)
+
+
+def test_no_gradient_from_a_custom_function_is_none():
+    def scenario(optimize):
+        net = optimize(module(lambda self, a, b: FirstOnly.apply(a * self.w, b * self.v), w=normal(3), v=normal(3)))
+        a, b = normal(3).requires_grad_(), normal(3).requires_grad_()
+        net(a, b).sum().backward()
+        return grads(net, a, b)
+
+    check(scenario)
+
+
+# -------------------------------------------------------------------- absent gradients
+
+
+def test_gradient_of_one_of_two_results():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: (x * self.w, x * self.v), w=normal(3), v=normal(3)))
+        net(normal(2, 3))[0].sum().backward()
+        return grads(net)
+
+    check(scenario)
+
+
+def test_an_unused_gradient_is_refused_as_in_eager():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: (x * self.w, x * self.v), w=normal(3), v=normal(3)))
+        return grad(net(normal(2, 3))[0].sum(), [net.w, net.v])
+
+    check(scenario)
+
+
+def test_connected_gradients_are_zero():
+    def scenario(optimize):
+        def forward(self, x):
+            return (x.floor() * self.w.round()).sum() + torch.where(x > 1e9, self.v, 0.0).sum()
+
+        net, x = optimize(module(forward, w=normal(3), v=normal(3), unused=normal(3))), normal(2, 3).requires_grad_()
+        net(x).backward()
+        return grads(net, x)
+
+    check(scenario)
+
+
+def test_an_absent_gradient_does_not_meet_an_infinite_derivative():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: ((x * self.w).sum(), (x * x).sum().sqrt()), w=normal(3)))
+        x = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+        net(x)[0].backward()
+        return grads(net, x)
+
+    check(scenario)
+
+
+# -------------------------------------------------------------------- regions, hooks, checkpoints
+
+
+def test_regions_without_gradients():
+    def scenario(optimize):
+        def forward(self, x):
+            a = x * self.w
+            with torch.no_grad():
+                b = x * self.w
+                with torch.enable_grad():
+                    c = x * self.v
+            with torch.set_grad_enabled(False):
+                d = a * 2
+            return a + b + c + d, b, c, d, a.detach()
+
+        net, x = optimize(module(forward, w=normal(3), v=normal(3))), normal(2, 3).requires_grad_()
+        y = net(x)
+        (y[0] ** 2).sum().backward()
+        with torch.no_grad():
+            z = net(x)
+        with torch.inference_mode():
+            net(x)
+        return y, z, grads(net, x)
+
+    check(scenario)
+
+
+def test_a_parameter_changed_without_gradients():
+    def scenario(optimize):
+        def forward(self, x):
+            with torch.no_grad():
+                self.w.clamp_(-0.5, 0.5)
+            return x * self.w
+
+        net = optimize(module(forward, w=normal(3)))
+        net(normal(2, 3)).pow(2).sum().backward()
+        return net.w, grads(net)
+
+    check(scenario, fallback="silent")
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_dropout_draws_the_same_again(built, reentrant):
+    net, x = optimized_module(nn.Dropout(0.5), fallback="raise"), torch.ones(64, requires_grad=True)
+    y = checkpoint(net, x, use_reentrant=reentrant)
+    y.sum().backward()
+    assert 8 < int((y > 0).sum()) < 56
+    torch.testing.assert_close(x.grad, y.detach(), rtol=0, atol=0)
+
+
+def test_hooks_of_children_that_come_and_go():
+    def scenario(optimize):
+        net, x, seen = optimize(mlp()), normal(2, 3), []
+        net(x)
+        hook = net[1].register_forward_hook(lambda module, arguments, result: seen.append(result))
+        y = net(x)
+        (seen[0].pow(2).sum() + y.sum()).backward()
+        hook.remove()
+        return y, net(x), seen, grads(net)
+
+    check(scenario, fallback="silent")
+
+
+def test_hooks_of_all_modules():
+    def scenario(optimize):
+        net, x, seen = optimize(mlp()), normal(2, 3), []
+        net(x)
+        hook = nn.modules.module.register_module_forward_hook(lambda m, a, r: seen.append(type(m).__name__))
+        try:
+            net(x)
+        finally:
+            hook.remove()
+        return seen
+
+    check(scenario, fallback="silent")
+
+
+def test_gradients_computed_in_forward():
+    """The graph breaks there; our own backward is no code for Dynamo."""
+
+    def scenario(optimize):
+        def forward(self, x):
+            with torch.enable_grad():
+                x.requires_grad_()
+                energy = (x * self.w).sin().sum()
+                (g,) = grad(energy, x, create_graph=True)
+            return energy, -g
+
+        net, x = optimize(module(forward, w=normal(3))), normal(2, 3)
+        energy, force = net(x)
+        force.pow(2).sum().backward()
+        return energy, force, grads(net)
+
+    check(scenario, fallback="silent")

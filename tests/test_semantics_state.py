@@ -1,0 +1,250 @@
+"""The Python state that a forward reads and writes is that of the program around it, at every call."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.twins import check, grads, module, normal
+
+SCALE = 2.0
+SHIFT = torch.ones(3, dtype=torch.float64)
+TABLE = {"k": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def _programs(monkeypatch):
+    """All of this is decided around the programs, so none is built."""
+    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+
+
+def test_globals():
+    def scenario(optimize):
+        global SCALE, SHIFT
+        SCALE, SHIFT, TABLE["k"] = 2.0, torch.ones(3, dtype=torch.float64), 1.0
+        net, x = optimize(module(lambda self, x: x * SCALE + SHIFT + TABLE["k"])), normal(2, 3)
+        seen = [net(x)]
+        SCALE = 3.0
+        seen.append(net(x))
+        SHIFT = SHIFT * 5
+        seen.append(net(x))
+        SHIFT.mul_(2)
+        seen.append(net(x))
+        TABLE["k"] = 7.0
+        return [*seen, net(x)]
+
+    check(scenario)
+
+
+def test_closures():
+    def scenario(optimize):
+        factor, shift = 1.0, torch.ones(3, dtype=torch.float64)
+        net, x = optimize(module(lambda self, x: x * factor + shift)), normal(2, 3)
+        seen = [net(x)]
+        factor = 5.0
+        seen.append(net(x))
+        shift = shift * 3
+        seen.append(net(x))
+        shift.add_(1)
+        return [*seen, net(x)]
+
+    check(scenario)
+
+
+def test_attributes_of_all_kinds():
+    class Net(nn.Module):
+        scale = 2.0
+
+        def __init__(self):
+            super().__init__()
+            self.table, self.values, self.plain = {"a": 1.0}, [1.0], torch.ones(3, dtype=torch.float64)
+            self.frozen = [nn.Linear(3, 3).double()]
+
+        def forward(self, x):
+            return self.frozen[0](x) * self.scale + self.table["a"] + self.values[0] * self.plain
+
+    def change(net):
+        yield setattr(Net, "scale", 4.0)
+        yield net.table.update(a=-1.0)
+        yield net.values.__setitem__(0, 7.0)
+        yield setattr(net, "plain", net.plain * 2)
+        yield net.plain.add_(1)
+        yield net.frozen.__setitem__(0, nn.Linear(3, 3).double())
+        yield net.frozen[0].weight.data.mul_(3)
+        yield setattr(net, "scale", 11.0)
+
+    def scenario(optimize):
+        Net.scale = 2.0
+        net, x = optimize(Net()), normal(2, 3)
+        return [net(x), *(net(x) for _ in change(net))]
+
+    check(scenario)
+
+
+def test_numbers_that_are_equal_and_differ():
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x, k: (x * k, 1 / (x * k)))), torch.arange(3)
+        return [net(x, k) for k in (1, 1.0, True, 2, 2.0, 0.0, -0.0, 0, False, 3)]
+
+    check(scenario)
+
+
+def test_default_dtype():
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: torch.zeros(3) + x.shape[0] + torch.tensor(1.5))), normal(2, 3)
+        seen = [net(x)]
+        torch.set_default_dtype(torch.float64)
+        try:
+            seen.append(net(x))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        return [*seen, net(x)]
+
+    check(scenario, fallback="silent")
+
+
+def test_strides_and_offsets():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: x * x.stride(0) + (1 if x.is_contiguous() else 2) + x.storage_offset()))
+        x = normal(3, 3)
+        return [net(t) for t in (x, x.T, normal(4, 3)[1:], normal(3, 6)[:, ::2], x[:, :1].expand(3, 3), x)]
+
+    check(scenario, fallback="silent")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: random.random(),
+        lambda: random.uniform(0, 1),
+        lambda: random.randint(0, 9),
+        lambda: random.choice([1, 2, 3]),
+        lambda: float(np.random.rand()),  # noqa: NPY002
+    ],
+)
+def test_random_numbers_of_python(draw):
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: x * draw())), normal(3)
+        return [net(x) for _ in range(3)], draw()
+
+    check(scenario, fallback="silent")
+
+
+def test_layers_left_out_at_random():
+    def scenario(optimize):
+        def forward(self, x):
+            for w in self.weights:
+                if random.random() < 0.5:
+                    x = x @ w
+            return x
+
+        net = optimize(module(forward, weights=[normal(3, 3) * k for k in (1, 2, 3)]))
+        return [net(normal(2, 3)) for _ in range(5)]
+
+    check(scenario, fallback="silent")
+
+
+def test_a_default_device():
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: (x * 2, torch.zeros(2)))), normal(2, 3)
+        net(x)
+        with torch.device("meta"):
+            y, z = net(x)
+        return y, z.device.type
+
+    check(scenario, fallback="silent")
+
+
+# -------------------------------------------------------------------- what forward writes
+
+
+def test_buffers_counters_lists_and_caches():
+    def scenario(optimize):
+        def forward(self, x):
+            self.mean = self.mean * 0.9 + x.mean(0) * 0.1
+            self.count += 1
+            self.calls += 1
+            self.log.append(x * 2)
+            self.cache[x.shape[0]] = self.calls
+            return x - self.mean * self.calls
+
+        net = module(forward, count=torch.tensor(0), calls=0, log=[], cache={})
+        net.register_buffer("mean", torch.zeros(3, dtype=torch.float64))
+        net = optimize(net)
+        seen = [net(normal(n, 3)) for n in (2, 2, 3, 2)]
+        return seen, dict(net.named_buffers()), net.calls, net.log, net.cache
+
+    check(scenario, fallback="silent")
+
+
+def test_state_changes_once_where_the_graph_breaks():
+    def scenario(optimize):
+        def forward(self, x):
+            self.calls += 1
+            self.log.append("before")
+            y = x * 2
+            torch._dynamo.graph_break()
+            self.calls += 10
+            self.count.add_(1)
+            return y.sin() * self.calls + self.count
+
+        net = optimize(module(forward, count=torch.tensor(0), calls=0, log=[]))
+        return [net(normal(2, 3)) for _ in range(3)], net.calls, net.log, net.count
+
+    check(scenario, fallback="silent")
+
+
+def test_branches_on_values():
+    def scenario(optimize):
+        def forward(self, x):
+            self.calls += 1
+            h = x * self.w
+            h = h * 2 if h.sum() > 0 else h - self.v
+            return h.sin()
+
+        net, seen = optimize(module(forward, w=normal(3), v=normal(3), calls=0)), []
+        for sign in (1, -1, 1):
+            x = (normal(2, 3).abs() * sign).requires_grad_()
+            net.zero_grad()
+            net(x).sum().backward()
+            seen.append(grads(net, x))
+        return seen, net.calls
+
+    check(scenario, fallback="silent")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_call_that_fails_changes_state_once(late):
+    def scenario(optimize):
+        def forward(self, x):
+            self.calls += 1
+            if not late and x.shape[1] == 4:
+                raise ValueError("no four")
+            return x @ torch.ones(3, 3, dtype=x.dtype)
+
+        net, seen = optimize(module(forward, calls=0)), []
+        for width in (3, 4, 3, 4):
+            try:
+                seen.append(net(normal(2, width)))
+            except (ValueError, RuntimeError) as error:
+                seen.append(str(error)[:20])
+        return seen, net.calls
+
+    check(scenario, fallback="silent")
+
+
+def test_a_growing_cache():
+    def scenario(optimize):
+        def forward(self, x):
+            self.keys = x if self.keys is None else torch.cat([self.keys, x], 0)
+            return self.keys.cumsum(0)
+
+        net = optimize(module(forward, keys=None))
+        return [net(normal(2, 3)) for _ in range(4)], net.keys
+
+    check(scenario, fallback="silent")

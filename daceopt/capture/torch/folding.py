@@ -1,0 +1,73 @@
+"""What of a traced graph is known now, computed by ATen itself: positions, masks and tables that models make anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+LIMIT = 1 << 16
+"""Elements of the largest result that is kept as a constant; what is larger is cheaper to compute than to read."""
+
+_aten = torch.ops.aten
+# a value repeated is a view of one element, which fuses; folding would make an array of it
+_REPEATED = frozenset(
+    (_aten.full, _aten.zeros, _aten.ones, _aten.empty, _aten.expand, _aten.repeat, _aten.scalar_tensor)
+)
+
+
+def known_values(module: fx.GraphModule) -> dict[fx.Node, torch.Tensor]:
+    """The values of the nodes that no argument of the graph and nothing random decides."""
+    found: dict[fx.Node, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value = getattr(module, str(node.target), None)
+            if isinstance(value, torch.Tensor) and value.numel() <= LIMIT:
+                found[node] = value
+        elif node.op == "call_function" and _is_foldable(node, found):
+            value = _computed(node, found)
+            if value is not None:
+                found[node] = value
+    return found
+
+
+def materialised(values: dict[fx.Node, torch.Tensor]) -> set[fx.Node]:
+    """Those of the known values that become constants: what something unknown reads, itself or repeated."""
+    found: set[fx.Node] = set()
+    read: set[fx.Node] = set()
+    for node in reversed(values):
+        if any(user not in values or user in read for user in node.users):
+            if is_repeated(node):
+                read.add(node)  # stays the operator that it is, and reads the value that it repeats
+            else:
+                found.add(node)
+    return found
+
+
+def is_repeated(node: fx.Node) -> bool:
+    """Whether the node only repeats a value."""
+    return getattr(node.target, "overloadpacket", None) in _REPEATED
+
+
+def _is_foldable(node: fx.Node, found: dict[fx.Node, torch.Tensor]) -> bool:
+    value, target = node.meta.get("val"), node.target
+    if not isinstance(target, torch._ops.OpOverload) or not isinstance(value, torch.Tensor) or value.is_complex():
+        return False
+    if torch.Tag.nondeterministic_seeded in target.tags or target.namespace != "aten":
+        return False
+    static = all(isinstance(s, int) for s in value.shape) and value.numel() <= LIMIT
+    return static and all(x in found for x in node.all_input_nodes)
+
+
+def _computed(node: fx.Node, found: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    arguments: Any = fx.map_arg((node.args, node.kwargs), lambda x: found[x])
+    with unset_fake_temporarily(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        try:
+            value = node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
+        except Exception:  # whatever is wrong with it comes to light when the program runs
+            return None
+    promised = node.meta["val"]
+    fits = isinstance(value, torch.Tensor) and value.shape == promised.shape and value.dtype == promised.dtype
+    return value if fits else None

@@ -1,0 +1,33 @@
+"""What a trace knows already is a constant of the graph, unless it only repeats a value or is large."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.capture.torch.checking import check
+
+
+def _packed(x: torch.Tensor) -> torch.Tensor:
+    """Positions and a mask as models make them anew in each call."""
+    positions = torch.arange(x.shape[1]).unsqueeze(0).expand(x.shape[0], -1)
+    first = torch.cat([positions[:, :1] - 1, positions], -1).diff() != 1
+    return x.masked_fill(first.cumsum(-1) > 0, 0.0) + positions
+
+
+def test_masks_of_positions_are_constants() -> None:
+    graph = check(_packed, torch.randn(3, 5)).graphs[0].pair.graphs.forward
+    assert len(graph.kernels()) <= 2 and not [n for n in graph.nodes() if type(n).__name__ == "Algorithm"]
+
+
+def test_open_sizes_are_not_folded() -> None:
+    check(_packed, torch.randn(3, 5), dynamic=True)
+
+
+def test_random_numbers_are_drawn_anew() -> None:
+    graph = check(lambda x: x * 0 + torch.rand(4) * 0, torch.randn(4)).graphs[0].pair.graphs.forward
+    assert graph.uses_seed
+
+
+def test_repeated_values_stay_repeated() -> None:
+    graph = check(lambda x: x + torch.full((64, 64), 2.5), torch.randn(64, 64)).graphs[0].pair.graphs.forward
+    assert all(value.size == 1 for value in graph.constants.values())

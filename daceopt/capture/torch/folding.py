@@ -33,16 +33,12 @@ def known_values(module: fx.GraphModule) -> dict[fx.Node, torch.Tensor]:
     return found
 
 
-def materialised(values: dict[fx.Node, torch.Tensor]) -> set[fx.Node]:
-    """Those of the known values that become constants: what something unknown reads, itself or repeated."""
+def needed(values: dict[fx.Node, torch.Tensor]) -> set[fx.Node]:
+    """Those of the known values that something unknown reads, itself or repeated."""
     found: set[fx.Node] = set()
-    read: set[fx.Node] = set()
     for node in reversed(values):
-        if any(user not in values or user in read for user in node.users):
-            if is_repeated(node):
-                read.add(node)  # stays the operator that it is, and reads the value that it repeats
-            else:
-                found.add(node)
+        if any(user not in values or (user in found and is_repeated(user)) for user in node.users):
+            found.add(node)
     return found
 
 

@@ -14,7 +14,7 @@ from torch import fx
 
 from daceopt.capture.torch import table
 from daceopt.capture.torch.custom_gradient import Backward
-from daceopt.capture.torch.folding import is_repeated, known_values, materialised
+from daceopt.capture.torch.folding import is_repeated, known_values, needed
 from daceopt.capture.torch.sizes import Sizes
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
@@ -329,16 +329,16 @@ class Importer:
         """Import all nodes on ``inputs`` (arrays, sizes or None, by placeholder); the results, in order."""
         given = iter(inputs)
         known = known_values(self.module)
-        constants = materialised(known)
+        read = needed(known)
         for node in self.module.graph.nodes:
             if node.op == "placeholder":
                 self.values[node] = next(given)
             elif node.op == "get_attr":
                 self.values[node] = self._constant(node)
-            elif node in constants:
-                self.values[node] = self.t.graph.add_constant("constant", to_numpy(known[node]))
-            elif node in known and not is_repeated(node):
+            elif node in known and node not in read:
                 continue  # only other known values read it
+            elif node in known and not is_repeated(node):
+                self.values[node] = self.t.graph.add_constant("constant", to_numpy(known[node]))
             elif node.op == "call_function":
                 self.values[node] = self.known[node] if node in self.known else self._call(node)
         return [self._value(x) for x in self.module.graph.output_node().args[0]]

@@ -16,7 +16,7 @@ def _packed(x: torch.Tensor) -> torch.Tensor:
 
 def test_masks_of_positions_are_constants() -> None:
     graph = check(_packed, torch.randn(3, 5)).graphs[0].pair.graphs.forward
-    assert len(graph.kernels()) <= 2 and not [n for n in graph.nodes() if type(n).__name__ == "Algorithm"]
+    assert not [n for n in graph.nodes() if type(n).__name__ == "Algorithm" or n.label in ("cumsum", "ne", "sub")]
 
 
 def test_open_sizes_are_not_folded() -> None:

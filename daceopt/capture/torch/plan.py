@@ -50,7 +50,7 @@ class _Planner:
     def run(self, differentiable: Sequence[bool], changed_with_gradient: Sequence[bool]) -> Plan:
         for argument, node, flag in zip(self.mutated, self.changed, changed_with_gradient, strict=True):
             self.plan.mutations.append((argument, self._output(node, flag)))
-        bases = [_base(r) if isinstance(r, fx.Node) else (None, ()) for r in self.results]
+        bases = [self._base(r) if isinstance(r, fx.Node) else (None, ()) for r in self.results]
         for k, (value, flag) in enumerate(zip(self.results, differentiable, strict=True)):
             shared = sum(b is bases[k][0] for b, _ in bases) > 1
             self.plan.results.append(self._result(k, value, flag, shared))
@@ -64,7 +64,7 @@ class _Planner:
         first = self.results.index(value)
         if first < position:
             return Result("same", first)
-        base, views = _base(value)
+        base, views = self._base(value)
         chain = tuple(_written(v) for v in views)
         if base in self.changed:
             return Result("input", self.mutated[self.changed.index(base)], views=chain)
@@ -73,6 +73,20 @@ class _Planner:
         if base.op == "placeholder" or (not shared and _order(value) is not None) or _order(base) is None:
             return Result("output", self._output(value, differentiable))
         return Result("output", self._output(base, differentiable), views=chain)
+
+    def _base(self, node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
+        """The node whose memory ``node`` shares, and the operators in between, first to last.
+
+        The new value of a changed input is such a node, although it may be a view of what was written into a view.
+        """
+        chain: list[fx.Node] = []
+        while node not in self.changed and node.op == "call_function" and (node.target is getitem or _is_view(node)):
+            source = node.args[0]
+            if not isinstance(source, fx.Node) or (node.target is getitem and not _is_view(source)):
+                break
+            chain.append(node)
+            node = source
+        return node, tuple(reversed(chain))
 
     def _output(self, node: fx.Node, differentiable: bool) -> int:
         k = self.outputs.get(node)
@@ -92,18 +106,6 @@ def _plain(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise Unsupported(f"a result of type {type(value).__name__}")
-
-
-def _base(node: fx.Node) -> tuple[fx.Node, tuple[fx.Node, ...]]:
-    """The node whose memory ``node`` shares, and the operators in between, first to last."""
-    chain: list[fx.Node] = []
-    while node.op == "call_function" and (node.target is getitem or _is_view(node)):
-        source = node.args[0]
-        if not isinstance(source, fx.Node) or (node.target is getitem and not _is_view(source)):
-            break
-        chain.append(node)
-        node = source
-    return node, tuple(reversed(chain))
 
 
 def _is_view(node: fx.Node) -> bool:

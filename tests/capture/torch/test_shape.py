@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.capture.torch.checking import check
+from tests.capture.torch.checking import check, make_backend
+from tests.capture.torch.interpreted import compile_interpreted
 
 X = torch.arange(24.0).reshape(2, 3, 4) / 7
 
@@ -103,3 +104,13 @@ def test_as_strided_counts_in_memory(perm):
 def test_as_strided_of_unknown_memory_is_refused():
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="memory"):
         check(lambda x: x.as_strided((3, 4), (1, 2)), X[:, :, ::2])
+
+
+def test_a_result_is_a_view_of_what_was_changed_through_a_view() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.view(6).relu_()
+        return x[1:]
+
+    compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)
+    x = torch.randn(2, 3)
+    assert compiled(x)._base is x and x.min() >= 0

@@ -148,6 +148,17 @@ def test_second_order_leaves_what_it_does_not_depend_on():
     check(scenario)
 
 
+def test_second_order_through_normalizations():
+    def scenario(optimize):
+        layers = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.LayerNorm(12), nn.Softmax(1))
+        net, x = optimize(layers.double()), normal(4, 2, 5).requires_grad_()
+        (g,) = grad(net(x).pow(2).sum(), x, create_graph=True)
+        g.pow(2).sum().backward()
+        return g, grads(net, x), dict(net.named_buffers())
+
+    check(scenario)
+
+
 def test_dropout_in_second_order():
     """That of the evaluated layer is the identity; one that draws is refused, with its name."""
     net, x = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Tanh()).double(), normal(5, 3).requires_grad_()

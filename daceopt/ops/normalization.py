@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import all_required, required
@@ -63,23 +63,40 @@ def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
 def layer_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n))."""
-    _no_gradient_of_statistics(node, grads_out)
+    """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n)), and through the statistics
+    (dm - dr r r n) / count."""
     x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
     result: Names = [None] * len(inputs)
-    if dy is None:
-        return result
     axes = _axes(b, node, x)
     centre, inverse = _statistics(b, x, axes, node)
     unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
     if wanted[0]:
-        scaled = b.elementwise(lambda g, s: g * s, dy, scale)
-        result[0] = _centred_gradient(b, unit, inverse, scaled, axes)
+        scaled = None if dy is None else b.elementwise(lambda g, s: g * s, dy, scale)
+        parts = [] if scaled is None else [_centred_gradient(b, unit, inverse, scaled, axes)]
+        parts += _through_statistics(b, unit, inverse, grads_out[1:], axes)
+        result[0] = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else next(iter(parts), None)
+    if dy is None:
+        return result
     if wanted[1]:
         result[1] = _sum_to(b, lambda g, n: g * n, dy, unit, like=scale)
     if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
         result[2] = _sum_to(b, None, dy, like=inputs[2])
     return result
+
+
+def _through_statistics(
+    b: Builder, unit: str, inverse: str, grads: Sequence[str | None], axes: Sequence[int]
+) -> list[str]:
+    """Gradients by x through the mean and the inverse deviation that were returned."""
+    extent = element_count(b.graph, unit, axes)
+    count = extent if extent.is_Integer else scalar.cast(extent, types.computed(b.graph.dtype(unit)))
+    forms = (lambda g, n, r: g / count, lambda g, n, r: -g * r * r * n / count)
+    shape = b.graph.shape(inverse)
+    return [
+        str(b.elementwise(fn, b.reshape(b.cast(g, b.graph.dtype(unit)), shape), unit, inverse, label="statistics_grad"))
+        for fn, g in zip(forms, grads)
+        if g is not None
+    ]
 
 
 def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequence[int]) -> str:

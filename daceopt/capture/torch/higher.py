@@ -87,7 +87,8 @@ def _drop_detached(graph: fx.GraphModule) -> None:
 
 
 def _argument(value: Any) -> Any:
-    return like(value) if isinstance(value, torch.Tensor) else value
+    is_number = getattr(value, "item_memo", None) is not None  # known to the trace by itself
+    return like(value) if isinstance(value, torch.Tensor) and not is_number else value
 
 
 class _Differentiable(Body):

@@ -45,6 +45,7 @@ def test_architecture(name: str) -> None:
     assert BROKEN.get(name, "") in reasons
 
 
+@pytest.mark.models
 def test_rows_are_of_architectures_that_exist() -> None:
     """Every row builds, and its gradients are finite in eager PyTorch: what the others are compared with."""
     for name in ROWS:

@@ -101,7 +101,9 @@ def _trace(body: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     flat = eval(f"lambda {names}: body({names})", {"body": body})  # make_fx counts the parameters of what it traces
     tracer = make_fx(flat, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True)
     with torch.no_grad(), _as_aot_traces(inputs):
-        return _keep_checks(tracer(*inputs))
+        traced = _keep_checks(tracer(*inputs))
+    traced.graph.eliminate_dead_code()  # what decompositions compute for results that nobody reads
+    return traced
 
 
 def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:

@@ -136,7 +136,7 @@ class CompiledGraph:
     def __init__(self, backend: Backend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
         self._by_size: BySize | None = None  # for sizes that the program is not for
-        self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph] = {}
+        self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         from daceopt.capture.torch.connection import connected
 
         options = backend.options
@@ -187,7 +187,12 @@ class CompiledGraph:
         if graph is None:
             from daceopt.capture.torch.higher import gradient_of
 
-            graph = self._higher_graphs[by, of] = CompiledGraph(self._backend, gradient_of(self.traced, by, of))
+            gradient = gradient_of(self.traced, by, of)
+            try:
+                graph = CompiledGraph(self._backend, gradient)
+            except Unsupported:  # sizes that its derivative settles
+                graph = BySize(self._backend, gradient)
+            self._higher_graphs[by, of] = graph
         given = dict(zip([a for _, a in binding.inputs], tensors))
         values = [given[k] if k in given else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
         found = dict(zip(by, graph(*values, *(outputs[k] for k in of))))

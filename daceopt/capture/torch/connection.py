@@ -58,7 +58,7 @@ def _operands(node: fx.Node) -> Sequence[fx.Node]:
         return node.all_input_nodes
     graph = node.graph.owning_module
     assert graph is not None
-    backward = getattr(graph, str(node.args[1].target))  # type: ignore[union-attr]
+    backward = getattr(graph, str(node.args[1].target))
     grads = backward.graph.output_node().args[0]
     grads = grads if isinstance(grads, (list, tuple)) else [grads]
     return [x for x, g in zip(node.args[2:], grads) if isinstance(x, fx.Node) and g is not None]

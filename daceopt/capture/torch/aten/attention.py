@@ -139,9 +139,8 @@ def _spelt_out(
     scores = Promise((*lead, rows, keys), t.dtype)
     turned = t.transpose(key, [*range(rank - 2), rank - 1, rank - 2])
     factor = _factor(t, scale, t.shape_of(query)[-1])
-    weights = t.operator(
-        "MatMul", t.operator("Mul", query, factor, results=[_like(t, query)]), turned, results=[scores]
-    )
+    weights = t.operator("MatMul", query, turned, results=[scores])
+    weights = t.operator("Mul", weights, factor, results=[scores])  # where it fuses with what follows
     if mask is not None or causal:
         weights = _hidden(t, weights, mask)
     if causal:
@@ -154,8 +153,8 @@ def _spelt_out(
 
 
 def _factor(t: Translation, scale: float | None, size: Dim) -> str:
-    if scale is not None:
-        return t.array(scale, t.dtype)
+    if scale is not None or isinstance(size, int):
+        return t.array(1 / math.sqrt(int(size)) if scale is None else scale, t.dtype)
     return str(t.b.elementwise(lambda n: 1 / sympy.sqrt(n), t.array(size, t.dtype), dtype=t.dtype, label="scale"))
 
 

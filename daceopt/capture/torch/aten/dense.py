@@ -80,6 +80,8 @@ def vdot(t: Translation, self: str, other: str) -> str:
 @translates("addmm")
 def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Any, alpha: Any) -> str:
     _check_numbers(t)
+    if alpha == 1 and beta == 1 and types.is_float(t.dtype) and len(t.shape_of(self)) == 1:
+        return str(t.operator("Gemm", mat1, mat2, self))
     return _sum(t, self, _product(t, mat1, mat2), beta, alpha)
 
 

@@ -42,6 +42,7 @@ class ScalarFunction(sympy.Function):
     row: FunctionRow
     is_real = True
     is_commutative = True
+    is_number = False  # also of numbers: SymPy would ask for their value again and again
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         if cls.row.rule == "load" and len(args) == 1:

@@ -170,3 +170,8 @@ def test_numbers_inside_of_a_choice_decide_its_type() -> None:
     numbers = scalar.select(scalar.lt(x, 0), scalar.eq(x, 1), scalar.select(scalar.gt(x, 2), 2, 0))
     assert scalar.dtype_of(numbers, {x: dace.float32}) == dace.int64
     assert scalar.evaluate(numbers, {x: np.float32([3, 1, -1])}).tolist() == [2, 0, 0]
+
+
+def test_functions_of_numbers_are_not_evaluated_inside_of_others() -> None:
+    least = scalar.minimum(sympy.Float(0.5), scalar.symbol("x", F)).subs(scalar.symbol("x", F), 0.25)
+    assert sympy.exp(2 * least).has(scalar.minimum)

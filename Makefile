@@ -43,7 +43,7 @@ test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks;
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m onnx
 
-test-fuzz: $(READY) ## thousands of random graphs, compiled in both directions
+test-fuzz: $(READY) ## thousands of random graphs and modules, compiled in both directions
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m fuzz
 
 test-opinfo: $(READY) ## all of PyTorch's database of operators and modules, compiled

@@ -7,6 +7,8 @@ import torch
 from tests.fuzz.drawing import Drawing
 from tests.fuzz.statements import sliced
 
+VIEWS = ("transpose(0, -1)", "flatten()", "diagonal()", "unsqueeze(0)", "mT", "view(-1)")
+
 
 def arithmetic(d: Drawing) -> str:
     a = _target(d)
@@ -58,7 +60,7 @@ def part(d: Drawing) -> str:
             f"{a}[{where}].{d.choice(('add_', 'mul_'))}({b})",
             f"{a}[{d.mask(a)}] = {d.number()}",
             f"{a}.select({d.axis(a)}, 0).mul_({d.number()})",
-            f"{a}.{d.choice(('transpose(0, -1)', 'flatten()', 'diagonal()', 'unsqueeze(0)', 'mT', 'view(-1)'))}.add_({d.number()})",
+            f"{a}.{d.choice(VIEWS)}.add_({d.number()})",
         )
     )
 

@@ -1,4 +1,4 @@
-"""What the statements of a random program are drawn from: the tensors that there are, and choices that a seed decides."""
+"""What statements of a random program are drawn from: the tensors that there are, and choices that a seed decides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Impossible(Exception):
 
 
 class Drawing:
-    """Choices for one statement. ``tensors``: the values of the names so far. ``setup`` collects what ``__init__`` needs."""
+    """Choices for one statement. ``tensors``: the values of the names so far; ``setup``: what ``__init__`` needs."""
 
     def __init__(self, rng: random.Random, tensors: Mapping[str, torch.Tensor]) -> None:
         self.rng, self.tensors = rng, tensors

@@ -46,7 +46,8 @@ def dense(d: Drawing) -> str:
     if t.dim() == 2:
         options.append(
             lambda: (
-                f"torch.addmm({d.parameter(last, dtype=t.dtype)}, {a}, {d.parameter(last, last, dtype=t.dtype)}, beta=0.5)"
+                f"torch.addmm({d.parameter(last, dtype=t.dtype)}, {a}, "
+                f"{d.parameter(last, last, dtype=t.dtype)}, beta=0.5)"
             )
         )
     if t.dim() == 3:
@@ -83,7 +84,7 @@ def pooled(d: Drawing) -> str:
             f"F.avg_pool{rank}d({a}, {kernel}, {stride}, {pad}, ceil_mode={d.flag()}, count_include_pad={d.flag()})",
             f"F.adaptive_avg_pool{rank}d({a}, {d.choice((1, 2, 3))})",
             f"F.adaptive_max_pool{rank}d({a}, {d.choice((1, 2))})",
-            f"F.interpolate({a}, scale_factor=2, mode={d.choice(('nearest', 'linear' if rank == 1 else 'bilinear'))!r})",
+            f"F.interpolate({a}, scale_factor=2, mode={d.choice(('nearest', 'bi' * (rank - 1) + 'linear'))!r})",
         )
     )
 
@@ -99,7 +100,8 @@ def indexed(d: Drawing) -> str:
             lambda: f"{a}.index_select({k}, {d.indices(count, below=size)})",
             lambda: f"{a}[{d.indices(count, below=t.shape[0])}]",
             lambda: (
-                f"{a}[{d.indices(2, 1, below=t.shape[0])}{', ' + d.indices(3, below=t.shape[1]) if t.dim() > 1 else ''}]"
+                f"{a}[{d.indices(2, 1, below=t.shape[0])}"
+                f"{', ' + d.indices(3, below=t.shape[1]) if t.dim() > 1 else ''}]"
             ),
             lambda: f"{a}[..., {d.indices(2, 2, below=t.shape[-1])}]",
             lambda: f"{a}.take({d.indices(2, 3, below=t.numel())})",
@@ -113,8 +115,6 @@ def embedded(d: Drawing) -> str:
     names = [n for n, t in d.tensors.items() if t.dtype == torch.int64]
     index = f"{d.choice(names)} % {rows}" if names and d.chance(0.6) else d.indices(2, 3, below=rows)
     padding = f", padding_idx={d.choice((0, -1))}" if d.chance(0.3) else ""
-    if d.chance(0.3):
-        return f"F.one_hot({index}, {rows})"
     return f"F.embedding({index}, {d.parameter(rows, width)}{padding})"
 
 

@@ -195,7 +195,7 @@ def _tensor(array: np.ndarray, name: str) -> torch.Tensor:
     if name in _PARTS:
         parts = _tensor(array, _PARTS[name])
         if not parts.numel():  # strides of no elements say nothing
-            return torch.empty(array.shape[:-1], dtype=getattr(torch, name))
+            return torch.empty(array.shape[:-1], dtype=getattr(torch, name), device="cpu")
         return torch.view_as_complex(parts.contiguous())
     dtype = getattr(torch, name)
     if any(s < 0 for s in array.strides):

@@ -10,9 +10,9 @@ from torch.fx import GraphModule
 
 from daceopt.backend import Backend
 from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
-from daceopt.stats import Stats
 from daceopt.logs import caller_depth
 from daceopt.options import check
+from daceopt.stats import Stats
 
 
 def daceopt(

@@ -1,6 +1,6 @@
 """Calls that Dynamo has compiled as a whole, without its frame evaluation: its guards are checked, its code is run.
 
-Entering Dynamo costs tens of microseconds a call (``docs/decisions/012-dynamo.md``); a check of its guard tree takes two
+Entering Dynamo costs tens of microseconds a call (``docs/decisions/012-dynamo.md``); a check of its guards takes two
 to five. What is run is the very code that Dynamo made, which reads arguments and replays side effects; only the wrapper
 that keeps Dynamo away from the backend's own code is left out, for Dynamo is not there.
 """

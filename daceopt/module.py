@@ -19,8 +19,8 @@ from torch import nn
 from daceopt import options as checked
 from daceopt.dispatch import Dispatcher
 from daceopt.errors import Unsupported
-from daceopt.stats import Stats
 from daceopt.options import Options
+from daceopt.stats import Stats
 
 if TYPE_CHECKING:
     import dace

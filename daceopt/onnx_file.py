@@ -12,11 +12,11 @@ import numpy as np
 import torch
 
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
-from daceopt.stats import Stats
 from daceopt.logs import caller_depth
 from daceopt.onnx_arrays import as_tensor, dtype_of, to_numpy, to_torch
 from daceopt.onnx_variants import Compile, Variant, Variants
 from daceopt.runtime.bridge import torch_dtype
+from daceopt.stats import Stats
 
 if TYPE_CHECKING:
     import dace

@@ -17,7 +17,7 @@ import numpy as np
 from daceopt.build import machine
 from daceopt.build.manifest import Manifest
 from daceopt.build.sources import FILE, Sources, heading, matching
-from daceopt.errors import BuildError, RunError, SizesError, RunIndexError
+from daceopt.errors import BuildError, RunError, RunIndexError, SizesError
 
 logger = logging.getLogger("daceopt.build")
 

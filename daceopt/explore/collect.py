@@ -11,8 +11,8 @@ from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.report import Kernel, Operator, Step
-from daceopt.stats import number
 from daceopt.ir.region import Region, iterations
+from daceopt.stats import number
 
 if TYPE_CHECKING:
     import onnx

@@ -243,8 +243,8 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
 
 
 def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
-    from daceopt.explore.collect import Direction
     from daceopt.build.shown import sources_by_result
+    from daceopt.explore.collect import Direction
 
     graphs = pair.graphs
     forward = sources_by_result(pair.forward)

@@ -71,7 +71,6 @@ class Binding:
         )
 
 
-
 def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], torch.Tensor]:
     """A function that takes the views of a tensor, given the values of the size symbols."""
     steps = [(_operator(name), arguments) for name, arguments in views]

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 import daceopt
 from daceopt.build.bundle import Bundle
 from daceopt.build.executable import Executable
+from daceopt.build.shown import source_of, sources_by_result
 from daceopt.build.sources import FILE, Sources, matching
 from daceopt.errors import BuildError, DaceoptError
-from daceopt.build.shown import source_of, sources_by_result
 from daceopt.onnx_file import OnnxModel
 from tests.onnx_models import FLOAT, INT64, proto
 

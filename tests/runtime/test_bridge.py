@@ -205,7 +205,9 @@ def test_an_error_of_the_program_leaves_buffers_alone():
     executable = Executable(forward, ["input:0", "input:1"], ["output:0", "output:1"])
     running = torch.zeros(4)
     with pytest.raises(RunError, match="out of range"):
-        Program(SimpleNamespace(forward=executable, backward=None), 2, Boundary(mutations=[(1, 1)]))([torch.ones(4), running])
+        Program(SimpleNamespace(forward=executable, backward=None), 2, Boundary(mutations=[(1, 1)]))(
+            [torch.ones(4), running]
+        )
     assert running.tolist() == [0] * 4
 
 

@@ -239,7 +239,7 @@ class RandomGraph:
 def compiled(
     identity: str, graphs: Sequence[Graph], special: bool = False, given: Sequence[Arrays] | None = None
 ) -> list[list[np.ndarray]]:
-    """The outputs of every graph, built in one go and run, on the arrays ``given`` for each of them or on random ones."""
+    """The outputs of every graph, built in one go and run, on the arrays ``given`` for each or on random ones."""
     from daceopt import libs
     from daceopt.build import program
     from daceopt.build.assemble import load_program

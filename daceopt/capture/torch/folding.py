@@ -61,7 +61,7 @@ def _computed(node: fx.Node, found: dict[fx.Node, torch.Tensor]) -> torch.Tensor
     arguments: Any = fx.map_arg((node.args, node.kwargs), lambda x: found[x])
     with unset_fake_temporarily(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         try:
-            value = node.target(*arguments[0], **arguments[1])  # type: ignore[operator]
+            value = node.target(*arguments[0], **arguments[1])
         except Exception:  # whatever is wrong with it comes to light when the program runs
             return None
     promised = node.meta["val"]

@@ -12,8 +12,8 @@ import torch._dynamo
 import torch.utils._pytree as pytree
 
 from daceopt.backend import Backend
-from daceopt.stats import Stats
 from daceopt.options import Options
+from daceopt.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding
 
@@ -27,14 +27,14 @@ def check(
     native: bool = True,
     grad: bool = True,
     dynamic: bool | None = False,
-    compile: Callable[..., Any] | None = None,
+    pipeline: Callable[..., Any] | None = None,
 ) -> Backend:
     """``fn(*args)`` and its gradients by floating inputs are eager PyTorch's, within float64's idea of rounding.
 
-    ``native``: no operator is left to ATen. ``compile`` stands in for the pipeline; None interprets. Returns the
+    ``native``: no operator is left to ATen. ``pipeline`` stands in for ``pipeline.compile_graph``; None interprets. Returns the
     backend, whose graphs tell what was made.
     """
-    backend = make_backend(compile or compile_interpreted)
+    backend = make_backend(pipeline or compile_interpreted)
     torch._dynamo.reset()
     compiled = torch._dynamo.optimize(backend, nopython=True, dynamic=dynamic)(fn)
     compare(fn, compiled, args, grad)
@@ -47,12 +47,12 @@ def hosted(backend: Backend) -> dict[str, str]:
     return {k: v for piece in backend.graphs for k, v in piece.pair.source.graphs.imported.hosted.items()}
 
 
-def make_backend(compile: Callable[..., Any]) -> Backend:
+def make_backend(pipeline: Callable[..., Any]) -> Backend:
     def refused(reason: str, error: BaseException) -> None:
         raise error
 
     backend = Backend(Options(recipe="none"), Stats(), refused)
-    backend.compile = compile
+    backend.compile = pipeline
     return backend
 
 

@@ -60,7 +60,9 @@ class Interpreted:
     def _shape(self, name: str, symbols: tuple[int, ...]) -> tuple[int, ...]:
         values = dict(zip(self.symbols, symbols))
         shape = self.graph.shape(name)
-        return tuple(e if isinstance(e, int) else int(e.subs({s: values[str(s)] for s in e.free_symbols})) for e in shape)  # noqa: E501
+        return tuple(
+            e if isinstance(e, int) else int(e.subs({s: values[str(s)] for s in e.free_symbols})) for e in shape
+        )
 
     def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
         given = list(pointers)

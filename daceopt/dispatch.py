@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -248,8 +249,12 @@ def _twin(function: Forward) -> Forward:
     not compile) is then of this module alone."""
     if not isinstance(function, types.FunctionType):
         return function
+    code = function.__code__.replace()
+    if code.co_filename.startswith(str(Path(torch.__file__).parent)):
+        # what stands in PyTorch's own files Dynamo wraps in a function that it shares among modules
+        code = code.replace(co_filename=__file__)
     twin = types.FunctionType(
-        function.__code__.replace(),
+        code,
         function.__globals__,
         function.__name__,
         function.__defaults__,

@@ -31,8 +31,8 @@ def check(
 ) -> Backend:
     """``fn(*args)`` and its gradients by floating inputs are eager PyTorch's, within float64's idea of rounding.
 
-    ``native``: no operator is left to ATen. ``pipeline`` stands in for ``pipeline.compile_graph``; None interprets. Returns the
-    backend, whose graphs tell what was made.
+    ``native``: no operator is left to ATen. ``pipeline`` stands in for ``pipeline.compile_graph``; None interprets.
+    Returns the backend, whose graphs tell what was made.
     """
     backend = make_backend(pipeline or compile_interpreted)
     torch._dynamo.reset()

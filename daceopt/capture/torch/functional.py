@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -101,9 +102,7 @@ def _trace(body: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     flat = eval(f"lambda {names}: body({names})", {"body": body})  # make_fx counts the parameters of what it traces
     tracer = make_fx(flat, decomposition_table=decompositions(), tracing_mode="real", _allow_non_fake_inputs=True)
     with torch.no_grad(), _as_aot_traces(inputs):
-        traced = _keep_checks(tracer(*inputs))
-    traced.graph.eliminate_dead_code()  # what decompositions compute for results that nobody reads
-    return traced
+        return _keep_checks(tracer(*inputs))
 
 
 def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
@@ -134,6 +133,9 @@ class Body(fx.Interpreter):
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:
             return fx.Interpreter(args[0]).run(*args[1:])
+        if target is torch.ops.higher_order.associative_scan:
+            # in its steps: as one operator it would be traced with its operands detached
+            return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
         return super().call_function(target, args, kwargs)

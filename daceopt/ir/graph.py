@@ -56,6 +56,10 @@ def row_major(shape: Sequence[Dim]) -> Shape:
     return tuple(reversed(strides))
 
 
+def _in_rows(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, row_major(shape)))
+
+
 class Graph:
     """One SDFG with one state; see docs/architecture.md for the invariants.
 
@@ -243,9 +247,8 @@ class Graph:
         return found
 
     def is_contiguous(self, name: str) -> bool:
-        """Row-major without gaps; the strides of extents of 1 do not matter."""
-        shape = self.shape(name)
-        return all(n == 1 or s == t for n, s, t in zip(shape, self.strides(name), row_major(shape)))
+        """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
+        return _in_rows(self.shape(name), self.strides(name))
 
     # ---------------------------------------------------------------- nodes
 
@@ -391,8 +394,7 @@ class Graph:
     def _check_rows(self, strides: dict[str, Shape]) -> None:
         """Raise ValueError where a node that wants its operands row-major would read one that is no longer."""
         for name, steps in strides.items():
-            shape = self.shape(name)
-            if all(n == 1 or s == t for n, s, t in zip(shape, steps, row_major(shape))):
+            if _in_rows(self.shape(name), steps):
                 continue
             if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
                 raise ValueError(f"{name} is read by a node that takes contiguous arrays only")

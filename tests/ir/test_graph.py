@@ -124,3 +124,11 @@ def test_broadcasting_names_the_axis_that_disagrees() -> None:
     assert broadcast_shapes((3, 1), (2,)) == (3, 2)
     with pytest.raises(ValueError, match="axis -1"):
         broadcast_shapes((3,), (2,))
+
+
+def test_strides_of_empty_arrays_do_not_matter() -> None:
+    graph = Graph("g")
+    source = graph.add_input("x", (4, 2), dace.float32)
+    empty = graph.add_view(source, "empty", (3, 0, 2), (1, 2, 4))
+    assert graph.is_contiguous(empty)
+    assert not graph.is_contiguous(graph.add_view(source, "full", (2, 4), (1, 2)))

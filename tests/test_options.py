@@ -19,8 +19,8 @@ RIGHT: list[dict[str, Any]] = [
     {"dynamic": False},
     {"dynamic": {"x": {0}}},
     {"dynamic": {"x": [0, 1], 2: (0,), "y": frozenset({3}), "z": None}},
-    {"dynamic": {"x": {0: object(), 1: None}}},
-    {"dynamic": {"x": (object(), None)}},
+    {"dynamic": {"x": {0: Ellipsis, 1: None}}},
+    {"dynamic": {"x": (Ellipsis, None)}},
     {"dynamic": {"batch": {"image": {0: "n"}}, "pair": [{0: "n"}, None]}},
 ]
 

@@ -23,18 +23,21 @@ def stop_gradients(graph: fx.GraphModule) -> None:
     """Detach the operands of nodes whose results require no gradient. Raises Unsupported for a parameter that is
     changed in place where gradients are off: its gradient is not that of its new value."""
     called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-    _check_unrecorded(called)
+    unrecorded = _unrecorded(called)
+    for node in unrecorded:
+        if is_in_place(node) and node.all_input_nodes:
+            _refuse_unrecorded(node, node.all_input_nodes[0])
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
         return  # no result is differentiated
     for node in called:
-        if _stops(node):
+        if node in unrecorded or _stops(node):
             _detach_operands(graph.graph, node)
     graph.recompile()
 
 
 def _stops(node: fx.Node) -> bool:
     results = _tensors(node.meta.get("example_value"))
-    if not results or any(t.requires_grad for t in results):
+    if not results or any(t.requires_grad or _is_wrapped(t) for t in results):
         return False
     floats = any(t.is_floating_point() or t.is_complex() for t in results)
     return floats and node.target not in ("detach", torch.detach)
@@ -45,7 +48,7 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
 
     def detached(operand: fx.Node) -> fx.Node:
         value = operand.meta.get("example_value")
-        if not (isinstance(value, torch.Tensor) and value.requires_grad):
+        if not (isinstance(value, torch.Tensor) and (value.requires_grad or _is_wrapped(value))):
             return operand
         if is_in_place(node) and operand is node.all_input_nodes[0]:
             _refuse_unrecorded(node, operand)
@@ -59,20 +62,27 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
     node.kwargs = fx.map_arg(node.kwargs, detached)
 
 
-def _check_unrecorded(called: Sequence[fx.Node]) -> None:
-    """Refuse what is changed in a ``torch.no_grad`` region of the graph although it requires a gradient."""
-    recorded = True
+def _unrecorded(called: Sequence[fx.Node]) -> set[fx.Node]:
+    """What is called in ``torch.no_grad`` regions of the graph. Their results may say that they require a gradient: they
+    do once something that requires one has been written into them."""
+    recorded, found = True, set()
     for node in called:
         if node.target is torch._C._set_grad_enabled:
             recorded = bool(node.args[0])
-        elif not recorded and is_in_place(node) and node.all_input_nodes:
-            _refuse_unrecorded(node, node.all_input_nodes[0])
+        elif not recorded:
+            found.add(node)
+    return found
 
 
 def _refuse_unrecorded(node: fx.Node, operand: fx.Node) -> None:
     value = operand.meta.get("example_value")
     if isinstance(value, torch.Tensor) and value.requires_grad:
         raise Unsupported(f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off")
+
+
+def _is_wrapped(tensor: torch.Tensor) -> bool:
+    """Whether this is ``torch.vmap``'s view of a tensor, which never says that it requires a gradient."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def is_in_place(node: fx.Node) -> bool:

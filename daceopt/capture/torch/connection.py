@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from daceopt.capture.torch.gradient_scopes import is_wrapped
+from daceopt.capture.torch.gradient_scopes import without_gradients
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
 def _sources(result: fx.Node) -> set[fx.Node]:
     """All nodes on which ``result`` depends differentiably: a write counts for what is read after it."""
     position = {node: k for k, node in enumerate(result.graph.nodes)}
-    writes = _writes(result.graph)
+    writes, stopped = _writes(result.graph), without_gradients(result.graph)
     read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
     waiting = [(result, len(position))]
     while waiting:
@@ -45,7 +47,8 @@ def _sources(result: fx.Node) -> set[fx.Node]:
         if read.get(node, -1) >= when or not _carries(node):
             continue
         read[node] = when
-        waiting.extend((x, position[node]) for x in _operands(node))
+        if node not in stopped:  # what has been written into its result counts all the same
+            waiting.extend((x, position[node]) for x in _operands(node))
         for write in writes.get(_storage(node), ()):
             if position[node] < position[write] < when:  # it may have no value of its own
                 waiting.extend((x, position[write]) for x in write.all_input_nodes)
@@ -83,13 +86,14 @@ def _in_place(node: fx.Node) -> bool:
 def _storage(node: fx.Node) -> int | None:
     """What tensors share that are views of one another."""
     value = node.meta.get("example_value")
-    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+    plain = isinstance(value, torch.Tensor) and not is_wrapped(value)
+    return value.untyped_storage()._cdata if plain else None
 
 
 def _carries(node: fx.Node) -> bool:
     """Whether it requires a gradient; in a graph of ATen's, which does not say, whether it could."""
     if "example_value" in node.meta:
-        return any(v.requires_grad for v in _tensors(node.meta["example_value"]))
+        return any(v.requires_grad or is_wrapped(v) for v in _tensors(node.meta["example_value"]))
     name = str(node.target)
     stops = "detach" in name or "stop_gradient" in name
     return not stops and any(v.is_floating_point() or v.is_complex() for v in _tensors(node.meta.get("val")))

@@ -6,7 +6,6 @@ which says the same to a graph that is differentiated later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ def stop_gradients(graph: fx.GraphModule) -> None:
     """Detach the operands of nodes whose results require no gradient. Raises Unsupported for a parameter that is
     changed in place where gradients are off: its gradient is not that of its new value."""
     called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
-    unrecorded = _unrecorded(called)
+    unrecorded = without_gradients(graph.graph)
     for node in unrecorded:
         if is_in_place(node) and node.all_input_nodes:
             _refuse_unrecorded(node, node.all_input_nodes[0])
@@ -37,7 +36,7 @@ def stop_gradients(graph: fx.GraphModule) -> None:
 
 def _stops(node: fx.Node) -> bool:
     results = _tensors(node.meta.get("example_value"))
-    if not results or any(t.requires_grad or _is_wrapped(t) for t in results):
+    if not results or any(t.requires_grad or is_wrapped(t) for t in results):
         return False
     floats = any(t.is_floating_point() or t.is_complex() for t in results)
     return floats and node.target not in ("detach", torch.detach)
@@ -48,7 +47,7 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
 
     def detached(operand: fx.Node) -> fx.Node:
         value = operand.meta.get("example_value")
-        if not (isinstance(value, torch.Tensor) and (value.requires_grad or _is_wrapped(value))):
+        if not (isinstance(value, torch.Tensor) and (value.requires_grad or is_wrapped(value))):
             return operand
         if is_in_place(node) and operand is node.all_input_nodes[0]:
             _refuse_unrecorded(node, operand)
@@ -62,14 +61,14 @@ def _detach_operands(graph: fx.Graph, node: fx.Node) -> None:
     node.kwargs = fx.map_arg(node.kwargs, detached)
 
 
-def _unrecorded(called: Sequence[fx.Node]) -> set[fx.Node]:
-    """What is called in ``torch.no_grad`` regions of the graph. Their results may say that they require a gradient: they
-    do once something that requires one has been written into them."""
+def without_gradients(graph: fx.Graph) -> set[fx.Node]:
+    """What is called in ``torch.no_grad`` regions of the graph. A result may say that it requires a gradient, which it
+    does once something that requires one has been written into it."""
     recorded, found = True, set()
-    for node in called:
+    for node in graph.nodes:
         if node.target is torch._C._set_grad_enabled:
             recorded = bool(node.args[0])
-        elif not recorded:
+        elif not recorded and node.op in ("call_function", "call_method", "call_module"):
             found.add(node)
     return found
 
@@ -80,7 +79,7 @@ def _refuse_unrecorded(node: fx.Node, operand: fx.Node) -> None:
         raise Unsupported(f"{node.target} changes {operand.name}, which requires a gradient, where gradients are off")
 
 
-def _is_wrapped(tensor: torch.Tensor) -> bool:
+def is_wrapped(tensor: torch.Tensor) -> bool:
     """Whether this is ``torch.vmap``'s view of a tensor, which never says that it requires a gradient."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 

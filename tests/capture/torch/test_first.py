@@ -50,3 +50,21 @@ def test_writes_into_parts_of_an_intermediate() -> None:
 
 def test_open_sizes() -> None:
     check(lambda x: torch.max(x * 2, 1)[0].view(2, -1), torch.randn(4, 6), dynamic=True)
+
+
+def test_gradients_through_vmap() -> None:
+    """Inside of vmap no tensor says that it requires a gradient."""
+
+    def scaled(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(lambda a, b: a * b.exp() + a)(x, y)
+
+    check(scaled, torch.randn(3, 4), torch.randn(3, 4))
+
+
+def test_vmap_where_gradients_are_off() -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            factor = torch.vmap(lambda a: a.exp() * 2)(x)
+        return x * factor
+
+    check(scaled, torch.randn(3, 4))

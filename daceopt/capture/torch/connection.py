@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.gradient_scopes import is_wrapped
-from daceopt.capture.torch.gradient_scopes import without_gradients
+from daceopt.capture.torch.gradient_scopes import is_wrapped, without_gradients
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:

@@ -47,8 +47,8 @@ class _Rewriter:
         return tuple(self._out)
 
     def _rewrite(self, expr: Any) -> Any:
-        if not expr.args:
-            return expr
+        if not expr.free_symbols:
+            return expr  # a number takes the type of its context, which a shared one does not know
         inner = self._softplus_of(expr.args[0]) if isinstance(expr, sympy.tanh) else None
         if inner is not None:
             return self._tanh_softplus(inner)

@@ -9,12 +9,16 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 
 
+STOP = "StopGradient"
+"""The operator through which no gradient passes."""
+
+
 class Path:
     """Buffers and nodes on a differentiable way from ``wanted`` to ``outputs``; integers and bool end every way."""
 
     def __init__(self, graph: Graph, outputs: Iterable[str], wanted: Iterable[str]):
         self._graph = graph
-        order = graph.nodes()
+        order = [n for n in graph.nodes() if getattr(n, "op_type", None) != STOP]
         varied = self._forward(order, wanted)
         useful = self._backward(order, outputs)
         self._buffers = varied & useful

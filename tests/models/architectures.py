@@ -38,6 +38,10 @@ def _two_texts() -> dict[str, Any]:
     return {**_text(), "decoder_input_ids": _tokens(6)}
 
 
+def _two_long_texts() -> dict[str, Any]:
+    return {"input_ids": _tokens(16), "decoder_input_ids": _tokens(6)}
+
+
 def _image() -> dict[str, Any]:
     return {"pixel_values": torch.randn(BATCH, 3, 32, 32)}
 
@@ -119,7 +123,7 @@ ROWS = {
         _text,
     ),
     "fnet": Row("FNetModel", _ENCODER, _plain),
-    "longformer": Row("LongformerModel", {**_ENCODER, "attention_window": 4, "pad_token_id": 1}, _text),
+    "longformer": Row("LongformerModel", {**_ENCODER, "attention_window": 4, "pad_token_id": 1}, _long_plain),
     "bigbird": Row("BigBirdModel", {**_ENCODER, "attention_type": "original_full"}, _text),
     "nystromformer": Row(
         "NystromformerModel", {**_ENCODER, "num_landmarks": 4, "segment_means_seq_len": 16}, _long_plain
@@ -227,7 +231,7 @@ ROWS = {
     "led": Row(
         "LEDModel",
         {**_PAIR, "max_encoder_position_embeddings": 32, "max_decoder_position_embeddings": 32, "attention_window": 4},
-        _two_texts,
+        _two_long_texts,
     ),
     # images
     "deit": Row("DeiTModel", _VISION, _image),

@@ -29,6 +29,7 @@ def _marks(name: str) -> Any:
     return () if name in QUICK else (pytest.mark.slow, pytest.mark.models)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # what it traces through
 @pytest.mark.parametrize("name", [pytest.param(n, marks=_marks(n)) for n in ROWS])
 def test_architecture(name: str) -> None:
     """The results and the gradients of all parameters, from the same programs."""

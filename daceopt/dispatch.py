@@ -31,6 +31,12 @@ logger = logging.getLogger("daceopt.dispatch")
 RECOMPILE_LIMIT = 32
 """Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
 
+_NOISE = (
+    "The .grad attribute of a Tensor that is not a leaf",
+    "Dynamo detected a call to a `functools.lru_cache`",
+)
+"""How warnings of Dynamo begin that say nothing about the user's module."""
+
 Forward = Callable[..., Any]
 
 
@@ -99,7 +105,8 @@ class Dispatcher:
         ran, seen = backend.ran, backend.frames()
         try:
             with warnings.catch_warnings(), _dynamo_config(self.options.fallback):
-                warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+                for noise in _NOISE:
+                    warnings.filterwarnings("ignore", noise)
                 result = compiled.run(module, *args, **kwargs)
         except Exception as error:
             backend.new_breaks()  # what broke the graph is the error itself

@@ -279,6 +279,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
     for node, value in zip(placeholders, values):
         _check_input(node.name, value)
+    _check_storage(graph)
     results = graph.graph.output_node().args[0]
     return Traced(
         graph,
@@ -294,6 +295,13 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
 def _requires_grad(node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _check_storage(graph: fx.GraphModule) -> None:
+    """What reads an argument's storage by absolute positions depends on where the argument starts in it."""
+    for node in graph.graph.nodes:
+        if node.target in ("as_strided", torch.as_strided) and node.args and node.args[0].op == "placeholder":
+            raise Unsupported(f"as_strided of {node.args[0].name}, an argument; expected one of a result")
 
 
 def _check_input(name: str, value: Any) -> None:

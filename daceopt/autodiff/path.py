@@ -8,7 +8,6 @@ from typing import Any
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 
-
 STOP = "StopGradient"
 """The operator through which no gradient passes."""
 

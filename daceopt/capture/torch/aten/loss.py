@@ -27,7 +27,8 @@ def nll_loss(
     """Scores [N, C, d...] or [C], labels without the C; also the sum of the weights, which the backward reads."""
     scores, labels = self, target
     if weight is not None:  # for which PyTorch has no derivative
-        weight = t.operator("StopGradient", weight, domain="daceopt", results=[Promise(t.shape_of(weight), t.dtype_of(weight))])
+        promise = Promise(t.shape_of(weight), t.dtype_of(weight))
+        weight = t.operator("StopGradient", weight, domain="daceopt", results=[promise])
     if len(t.shape_of(self)) == 1:
         scores, labels = t.reshape(self, (1, *t.shape_of(self))), t.reshape(target, (1,))
     shape = () if reduction else t.shape_of(labels)

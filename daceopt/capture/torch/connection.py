@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.gradient_scopes import is_wrapped, without_gradients
+from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, without_gradients
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
@@ -70,16 +70,9 @@ def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
     """The nodes that write in place, by the memory that they write."""
     found: dict[int | None, list[fx.Node]] = {}
     for node in graph.nodes:
-        if node.args and isinstance(node.args[0], fx.Node) and _in_place(node):
+        if node.args and isinstance(node.args[0], fx.Node) and is_in_place(node):
             found.setdefault(_storage(node.args[0]), []).append(node)
     return found
-
-
-def _in_place(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if name in ("setitem", "iadd", "isub", "imul", "itruediv", "ipow") or node.kwargs.get("inplace") is True:
-        return True
-    return name.endswith("_") and not name.endswith("__")
 
 
 def _storage(node: fx.Node) -> int | None:

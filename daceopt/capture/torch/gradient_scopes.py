@@ -87,7 +87,9 @@ def is_wrapped(tensor: torch.Tensor) -> bool:
 def is_in_place(node: fx.Node) -> bool:
     """Whether a call of Dynamo's graph writes into its first operand, by its name."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name in _AUGMENTED or (name.endswith("_") and not name.endswith("__"))
+    if name in _AUGMENTED or node.kwargs.get("inplace") is True:
+        return True
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -404,7 +404,8 @@ class Importer:
 
         pairs = {k: bound(v) for k, v in by_name(node.target, node.args, node.kwargs).items()}
         arguments, traced = ({k: p[j] for k, p in pairs.items()} for j in (0, 1))
-        results = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+        values = value if isinstance(value, (tuple, list)) else (value,)
+        results = tuple(v if isinstance(v, torch.Tensor) else None for v in values)  # sizes are known without it
         marker = node.target is torch.ops.daceopt.with_gradient.default
         backward = self.backwards[arguments["number"]] if marker else None
         position = self.draws

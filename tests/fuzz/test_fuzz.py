@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import torch
 
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.fuzz import batch
@@ -52,9 +52,17 @@ def test_a_program_is_its_seed() -> None:
     assert program(3).source() == first
 
 
-def test_a_wrong_gradient_is_found() -> None:
+def test_a_wrong_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Program(0, {"x": "draw(1, 3, dtype=torch.float32).requires_grad_()"}, (Line("v0 = x.tanh()"),), "v0")
     trial = batch.Trial(subject, compile_interpreted, "none")
-    trial.eager.values["gradient 0"] = trial.exact.values["gradient 0"] = torch.ones(3)
+    assert trial._disturbed  # drawn before the plant
+    real = batch.execution.run
+
+    def planted(*arguments: Any) -> Any:
+        found = real(*arguments)
+        found.values["gradient 0"] = found.values["gradient 0"] + 1
+        return found
+
+    monkeypatch.setattr(batch.execution, "run", planted)
     with pytest.raises(AssertionError, match="gradient 0"):
         trial.check()

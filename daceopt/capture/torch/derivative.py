@@ -111,20 +111,25 @@ def _reuse_results(importer: Importer, call: Call, outputs: Names) -> None:
     Raises Unsupported where something random is left that is not the node's own.
     """
     placeholders = [n for n in importer.module.graph.nodes if n.op == "placeholder"]
+    numbers = {int(a) for a in call.arguments.values() if isinstance(a, Item)}
+    operands = [n for k, n in enumerate(placeholders[: len(call.operands)]) if k not in numbers]
     for node in importer.module.graph.nodes:
-        if node.op == "call_function" and node.target is call.target and None not in outputs:
-            operands = list(node.all_input_nodes)
-            if all(x in placeholders or _is_detached(x, placeholders) for x in operands):
-                importer.known[node] = tuple(outputs) if len(outputs) > 1 else outputs[0]
-                break
+        # of the same operands: a formula may call the operator on the gradient, too
+        if node.target is call.target and _tensor_operands(node) == operands and None not in outputs:
+            importer.known[node] = tuple(outputs) if len(outputs) > 1 else outputs[0]
+            break
     for node in importer.module.graph.nodes:
         tags = getattr(node.target, "tags", ())
         if torch.Tag.nondeterministic_seeded in tags and node not in importer.known:
             raise Unsupported(f"the derivative of {call.target} by PyTorch draws random numbers of its own")
 
 
-def _is_detached(node: fx.Node, placeholders: list[fx.Node]) -> bool:
-    return node.target is torch.ops.aten.detach.default and node.args[0] in placeholders
+def _tensor_operands(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a call reads, in order, each as it was before it was detached."""
+    found: list[fx.Node] = []
+    fx.map_arg((node.args, node.kwargs), found.append)
+    tensors = [n for n in found if isinstance(n.meta.get("val"), torch.Tensor)]
+    return [n.args[0] if n.target is torch.ops.aten.detach.default else n for n in tensors]
 
 
 def _custom(b: Builder, call: Call, inputs: Names, grads_out: Names, wanted: list[bool]) -> Names:

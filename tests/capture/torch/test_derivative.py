@@ -16,9 +16,9 @@ flip = torch.ops.aten.flip.default
 def test_only_the_call_on_the_same_operands_is_the_forward() -> None:
     """A formula may call the operator on the gradient: that is another call, also where the forward's is gone."""
     with FakeTensorMode():
-        x = torch.empty(3)
+        x, g = torch.empty(3), torch.empty(3)
     call = Call(flip, {"self": Operand(0), "dims": [0]}, {"self": Operand(0), "dims": [0]}, (x,), (x,), Context())
     for formula, taken in ((lambda x, g: [flip(x, [0])], 1), (lambda x, g: [flip(g, [0])], 0)):
-        importer = Importer(Translation(Graph(), Context()), trace(formula, [x, x]))
+        importer = Importer(Translation(Graph(), Context()), trace(formula, [x, g]))
         _reuse_results(importer, call, ["y"])
         assert len(importer.known) == taken

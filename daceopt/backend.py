@@ -300,8 +300,11 @@ def _requires_grad(node: fx.Node) -> bool:
 def _check_storage(graph: fx.GraphModule) -> None:
     """What reads an argument's storage by absolute positions depends on where the argument starts in it."""
     for node in graph.graph.nodes:
-        if node.target in ("as_strided", torch.as_strided) and node.args and node.args[0].op == "placeholder":
-            raise Unsupported(f"as_strided of {node.args[0].name}, an argument; expected one of a result")
+        if node.target not in ("as_strided", torch.as_strided) or not node.args or node.args[0].op != "placeholder":
+            continue
+        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+        if offset is not None:
+            raise Unsupported(f"as_strided of {node.args[0].name}, an argument, by an offset; expected one of a result")
 
 
 def _check_input(name: str, value: Any) -> None:

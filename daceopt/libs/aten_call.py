@@ -34,12 +34,15 @@ def add(
     results: Sequence[Any],
     complex_operands: Sequence[int] = (),
     complex_results: Sequence[int] = (),
+    orders: Sequence[Sequence[int]] = (),
 ) -> list[str | None]:
     """Add a HostCall of the overload ``target``; ``results``: (shape, dtype) of each, dtype None where it is no tensor.
 
     ``arguments`` by name of the schema: positions among ``operands`` as int subclasses, ``Operand`` for a tensor and
     ``Item`` for the number in one; SymPy expressions for sizes.
     ``complex_operands`` and ``complex_results``: those whose arrays have both parts along their last axis.
+    ``orders``: the axes of each operand from the outermost in memory, as it was traced: what some operators give
+    depends on it (``_linalg_det`` decomposes a matrix or its transpose), and their derivatives with it.
     Raises Unsupported for arguments that cannot be written down.
     """
     from daceopt.ops.library import HostCall
@@ -52,6 +55,7 @@ def add(
         "target": f"{target._schema.name}.{target._overloadname}",
         "arguments": given,
         "types": [_kind(graph.dtype(n), k in complex_operands) for k, n in enumerate(encoder.operands)],
+        "orders": [list(order) for order in orders],
         "results": [[k, _kind(results[k][1], k in complex_results)] for k in written],
     }
     label = target._schema.name.rpartition("::")[2].strip("_")
@@ -127,14 +131,19 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     """Call the operator in ``payload`` and copy its results into ``outputs``."""
     import torch
 
-    target, arguments, names, results = _decoded(payload)
+    target, arguments, names, orders, results = _decoded(payload)
     tensors = [_tensor(array, name) for array, name in zip(inputs, names, strict=True)]
+    tensors[: len(orders)] = [_laid_out(t, *order) for t, order in zip(tensors, orders)]
     positional, named = _arguments(target, arguments, tensors)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         found = target(*positional, **named)
     values = found if isinstance(found, (tuple, list)) else (found,)
     for array, (position, name) in zip(outputs, results, strict=True):
         _store(array, values[position], name)
+
+
+def _laid_out(tensor: torch.Tensor, order: list[int], inverse: list[int]) -> torch.Tensor:
+    return tensor.permute(order).contiguous().permute(inverse)
 
 
 def _store(array: np.ndarray, value: torch.Tensor, name: str) -> None:
@@ -148,15 +157,19 @@ def _store(array: np.ndarray, value: torch.Tensor, name: str) -> None:
     _tensor(array, name).copy_(value.reshape(array.shape))
 
 
+_Order = tuple[list[int], list[int]]  # the axes from the outermost in memory, and the way back
+
+
 @lru_cache(4096)
-def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[tuple[int, str]]]:
+def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[_Order], list[tuple[int, str]]]:
     import torch
 
     text = json.loads(payload)
     namespace, _, rest = text["target"].partition("::")
     packet, _, overload = rest.partition(".")
     found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    return found, text["arguments"], text["types"], [(k, n) for k, n in text["results"]]
+    orders = [(order, sorted(range(len(order)), key=order.__getitem__)) for order in text["orders"]]
+    return found, text["arguments"], text["types"], orders, [(k, n) for k, n in text["results"]]
 
 
 def _arguments(target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.functional import Body, trace
+from daceopt.capture.torch.plan import dense_order
 from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
@@ -175,9 +176,11 @@ def _has_gradient(tensor: torch.Tensor) -> bool:
 
 
 def like(fake: torch.Tensor) -> torch.Tensor:
-    """A fake tensor of the same kind that no trace has seen yet."""
+    """A fake tensor of the same kind that no trace has seen yet; dense, as what host calls get."""
     mode = getattr(fake, "fake_mode", None)
     if mode is None:
         return fake.detach()
     with mode:
+        if dense_order(fake) is None:
+            return torch.empty(fake.shape, dtype=fake.dtype, device=fake.device)
         return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)

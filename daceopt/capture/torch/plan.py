@@ -138,8 +138,11 @@ def _argument(value: Any) -> Any:
 
 
 def _order(node: fx.Node) -> tuple[int, ...] | None:
+    return dense_order(node.meta["val"])
+
+
+def dense_order(value: torch.Tensor) -> tuple[int, ...] | None:
     """The axes of a dense tensor from the outermost in memory; None for one with gaps or overlaps."""
-    value = node.meta["val"]
     shape, strides = list(value.shape), list(value.stride())
     axes = range(len(shape))
     if value.is_contiguous():

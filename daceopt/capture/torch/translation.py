@@ -15,6 +15,7 @@ from torch import fx
 from daceopt.capture.torch import table
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
+from daceopt.capture.torch.plan import dense_order
 from daceopt.capture.torch.sizes import Sizes
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
@@ -262,7 +263,9 @@ class Translation:
         self.context.hosted.setdefault(str(call.target).removeprefix("aten."), reason)
         complexes = [[k for k, x in enumerate(found) if x is not None and x.is_complex()]
                      for found in (call.operands, call.results)]  # fmt: skip
-        return aten_call.add(self.graph, call.target, call.arguments, operands, self.promised, *complexes)
+        orders = [dense_order(x) or tuple(range(x.dim())) for x in call.operands]
+        arguments = (call.target, call.arguments, operands, self.promised)
+        return aten_call.add(self.graph, *arguments, complexes[0], complexes[1], orders)
 
     def promise(self, tensor: torch.Tensor) -> Promise:
         """The extents and element type of a fake tensor's array; a complex one's has one more axis for both parts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -9,6 +10,7 @@ from daceopt.capture.torch.derivative import _reuse_results
 from daceopt.capture.torch.functional import trace
 from daceopt.capture.torch.translation import Call, Context, Importer, Operand, Translation
 from daceopt.ir.graph import Graph
+from tests.capture.torch.checking import check
 
 flip = torch.ops.aten.flip.default
 
@@ -22,3 +24,13 @@ def test_only_the_call_on_the_same_operands_is_the_forward() -> None:
         importer = Importer(Translation(Graph(), Context()), trace(formula, [x, g]))
         _reuse_results(importer, call, ["y"])
         assert len(importer.known) == taken
+
+
+@pytest.mark.parametrize("view", [lambda x: x.t(), lambda x: x[:, :4], lambda x: x[::2, ::2]])
+def test_a_host_call_gets_the_memory_layout_that_was_traced(view) -> None:
+    """``_linalg_det`` decomposes a matrix or its transpose, after how it lies, and its derivative asks which."""
+    generator = torch.Generator().manual_seed(3)
+    x = view(torch.randn(5, 5, generator=generator))
+    n = min(x.shape)
+    check(lambda x: torch.linalg.det(view(x * 1.0)[:n, :n]), torch.randn(5, 5, generator=generator), native=False)
+    check(lambda x: torch.linalg.det(x[:n, :n]), x, native=False)

@@ -91,7 +91,7 @@ def test_without_elements(name):
 
 
 def test_as_strided():
-    check(lambda x: x.as_strided((3, 4), (2, 3), 1), X)
+    check(lambda x: x.clone().as_strided((3, 4), (2, 3), 1), X)
 
 
 @pytest.mark.parametrize("perm", [(1, 0, 2), (2, 0, 1), (0, 2, 1)])
@@ -99,6 +99,11 @@ def test_as_strided_counts_in_memory(perm):
     """Overlapping windows over elements in the order in which they stand, whatever the order of the axes."""
     check(lambda x: x.as_strided((3, 4), (2, 3)), X.permute(perm))
     check(lambda x: (x * 2).permute(perm).as_strided((5, 4), (3, 2)), X)
+
+
+def test_as_strided_by_an_offset_into_an_arguments_storage_is_refused():
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="offset"):
+        check(lambda x: x.as_strided((3, 4), (2, 3), 1), X)
 
 
 def test_as_strided_of_unknown_memory_is_refused():

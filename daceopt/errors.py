@@ -55,6 +55,10 @@ class VerificationError(DaceoptError):
     """A transformation broke the graph or its numbers; names the step and the site."""
 
 
+class IllegalSchedule(DaceoptError):
+    """The schedule of a kernel does not compute what the kernel says; names the dependence, loop or element."""
+
+
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 

@@ -33,5 +33,15 @@ cpu = Recipe(
         "reduction-lowering",
         "epilogue-fusion",
         "transient-reuse",
+        # the loops of each kernel
+        "loop-fusion",
+        "loop-merging",
+        "vectorization",
+        "transposition-tiling",
+        "reduction-ordering",
+        "long-loop-splitting",
+        "threading",
+        "lane-sum-splitting",
+        "register-promotion",
     ),
 )

@@ -1,26 +1,28 @@
-"""Prints a kernel as one C++ function whose text depends on the kernel's structure only, never on names."""
+"""Prints a kernel as one C++ function whose text depends on the kernel's structure only, never on names.
+
+The loops are those of the kernel's schedule (``ir/schedule.py``); nothing is decided here.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
 
 from daceopt.build.leaf import Accumulator, Leaf, identity, stored
-from daceopt.build.loops import Group, Nest, plan, same_element
 from daceopt.build.names import Names
-from daceopt.build.references import Buffer, Param, Reference
-from daceopt.ir import types
+from daceopt.errors import Unsupported
+from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.references import Reference, resolved
+from daceopt.ir.schedule import Accumulate, Alloc, Do, Loop, Partial, Tree
 
 INCLUDE = Path(__file__).parent / "include"
-PARALLEL_WORK = 1 << 15  # weighted iterations below which starting threads costs more than it saves
-CHUNK = 1024  # elements summed in float32 before they are added to a float64 accumulator
 _STACK_BYTES = 1 << 15
-_STACK_ACCUMULATORS = 4096
 
 
 @dataclass(frozen=True)
@@ -79,67 +81,75 @@ def _header(name: str) -> str:
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     """Print ``kernel``, whose arrays are those of ``graph``; raises ``Unsupported`` where C++ has no form for it."""
-    return _Emitter(kernel, plan(graph, kernel)).source()
+    return _Emitter(graph, kernel).source()
 
 
 class _Emitter:
-    def __init__(self, kernel: Kernel, nest: Nest):
-        self._kernel, self._nest = kernel, nest
+    def __init__(self, graph: Graph, kernel: Kernel):
+        self._kernel, self._tree = kernel, schedule.schedule_of(kernel)
         self._names = Names()
         self._lines: list[str] = []
         self._depth = 1
-        for p in (*nest.outer, *(p for g in nest.groups for p in g.loops)):
-            self._names.loop(p)
-        self._note_buffers()
-        self._leaves = [self._leaf(k, g) for k, g in enumerate(nest.groups)]
-        self._private = [a for leaf in self._leaves for a in leaf.accumulators if a.private]
-        self._work = self._total_work()
-
-    # ---------------------------------------------------------------- preparation
-
-    def _note_buffers(self) -> None:
-        for body in self._nest.bodies():
+        self._checks = False
+        for loop in schedule.loops(self._tree):
+            self._names.loop(loop.param)
+        self._bodies = resolved(graph, kernel, self._tree)
+        for body in self._bodies.values():
             for reference in body.references():
                 if not reference.buffer.local:
                     self._names.buffer(reference.buffer)
+        self._accumulators: dict[tuple[int, Partial], Accumulator] = {}  # id of the Accumulate node, partial
+        self._innermost: dict[tuple[int, str], Accumulator] = {}
+        self._note_accumulators(self._tree, {})
+        self._scopes = {n.array: n.scope for n, _ in schedule.walk(self._tree) if isinstance(n, Alloc)}
+        self._leaves = {id(run[0]): self._leaf(run) for run in _runs(self._tree)}
 
-    def _leaf(self, k: int, group: Group) -> Leaf:
-        return Leaf(self._names, self._nest.outer, group, self._nest.extents, self._register_locals(k))
+    # ---------------------------------------------------------------- preparation
 
-    def _register_locals(self, k: int) -> set[Buffer]:
-        """Locals written and read only by group ``k``, always the same element: they need no memory."""
-        group = self._nest.groups[k]
-        written = {r.buffer: r for b in group.bodies for r in b.writes.values() if r.buffer.local and not r.wcr}
-        elsewhere = {
-            r.buffer for j, g in enumerate(self._nest.groups) if j != k for b in g.bodies for r in b.references()
-        }
-        reads = [r for b in group.bodies for r in b.reads.values()]
-        return {
-            buffer
-            for buffer, write in written.items()
-            if buffer not in elsewhere and all(same_element(write, r) for r in reads if r.buffer == buffer)
-        }
+    def _note_accumulators(self, tree: Tree, outer: dict[tuple[int, str], Accumulator]) -> None:
+        if isinstance(tree, Accumulate):
+            outer = dict(outer)
+            for partial in tree.partials:
+                write = (partial.statement, partial.connector)
+                made = self._accumulator(tree, partial, outer.get(write))
+                outer[write] = self._accumulators[id(tree), partial] = self._innermost[write] = made
+        for child in schedule.children(tree):
+            self._note_accumulators(child, outer)
 
-    def _total_work(self) -> Dim:
-        outer = prod(self._nest.extents[p] for p in self._nest.outer)
-        inner = sum(
-            leaf.cost * prod(g.extents.values()) for g, leaf in zip(self._nest.groups, self._leaves, strict=True)
+    def _accumulator(self, node: Accumulate, partial: Partial, outer: Accumulator | None) -> Accumulator:
+        target = self._bodies[partial.statement].writes[partial.connector]
+        loops = _loops_to(node.body, partial)
+        own = types.computed(target.buffer.dtype)
+        assert target.wcr is not None
+        return Accumulator(
+            self._names.accumulator(),
+            target.wcr,
+            schedule.collected(own, target.wcr) if partial.wide else own,
+            tuple(loop for loop in loops if loop.param in target.params()),
+            target,
+            node.private,
+            not partial.wide and _vector_loop(node) is not None,
+            outer,
         )
-        return dim(outer * inner)
+
+    def _leaf(self, run: Sequence[Do]) -> Leaf:
+        registers = {a for a, scope in self._scopes.items() if scope == "register"}
+        leaf = Leaf(self._names, [self._bodies[do.statement] for do in run], self._innermost, registers)
+        self._checks |= leaf.checks_index
+        return leaf
 
     # ---------------------------------------------------------------- the function
 
     def source(self) -> KernelSource:
-        self._function()
-        uses_status = any(leaf.checks_index for leaf in self._leaves)
+        self._top(self._tree)
         body = "\n".join(self._lines)
-        arguments, parameters = self._arguments(uses_status)
+        arguments, parameters = self._arguments()
         text = f"void KERNEL({', '.join(parameters)}) {{\n{body}\n}}\n"
         name = f"k_{hashlib.sha256((support_header(text) + text).encode()).hexdigest()[:16]}"
         return KernelSource(name, f'extern "C" {text.replace("KERNEL", name, 1)}', arguments)
 
-    def _arguments(self, uses_status: bool) -> tuple[tuple[Argument, ...], list[str]]:
-        written = {r.buffer for b in self._nest.bodies() for r in b.writes.values()}
+    def _arguments(self) -> tuple[tuple[Argument, ...], list[str]]:
+        written = {r.buffer for b in self._bodies.values() for r in b.writes.values()}
         arguments, parameters = [], []
         buffers = self._names.buffers()
         for buffer, name in buffers.items():
@@ -151,207 +161,212 @@ class _Emitter:
         for symbol, name in self._names.sizes().items():
             arguments.append(Argument("symbol", symbol=symbol))
             parameters.append(f"int64_t {name}")
-        if uses_status:
+        if self._checks:
             arguments.append(Argument("status"))
             parameters.append("int32_t* status")
         return tuple(arguments), parameters
 
-    def _function(self) -> None:
-        outer = self._nest.outer
-        if not outer and self._is_flat():
-            self._group(
-                0, pragma=f"omp parallel for simd schedule(static){self._if_clause()}" if self._may_pay() else None
-            )
-            return
-        parallel = bool(outer) and self._may_pay()
-        self._private_memory(parallel)
-        if parallel:
-            threads = " num_threads(threads)" if self._private else self._if_clause()
-            self._line(f"#pragma omp parallel{threads}")
-        self._open("{")
-        self._thread_memory()
-        self._outer_loops(parallel)
-        if any(leaf.checks_index for leaf in self._leaves):
-            self._line("if (bad) *status = 1;")
+    # ---------------------------------------------------------------- outside of the threads
+
+    def _top(self, tree: Tree) -> None:
+        """What stands around parallel loops runs in one thread; where there are none, everything does."""
+        inside = [loop.kind for loop in schedule.loops(tree)]
+        if isinstance(tree, Loop) and tree.kind == "parallel vector" and not self._checks:
+            self._flat(tree)
+        elif not any(kind.startswith("parallel") for kind in inside):
+            self._region(tree, None)
+        elif isinstance(tree, Loop) and tree.kind.startswith("parallel"):
+            self._region(tree, f"omp parallel{self._if_clause(tree)}")
+        elif isinstance(tree, Accumulate) and tree.private:
+            self._private(tree)
+        elif isinstance(tree, Loop):
+            self._for(tree)
+            self._top(tree.body)
+            self._close()
+        elif isinstance(tree, schedule.Sequence):
+            for child in tree.children:
+                self._top(child)
+        else:
+            raise Unsupported(f"kernel {self._kernel.label}: a parallel loop inside of memory that threads would share")
+
+    def _flat(self, loop: Loop) -> None:
+        self._line(f"#pragma omp parallel for simd schedule(static){self._if_clause(loop)}")
+        self._for(loop)
+        self._inside(loop.body)
         self._close()
-        for a in self._private:
-            self._combine(a)
 
-    def _is_flat(self) -> bool:
-        (group, *more), (leaf, *_) = self._nest.groups, self._leaves
-        return not more and len(group.loops) == 1 and not leaf.accumulators and not leaf.checks_index
+    def _if_clause(self, loop: Loop) -> str:
+        return "" if loop.when is None else f" if({self._condition(loop)})"
 
-    def _may_pay(self) -> bool:
-        """Whether threads are worth starting for some size."""
-        return not isinstance(self._work, int) or self._work >= PARALLEL_WORK
+    def _condition(self, loop: Loop) -> str:
+        return f"{self._names.size_text(dim(loop.when.lhs))} {loop.when.rel_op} {loop.when.rhs}"
 
-    def _if_clause(self) -> str:
-        return "" if isinstance(self._work, int) else f" if({self._names.size_text(self._work)} >= {PARALLEL_WORK})"
-
-    def _private_memory(self, parallel: bool) -> None:
-        if not self._private:
-            return
-        condition = "1" if not parallel else "omp_get_max_threads()"
-        if parallel and not isinstance(self._work, int):
-            condition = f"{self._names.size_text(self._work)} >= {PARALLEL_WORK} ? omp_get_max_threads() : 1"
-        self._line(f"const int threads = {condition};")
-        for a in self._private:
+    def _private(self, node: Accumulate) -> None:
+        """Memory for each thread around the parallel loop, and the sum over the threads, in their order, behind it."""
+        band = node.body
+        if not isinstance(band, Loop) or band.kind != "parallel":
+            raise Unsupported(f"kernel {self._kernel.label}: private accumulators stand around a parallel loop")
+        threads = "omp_get_max_threads()"
+        self._line(f"const int threads = {threads if band.when is None else f'{self._condition(band)} ? {threads} : 1'};")
+        made = [self._accumulators[id(node), p] for p in node.partials]
+        for a in made:
             self._line(f"const int64_t {a.name}_stride = ({self._names.size_text(a.size)} + 7) / 8 * 8;")
             self._line(f"dop::Scratch<{a.cpp}> {a.name}_all(threads * {a.name}_stride);")
             self._fill(f"{a.name}_all.data", f"threads * {a.name}_stride", a)
+        self._region(band, "omp parallel num_threads(threads)", made)
+        for a in made:
+            self._combine(a)
 
-    def _fill(self, target: str, count: str, a: Accumulator) -> None:
-        self._line(f"for (int64_t j = 0; j < {count}; ++j) {target}[j] = {identity(a.op, a.dtype)};")
+    def _combine(self, a: Accumulator) -> None:
+        for loop in a.dims:
+            self._for(loop)
+        total = f"{a.name}_total"
+        self._line(f"{a.cpp} {total} = {identity(a.op, a.dtype)};")
+        value = f"{a.name}_all.data[t * {a.name}_stride + {a.index(self._names)}]"
+        self._line(f"for (int t = 0; t < threads; ++t) {total} = {a.join(total, value)};")
+        self._line(self._stored(a.target, total))
+        for _ in a.dims:
+            self._close()
 
-    def _thread_memory(self) -> None:
-        if any(leaf.checks_index for leaf in self._leaves):
+    # ---------------------------------------------------------------- one thread
+
+    def _region(self, tree: Tree, pragma: str | None, private: Sequence[Accumulator] = ()) -> None:
+        if pragma:
+            self._line(f"#pragma {pragma}")
+        self._open("{")
+        if self._checks:
             self._line("int32_t bad = 0;")
-        for a in self._private:
+        for a in private:
             thread = f"{a.name}_all.data + omp_get_thread_num() * {a.name}_stride"
             self._line(f"{a.cpp}* __restrict__ const {a.name} = {thread};")
-        for a in (a for leaf in self._leaves for a in leaf.accumulators):
-            if not a.private and not self._on_stack(a.size, a.dtype):
-                self._line(f"dop::Scratch<{a.cpp}> {a.name}_memory({self._names.size_text(a.size)});")
-                self._line(f"{a.cpp}* __restrict__ const {a.name} = {a.name}_memory.data;")
-        for buffer, name, size in self._array_locals():
-            if not self._on_stack(size, buffer.dtype):
-                ctype = types.cpp(buffer.dtype)
-                self._line(f"dop::Scratch<{ctype}> {name}_memory({self._names.size_text(size)});")
-                self._line(f"{ctype}* __restrict__ const {name} = {name}_memory.data;")
-
-    @staticmethod
-    def _on_stack(size: Dim, dtype: types.DType) -> bool:
-        return isinstance(size, int) and size * types.itemsize(dtype) <= _STACK_BYTES
-
-    def _array_locals(self) -> list[tuple[Buffer, str, Dim]]:
-        registers = {b for k in range(len(self._nest.groups)) for b in self._register_locals(k)}
-        found = {r.buffer: None for b in self._nest.bodies() for r in b.references() if r.buffer.local}
-        sizes = {b: dim(prod(self._kernel.locals[b.array][1])) for b in found if b not in registers}
-        return [(b, self._names.local(b), n) for b, n in sizes.items()]
-
-    def _outer_loops(self, parallel: bool) -> None:
-        outer = self._nest.outer
-        if parallel:
-            count, total = 0, 1
-            for p in outer:
-                count += 1
-                extent = self._nest.extents[p]
-                total = total * extent if isinstance(extent, int) else total
-                if isinstance(extent, int) and total >= 64:
-                    break
-            collapse = f" collapse({count})" if count > 1 else ""
-            self._line(f"#pragma omp for{collapse} schedule(static) nowait")
-        for p in outer:
-            self._for(p, self._names.size_text(self._nest.extents[p]))
-        self._iteration()
-        for _ in outer:
-            self._close()
-
-    def _iteration(self) -> None:
-        for buffer, name, size in self._array_locals():
-            if self._on_stack(size, buffer.dtype):
-                self._line(f"alignas(64) {types.cpp(buffer.dtype)} {name}[{max(int(size), 1)}];")
-        for k in range(len(self._nest.groups)):
-            self._group(k)
-
-    # ---------------------------------------------------------------- one group of stages
-
-    def _group(self, k: int, pragma: str | None = "omp simd") -> None:
-        group, leaf = self._nest.groups[k], self._leaves[k]
-        for a in leaf.accumulators:
-            if not a.private:
-                self._start(a)
-        for p in group.loops[:-1]:
-            self._for(p, self._extent(p, group))
-        if group.loops:
-            self._vector_loop(group, leaf, pragma or "omp simd")
+        self._thread_memory(tree)
+        if pragma and isinstance(tree, Loop):
+            self._shared_loops(tree)
         else:
-            self._block(leaf)
-        for _ in group.loops[:-1]:
-            self._close()
-        for a in leaf.accumulators:
-            if not a.private:
-                self._store(a, group)
-
-    def _block(self, leaf: Leaf) -> None:
-        """Code without a loop, apart from that of other groups, which may use the same names."""
-        self._open("{")
-        self._lines += [f"{'  ' * self._depth}{line}" for line in leaf.lines()]
+            self._inside(tree)
+        if self._checks:
+            self._line("if (bad) *status = 1;")
         self._close()
+
+    def _thread_memory(self, tree: Tree) -> None:
+        """What is too large for the stack, allocated once for all iterations of the thread."""
+        for node, _ in schedule.walk(tree):
+            if isinstance(node, Accumulate):
+                for a in (self._accumulators[id(node), p] for p in node.partials):
+                    if not a.private and a.dims and not _on_stack(a.size, a.dtype):
+                        self._scratch(a.name, a.cpp, a.size)
+            if isinstance(node, Alloc) and node.scope == "thread":
+                name, dtype, size = self._local(node)
+                if not _on_stack(size, dtype):
+                    self._scratch(name, types.cpp(dtype), size)
+
+    def _scratch(self, name: str, cpp: str, size: Dim) -> None:
+        self._line(f"dop::Scratch<{cpp}> {name}_memory({self._names.size_text(size)});")
+        self._line(f"{cpp}* __restrict__ const {name} = {name}_memory.data;")
+
+    def _shared_loops(self, tree: Loop) -> None:
+        """The parallel loops directly inside one another, as one space that the threads share."""
+        band, body = schedule.chain(tree)
+        count = next((k for k, loop in enumerate(band) if not loop.kind.startswith("parallel")), len(band))
+        collapse = f" collapse({count})" if count > 1 else ""
+        simd = " simd" if band[count - 1].kind == "parallel vector" else ""
+        bad = self._bad_clause() if simd else ""
+        self._line(f"#pragma omp for{simd}{collapse} schedule(static){bad} nowait")
+        for loop in band[:count]:
+            self._for(loop)
+        self._inside(schedule.nested(band[count:], body))
+        for _ in band[:count]:
+            self._close()
+
+    def _inside(self, tree: Tree, collecting: Sequence[Accumulator] = ()) -> None:
+        """``collecting``: the accumulators of lanes directly around ``tree``."""
+        if isinstance(tree, Do):
+            self._run([tree])
+        elif isinstance(tree, schedule.Sequence):
+            self._sequence(tree)
+        elif isinstance(tree, Alloc):
+            self._allocated(tree)
+        elif isinstance(tree, Accumulate):
+            self._collected(tree, collecting)
+        else:
+            self._loop(tree, collecting)
+
+    def _sequence(self, tree: schedule.Sequence) -> None:
+        for run in _in_runs(tree.children):
+            if isinstance(run, list):
+                self._block(run)
+            else:
+                self._inside(run)
+
+    def _run(self, run: Sequence[Do]) -> None:
+        self._lines += [f"{'  ' * self._depth}{line}" for line in self._leaves[id(run[0])].lines()]
+
+    def _block(self, run: Sequence[Do]) -> None:
+        """Code without a loop of its own, apart from what stands beside it, which may use the same names."""
+        self._open("{")
+        self._run(run)
+        self._close()
+
+    def _allocated(self, node: Alloc) -> None:
+        if node.scope == "thread":
+            name, dtype, size = self._local(node)
+            if _on_stack(size, dtype):
+                self._line(f"alignas(64) {types.cpp(dtype)} {name}[{max(int(size), 1)}];")
+        self._inside(node.body)
+
+    def _local(self, node: Alloc) -> tuple[str, types.DType, Dim]:
+        references = [r for b in self._bodies.values() for r in b.references()]
+        buffer = next(r.buffer for r in references if r.buffer.local and r.buffer.array == node.array)
+        return self._names.local(buffer), buffer.dtype, dim(prod(self._kernel.locals[node.array][1]))
+
+    def _collected(self, node: Accumulate, collecting: Sequence[Accumulator]) -> None:
+        made = [self._accumulators[id(node), p] for p in node.partials]
+        for a in made:
+            self._start(a)
+        self._inside(node.body, [*collecting, *(a for a in made if a.lanes)])
+        for a in made:
+            self._store(a)
 
     def _start(self, a: Accumulator) -> None:
         if not a.dims:
             self._line(f"{a.cpp} {a.name} = {identity(a.op, a.dtype)};")
-            return
-        if self._on_stack(a.size, a.dtype):
-            self._line(f"alignas(64) {a.cpp} {a.name}[{int(a.size)}];")
-        self._fill(a.name, self._names.size_text(a.size), a)
-
-    def _store(self, a: Accumulator, group: Group) -> None:
-        for p in a.kept_loops:
-            self._for(p, self._extent(p, group))
-        value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
-        self._line(self._stored(a.target, value))
-        for _ in a.kept_loops:
-            self._close()
-
-    def _vector_loop(self, group: Group, leaf: Leaf, pragma: str) -> None:
-        p = group.loops[-1]
-        parts = [a for a in leaf.accumulators if a.in_register]
-        extent, first = self._extent(p, group), "0"
-        chunked = any(a.widened for a in parts) and not (
-            isinstance(group.extents[p], int) and group.extents[p] <= CHUNK
-        )
-        if chunked:
-            self._open(f"for (int64_t c = 0; c < {extent}; c += {CHUNK}) {{")
-            first, extent = "c", f"dop::minimum<int64_t>(c + {CHUNK}, {extent})"
-        for a in parts:
-            self._line(f"{a.part_cpp} {a.name}_part = {identity(a.op, a.part_dtype)};")
             if a.notes_nan:
                 self._line(f"int32_t {a.name}_nan = 0;")
-        self._line(f"#pragma {pragma}{''.join(self._reduction_clause(a) for a in parts)}{self._bad_clause(leaf)}")
-        self._for(p, extent, first)
-        self._lines += [f"{'  ' * self._depth}{line}" for line in leaf.lines()]
+            return
+        if _on_stack(a.size, a.dtype):
+            self._line(f"alignas(64) {a.cpp} {a.name}[{max(int(a.size), 1)}];")
+        self._fill(a.name, self._names.size_text(a.size), a)
+
+    def _store(self, a: Accumulator) -> None:
+        for loop in a.dims:
+            self._for(loop)
+        value = a.total if not a.dims else f"{a.name}[{a.index(self._names)}]"
+        self._line(self._stored(a.target, value) if a.outer is None else a.outer.add(self._names, value))
+        for _ in a.dims:
+            self._close()
+
+    def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
+        if loop.kind == "vector":
+            clauses = "".join(_reduction_clause(a) for a in collecting)
+            self._line(f"#pragma omp simd{clauses}{self._bad_clause()}")
+        elif loop.kind == "unroll":
+            self._line(f"#pragma GCC unroll {loop.extent if isinstance(loop.extent, int) else 4}")
+        elif loop.kind != "serial":
+            raise Unsupported(f"kernel {self._kernel.label}: a {loop.kind} loop inside of another thread's loop")
+        self._for(loop)
+        if isinstance(loop.body, schedule.Sequence) and all(isinstance(c, Do) for c in loop.body.children):
+            self._run(loop.body.children)  # type: ignore[arg-type]
+        else:
+            self._inside(loop.body)
         self._close()
-        for a in parts:
-            self._line(a.add(self._names, a.part))
-        if chunked:
-            self._close()
 
-    @staticmethod
-    def _reduction_clause(a: Accumulator) -> str:
-        operator = {"sum": "+", "prod": "*"}.get(a.op, a.op)
-        if types.is_bool(a.part_dtype):
-            operator = {"max": "|", "min": "&"}[a.op]
-        nan = f" reduction(| : {a.name}_nan)" if a.notes_nan else ""
-        return f" reduction({operator} : {a.name}_part){nan}"
-
-    @staticmethod
-    def _bad_clause(leaf: Leaf) -> str:
-        return " reduction(| : bad)" if leaf.checks_index else ""
-
-    def _combine(self, a: Accumulator) -> None:
-        """Add up what the threads have, in their order."""
-        for p, extent in a.dims:
-            self._for(p, self._names.size_text(extent))
-        index = a.index(self._names)
-        total = f"{a.name}_total"
-        self._line(f"{a.cpp} {total} = {identity(a.op, a.dtype)};")
-        value = f"{a.name}_all.data[t * {a.name}_stride + {index}]"
-        self._line(f"for (int t = 0; t < threads; ++t) {total} = {a.join(total, value)};")
-        self._line(self._stored(a.target, total))
-        for _ in a.kept_loops:
-            self._close()
+    def _bad_clause(self) -> str:
+        return " reduction(| : bad)" if self._checks else ""
 
     # ---------------------------------------------------------------- text
 
-    def _extent(self, p: Param, group: Group) -> str:
-        if p in self._nest.blocks:
-            block, size, full = self._nest.blocks[p]
-            if not isinstance(full, int) or full % size:
-                rest = f"{self._names.size_text(full)} - {size} * {self._names.loop(block)}"
-                return f"dop::minimum<int64_t>({size}, {rest})"
-        return self._names.size_text(group.extents[p])
+    def _fill(self, target: str, count: str, a: Accumulator) -> None:
+        self._line(f"for (int64_t j = 0; j < {count}; ++j) {target}[j] = {identity(a.op, a.dtype)};")
 
     def _stored(self, target: Reference, value: str) -> str:
         dtype = target.buffer.dtype
@@ -365,10 +380,63 @@ class _Emitter:
         self._line(text)
         self._depth += 1
 
-    def _for(self, p: Param, extent: str, first: str = "0") -> None:
-        name = self._names.loop(p)
-        self._open(f"for (int64_t {name} = {first}; {name} < {extent}; ++{name}) {{")
+    def _for(self, loop: Loop) -> None:
+        name, extent = self._names.loop(loop.param), self._names.size_text(loop.extent)
+        if loop.rest is not None:
+            extent = f"dop::minimum<int64_t>({extent}, {self._names.size_text(loop.rest)})"
+        self._open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name}) {{")
 
     def _close(self) -> None:
         self._depth -= 1
         self._line("}")
+
+
+def _runs(tree: Tree) -> list[list[Do]]:
+    """Statements that run in one iteration directly one after the other."""
+    if isinstance(tree, Do):
+        return [[tree]]
+    if not isinstance(tree, schedule.Sequence):
+        return [run for child in schedule.children(tree) for run in _runs(child)]
+    return [run for part in _in_runs(tree.children) for run in ([part] if isinstance(part, list) else _runs(part))]
+
+
+def _in_runs(trees: Sequence[Tree]) -> list[list[Do] | Tree]:
+    found: list[list[Do] | Tree] = []
+    for tree in trees:
+        if not isinstance(tree, Do):
+            found.append(tree)
+        elif found and isinstance(found[-1], list):
+            found[-1].append(tree)
+        else:
+            found.append([tree])
+    return found
+
+
+def _loops_to(tree: Tree, partial: Partial) -> list[Loop]:
+    """The loops between an accumulator's node and its statement, or the next accumulator of the same write."""
+    write = (partial.statement, partial.connector)
+    for node, around in schedule.walk(tree):
+        inner = isinstance(node, Accumulate) and write in [(p.statement, p.connector) for p in node.partials]
+        if inner or (isinstance(node, Do) and node.statement == partial.statement):
+            return [n for n in around if isinstance(n, Loop)]
+    raise Unsupported(f"statement {partial.statement} does not stand inside of its accumulator")
+
+
+def _vector_loop(node: Accumulate) -> Loop | None:
+    """The vector loop that nothing but accumulators separates from ``node``."""
+    body: Tree = node
+    while isinstance(body, Accumulate):
+        body = body.body
+    return body if isinstance(body, Loop) and body.kind == "vector" else None
+
+
+def _reduction_clause(a: Accumulator) -> str:
+    operator = {"sum": "+", "prod": "*"}.get(a.op, a.op)
+    if types.is_bool(a.dtype):
+        operator = {"max": "|", "min": "&"}[a.op]
+    nan = f" reduction(| : {a.name}_nan)" if a.notes_nan else ""
+    return f" reduction({operator} : {a.name}){nan}"
+
+
+def _on_stack(size: Dim, dtype: types.DType) -> bool:
+    return isinstance(size, int) and size * types.itemsize(dtype) <= _STACK_BYTES

@@ -1,91 +1,65 @@
-"""The innermost code of a kernel: loads, computation, stores and accumulation of one iteration of a group of stages."""
+"""The innermost code of a kernel: loads, computation, stores and accumulation of statements in one iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.build.algebra import simplify
-from daceopt.build.loops import Body, Group
 from daceopt.build.names import Names
 from daceopt.build.printer import Printer, statements
-from daceopt.build.references import Buffer, Param, Reference
-from daceopt.ir import scalar, types
+from daceopt.ir import types
 from daceopt.ir.graph import Dim, dim
+from daceopt.ir.references import Body, Reference
+from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment, eliminate_dead, share
-
-_COSTLY = (
-    sympy.exp,
-    sympy.log,
-    sympy.tanh,
-    sympy.sin,
-    sympy.cos,
-    sympy.erf,
-    scalar.softplus,
-    scalar.sigmoid,
-    scalar.uniform,
-)
-_COSTLY_WEIGHT = 8
 
 
 @dataclass(frozen=True)
 class Accumulator:
-    """Where a reduction collects: a scalar, or an array over ``dims`` (parameter -> extent) when some loops are kept.
+    """Where a reduction collects: a scalar, or an array over the loops ``dims`` that are kept.
 
-    ``private``: each thread has one, because a parallel loop is reduced. ``in_register``: the vector loop is reduced
-    and collects in a register first.
+    ``private``: each thread has one, because a parallel loop is reduced. ``lanes``: a vector loop collects in it.
+    ``outer``: the accumulator that it is added to in the end; None: it is stored into ``target``.
     """
 
     name: str
     op: str
     dtype: types.DType
-    part_dtype: types.DType
-    dims: tuple[tuple[Param, Dim], ...]
+    dims: tuple[Loop, ...]
     target: Reference
-    private: bool
-    in_register: bool
-
-    @property
-    def kept_loops(self) -> tuple[Param, ...]:
-        return tuple(p for p, _ in self.dims)
+    private: bool = False
+    lanes: bool = False
+    outer: Accumulator | None = None
 
     @property
     def size(self) -> Dim:
-        return dim(prod(e for _, e in self.dims))
+        return dim(prod(loop.extent for loop in self.dims))
 
     @property
     def cpp(self) -> str:
         return types.cpp(self.dtype)
 
     @property
-    def part_cpp(self) -> str:
-        return types.cpp(self.part_dtype)
-
-    @property
     def notes_nan(self) -> bool:
-        """The vector loop's own maximum passes NaN over, so it is noted beside it."""
-        return self.op in ("max", "min") and types.is_float(self.part_dtype)
+        """A vector loop's own maximum passes NaN over, so it is noted beside it."""
+        return self.lanes and self.op in ("max", "min") and types.is_float(self.dtype)
 
     @property
-    def part(self) -> str:
-        """What the vector loop collected."""
-        part = f"{self.name}_part"
-        return f"({self.name}_nan ? dop::nan<{self.part_cpp}>() : {part})" if self.notes_nan else part
-
-    @property
-    def widened(self) -> bool:
-        return self.dtype != self.part_dtype
+    def total(self) -> str:
+        """What a scalar accumulator has collected."""
+        return f"({self.name}_nan ? dop::nan<{self.cpp}>() : {self.name})" if self.notes_nan else self.name
 
     def index(self, names: Names) -> str:
         """Position in the array of kept elements, row-major."""
         code = "0"
-        for k, (p, extent) in enumerate(self.dims):
-            code = names.loop(p) if k == 0 else f"({code}) * {names.size_text(extent)} + {names.loop(p)}"
+        for k, loop in enumerate(self.dims):
+            here = names.loop(loop.param)
+            code = here if k == 0 else f"({code}) * {names.size_text(loop.extent)} + {here}"
         return code
 
     def add(self, names: Names, value: str) -> str:
@@ -108,14 +82,16 @@ def identity(op: str, dtype: types.DType) -> str:
 
 
 class Leaf:
-    """Code of one iteration of ``group`` inside the loops ``outer``."""
+    """Code of one iteration of ``bodies``; ``accumulators`` collect their reductions, ``registers`` need no memory."""
 
     def __init__(
-        self, names: Names, outer: Sequence[Param], group: Group, extents: dict[Param, Dim], registers: set[Buffer]
+        self,
+        names: Names,
+        bodies: Sequence[Body],
+        accumulators: Mapping[tuple[int, str], Accumulator],
+        registers: Set[str],
     ):
-        self._names, self._outer, self._group, self._extents = names, tuple(outer), group, extents
-        self._registers = registers
-        self.accumulators: list[Accumulator] = []
+        self._names, self._accumulators, self._registers = names, accumulators, registers
         self.checks_index = False
         self._types: dict[Any, types.DType] = {}
         self._loads: dict[Any, Reference] = {}
@@ -123,19 +99,12 @@ class Leaf:
         self._lines: list[str] = []
         self._stores: list[tuple[sympy.Symbol, str]] = []
         self._code: list[Assignment] = []
-        for body in group.bodies:
+        for body in bodies:
             self._body(body)
         self._finish()
 
     def lines(self) -> list[str]:
         return self._lines
-
-    @property
-    def cost(self) -> int:
-        """Weight of one iteration: 1 for each few operations, more for transcendental functions."""
-        nodes = sum(1 for a in self._code for _ in sympy.preorder_traversal(a.expr))
-        costly = sum(1 for a in self._code for _ in a.expr.atoms(*_COSTLY))
-        return 1 + nodes // 8 + _COSTLY_WEIGHT * costly
 
     # ---------------------------------------------------------------- one stage
 
@@ -152,7 +121,7 @@ class Leaf:
             renaming[a.symbol] = symbol
         by_name = {str(s): v for s, v in renaming.items()}
         for connector, reference in body.writes.items():
-            self._write(by_name[connector], reference)
+            self._write(by_name[connector], reference, self._accumulators.get((body.statement, connector)))
 
     def _read(self, reference: Reference) -> sympy.Symbol:
         key = _element_key(reference)
@@ -169,17 +138,14 @@ class Leaf:
             self._lines.append(f"const {types.cpp(dtype)} {symbol} = {element};")
         return symbol
 
-    def _write(self, value: sympy.Symbol, reference: Reference) -> None:
-        outer = () if reference.buffer.local else self._outer  # a local lives inside one outer iteration
-        loops = (*outer, *self._group.loops)
-        reduced = [p for p in loops if p not in reference.params()] if reference.wcr else []
-        if reduced:
-            self._stores.append((value, self._accumulate(value, reference, reduced)))
+    def _write(self, value: sympy.Symbol, reference: Reference, collector: Accumulator | None) -> None:
+        if collector is not None:
+            self._stores.append((value, self._collect(value, collector)))
             return
         self._elements[_element_key(reference)] = value
-        if reference.buffer not in self._registers:
-            dtype = reference.buffer.dtype
-            code = stored(self._converted(value, types.computed(dtype)), dtype)
+        buffer = reference.buffer
+        if not (buffer.local and buffer.array in self._registers):
+            code = stored(self._converted(value, types.computed(buffer.dtype)), buffer.dtype)
             self._stores.append((value, f"{self._names.element(reference)} = {code};"))
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
@@ -187,32 +153,13 @@ class Leaf:
             return str(value)
         return f"({value} != 0)" if types.is_bool(dtype) else f"{types.cpp(dtype)}({value})"
 
-    def _accumulate(self, value: sympy.Symbol, reference: Reference, reduced: list[Param]) -> str:
-        assert reference.wcr is not None
-        private = any(p in self._outer for p in reduced)
-        around = (*self._outer, *self._group.loops) if private else self._group.loops
-        dims = tuple((p, self._group.extents.get(p, self._extents.get(p, 1))) for p in around if p not in reduced)
-        part = types.computed(reference.buffer.dtype)
-        wide = dace.float64 if part == dace.float32 and reference.wcr in ("sum", "prod") else part
-        last = self._group.loops[-1] if self._group.loops else None
-        a = Accumulator(
-            self._names.accumulator(),
-            reference.wcr,
-            wide,
-            part,
-            dims,
-            reference,
-            private,
-            last is not None and last in reduced,
-        )
-        self.accumulators.append(a)
-        code = self._converted(value, part)
-        if not a.in_register:
+    def _collect(self, value: sympy.Symbol, a: Accumulator) -> str:
+        code = self._converted(value, types.computed(a.target.buffer.dtype))
+        if not a.lanes:
             return a.add(self._names, code)
-        here = f"{a.name}_part"
         if a.op in ("sum", "prod"):
-            return f"{here} {'+' if a.op == 'sum' else '*'}= {code};"
-        compared = f"{here} = {code} {'>' if a.op == 'max' else '<'} {here} ? {code} : {here};"
+            return f"{a.name} {'+' if a.op == 'sum' else '*'}= {code};"
+        compared = f"{a.name} = {code} {'>' if a.op == 'max' else '<'} {a.name} ? {code} : {a.name};"
         return f"{compared} {a.name}_nan |= {code} != {code};" if a.notes_nan else compared
 
     # ---------------------------------------------------------------- all stages together

@@ -8,7 +8,7 @@ from typing import Any
 import sympy
 
 from daceopt.build.printer import Printer
-from daceopt.build.references import Buffer, Param, Reference
+from daceopt.ir.references import Buffer, Param, Reference
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
 

@@ -92,6 +92,7 @@ class Graph:
         self._access: dict[str, nodes.AccessNode] = {}
         self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
         self._entries: dict[nodes.MapExit, MapEntry] = {}
+        self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
         self._counter = 0
 
     # ---------------------------------------------------------------- arrays
@@ -461,6 +462,7 @@ class Graph:
         for name in inside:
             self.sdfg.remove_data(name, validate=False)
         exit_ = self._compute.pop(node)
+        self.schedules.pop(node, None)  # type: ignore[call-overload]
         self._entries.pop(exit_, None)
 
     def prune(self) -> int:
@@ -517,6 +519,7 @@ class Graph:
         new._views = dict(self._views)
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}
+        new.schedules = {memo[id(n)]: tree for n, tree in self.schedules.items()}
         new._entries = {x: n for n, x in new._compute.items() if x is not None}
         new._counter = self._counter
         return new

@@ -105,6 +105,7 @@ class Kernel:
     stages: list[Stage]
     outer: tuple[sympy.Symbol, ...] = ()
     locals: dict[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
+    schedule: Any = None  # an ir.schedule.Tree over the stages; None: no step has scheduled it
 
     @staticmethod
     def param(k: int) -> sympy.Symbol:
@@ -145,7 +146,7 @@ class Kernel:
         many = len(stages) > 1 or bool(local)
         outer = tuple(dace.symbolic.symbol(p, dace.int64) for p in entry.map.params) if many else ()
         sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
-        return cls(entry.map.label, extents, stages, outer, sizes)
+        return cls(entry.map.label, extents, stages, outer, sizes, graph.schedules.get(entry))
 
     # ---------------------------------------------------------------- to the SDFG
 
@@ -171,6 +172,8 @@ class Kernel:
         for k, stage in enumerate(self.stages):
             self._emit_stage(graph, k, stage, outer, entry, exit_, local)
         graph.add_scope(entry, exit_)
+        if self.schedule is not None:
+            graph.schedules[entry] = self.schedule
         _connect_outside(graph, entry, exit_, local.values())
         return entry
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import sympy
 
+from daceopt import recipes
 from daceopt.build.compiler import CompileJob, compile_objects, link
 from daceopt.build.kernel_source import KernelSource, kernel_source
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import strided
 from daceopt.ir.kernel import Kernel
+from daceopt.transform import Site
 
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
 
@@ -30,7 +32,7 @@ def run(
     graph: Graph, inputs: dict[str, np.ndarray], folder: Path, symbols: dict[str, int] | None = None
 ) -> dict[str, np.ndarray]:
     """The value of every array that is no view, after all kernels ran on ``inputs``."""
-    sources = [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
+    sources = sources_of(graph)
     target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
     units = {s.name: f"{EXPORT}{s.unit}" for s in sources}  # equal kernels have one name
     link(compile_objects([CompileJob(unit, "kernel") for unit in units.values()]), target)
@@ -42,6 +44,15 @@ def run(
     for source in sources:
         _call(library, source, memory, values)
     return {n: _shaped(graph, n, m, values) for n, m in memory.items() if n in graph.arrays()}
+
+
+def sources_of(graph: Graph) -> list[KernelSource]:
+    """The kernels of ``graph`` as the recipe ``cpu`` schedules them."""
+    for step in recipes.get("cpu"):
+        for site in step.match(graph) if step.level == "hardware" else ():
+            if isinstance(site, Site):
+                step.apply(site)  # a run would drop what nobody reads
+    return [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
 
 
 def _number(size: Any, values: dict[str, int]) -> int:

@@ -16,7 +16,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.tasklet import Assignment
-from tests.build.kernels import IndexOutOfRange, run
+from tests.build.kernels import IndexOutOfRange, run, sources_of
 from tests.numerics import assert_within_rounding
 
 F = dace.float32
@@ -284,7 +284,7 @@ def test_equal_kernels_have_one_text() -> None:
 def test_text_of_an_elementwise_kernel() -> None:
     graph, b, (x,) = _new((8, 128, 256))
     b.elementwise(lambda v: v * sympy.tanh(scalar.softplus(v)), x)
-    source = kernel_source(graph, Kernel.extract(graph, graph.kernels()[0]))
+    (source,) = sources_of(graph)
     assert source.text.replace(source.name, "k") == (
         'extern "C" void k(const float* __restrict__ p0, float* __restrict__ p1) {\n'
         "  #pragma omp parallel for simd schedule(static)\n"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim, row_major
 from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.schedule import Do, Param, Tree, as_digit, digit
+from daceopt.ir.tasklet import Assignment
 
-Param: TypeAlias = sympy.Symbol
 _MOST_POINTS = 1 << 14  # of a write whose elements are told apart one by one
 
 
@@ -49,30 +50,62 @@ class Reference:
         """All parameters that the element depends on."""
         return {p for p, _ in self.steps} | getattr(self.rest, "free_symbols", set())
 
-    def merge(self, p: Param, q: Param) -> Reference:
-        """``p`` outside of ``q`` became one loop, called ``q``."""
-        return self._replaced(tuple((r, s) for r, s in self.steps if r != p))
+    def at(self, index: Mapping[Param, Any], loops: frozenset[Param]) -> Reference:
+        """The same element in the parameters ``loops``; ``index`` has the value of each of the statement's parameters.
 
-    def split(self, p: Param, block: Param, size: int) -> Reference:
-        """``p`` became ``size * block + p``."""
-        step = self.step(p)
-        rest = self.rest
-        if isinstance(rest, sympy.Expr):
-            rest = dim(rest.xreplace({p: size * block + p}))
-        extra = () if step is None else ((block, dim(step * size)),)
-        return Reference(self.buffer, self.steps + extra, rest, self.whole, self.wcr)
+        Digits of one loop that the element steps through as through one become that loop's parameter again.
+        """
+        linear: dict[Param, Dim] = {}
+        digits: dict[Any, list[tuple[Dim, Dim | None, Dim]]] = {}
+        rest: Dim = dim(self.rest.xreplace(dict(index))) if isinstance(self.rest, sympy.Expr) else self.rest
+        for p, step in self.steps:
+            value = index[p]
+            if value == p:
+                linear[p] = dim(linear.get(p, 0) + step)
+                continue
+            x, divisor, radix = as_digit(value)
+            digits.setdefault(x, []).append((divisor, radix, step))
+        for x, parts in digits.items():
+            for value, step in _joined(x, parts):
+                terms, constant, opaque = affine(value, loops)
+                rest = dim(rest + (constant + opaque) * step)
+                for q, factor in terms.items():
+                    linear[q] = dim(linear.get(q, 0) + factor * step)
+        return replace(self, steps=tuple(linear.items()), rest=rest)
 
-    def drop(self, params: Iterable[Param]) -> Reference:
-        """Parameters that are always 0 are left out."""
-        gone = set(params)
-        rest = self.rest
-        if isinstance(rest, sympy.Expr):
-            rest = dim(rest.xreplace(dict.fromkeys(gone, sympy.S.Zero)))
-        steps = tuple((p, s) for p, s in self.steps if p not in gone)
-        return Reference(self.buffer, steps, rest, self.whole, self.wcr)
 
-    def _replaced(self, steps: tuple[tuple[Param, Dim], ...]) -> Reference:
-        return Reference(self.buffer, steps, self.rest, self.whole, self.wcr)
+def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any, Dim]]:
+    """``(value, step)`` of digits of ``x``, neighbours put together where one step leads through both."""
+    done: list[tuple[Dim, Dim | None, Dim]] = []
+    for divisor, radix, step in sorted(parts, key=lambda part: _magnitude(part[0])):
+        below = done[-1] if done else None
+        if below is not None and below[1] is not None and _follows(below, divisor, step):
+            whole = None if radix is None else dim(below[1] * radix)
+            done[-1] = (below[0], whole, below[2])
+        else:
+            done.append((divisor, radix, step))
+    return [(digit(x, divisor, radix), step) for divisor, radix, step in done]
+
+
+def _follows(below: tuple[Dim, Dim | None, Dim], divisor: Dim, step: Dim) -> bool:
+    first, radix, inner = below
+    return equal(divisor, first * radix) and equal(step, inner * radix)
+
+
+def equal(a: Any, b: Any) -> bool:
+    return bool(sympy.sympify(a - b).expand() == 0)
+
+
+def _magnitude(divisor: Dim) -> tuple[int, Any]:
+    """Divisors in ascending order: each is a multiple of those before it, so it has at least their factors."""
+    if isinstance(divisor, int):
+        return 0, divisor
+    return 1 + sum(1 for f in sympy.Mul.make_args(divisor) if f.free_symbols), abs(divisor.subs({s: 7 for s in divisor.free_symbols}))
+
+
+def same_element(a: Reference, b: Reference) -> bool:
+    """True when both name the same element in every iteration."""
+    return a.buffer == b.buffer and dict(a.steps) == dict(b.steps) and a.rest == b.rest
 
 
 def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Param]) -> Reference:
@@ -91,7 +124,7 @@ def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Para
         if index is None:
             whole.append((extent, stride))
             continue
-        linear, constant, opaque = _affine(index, params)
+        linear, constant, opaque = affine(index, params)
         for p, factor in linear.items():
             steps[p] = dim(steps.get(p, 0) + factor * stride)
         start, rest = dim(start + constant * stride), dim(rest + opaque * stride)
@@ -101,7 +134,7 @@ def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Para
     return Reference(Buffer(array, start, dtype, local), tuple(steps.items()), rest, tuple(whole), access.wcr)
 
 
-def _affine(index: Any, params: frozenset[Param]) -> tuple[dict[Param, Dim], Dim, Dim]:
+def affine(index: Any, params: frozenset[Param]) -> tuple[dict[Param, Dim], Dim, Dim]:
     """(factor of each parameter, part without parameters, part that is not linear in them)."""
     index = dim(index)
     if isinstance(index, int):
@@ -160,3 +193,38 @@ def _points(loops: Iterable[tuple[int, int]]) -> set[int]:
     for step, extent in loops:
         points = {p + step * k for p in points for k in range(extent)}
     return points
+
+
+@dataclass(frozen=True)
+class Body:
+    """One instance of a statement with its accesses in the parameters of the loops around it."""
+
+    statement: int
+    reads: dict[str, Reference]
+    writes: dict[str, Reference]
+    assignments: tuple[Assignment, ...]
+
+    def references(self) -> list[Reference]:
+        return [*self.reads.values(), *self.writes.values()]
+
+
+def resolved(graph: Graph, kernel: Kernel, tree: Tree) -> dict[int, Body]:
+    """Statement -> its instance in ``tree``. Raises ``Unsupported`` for writes without a meaning."""
+    params = frozenset(kernel.extents)
+    loops = frozenset(loop.param for loop in schedule.loops(tree))
+    return {do.statement: _body(graph, kernel, do, params, loops) for do in schedule.dos(tree)}
+
+
+def _body(graph: Graph, kernel: Kernel, do: Do, params: frozenset[Param], loops: frozenset[Param]) -> Body:
+    stage = kernel.stages[do.statement]
+    index = dict(zip(stage.params, do.index, strict=True))
+    reads = {c: resolve(graph, kernel, a, params) for c, a in stage.reads.items()}
+    writes = {c: resolve(graph, kernel, a, params) for c, a in stage.writes.items()}
+    check_writes(writes, kernel.extents, kernel.label)
+    changed = {p: e for p, e in index.items() if p != e}
+    return Body(
+        do.statement,
+        {c: r.at(index, loops) for c, r in reads.items()},
+        {c: r.at(index, loops) for c, r in writes.items()},
+        tuple(a if not a.expr.free_symbols & changed.keys() else a.subs(changed) for a in stage.assignments),
+    )

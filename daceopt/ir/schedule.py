@@ -1,0 +1,299 @@
+"""How the statements of a kernel run: a tree of loops, of which every level is a decision that some step has taken.
+
+The statements (``Kernel.stages``) say what is computed for which values of their parameters; the schedule says in which
+order, in which memory and by which hardware. Its nodes map one to one onto isl's schedule trees: ``Loop`` is a band
+of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Accumulate`` and ``Alloc`` extension nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence as Several
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import dace
+import sympy
+
+from daceopt.ir import types
+from daceopt.ir.graph import Dim, dim
+from daceopt.ir.functions import idiv, pymod
+
+if TYPE_CHECKING:
+    from daceopt.ir.kernel import Kernel, Stage
+
+Param: TypeAlias = sympy.Symbol
+Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc"
+
+KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll")
+SCOPES = ("register", "thread")
+
+
+@dataclass(frozen=True)
+class Loop:
+    """``for param < extent: body``.
+
+    ``rest``: what a partial last tile leaves, in parameters of loops around; the loop ends at the smaller of both.
+    ``when``: a parallel loop is worth its threads only where this holds (a relation over the sizes); None: always.
+    """
+
+    param: Param
+    extent: Dim
+    body: Tree
+    kind: str = "serial"
+    rest: Dim | None = None
+    when: Any = None
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """The children in turn."""
+
+    children: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Do:
+    """One instance of statement ``statement``; ``index`` has the value of each of its parameters."""
+
+    statement: int
+    index: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The reduction of one write: what connector ``connector`` of ``statement`` collects; ``wide``: sums and products
+    of float32 in float64."""
+
+    statement: int
+    connector: str
+    wide: bool = True
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """Reductions collect in accumulators of their own while ``body`` runs, and are stored after it.
+
+    An accumulator has an element for each iteration of the loops inside ``body`` that its write keeps. Inside another
+    one of the same write it is added to that. ``private``: each thread has one, and they are added up in their order.
+    """
+
+    partials: tuple[Partial, ...]
+    body: Tree
+    private: bool = False
+
+
+@dataclass(frozen=True)
+class Alloc:
+    """The local ``array`` lives while ``body`` runs, in ``scope``."""
+
+    array: str
+    scope: str
+    body: Tree
+
+
+# ---------------------------------------------------------------- reading a tree
+
+
+def children(tree: Tree) -> tuple[Tree, ...]:
+    """The trees directly below ``tree``."""
+    if isinstance(tree, Sequence):
+        return tree.children
+    return () if isinstance(tree, Do) else (tree.body,)
+
+
+def with_children(tree: Tree, new: Several[Tree]) -> Tree:
+    """``tree`` over other children, as many as it has."""
+    if isinstance(tree, Sequence):
+        return Sequence(tuple(new))
+    return tree if isinstance(tree, Do) else replace(tree, body=new[0])
+
+
+def walk(tree: Tree, around: tuple[Tree, ...] = ()) -> Iterator[tuple[Tree, tuple[Tree, ...]]]:
+    """Every node with all that stands around it, outermost first; parents before children, in execution order."""
+    yield tree, around
+    for child in children(tree):
+        yield from walk(child, (*around, tree))
+
+
+def loops(tree: Tree) -> list[Loop]:
+    """All loops, outer before inner."""
+    return [node for node, _ in walk(tree) if isinstance(node, Loop)]
+
+
+def dos(tree: Tree) -> list[Do]:
+    """All statement instances, in order."""
+    return [node for node, _ in walk(tree) if isinstance(node, Do)]
+
+
+def transformed(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
+    """``change`` applied to every node, children first."""
+    below = children(tree)
+    new = tuple(transformed(c, change) for c in below)
+    return change(tree if all(a is b for a, b in zip(below, new)) else with_children(tree, new))
+
+
+def chain(tree: Tree) -> tuple[list[Loop], Tree]:
+    """The loops that stand directly inside one another at the top of ``tree``, and what the innermost one holds."""
+    found = []
+    while isinstance(tree, Loop):
+        found.append(tree)
+        tree = tree.body
+    return found, tree
+
+
+def nested(headers: Iterable[Loop], body: Tree) -> Tree:
+    """``body`` inside loops like ``headers``, outermost first."""
+    for header in reversed(list(headers)):
+        body = replace(header, body=body)
+    return body
+
+
+def sequence(trees: Several[Tree]) -> Tree:
+    """The trees in turn; a single one is itself, sequences in it become part of this one."""
+    flat = [c for t in trees for c in (t.children if isinstance(t, Sequence) else (t,))]
+    return flat[0] if len(flat) == 1 else Sequence(tuple(flat))
+
+
+# ---------------------------------------------------------------- parameters of statements
+
+
+def digit(x: Any, divisor: Dim, radix: Dim | None) -> Any:
+    """``x // divisor % radix``: what one loop made of several says about one of them; the outermost has no radix."""
+    below = x if divisor == 1 else idiv(x, divisor)
+    return below if radix is None else pymod(below, radix)
+
+
+def as_digit(expr: Any) -> tuple[Any, Dim, Dim | None]:
+    """``(x, divisor, radix)`` of :func:`digit`; any other expression is a digit of itself."""
+    radix = None
+    if isinstance(expr, pymod):
+        expr, radix = expr.args[0], dim(expr.args[1])
+    if isinstance(expr, idiv):
+        return expr.args[0], dim(expr.args[1]), radix
+    return expr, 1, radix
+
+
+def substituted(tree: Tree, mapping: dict[Any, Any]) -> Tree:
+    """The values of the statements' parameters and the rests of tiles in other loop parameters."""
+
+    def change(node: Tree) -> Tree:
+        if isinstance(node, Do):
+            return replace(node, index=tuple(in_terms_of(e, mapping) for e in node.index))
+        if isinstance(node, Loop) and isinstance(node.rest, sympy.Expr):
+            return replace(node, rest=dim(node.rest.xreplace(mapping)))
+        return node
+
+    return transformed(tree, change)
+
+
+def in_terms_of(expr: Any, mapping: dict[Any, Any]) -> Any:
+    """A digit of a digit is a digit."""
+    x, divisor, radix = as_digit(expr)
+    new = mapping.get(x, x.xreplace(mapping) if isinstance(x, sympy.Expr) else x)
+    y, step, whole = as_digit(new)
+    if x is new or (divisor == 1 and radix is None):
+        return digit(new, divisor, radix)
+    if radix is None and whole is not None:
+        radix = dim(sympy.cancel(sympy.sympify(whole) / divisor))
+    return digit(y, dim(step * divisor), radix)
+
+
+# ---------------------------------------------------------------- the schedule of an unscheduled kernel
+
+
+def default(kernel: Kernel) -> Tree:
+    """Serial loops: those that the stages share, then the stages one after the other."""
+    outer = kernel.outer if len(kernel.stages) > 1 or kernel.locals else ()
+    nests = []
+    for k, stage in enumerate(kernel.stages):
+        index = tuple(sympy.S.Zero if kernel.extents[p] == 1 else p for p in stage.params)
+        inner = [Loop(p, kernel.extents[p], Do(k, ())) for p in stage.params if p not in outer and p in index]
+        nests.append(nested(inner, Do(k, index)))
+    body = sequence(nests)
+    for array in kernel.locals:
+        body = Alloc(array, "thread", body)
+    shared = [Loop(p, kernel.extents[p], body) for p in outer if kernel.extents[p] != 1]
+    return accumulated(nested(shared, body), kernel)
+
+
+def schedule_of(kernel: Kernel) -> Tree:
+    """The kernel's own schedule, or the default one."""
+    return default(kernel) if kernel.schedule is None else kernel.schedule
+
+
+# ---------------------------------------------------------------- accumulators
+
+
+def bare(tree: Tree) -> Tree:
+    """Without the accumulators, which follow from the order of the loops: see :func:`accumulated`."""
+    return transformed(tree, lambda node: node.body if isinstance(node, Accumulate) else node)
+
+
+def accumulated(tree: Tree, kernel: Kernel) -> Tree:
+    """Give each reduction its accumulators: one around the outermost loop that it reduces over, and around a vector
+    loop that it reduces over one in the write's own type, whose lanes are partial sums.
+    """
+    return _Placing(kernel, bare(tree)).tree
+
+
+class _Placing:
+    def __init__(self, kernel: Kernel, tree: Tree):
+        self._kernel = kernel
+        self._wanted: dict[int, list[tuple[Partial, bool]]] = {}  # id of a loop -> what collects around it
+        for node, around in walk(tree):
+            if isinstance(node, Do):
+                self._do(node, around)
+        self.tree = self._placed(tree)
+
+    def _do(self, node: Do, around: tuple[Tree, ...]) -> None:
+        stage = self._kernel.stages[node.statement]
+        for connector in stage.writes:
+            reduced = reduced_loops(stage, connector, node, around)
+            if not reduced:
+                continue
+            private = any(loop.kind == "parallel" for loop in reduced)
+            self._want(reduced[0], Partial(node.statement, connector), private)
+            if reduced[-1].kind == "vector":
+                self._want(reduced[-1], Partial(node.statement, connector, wide=False), False)
+
+    def _want(self, loop: Loop, partial: Partial, private: bool) -> None:
+        self._wanted.setdefault(id(loop), []).append((partial, private))
+
+    def _placed(self, tree: Tree) -> Tree:
+        new = with_children(tree, [self._placed(c) for c in children(tree)])
+        wanted = self._wanted.get(id(tree), []) if isinstance(tree, Loop) else []
+        return _collecting(wanted, new)
+
+
+def _collecting(wanted: list[tuple[Partial, bool]], body: Tree) -> Tree:
+    """``body`` inside accumulators, those of lanes innermost."""
+    outer: dict[tuple[int, str], tuple[Partial, bool]] = {}
+    lanes: list[Partial] = []
+    for partial, private in wanted:
+        key = (partial.statement, partial.connector)
+        if key in outer:
+            lanes.append(partial)
+        else:
+            outer[key] = partial, private
+    if lanes:
+        body = Accumulate(tuple(lanes), body)
+    for private in (False, True):
+        group = tuple(p for p, own in outer.values() if own is private)
+        body = Accumulate(group, body, private) if group else body
+    return body
+
+
+def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:
+    """The loops around ``do`` that the write ``connector`` reduces over; a local array lives inside of its ``Alloc``."""
+    gone = set(stage.reduced(connector))
+    if not gone:
+        return []
+    array = stage.writes[connector].array
+    start = next((k for k, n in enumerate(around) if isinstance(n, Alloc) and n.array == array), 0)
+    over = {p for q, e in zip(stage.params, do.index) if q in gone for p in sympy.sympify(e).free_symbols}
+    return [n for n in around[start:] if isinstance(n, Loop) and n.param in over]
+
+
+def collected(dtype: types.DType, op: str) -> types.DType:
+    """The type of a wide accumulator."""
+    return dace.float64 if dtype == dace.float32 and op in ("sum", "prod") else dtype

@@ -1,0 +1,238 @@
+"""Whether a schedule does what its kernel says: every instance once, nothing read before it is whole, threads apart.
+
+Raises ``IllegalSchedule`` with the dependence, the loop or the element that forbids it. The rules are those of
+polyhedral scheduling for the dependences that kernels have: reductions, which commute, and locals, which statements
+write and later ones read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from typing import Any
+
+import sympy
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.references import Body, Reference, affine, equal, resolved
+from daceopt.ir.schedule import (
+    KINDS,
+    SCOPES,
+    Accumulate,
+    Alloc,
+    Do,
+    Loop,
+    Tree,
+    as_digit,
+    reduced_loops,
+    walk,
+)
+
+
+def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
+    """Raise IllegalSchedule unless ``tree`` is a schedule of ``kernel``."""
+    _check_statements(kernel, tree)
+    for node, around in walk(tree):
+        if isinstance(node, Loop):
+            _check_loop(kernel, node, around)
+        if isinstance(node, Alloc) and node.scope not in SCOPES:
+            _refuse(kernel, f"local {node.array} in {node.scope}; expected one of {', '.join(SCOPES)}")
+        if isinstance(node, Do):
+            _check_domain(kernel, node, [n for n in around if isinstance(n, Loop)])
+            _check_reductions(kernel, node, around)
+    _check_locals(kernel, tree, resolved(graph, kernel, tree))
+
+
+def _refuse(kernel: Kernel, reason: str) -> None:
+    raise IllegalSchedule(f"schedule of {kernel.label}: {reason}")
+
+
+def _check_statements(kernel: Kernel, tree: Tree) -> None:
+    found = [node.statement for node, _ in walk(tree) if isinstance(node, Do)]
+    for k, stage in enumerate(kernel.stages):
+        if found.count(k) != 1:
+            _refuse(kernel, f"statement {k} stands in it {found.count(k)} times; expected once")
+        node = next(n for n, _ in walk(tree) if isinstance(n, Do) and n.statement == k)
+        if len(node.index) != len(stage.params):
+            _refuse(kernel, f"statement {k} has {len(stage.params)} parameters; found {len(node.index)} values")
+    if extra := set(found) - set(range(len(kernel.stages))):
+        _refuse(kernel, f"statements {sorted(extra)} do not exist; the kernel has {len(kernel.stages)}")
+    local = [node.array for node, _ in walk(tree) if isinstance(node, Alloc)]
+    if sorted(local) != sorted(kernel.locals):
+        _refuse(kernel, f"it holds the locals {sorted(local)}; expected each of {sorted(kernel.locals)} once")
+
+
+def _check_loop(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
+    outer = [n for n in around if isinstance(n, Loop)]
+    if loop.kind not in KINDS:
+        _refuse(kernel, f"{loop.param} is a {loop.kind} loop; expected one of {', '.join(KINDS)}")
+    if loop.param in [other.param for other in outer]:
+        _refuse(kernel, f"a loop over {loop.param} stands inside of another one")
+    if any("vector" in other.kind for other in outer):
+        _refuse(kernel, f"the loop over {loop.param} stands inside of a vector loop")
+    known = {other.param for other in outer} | set(kernel.extents)
+    sizes = {s for e in kernel.extents.values() for s in getattr(e, "free_symbols", ())}
+    for expr in (loop.extent, loop.rest):
+        unknown = getattr(expr, "free_symbols", set()) - known - sizes
+        inside = getattr(expr, "free_symbols", set()) & set(kernel.extents) - {other.param for other in outer}
+        if unknown or inside:
+            _refuse(kernel, f"the extent of {loop.param} depends on {sorted(map(str, unknown | inside))}")
+    if "parallel" in loop.kind:
+        _check_parallel(kernel, loop, around)
+
+
+def _check_parallel(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
+    shared = [n.array for n in around if isinstance(n, Alloc)]
+    if shared:
+        _refuse(kernel, f"threads of the parallel loop over {loop.param} would share the local {shared[0]}")
+    between: list[Tree] = []
+    for node in reversed(around):
+        if not (isinstance(node, Loop) and "parallel" in node.kind):
+            between = [*between, node]
+        elif between:
+            _refuse(kernel, f"the parallel loop over {loop.param} stands inside of another thread's loop")
+
+
+# ---------------------------------------------------------------- every instance once
+
+
+def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
+    """The values of the parameters go over the whole domain, each combination once."""
+    stage = kernel.stages[do.statement]
+    by_base: dict[Any, list[tuple[Dim, Dim | None, Any]]] = {}
+    for p, value in zip(stage.params, do.index):
+        base, divisor, radix = as_digit(value)
+        by_base.setdefault(base, []).append((divisor, radix, p))
+    used: dict[Any, Any] = {}
+    for base, digits in by_base.items():
+        total = _digits(kernel, do, base, digits)
+        for p in _mixed(kernel, do, base, total, loops):
+            if p in used:
+                _refuse(kernel, f"statement {do.statement} takes two parameters from the loop over {p}")
+            used[p] = base
+    for loop in loops:
+        if loop.param not in used and loop.extent != 1:
+            _refuse(kernel, f"statement {do.statement} runs again for each iteration of {loop.param}")
+
+
+def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | None, Any]]) -> Dim:
+    """The number of values that ``base`` must take for its digits to go over their whole extents."""
+    left = list(digits)
+    total: Dim = 1
+    while left:
+        part = next((d for d in left if equal(d[0], total)), None)
+        if part is None:
+            _refuse(kernel, f"statement {do.statement}: the digits of {base} do not follow one another")
+        left.remove(part)  # type: ignore[arg-type]
+        _, radix, p = part  # type: ignore[misc]
+        extent = kernel.extents[p]
+        if (radix is None) != (not left) and extent != 1 or (radix is not None and not equal(radix, extent)):
+            _refuse(kernel, f"statement {do.statement}: {p} takes {radix} values of {base}; expected {extent}")
+        total = dim(total * extent)
+    return total
+
+
+def _mixed(kernel: Kernel, do: Do, base: Any, total: Dim, loops: Several[Loop]) -> list[Any]:
+    """Check that ``base`` takes each value below ``total`` once; returns the loops' parameters in it."""
+    by_param = {loop.param: loop for loop in loops}
+    linear, constant, opaque = affine(base, frozenset(by_param))
+    if opaque != 0 or constant != 0:
+        _refuse(kernel, f"statement {do.statement}: {base} is no sum of loops")
+    steps = dict(linear)
+    reach: Dim = 1
+    order = []
+    while steps:
+        p = next((q for q, step in steps.items() if equal(step, reach)), None)
+        if p is None:
+            _refuse(kernel, f"statement {do.statement}: the loops of {base} leave gaps or overlap")
+        order.append(p)
+        del steps[p]
+        full = by_param[p].extent
+        reach = dim(reach * full)
+    if not equal(reach, total) and not _is_cut(base, total, order, by_param):
+        iterations = " * ".join(str(by_param[p].extent) for p in order) or "1"
+        _refuse(kernel, f"statement {do.statement}: {base} takes {iterations} values; expected {total}")
+    return order
+
+
+def _is_cut(base: Any, total: Dim, order: list[Any], loops: dict[Any, Loop]) -> bool:
+    """Does the innermost of several loops end where ``total`` is reached, and the outermost reach it?"""
+    if len(order) < 2:
+        return False
+    inner, last = loops[order[0]], loops[order[-1]]
+    below = 1
+    for p in order[:-1]:
+        below = dim(below * loops[p].extent)
+    wanted = -(-total // below) if isinstance(total, int) and isinstance(below, int) else sympy.floor((total + below - 1) / below)
+    left = total - (base - inner.param)
+    rest = inner.rest
+    while isinstance(rest, sympy.Expr) and rest.has(sympy.Min):
+        rest = rest.replace(lambda e: isinstance(e, sympy.Min), lambda e: e.args[-1])
+    return rest is not None and equal(rest, left) and equal(last.extent, wanted)
+
+
+# ---------------------------------------------------------------- reductions and locals
+
+
+def _check_reductions(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
+    stage = kernel.stages[do.statement]
+    for connector in stage.writes:
+        reduced = reduced_loops(stage, connector, do, around)
+        if not reduced:
+            continue
+        name = f"s{do.statement}.{connector}"
+        first = around.index(reduced[0])
+        holders = [
+            n
+            for n in around[:first]
+            if isinstance(n, Accumulate) and any((p.statement, p.connector) == (do.statement, connector) for p in n.partials)
+        ]
+        if not holders:
+            _refuse(kernel, f"{name} is reduced over {reduced[0].param} outside of its accumulator")
+        threads = next((loop for loop in reduced if "parallel" in loop.kind), None)
+        if threads is not None and not holders[0].private:
+            _refuse(kernel, f"{name} is reduced over the parallel loop {threads.param} without a private accumulator")
+
+
+def _check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
+    places = {n.statement: (*around, n) for n, around in walk(tree) if isinstance(n, Do)}
+    order = list(places)
+    for k, reader in enumerate(order):
+        for read in bodies[reader].reads.values():
+            if not read.buffer.local:
+                continue
+            writers = [(s, c, r) for s in places for c, r in bodies[s].writes.items() if r.buffer == read.buffer]
+            for writer, connector, write in writers:
+                if writer not in order[: k + 1]:
+                    _refuse(kernel, f"s{reader} reads {read.buffer.array} before s{writer} writes it")
+                if writer != reader:
+                    _check_dependence(kernel, places[writer], places[reader], connector, write, read)
+
+
+def _check_dependence(
+    kernel: Kernel, writer: Several[Tree], reader: Several[Tree], connector: str, write: Reference, read: Reference
+) -> None:
+    """In loops that both share, the iteration that reads an element is the one that has written it, and completely."""
+    array = read.buffer.array
+    common = [a for a, b in zip(writer, reader) if a is b]
+    start = next((k for k, n in enumerate(common) if isinstance(n, Alloc) and n.array == array), None)
+    do = writer[-1]
+    assert isinstance(do, Do)
+    if start is None:
+        _refuse(kernel, f"the local {array} does not live from s{do.statement} on until it is read")
+    shared = [n for n in common[start:] if isinstance(n, Loop)]
+    reduced = reduced_loops(kernel.stages[do.statement], connector, do, writer)
+    for loop in shared:
+        if loop in reduced:
+            _refuse(kernel, f"{array} is read in the loop over {loop.param}, which it is reduced over")
+        if read.whole or not _same_along(loop, write, read):
+            _refuse(kernel, f"{array} is read at another iteration of {loop.param} than writes it")
+
+
+def _same_along(loop: Loop, write: Reference, read: Reference) -> bool:
+    p = loop.param
+    opaque = any(p in getattr(r.rest, "free_symbols", ()) for r in (write, read))
+    return (write.step(p) or 0) == (read.step(p) or 0) and (not opaque or write.rest == read.rest)
+
+

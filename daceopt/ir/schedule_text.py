@@ -1,0 +1,205 @@
+"""A schedule as a program that people read, and back.
+
+    parallel for i0 < 128 when 4096*n >= 32768:
+      accumulate s0.out:
+        for i1_block < (n + 31) // 32:
+          vector for i1 < 32, n - 32*i1_block:
+            s0(i0, 32*i1_block + i1)
+
+``for p < extent, rest`` ends at the smaller of both; ``s0(...)`` is statement 0 with the values of its parameters;
+``accumulate`` names a statement and the connector that it writes, ``own`` one in the type of the write.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.errors import Unsupported
+from daceopt.ir.functions import idiv, pymod
+from daceopt.ir.graph import Dim, dim
+from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Do, Loop, Partial, Sequence, Tree
+
+_INDENT = "  "
+_MAX_LENGTH = 1000
+_LOOP = re.compile(r"(?:(?P<kind>[a-z ]+) )?for (?P<param>\w+) < (?P<extent>.+?)(?: when (?P<when>.+))?:")
+_ACCUMULATE = re.compile(r"accumulate (?P<private>private )?(?P<own>own )?(?P<partials>.+):")
+_ALLOC = re.compile(r"local (?P<array>\w+) in (?P<scope>\w+):")
+_DO = re.compile(r"s(?P<statement>\d+)\((?P<index>.*)\)")
+_RELATIONS: dict[type, Callable[..., Any]] = {ast.GtE: sympy.Ge, ast.Gt: sympy.Gt, ast.LtE: sympy.Le, ast.Lt: sympy.Lt}
+
+
+def text(tree: Tree) -> str:
+    """One line per node, indented by what it stands in; :func:`parse` reads it."""
+    return "\n".join(_lines(tree, "")) + "\n"
+
+
+def _lines(tree: Tree, indent: str) -> Iterator[str]:
+    if isinstance(tree, Sequence):
+        for child in tree.children:
+            yield from _lines(child, indent)
+        return
+    yield indent + _head(tree)
+    if not isinstance(tree, Do):
+        yield from _lines(tree.body, indent + _INDENT)
+
+
+def _head(tree: Loop | Accumulate | Alloc | Do) -> str:
+    if isinstance(tree, Do):
+        return f"s{tree.statement}({', '.join(map(expression, tree.index))})"
+    if isinstance(tree, Alloc):
+        return f"local {tree.array} in {tree.scope}:"
+    if isinstance(tree, Accumulate):
+        own = "" if tree.partials[0].wide else "own "
+        names = ", ".join(f"s{p.statement}.{p.connector}" for p in tree.partials)
+        return f"accumulate {'private ' if tree.private else ''}{own}{names}:"
+    kind = "" if tree.kind == "serial" else f"{tree.kind} "
+    rest = "" if tree.rest is None else f", {expression(tree.rest)}"
+    when = "" if tree.when is None else f" when {_relation(tree.when)}"
+    return f"{kind}for {tree.param} < {expression(tree.extent)}{rest}{when}:"
+
+
+def _relation(relation: Any) -> str:
+    return f"{expression(relation.lhs)} {relation.rel_op} {expression(relation.rhs)}"
+
+
+def expression(expr: Any) -> str:
+    """Integer arithmetic in Python's notation; quotients are whole."""
+    if isinstance(expr, int) or expr.is_Symbol or expr.is_Integer:
+        return str(expr)
+    if isinstance(expr, (idiv, pymod)):
+        sign = "//" if isinstance(expr, idiv) else "%"
+        return f"{_operand(expr.args[0])} {sign} {_operand(expr.args[1])}"
+    if isinstance(expr, (sympy.Min, sympy.Max)):
+        return f"{type(expr).__name__.lower()}({', '.join(map(expression, expr.args))})"
+    if isinstance(expr, sympy.floor):
+        above, below = sympy.together(expr.args[0]).as_numer_denom()
+        return f"{_operand(above)} // {_operand(below)}"
+    if isinstance(expr, (sympy.Add, sympy.Mul, sympy.Pow)):
+        names = {part: sympy.Dummy() for part in expr.atoms(idiv, pymod, sympy.floor, sympy.Min, sympy.Max)}
+        shown = str(expr.xreplace(names))
+        for part, name in names.items():
+            shown = shown.replace(str(name), f"({expression(part)})")
+        return shown
+    raise Unsupported(f"no text for {expr} in a schedule")
+
+
+def _operand(expr: Any) -> str:
+    code = expression(expr)
+    plain = isinstance(expr, int) or expr.is_Symbol or expr.is_Integer or isinstance(expr, idiv)
+    return code if plain else f"({code})"
+
+
+# ---------------------------------------------------------------- reading
+
+
+def parse(source: str, symbol: Callable[[str], Any] | None = None) -> Tree:
+    """The schedule that :func:`text` wrote; ``symbol`` makes the parameters and sizes from their names.
+
+    Raises Unsupported with the line that is no part of a schedule.
+    """
+    lines = [line for line in source.splitlines() if line.strip()]
+    reader = _Reader(lines, symbol or (lambda name: dace.symbolic.symbol(name, dace.int64)))
+    tree = reader.block(0)
+    if reader.at < len(lines):
+        raise Unsupported(f"line {reader.at + 1} of a schedule, {lines[reader.at]!r}: its indentation fits no loop")
+    return tree
+
+
+class _Reader:
+    def __init__(self, lines: list[str], symbol: Callable[[str], Any]):
+        self._lines, self._symbol = lines, symbol
+        self.at = 0
+
+    def block(self, depth: int) -> Tree:
+        """All that stands at ``depth`` from here on."""
+        found: list[Tree] = []
+        while self.at < len(self._lines) and _depth(self._lines[self.at]) == depth:
+            found.append(self._node(depth))
+        if not found:
+            raise Unsupported(f"line {self.at + 1} of a schedule: expected a body, indented by {depth + 1} levels")
+        return found[0] if len(found) == 1 else Sequence(tuple(found))
+
+    def _node(self, depth: int) -> Tree:
+        line = self._lines[self.at].strip()
+        self.at += 1
+        if match := _DO.fullmatch(line):
+            return Do(int(match["statement"]), tuple(self._list(match["index"])))
+        if match := _LOOP.fullmatch(line):
+            return self._loop(match, depth)
+        if match := _ACCUMULATE.fullmatch(line):
+            partials = tuple(self._partial(p, not match["own"], line) for p in match["partials"].split(", "))
+            return Accumulate(partials, self.block(depth + 1), bool(match["private"]))
+        match = _ALLOC.fullmatch(line)
+        if match and match["scope"] in SCOPES:
+            return Alloc(match["array"], match["scope"], self.block(depth + 1))
+        raise Unsupported(f"line {self.at} of a schedule, {line!r}: expected a loop, a local, accumulators or a statement")
+
+    def _loop(self, match: re.Match[str], depth: int) -> Tree:
+        kind = match["kind"] or "serial"
+        if kind not in KINDS:
+            raise Unsupported(f"line {self.at} of a schedule: a {kind} loop; expected one of {', '.join(KINDS)}")
+        extent, *rest = (dim(e) for e in self._list(match["extent"], sizes=True))
+        when = None if match["when"] is None else self._evaluate(match["when"], sizes=True)
+        return Loop(
+            self._symbol(match["param"]), extent, self.block(depth + 1), kind, rest[0] if rest else None, when
+        )
+
+    @staticmethod
+    def _partial(name: str, wide: bool, line: str) -> Partial:
+        parts = re.fullmatch(r"s(\d+)\.(\w+)", name)
+        if not parts:
+            raise Unsupported(f"{line!r} in a schedule: expected statements and connectors such as s0.out")
+        return Partial(int(parts[1]), parts[2], wide)
+
+    def _list(self, code: str, sizes: bool = False) -> list[Any]:
+        found = self._evaluate(f"({code},)" if code else "()", sizes)
+        return list(found)
+
+    def _evaluate(self, code: str, sizes: bool) -> Any:
+        try:
+            if len(code) > _MAX_LENGTH:
+                raise ValueError("too long")
+            return self._value(ast.parse(code, mode="eval").body, sizes)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise Unsupported(f"{code[:80]!r} in a schedule: expected integer arithmetic over names") from error
+
+    def _value(self, node: ast.expr, sizes: bool) -> Any:
+        if isinstance(node, ast.Name):
+            return self._symbol(node.id)
+        if isinstance(node, ast.Constant) and type(node.value) is int:
+            return sympy.Integer(node.value)
+        if isinstance(node, ast.Tuple):
+            return tuple(self._value(e, sizes) for e in node.elts)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return -self._value(node.operand, sizes)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+            extreme = sympy.Min if node.func.id == "min" else sympy.Max
+            return extreme(*(self._value(a, sizes) for a in node.args), evaluate=False)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _RELATIONS:
+            sides = self._value(node.left, sizes), self._value(node.comparators[0], sizes)
+            return _RELATIONS[type(node.ops[0])](*sides, evaluate=False)
+        if isinstance(node, ast.BinOp):
+            return self._binary(node, sizes)
+        raise ValueError(ast.dump(node)[:80])
+
+    def _binary(self, node: ast.BinOp, sizes: bool) -> Any:
+        left, right = self._value(node.left, sizes), self._value(node.right, sizes)
+        if isinstance(node.op, ast.FloorDiv):
+            return sympy.floor(left / right) if sizes else idiv(left, right)
+        if isinstance(node.op, ast.Mod) and not sizes:
+            return pymod(left, right)
+        plain = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}.get(type(node.op))
+        if plain is None:
+            raise ValueError(ast.dump(node)[:80])
+        return plain(left, right)
+
+
+def _depth(line: str) -> int:
+    return (len(line) - len(line.lstrip())) // len(_INDENT)

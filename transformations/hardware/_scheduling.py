@@ -1,0 +1,178 @@
+"""What the steps that schedule kernels share: the usual form of a schedule, and the driver over all kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from typing import Any, ClassVar
+
+import dace
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import schedule
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.references import Body, resolved
+from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
+from daceopt.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops directly inside one another around statements that run in turn."""
+
+    loops: tuple[Loop, ...]
+    body: Tree
+
+    def statements(self) -> list[int]:
+        return [do.statement for do in schedule.dos(self.body)]
+
+    def tree(self) -> Tree:
+        return schedule.nested(self.loops, self.body)
+
+
+@dataclass(frozen=True)
+class Form:
+    """The usual form of a schedule: shared loops, the locals of one of their iterations, and nests in turn.
+
+    A kernel of one statement has no shared loops, but one nest.
+    """
+
+    graph: Graph
+    kernel: Kernel
+    shared: tuple[Loop, ...]
+    locals: tuple[Alloc, ...]
+    nests: tuple[Nest, ...]
+
+    @classmethod
+    def of(cls, graph: Graph, kernel: Kernel) -> Form | None:
+        """The form of the kernel's schedule; None where it has another one, which a user gave it."""
+        shared, tree = schedule.chain(schedule.bare(schedule.schedule_of(kernel)))
+        allocs = []
+        while isinstance(tree, Alloc):
+            allocs.append(tree)
+            tree = tree.body
+        if not allocs and not isinstance(tree, schedule.Sequence):
+            return cls(graph, kernel, (), (), (Nest(tuple(shared), tree),)) if isinstance(tree, Do) else None
+        parts = tree.children if isinstance(tree, schedule.Sequence) else (tree,)
+        nests = tuple(Nest(tuple(loops), body) for loops, body in map(schedule.chain, _joined(parts)))
+        plain = all(isinstance(n, Do) for nest in nests for n in _parts(nest.body))
+        return cls(graph, kernel, tuple(shared), tuple(allocs), nests) if plain else None
+
+    def tree(self) -> Tree:
+        """The schedule of this form, with its accumulators."""
+        body = schedule.sequence([nest.tree() for nest in self.nests])
+        for alloc in reversed(self.locals):
+            body = replace(alloc, body=body)
+        return schedule.accumulated(schedule.nested(self.shared, body), self.kernel)
+
+    @cached_property
+    def bodies(self) -> dict[int, Body]:
+        return resolved(self.graph, self.kernel, self.tree())
+
+    def bodies_of(self, nest: Nest) -> list[Body]:
+        return [self.bodies[k] for k in nest.statements()]
+
+    @property
+    def single(self) -> Nest | None:
+        """The nest of a kernel of one statement without locals."""
+        return None if self.shared or self.locals or len(self.kernel.stages) > 1 else self.nests[0]
+
+    def with_nests(self, nests: Iterable[Nest]) -> Form:
+        return replace(self, nests=tuple(nests))
+
+    def with_loops(self, loops: Iterable[Loop], mapping: dict[Any, Any] | None = None) -> Form:
+        """A kernel of one statement with other loops; ``mapping``: what stands for the old ones' parameters."""
+        (nest,) = self.nests
+        return self.with_nests([Nest(tuple(loops), schedule.substituted(nest.body, mapping or {}))])
+
+
+def _parts(tree: Tree) -> tuple[Tree, ...]:
+    return tree.children if isinstance(tree, schedule.Sequence) else (tree,)
+
+
+def _joined(trees: Sequence[Tree]) -> list[Tree]:
+    """Statements beside loops: those in turn are one part."""
+    done: list[Tree] = []
+    for tree in trees:
+        if isinstance(tree, Do) and done and not isinstance(done[-1], Loop):
+            done[-1] = schedule.sequence([done[-1], tree])
+        else:
+            done.append(tree)
+    return done
+
+
+@dataclass(frozen=True)
+class Scheduling(Transformation):
+    """A step that decides one thing about the loops of each kernel: subclasses define ``decide``."""
+
+    level: ClassVar[str] = "hardware"
+    sites_are_independent: ClassVar[bool] = True
+
+    def decide(self, form: Form) -> Form | str | None:
+        """The kernel's loops after this step; None: as before; a text: why something that looked possible is not."""
+        raise NotImplementedError(f"{type(self).__name__} does not define decide")
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for node in graph.nodes():
+            if isinstance(node, nodes.MapEntry):
+                yield from self.match_at(graph, node)
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        try:
+            kernel = Kernel.extract(graph, node)
+            form = Form.of(graph, kernel)
+            new = self.decide(form) if form is not None else "its schedule was given by hand"
+        except Unsupported as error:
+            new = str(error)
+        if isinstance(new, str):
+            yield NearMiss(node, new)
+        elif new is not None:
+            yield Site(graph, (node,), {"schedule": new.tree()})
+
+    def apply(self, site: Site) -> None:
+        site.graph.schedules[site.nodes[0]] = site["schedule"]
+
+
+# ---------------------------------------------------------------- questions about loops
+
+
+def count(loops: Iterable[Loop]) -> Dim:
+    """Iterations of all loops together."""
+    return dim(prod(loop.extent for loop in loops))
+
+
+def at_least(extent: Dim, bound: int) -> bool:
+    """Symbolic extents count as large."""
+    return not isinstance(extent, int) or extent >= bound
+
+
+def reduced_params(form: Form, nest: Nest) -> set[Param]:
+    """Parameters of loops that some write of the nest reduces over."""
+    writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr]
+    return {loop.param for loop in nest.loops if any(loop.param not in r.params() for r in writes)}
+
+
+def split(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, dict[Any, Any]]:
+    """``for p < n`` --> ``for p_block < ceil(n / size): for p < min(size, n - size * p_block)``.
+
+    Returns both loops and what stands for ``p`` in what they hold.
+    """
+    full = loop.extent
+    block = dace.symbolic.symbol(f"{loop.param}_{name}", dace.int64)
+    blocks = -(-full // size) if isinstance(full, int) else sympy.floor((full + size - 1) / size)
+    inner = replace(loop, extent=min(size, full) if isinstance(full, int) else size, rest=_rest(loop, size, block))
+    return Loop(block, blocks, loop.body), inner, {loop.param: size * block + loop.param}
+
+
+def _rest(loop: Loop, size: int, block: Param) -> Dim | None:
+    """What the loop leaves to its tile ``block``; None where tiles are never partial."""
+    even = isinstance(loop.extent, int) and loop.extent % size == 0
+    if loop.rest is None:
+        return None if even else dim(loop.extent - size * block)
+    left = loop.rest if even else sympy.Min(loop.extent, loop.rest, evaluate=False)
+    return dim(left - size * block)

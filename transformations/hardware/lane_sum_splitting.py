@@ -1,0 +1,40 @@
+"""Bound what a vector loop sums in float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daceopt.ir import schedule, types
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, split
+
+
+@dataclass(frozen=True)
+class LaneSumSplitting(Scheduling):
+    """Let the lanes of a vector loop sum in float32 for a while only, before they are added up in float64.
+
+    before:  vector for j < n: s += x[j]
+    after:   for j_chunk: vector for j < 1024: s += x[1024 * j_chunk + j]
+
+    1024 elements in 16 lanes are 64 additions each: the error stays that of a pairwise sum.
+    """
+
+    size: int = 1024
+
+    def decide(self, form: Form) -> Form | None:
+        mapping = {}
+        nests = []
+        for nest in form.nests:
+            if not self._is_long(form, nest):
+                nests.append(nest)
+                continue
+            outer, inner, mapping = split(nest.loops[-1], self.size, "chunk")
+            nests.append(Nest((*nest.loops[:-1], outer, inner), schedule.substituted(nest.body, mapping)))
+        return form.with_nests(nests) if mapping else None
+
+    def _is_long(self, form: Form, nest: Nest) -> bool:
+        if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, self.size + 1):
+            return False
+        p = nest.loops[-1].param
+        writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr and p not in r.params()]
+        own = [(types.computed(r.buffer.dtype), r.wcr) for r in writes]
+        return any(schedule.collected(dtype, op) != dtype for dtype, op in own if op is not None)

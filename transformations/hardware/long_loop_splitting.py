@@ -1,0 +1,40 @@
+"""Cut a long vector loop into blocks where the loops around it are too few for threads to share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, count, reduced_params, split
+
+
+@dataclass(frozen=True)
+class LongLoopSplitting(Scheduling):
+    """Split the vector loop into blocks that threads can share.
+
+    before:  vector for j < 1000000: s += x[j]
+    after:   for j_block < 245: vector for j < 4096: s += x[4096 * j_block + j]
+
+    Where ``few`` iterations stand around it, nothing is gained. A block of ``size`` elements is long beside what its
+    start costs, and short enough for a good balance.
+    """
+
+    size: int = 4096
+    few: int = 16
+
+    def decide(self, form: Form) -> Form | None:
+        nest = form.single
+        if nest is None or not nest.loops or nest.loops[-1].kind != "vector":
+            return None
+        vector = nest.loops[-1]
+        reduced = reduced_params(form, nest)
+        flat = len(nest.loops) == 1 and not reduced
+        if flat or not at_least(vector.extent, 2 * self.size) or (reduced and vector.param not in reduced):
+            return None
+        if any(at_least(loop.extent, self.few) for loop in nest.loops[:-1]) and reduced:
+            return None  # a reduced loop is long enough to be shared
+        if at_least(count(nest.loops[:-1]), self.few):
+            return None
+        outer, inner, mapping = split(vector, self.size)
+        kept = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
+        gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
+        return form.with_loops([*kept, outer, *gone, inner], mapping)

@@ -1,0 +1,45 @@
+"""Let statements of one kernel that run over the same elements share their loops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daceopt.ir import schedule
+from daceopt.ir.references import Body, same_element
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+
+
+@dataclass(frozen=True)
+class LoopFusion(Scheduling):
+    """Put neighbouring nests over the same loops into one.
+
+    before:  for j < n: e[j] = exp(x[j])    for j < n: s += e[j]
+    after:   for j < n: { e[j] = exp(x[j]);  s += e[j] }
+
+    Not where the second reads what the first reduces, or at another element than the same iteration writes.
+    """
+
+    def decide(self, form: Form) -> Form | None:
+        nests: list[Nest] = []
+        for nest in form.nests:
+            if nests and _may_join(form, nests[-1], nest):
+                last = nests.pop()
+                nest = Nest(last.loops, schedule.sequence([last.body, nest.body]))
+            nests.append(nest)
+        return None if len(nests) == len(form.nests) else form.with_nests(nests)
+
+
+def _may_join(form: Form, first: Nest, second: Nest) -> bool:
+    spaces = [{(loop.param, loop.extent, loop.rest) for loop in nest.loops} for nest in (first, second)]
+    return spaces[0] == spaces[1] and _reads_what_stands(form.bodies_of(first), form.bodies_of(second))
+
+
+def _reads_what_stands(first: Sequence[Body], second: Sequence[Body]) -> bool:
+    """Has the first's iteration written, and not only begun to reduce, all that the second's reads of it?"""
+    written = {r.buffer: r for body in first for r in body.writes.values()}
+    for read in (r for body in second for r in body.reads.values()):
+        source = written.get(read.buffer)
+        if source is not None and (source.wcr or read.whole or not same_element(source, read)):
+            return False
+    return True

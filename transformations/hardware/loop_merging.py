@@ -1,0 +1,80 @@
+"""Make one loop of several that walk memory as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+
+from daceopt.ir import schedule
+from daceopt.ir.graph import dim
+from daceopt.ir.references import Body, Reference
+from daceopt.ir.schedule import Loop, Param, digit
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+
+
+@dataclass(frozen=True)
+class LoopMerging(Scheduling):
+    """Merge two loops where every access steps through both as through one.
+
+    before:  for i < m: for j < n: y[i, j] = f(x[i, j])      (row-major)
+    after:   for j < m * n: y[j] = f(x[j])
+
+    A long loop vectorises better than a short one, and is shared evenly by threads. Not where the statement computes
+    with one of the parameters, or reads an element that depends on it in another way.
+    """
+
+    def decide(self, form: Form) -> Form | None:
+        mapping: dict[Any, Any] = {}
+        bodies = list(form.bodies.values())
+        shared = _merged(form.shared, bodies, mapping)
+        nests = []
+        for nest in form.nests:
+            inner = dict(mapping)
+            loops = _merged(nest.loops, form.bodies_of(nest), inner)
+            nests.append(Nest(loops, schedule.substituted(nest.body, inner)))
+        if len(shared) == len(form.shared) and all(len(a.loops) == len(b.loops) for a, b in zip(nests, form.nests)):
+            return None
+        return replace(form, shared=shared, nests=tuple(nests))
+
+
+def _merged(loops: Sequence[Loop], bodies: Sequence[Body], mapping: dict[Any, Any]) -> tuple[Loop, ...]:
+    """The loops that are left; ``mapping`` gets what stands for the parameters of the others."""
+    left = {loop.param: loop for loop in loops}
+    references = [r for body in bodies for r in body.references()]
+    steps = [dict(r.steps) for r in references]
+    fixed = _fixed(bodies, references)
+    while pair := _mergeable(steps, [loop for p, loop in left.items() if p not in fixed]):
+        first, second = pair
+        p, q, extent = first.param, second.param, second.extent
+        del left[p]
+        left[q] = replace(second, extent=dim(first.extent * extent))
+        both = {p: digit(q, extent, None), q: digit(q, 1, extent)}
+        mapping.update({s: schedule.in_terms_of(e, both) for s, e in mapping.items()} | {k: e for k, e in both.items() if k not in mapping})
+        for step in steps:
+            step.pop(p, None)
+    return tuple(left.values())
+
+
+def _fixed(bodies: Sequence[Body], references: Sequence[Reference]) -> set[Param]:
+    """Parameters that are more than steps through memory."""
+    used = {s for body in bodies for a in body.assignments for s in a.expr.free_symbols}
+    return used | {s for r in references for s in getattr(r.rest, "free_symbols", ())}
+
+
+def _mergeable(steps: Sequence[dict[Param, Any]], loops: Sequence[Loop]) -> tuple[Loop, Loop] | None:
+    for first in loops:
+        for second in loops:
+            if first is not second and first.rest is None and second.rest is None:
+                if all(_steps_as_one(s, first.param, second) for s in steps):
+                    return first, second
+    return None
+
+
+def _steps_as_one(steps: dict[Param, Any], p: Param, second: Loop) -> bool:
+    outer, inner = steps.get(p), steps.get(second.param)
+    if outer is None or inner is None:
+        return outer is inner
+    return bool(sympy.sympify(outer - inner * second.extent).expand() == 0)

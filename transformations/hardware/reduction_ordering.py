@@ -1,0 +1,63 @@
+"""Order the loops of a reduction so that its accumulators are few, and its iterations enough to share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from daceopt.ir.schedule import Loop
+from daceopt.transformations.hardware._scheduling import (
+    Form,
+    Nest,
+    Scheduling,
+    at_least,
+    count,
+    reduced_params,
+    split,
+)
+
+
+@dataclass(frozen=True)
+class ReductionOrdering(Scheduling):
+    """Loops that a reduction keeps go outside of those that it reduces over, as far as the vector loop allows.
+
+    before:  for i < m: vector for j < n: s[j] += x[i, j]
+    after:   for j_block: for i < m: vector for j < 512: s[512 * j_block + j] += x[i, j]      (many columns)
+
+    Rows (the vector loop is reduced) collect in a scalar. Columns collect in an array: of ``columns`` elements at a
+    time where there are more than ``array``; of all of them, by the longest reduced loop, where there are fewer.
+    ``few``: as many iterations outside of the reduction are enough to share.
+    """
+
+    columns: int = 512  # 2 KiB of float32 accumulators, 4 of float64
+    array: int = 4096  # accumulators that each thread may own: 32 KiB of float64, the first-level cache
+    few: int = 16
+
+    def decide(self, form: Form) -> Form | None:
+        nest = form.single
+        reduced = set() if nest is None else reduced_params(form, nest)
+        if nest is None or not reduced or nest.loops[-1].kind != "vector":
+            return None
+        kept = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
+        gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
+        if nest.loops[-1].param in reduced:
+            return form.with_loops([*kept, *self._longest_first(kept, gone), nest.loops[-1]])
+        return self._columns(form, nest, kept, gone)
+
+    def _longest_first(self, kept: Sequence[Loop], gone: Sequence[Loop]) -> Sequence[Loop]:
+        """With few rows, threads share a reduced loop: the first that is long enough."""
+        wide = next((loop for loop in gone if at_least(loop.extent, self.few)), None)
+        if wide is None or at_least(count(kept), self.few):
+            return gone
+        return [wide, *(loop for loop in gone if loop is not wide)]
+
+    def _columns(self, form: Form, nest: Nest, kept: Sequence[Loop], gone: Sequence[Loop]) -> Form:
+        vector = nest.loops[-1]
+        many = at_least(count(kept), self.few) if kept else False
+        if at_least(vector.extent if many else count([*kept, vector]), self.array + 1):
+            outer, inner, mapping = split(vector, self.columns)
+            return form.with_loops([*kept, outer, *gone, inner], mapping)
+        if many:
+            return form.with_loops([*kept, *gone, vector])
+        rows = max(gone, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
+        return form.with_loops([rows, *(loop for loop in gone if loop is not rows), *kept, vector])

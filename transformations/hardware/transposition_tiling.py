@@ -1,0 +1,46 @@
+"""Walk a transposition in tiles that stay in the cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daceopt.ir.schedule import Loop
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, reduced_params, split
+
+
+@dataclass(frozen=True)
+class TranspositionTiling(Scheduling):
+    """Tile the vector loop and the loop that has unit stride where the vector loop has not.
+
+    before:  for i < m: vector for j < n: y[i, j] = x[j, i]
+    after:   for i_block: for j_block: for i < 32: vector for j < 32: y[i, j] = x[j, i]
+
+    Each cache line of x then serves a whole tile. ``size``: the edge of a tile; 32 rows of 32 floats are 4 KiB of each
+    array, which fits the first-level cache of every CPU beside the other.
+    """
+
+    size: int = 32
+
+    def decide(self, form: Form) -> Form | None:
+        nest = form.single
+        if nest is None or len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or reduced_params(form, nest):
+            return None
+        crossed = self._crossed(form, nest)
+        if crossed is None:
+            return None
+        outer_1, inner_1, mapping_1 = split(crossed, self.size)
+        outer_2, inner_2, mapping_2 = split(nest.loops[-1], self.size)
+        rest = [loop for loop in nest.loops[:-1] if loop is not crossed]
+        return form.with_loops([*rest, outer_1, outer_2, inner_1, inner_2], mapping_1 | mapping_2)
+
+    def _crossed(self, form: Form, nest: Nest) -> Loop | None:
+        vector, half = nest.loops[-1], self.size // 2
+        if not at_least(vector.extent, half):
+            return None
+        long = [loop for loop in nest.loops[:-1] if at_least(loop.extent, half)]
+        for reference in (r for body in form.bodies_of(nest) for r in body.references()):
+            if reference.step(vector.param) not in (None, 0, 1):
+                found = next((loop for loop in long if reference.step(loop.param) == 1), None)
+                if found is not None:
+                    return found
+        return None

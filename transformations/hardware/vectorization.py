@@ -1,0 +1,47 @@
+"""Choose the loop that runs in vector registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from daceopt.ir.graph import Dim
+from daceopt.ir.references import Body
+from daceopt.ir.schedule import Loop
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+
+
+@dataclass(frozen=True)
+class Vectorization(Scheduling):
+    """Move the loop along which most accesses have unit stride innermost, and make it a vector loop.
+
+    before:  for i < m: for j < n: y[j, i] = f(x[j, i])
+    after:   for j < n: vector for i < m: y[j, i] = f(x[j, i])
+    """
+
+    def decide(self, form: Form) -> Form | None:
+        nests = [_vectorized(nest, form.bodies_of(nest)) for nest in form.nests]
+        return None if tuple(nests) == form.nests else form.with_nests(nests)
+
+
+def _vectorized(nest: Nest, bodies: Sequence[Body]) -> Nest:
+    if not nest.loops or any(loop.kind != "serial" for loop in nest.loops):
+        return nest
+    best = max(reversed(nest.loops), key=lambda loop: _score(loop, bodies))
+    others = (loop for loop in nest.loops if loop is not best)
+    return Nest((*others, replace(best, kind="vector")), nest.body)
+
+
+def _score(loop: Loop, bodies: Sequence[Body]) -> float:
+    """Accesses of unit stride; writes weigh double, except those of reductions, which happen seldom."""
+    p = loop.param
+    points = sum(_unit(r.step(p)) for body in bodies for r in body.reads.values())
+    writes = [r for body in bodies for r in body.writes.values() if r.step(p) is not None]
+    points += sum((0.25 if r.wcr else 2) * _unit(r.step(p)) for r in writes)
+    return points / 4 if isinstance(loop.extent, int) and loop.extent < 4 else points
+
+
+def _unit(step: Dim | None) -> float:
+    if step == 1:
+        return 1.0
+    return 0.5 if step is None or step == 0 else 0.0

@@ -278,7 +278,7 @@ class Runner:
         outcome = _run(transformation, graph)
         seconds = time.perf_counter() - start
         error = guard.after(transformation, graph, outcome)
-        changed = bool(outcome.sites)
+        changed = bool(outcome.sites) and transformation.changes_dataflow
         return Step(
             str(transformation),
             transformation.level,

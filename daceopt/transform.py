@@ -69,6 +69,7 @@ class Transformation:
 
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = False  # all sites of one match may be applied, and one match finds them all
+    changes_dataflow: ClassVar[bool] = True  # False: nodes, arrays and their edges stay, only how they run changes
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """Yield every site of ``graph``, and a ``NearMiss`` where something almost matched. Must not edit."""
@@ -121,12 +122,12 @@ class Transformation:
 
         local = type(self).match is Transformation.match
         outcome = (_run_local if local else _run_rounds)(self, graph, limit)
-        if outcome.sites:
+        if outcome.sites and self.changes_dataflow:
             graph.prune()
         for body in region.bodies(graph):
             inner = self.run(body, None if limit is None else limit - len(outcome.sites))
             outcome = Outcome(outcome.sites + inner.sites, outcome.near_misses + inner.near_misses)
-        if outcome.sites:
+        if outcome.sites and self.changes_dataflow:
             region.tidy(graph)
         return outcome
 
@@ -164,6 +165,9 @@ class _Edits:
         if len(self.sites) >= self._bound:
             raise DaceoptError(f"{self._transformation} does not end: {self._bound} applications, the last at {site}")
         self.sites.append(str(site))
+        if not self._transformation.changes_dataflow:
+            self._transformation.apply(site)
+            return list(site.nodes)
         graph, boundary = self._graph, _boundary(self._graph, site.nodes)
         nearby = _around(graph, boundary)
         self._transformation.apply(site)

@@ -270,7 +270,7 @@ class _Emitter:
         count = next((k for k, loop in enumerate(band) if not loop.kind.startswith("parallel")), len(band))
         collapse = f" collapse({count})" if count > 1 else ""
         simd = " simd" if band[count - 1].kind == "parallel vector" else ""
-        bad = self._bad_clause() if simd else ""
+        bad = self._bad_clause(tree) if simd else ""
         self._line(f"#pragma omp for{simd}{collapse} schedule(static){bad} nowait")
         for loop in band[:count]:
             self._for(loop)
@@ -307,12 +307,16 @@ class _Emitter:
         self._run(run)
         self._close()
 
-    def _allocated(self, node: Alloc) -> None:
-        if node.scope == "thread":
-            name, dtype, size = self._local(node)
+    def _allocated(self, tree: Tree) -> None:
+        """Locals that live equally long, in the order of their names: equal kernels may list them in another."""
+        found = []
+        while isinstance(tree, Alloc):
+            found += [self._local(tree)] if tree.scope == "thread" else []
+            tree = tree.body
+        for name, dtype, size in sorted(found, key=lambda local: int(local[0][1:])):
             if _on_stack(size, dtype):
                 self._line(f"alignas(64) {types.cpp(dtype)} {name}[{max(int(size), 1)}];")
-        self._inside(node.body)
+        self._inside(tree)
 
     def _local(self, node: Alloc) -> tuple[str, types.DType, Dim]:
         references = [r for b in self._bodies.values() for r in b.references()]
@@ -348,7 +352,7 @@ class _Emitter:
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
         if loop.kind == "vector":
             clauses = "".join(_reduction_clause(a) for a in collecting)
-            self._line(f"#pragma omp simd{clauses}{self._bad_clause()}")
+            self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":
             self._line(f"#pragma GCC unroll {loop.extent if isinstance(loop.extent, int) else 4}")
         elif loop.kind != "serial":
@@ -360,8 +364,9 @@ class _Emitter:
             self._inside(loop.body)
         self._close()
 
-    def _bad_clause(self) -> str:
-        return " reduction(| : bad)" if self._checks else ""
+    def _bad_clause(self, tree: Tree) -> str:
+        checks = any(self._leaves[id(run[0])].checks_index for run in _runs(tree))
+        return " reduction(| : bad)" if checks else ""
 
     # ---------------------------------------------------------------- text
 

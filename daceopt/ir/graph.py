@@ -93,6 +93,7 @@ class Graph:
         self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
         self._entries: dict[nodes.MapExit, MapEntry] = {}
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
+        self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
         self._counter = 0
 
     # ---------------------------------------------------------------- arrays
@@ -431,6 +432,7 @@ class Graph:
             self._rename_in_scope(edge.dst, old, new)
 
     def _rename_in_scope(self, entry: MapEntry, old: str, new: str) -> None:
+        self.extracted.pop(entry, None)
         for node in self.scope(entry):
             for edge in self.state.out_edges(node):
                 if edge.data.data == old:
@@ -463,6 +465,7 @@ class Graph:
             self.sdfg.remove_data(name, validate=False)
         exit_ = self._compute.pop(node)
         self.schedules.pop(node, None)  # type: ignore[call-overload]
+        self.extracted.pop(node, None)  # type: ignore[call-overload]
         self._entries.pop(exit_, None)
 
     def prune(self) -> int:
@@ -520,6 +523,7 @@ class Graph:
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}
         new.schedules = {memo[id(n)]: tree for n, tree in self.schedules.items()}
+        new.extracted = {memo[id(n)]: kernel for n, kernel in self.extracted.items()}
         new._entries = {x: n for n, x in new._compute.items() if x is not None}
         new._counter = self._counter
         return new

@@ -123,6 +123,14 @@ class Kernel:
     @classmethod
     def extract(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
         """Read the scope of ``entry``. Raises Unsupported for tasklets that are not symbolic."""
+        known = graph.extracted.get(entry)
+        if known is None:
+            known = graph.extracted[entry] = cls._read(graph, entry)
+        own = (dict(known.extents), list(known.stages), known.outer, dict(known.locals))
+        return cls(known.label, *own, graph.schedules.get(entry))
+
+    @classmethod
+    def _read(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
         members = graph.scope(entry)
         tasklets = [n for n in members if isinstance(n, nodes.Tasklet)]
         chains = {t: _enclosing(graph, t, entry) for t in tasklets}
@@ -146,7 +154,7 @@ class Kernel:
         many = len(stages) > 1 or bool(local)
         outer = tuple(dace.symbolic.symbol(p, dace.int64) for p in entry.map.params) if many else ()
         sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
-        return cls(entry.map.label, extents, stages, outer, sizes, graph.schedules.get(entry))
+        return cls(entry.map.label, extents, stages, outer, sizes)
 
     # ---------------------------------------------------------------- to the SDFG
 

@@ -112,6 +112,7 @@ class Scheduling(Transformation):
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
+    changes_dataflow: ClassVar[bool] = False
 
     def decide(self, form: Form) -> Form | str | None:
         """The kernel's loops after this step; None: as before; a text: why something that looked possible is not."""

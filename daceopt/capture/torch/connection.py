@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, without_gradients
+from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, storage, without_gradients
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _sources(result: fx.Node) -> set[fx.Node]:
         read[node] = when
         if node not in stopped:  # what has been written into its result counts all the same
             waiting.extend((x, position[node]) for x in _operands(node))
-        for write in writes.get(_storage(node), ()):
+        for write in writes.get(storage(node), ()):
             if position[node] < position[write] < when:  # it may have no value of its own
                 waiting.extend((x, position[write]) for x in write.all_input_nodes)
     return set(read)
@@ -71,15 +71,8 @@ def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
     found: dict[int | None, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.args and isinstance(node.args[0], fx.Node) and is_in_place(node):
-            found.setdefault(_storage(node.args[0]), []).append(node)
+            found.setdefault(storage(node.args[0]), []).append(node)
     return found
-
-
-def _storage(node: fx.Node) -> int | None:
-    """What tensors share that are views of one another."""
-    value = node.meta.get("example_value")
-    plain = isinstance(value, torch.Tensor) and not is_wrapped(value)
-    return value.untyped_storage()._cdata if plain else None
 
 
 def _carries(node: fx.Node) -> bool:

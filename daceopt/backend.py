@@ -67,6 +67,7 @@ class Backend:
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
         start = time.perf_counter()
+        guards.keep_key_order()
         try:
             return self._compile(graph, inputs)
         except RestartAnalysis:

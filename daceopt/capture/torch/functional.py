@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.associative_scan import generic_associative_scan
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -157,13 +158,25 @@ class _Functionalized:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-        with above, FunctionalTensorMode():
+        with above, _plain_checks(), FunctionalTensorMode():
             wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
             results = self.body(*wrapped)
             changed = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
             values = [_plain(x) for x in results]
             self.mutated = tuple(changed)
             return [*values, *(_plain(wrapped[k]) for k in changed)]
+
+
+@contextmanager
+def _plain_checks() -> Iterator[None]:
+    """Checks of linear algebra stay calls like others, as ``_keep_checks`` expects them, without tokens for order."""
+    checks = torch._library.simple_registry.singleton.find("aten::_linalg_check_errors").effect
+    before = checks.effect
+    checks.register(None)
+    try:
+        yield
+    finally:
+        checks.register(before)
 
 
 def _is_changed(tensor: Any) -> bool:
@@ -203,7 +216,7 @@ def _kept_whole() -> Iterator[None]:
     from torch.export.exported_program import _override_composite_implicit_decomp
 
     with ExitStack() as stack:
-        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_IDENTITIES}))
+        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_OURS}))
         stack.enter_context(_not_rewritten())
         yield
 
@@ -237,4 +250,10 @@ def _dropout(tensor: Any, probability: float, train: bool) -> Any:
     return NotImplemented if train and probability else tensor
 
 
-_IDENTITIES = {_aten.dropout.default: _dropout}
+def _batch_norm(tensor: Any, *rest: Any) -> Any:
+    """Taken apart, of a tensor in the memory format of the result: PyTorch's shape rule would keep other strides."""
+    kept = tensor.contiguous(memory_format=suggest_memory_format(tensor))
+    return _aten.batch_norm.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, kept, *rest)
+
+
+_OURS = {_aten.dropout.default: _dropout, _aten.batch_norm.default: _batch_norm}

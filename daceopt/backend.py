@@ -146,7 +146,7 @@ class CompiledGraph:
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        self.piece = Piece(pair, binding, connected(traced, binding), self._higher)
+        self.piece = Piece(pair, binding, connected(traced, binding, _computed(pair, binding)), self._higher)
         self.pair = pair
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
@@ -240,6 +240,12 @@ class BySize:
                 return self._backend.add(specialised(self._traced, arguments), arguments)
             except Exception as error:
                 return error
+
+
+def _computed(pair: Any, binding: Binding) -> set[int]:
+    """The arguments whose gradients the backward program computes."""
+    outputs = () if pair.backward is None else pair.backward.manifest.outputs
+    return {binding.inputs[int(t.name.partition(":")[2])][1] for t in outputs}
 
 
 def is_symbolic(traced: Traced) -> bool:

@@ -5,29 +5,44 @@ Where no gradient is computed, that of a connected argument is zero, and any oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, storage, without_gradients
+from daceopt.capture.torch.operand_gradients import with_gradient
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
 
+Operands = Callable[[fx.Node], Sequence[fx.Node]]
 
-def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
-    """Per argument that requires a gradient, the outputs of the program that depend on it."""
+
+def connected(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> dict[int, frozenset[int]]:
+    """Per argument that requires a gradient, the outputs of the program that depend on it.
+
+    ``computed``: arguments whose gradients the program computes. If there are others, PyTorch's formulas are asked
+    which operands have any: the target of a loss may have none.
+    """
+    rough = _connected(traced, binding, _operands)
+    if all(k in computed or not outputs for k, outputs in rough.items()):
+        return rough
+    exact = _connected(traced, binding, lambda node: with_gradient(node, _operands(node)))
+    return {k: outputs if k in computed else exact[k] for k, outputs in rough.items()}
+
+
+def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:
     graph = traced.graph.graph
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     reached: dict[int, set[fx.Node]] = {}
     for result, found, flag in zip(graph.output_node().args[0], binding.results, traced.results, strict=True):
         if flag and found.kind == "output":
-            reached.setdefault(found.index, set()).update(_sources(result))
+            reached.setdefault(found.index, set()).update(_sources(result, operands))
     for argument, output in binding.mutations:
-        reached.setdefault(output, set()).update(_sources(arguments[argument]))
+        reached.setdefault(output, set()).update(_sources(arguments[argument], operands))
     return {
         k: frozenset(output for output, sources in reached.items() if node in sources)
         for k, node in enumerate(arguments)
@@ -35,8 +50,10 @@ def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
     }
 
 
-def _sources(result: fx.Node) -> set[fx.Node]:
-    """All nodes on which ``result`` depends differentiably: a write counts for what is read after it."""
+def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
+    """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
+    gives those of a node that have a gradient."""
+    operands = operands or _operands
     position = {node: k for k, node in enumerate(result.graph.nodes)}
     writes, stopped = _writes(result.graph), without_gradients(result.graph)
     read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
@@ -47,7 +64,7 @@ def _sources(result: fx.Node) -> set[fx.Node]:
             continue
         read[node] = when
         if node not in stopped:  # what has been written into its result counts all the same
-            waiting.extend((x, position[node]) for x in _operands(node))
+            waiting.extend((x, position[node]) for x in operands(node))
         for write in writes.get(storage(node), ()):
             if position[node] < position[write] < when:  # it may have no value of its own
                 waiting.extend((x, position[write]) for x in write.all_input_nodes)

@@ -94,7 +94,7 @@ class FastPath:
         self._region = region
         self.broken = False  # whether Dynamo broke the frame, so that its calls go through Dynamo
         self._programs: dict[Any, Callable[..., Any] | None] = {}  # guards -> what runs; None: the frame is broken
-        self._checked: list[tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]] = []
+        self._checked: list[tuple[Any, Callable[..., Any]]] = []  # guards of whole frames, and what runs
         self._frame = None if self._function is None else Frame(self._function)
 
     def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
@@ -104,8 +104,9 @@ class FastPath:
         variables = self._frame.bind(args, kwargs)
         if variables is None:
             return None
-        for k, (check, program) in enumerate(self._checked):
-            if check(variables):
+        for k, (guards, program) in enumerate(self._checked):
+            # without an entry it tells objects by the addresses of dead ones
+            if guards.cache_entry is not None and guards.check(variables):
                 if k:  # the next call is probably like this one
                     self._checked = [self._checked[k], *self._checked[:k], *self._checked[k + 1 :]]
                 return program
@@ -115,12 +116,13 @@ class FastPath:
         """Take in what Dynamo has compiled since."""
         if self._function is None:
             return
-        entries = _get_cache_entries_for_region(self._function.__code__, self._region)
+        found = _get_cache_entries_for_region(self._function.__code__, self._region)
+        entries = [entry for entry in found if entry.code is not None]  # the others' guards are of objects that died
         for entry in entries:
             if entry.guard_manager not in self._programs:
                 self._programs[entry.guard_manager] = self._whole(entry.code)
         live = [(e.guard_manager, self._programs[e.guard_manager]) for e in entries]
-        self._checked = [(guards.check, program) for guards, program in live if program is not None]
+        self._checked = [(guards, program) for guards, program in live if program is not None]
         self._programs = dict(live)
         self.broken = bool(live) and not self._checked
 

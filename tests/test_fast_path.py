@@ -169,3 +169,19 @@ def test_a_wrong_call_of_a_variadic_forward_fails_as_in_eager():
         return seen
 
     check(scenario, fallback="silent")
+
+
+def _function(factor: int) -> Callable[..., Any]:
+    defined: dict[str, Any] = {}
+    exec(f"def scaled(x):\n    return x * {factor}", defined)
+    return defined.pop("scaled")
+
+
+def test_an_object_at_the_address_of_a_dead_one_is_another():
+    net = optimized_module(module(lambda self, x: self.function(x)), fallback="silent")
+    seen = []
+    for k in range(24):
+        net.function = None
+        net.function = _function(k % 7)
+        seen.append((net(normal(2)) / normal(2)).mean().round().item() == k % 7)
+    assert all(seen), seen

@@ -18,7 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
-from daceopt.capture.torch import guards
+from daceopt.capture.torch import conditions, guards
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -79,6 +79,7 @@ class Backend:
             self.stats.compile_seconds += time.perf_counter() - start
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        conditions.install()
         traced = describe(graph, inputs)
         if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
             return graph.forward
@@ -128,7 +129,7 @@ def _own_mode() -> Iterator[None]:
 
 
 def _breaks() -> dict[str, int]:
-    return {**counters["graph_break"], **counters["unimplemented"]}
+    return counters["graph_break"] + counters["unimplemented"]
 
 
 class CompiledGraph:
@@ -280,6 +281,7 @@ def reason_of(error: BaseException) -> str:
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
+    from daceopt.capture.torch.connection import differentiable
     from daceopt.capture.torch.traced import Traced
 
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -288,20 +290,17 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
         _check_input(node.name, value)
     _check_storage(graph)
     results = graph.graph.output_node().args[0]
+    given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    wanted = {n for n, flag in zip(placeholders, given) if flag}
     return Traced(
         graph,
         tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
         tuple(_name(n) for n in placeholders),
-        tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
-        tuple(isinstance(r, fx.Node) and _requires_grad(r) for r in results),
-        tuple(_requires_grad(n) for n in placeholders),
+        given,
+        differentiable(graph.graph, results, wanted),
+        differentiable(graph.graph, placeholders, wanted),
         tuple(_is_state(n) for n in placeholders),
     )
-
-
-def _requires_grad(node: fx.Node) -> bool:
-    value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _check_storage(graph: fx.GraphModule) -> None:

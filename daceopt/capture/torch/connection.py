@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, storage, without_gradients
+from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, requires_grad, storage, without_gradients
 from daceopt.capture.torch.operand_gradients import with_gradient
 from daceopt.runtime.binding import Binding
 
@@ -48,6 +48,28 @@ def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int
         for k, node in enumerate(arguments)
         if traced.requires_grad[k]
     }
+
+
+def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) -> tuple[bool, ...]:
+    """Whether the values of these nodes require a gradient at the end; ``wanted``: arguments that require one.
+
+    PyTorch's shape rules say that also of some results of regions without gradients (of ``pad``).
+    """
+    region = without_gradients(graph)
+    flagged = [isinstance(n, fx.Node) and requires_grad(n) for n in nodes]
+    if not region:
+        return tuple(flagged)
+    return tuple(f and any(n in wanted or _begins(n, region) for n in _sources(x)) for f, x in zip(flagged, nodes))
+
+
+def _begins(node: fx.Node, region: set[fx.Node]) -> bool:
+    """Whether a value requires a gradient although no operand does, or as a view in a region without gradients."""
+    if node.op == "placeholder":
+        return False
+    values = _tensors(node.meta.get("example_value"))
+    if node in region:
+        return any(v._is_view() for v in values)
+    return any(v.is_leaf and v.requires_grad for v in values) and not any(map(_carries, node.all_input_nodes))
 
 
 def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:

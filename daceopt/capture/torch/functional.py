@@ -48,6 +48,9 @@ KEPT = (
 )
 
 
+_BATCH_NORMS = (torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm)
+
+
 @dataclass(frozen=True)
 class Functional:
     """A functional graph of ATen operators.
@@ -139,7 +142,16 @@ class Body(fx.Interpreter):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
+        if target in _BATCH_NORMS:
+            args, kwargs = _in_memory_format(*args, **kwargs)
         return super().call_function(target, args, kwargs)
+
+
+def _in_memory_format(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with the input in the memory format of the result: PyTorch's shape rule keeps other strides."""
+    found, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
+    kwargs = {k: v for k, v in kwargs.items() if k != "input"}
+    return (found.contiguous(memory_format=suggest_memory_format(found)), *rest), kwargs
 
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:
@@ -216,7 +228,7 @@ def _kept_whole() -> Iterator[None]:
     from torch.export.exported_program import _override_composite_implicit_decomp
 
     with ExitStack() as stack:
-        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_OURS}))
+        stack.enter_context(_override_composite_implicit_decomp({**dict.fromkeys(KEPT, _as_it_is), **_IDENTITIES}))
         stack.enter_context(_not_rewritten())
         yield
 
@@ -250,10 +262,4 @@ def _dropout(tensor: Any, probability: float, train: bool) -> Any:
     return NotImplemented if train and probability else tensor
 
 
-def _batch_norm(tensor: Any, *rest: Any) -> Any:
-    """Taken apart, of a tensor in the memory format of the result: PyTorch's shape rule would keep other strides."""
-    kept = tensor.contiguous(memory_format=suggest_memory_format(tensor))
-    return _aten.batch_norm.default._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, kept, *rest)
-
-
-_OURS = {_aten.dropout.default: _dropout, _aten.batch_norm.default: _batch_norm}
+_IDENTITIES = {_aten.dropout.default: _dropout}

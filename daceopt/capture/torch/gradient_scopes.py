@@ -40,10 +40,10 @@ def stop_gradients(graph: fx.GraphModule) -> None:
 
 def hidden_writes(graph: fx.Graph) -> list[fx.Node]:
     """What writes, through a detached value, into memory of one that requires a gradient."""
-    seen = {storage(n) for n in graph.nodes if _differentiates(n)}
+    seen = {storage(n) for n in graph.nodes if requires_grad(n)}
     writes = [n for n in graph.nodes if is_in_place(n) and n.all_input_nodes and n.target not in _NO_WRITES]
     written = [(n, n.all_input_nodes[0]) for n in writes]
-    return [n for n, x in written if storage(x) in seen and storage(x) is not None and not _differentiates(x)]
+    return [n for n, x in written if storage(x) in seen and storage(x) is not None and not requires_grad(x)]
 
 
 def _refuse_hidden(write: fx.Node) -> None:
@@ -51,14 +51,14 @@ def _refuse_hidden(write: fx.Node) -> None:
     node, operand = write, write.all_input_nodes[0]
     while node.next.op != "root":
         node = node.next
-        read = [x for x in node.all_input_nodes if _differentiates(x) and storage(x) == storage(operand)]
-        if read and (node.op == "output" or is_in_place(node) or _differentiates(node)):
+        read = [x for x in node.all_input_nodes if requires_grad(x) and storage(x) == storage(operand)]
+        if read and (node.op == "output" or is_in_place(node) or requires_grad(node)):
             raise Unsupported(f"{write.target} changes {read[0].name}, which requires a gradient, where it is detached")
 
 
 def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
     """Dropout that drops nothing gives its very argument, and Dynamo knows it as a copy without a gradient."""
-    if getattr(node.target, "__name__", "") != "dropout" or not _differentiates(node.all_input_nodes[0]):
+    if getattr(node.target, "__name__", "") != "dropout" or not requires_grad(node.all_input_nodes[0]):
         return
     _, p, training = (*node.args, *(0.5, True)[len(node.args) - 1 :])[:3]
     undropped = not node.kwargs.get("training", training) or not node.kwargs.get("p", p)
@@ -69,10 +69,11 @@ def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
 def _is_operand(node: fx.Node) -> bool:
     """Whether the result is the very operand, as of ``to`` that has nothing to convert: it keeps its gradient."""
     operands = [x.meta.get("example_value") for x in node.all_input_nodes]
-    return not is_in_place(node) and _differentiates(node) and any(x is node.meta["example_value"] for x in operands)
+    return not is_in_place(node) and requires_grad(node) and any(x is node.meta["example_value"] for x in operands)
 
 
-def _differentiates(node: fx.Node) -> bool:
+def requires_grad(node: fx.Node) -> bool:
+    """Whether the value of a node of Dynamo's requires a gradient at the end of the graph."""
     value = node.meta.get("example_value")
     return isinstance(value, torch.Tensor) and value.requires_grad
 

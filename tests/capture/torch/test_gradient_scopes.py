@@ -102,3 +102,14 @@ def test_a_detached_value_is_changed_and_its_source_is_only_compared() -> None:
         return torch.where(base > 0, x, 2 * x)
 
     check(fn, torch.randn(2, 3))
+
+
+def test_what_a_region_pads_requires_no_gradient() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            padded = F.pad(x, [0, 2], value=-2)
+        kept = y.detach() + 0
+        kept[:3] = padded[:3]
+        return padded.exp(), kept, x * padded[:3]
+
+    check(fn, torch.randn(3), torch.randn(5))

@@ -185,3 +185,21 @@ def test_an_object_at_the_address_of_a_dead_one_is_another():
         net.function = _function(k % 7)
         seen.append((net(normal(2)) / normal(2)).mean().round().item() == k % 7)
     assert all(seen), seen
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_calls_in_a_fixed_mode_go_past_dynamo(backward, monkeypatch):
+    net = optimized_module(module(lambda self, x: x * self.w, w=normal(3)), fallback="raise", backward=backward)
+    modes = (torch.enable_grad, torch.no_grad)
+    expected = [_in(mode, net) for mode in modes]
+    monkeypatch.setattr(Dispatcher, "_through_dynamo", None)
+    for mode, before in zip(modes, expected):
+        found = _in(mode, net)
+        torch.testing.assert_close(found, before, rtol=0, atol=0)
+        assert found.requires_grad == before.requires_grad == (backward and mode is torch.enable_grad)
+
+
+def _in(mode: Any, net: Any) -> torch.Tensor:
+    with mode():
+        result: torch.Tensor = net(normal(3))
+    return result

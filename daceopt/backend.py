@@ -18,7 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
-from daceopt.capture.torch import conditions, guards
+from daceopt.capture.torch import conditions, guards, tracing
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -35,6 +35,8 @@ logger = logging.getLogger("daceopt.dispatch")
 Refused = Callable[[str, BaseException], None]
 Compile = Callable[..., Any]
 
+tracing.install()
+
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
 
@@ -44,6 +46,8 @@ class Backend:
 
     ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise.
     """
+
+    daceopt_backend = True  # what ``tracing`` knows its graphs by
 
     def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
         self.options, self.stats, self._refused = options, stats, refused

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch._guards import Guard, TracingContext
+from torch._guards import Guard, Source, TracingContext
 
 Check = Callable[[Any], bool]
 
@@ -40,24 +40,20 @@ def install() -> None:
         return
     output: Any = InstructionTranslator.current_tx().output
     codes = frozenset(output.tracing_context.traced_code)
-    output.guards.add(_guard(functools.partial(_check_surroundings, codes)))
+    output.guards.add(condition(functools.partial(_check_surroundings, codes)))
     read = [READ_OF_TENSORS[name] for name in sorted(_names(codes) & READ_OF_TENSORS.keys())]
     for guard in list(output.guards):
         if guard.create_fn_name() == "TENSOR_MATCH" and read:
-            output.guards.add(Guard(guard.originating_source, _named(functools.partial(_check_tensor, read))))
+            output.guards.add(condition(functools.partial(_check_tensor, read), guard.originating_source))
 
 
-def _guard(add: Callable[[Any, Guard], None]) -> Guard:
-    return Guard(GlobalStateSource(), _named(add))
+def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -> Guard:
+    """What ``add(builder, guard)`` adds to the guards of a program, of a source or of all of it."""
 
-
-def _named(add: Callable[[Any, Guard], None]) -> Callable[[Any, Guard], None]:
-    """A plain function, which Dynamo asks for its name and code."""
-
-    def daceopt_condition(builder: Any, guard: Guard) -> None:
+    def added(builder: Any, guard: Guard) -> None:  # Dynamo asks for its name and code
         add(builder, guard)
 
-    return daceopt_condition
+    return Guard(source or GlobalStateSource(), added)
 
 
 def _names(codes: Iterable[types.CodeType]) -> set[str]:

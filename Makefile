@@ -34,10 +34,10 @@ demo: $(READY) ## optimize four models, check them against PyTorch and compare t
 	$(BIN)/python -m daceopt demo
 
 test: $(READY) ## the whole test suite, with half of ONNX's backend suite
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not opinfo"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models"
 
 test-fast: $(READY) ## the tests without those marked slow
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models and not opinfo"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models"
 
 test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks; thousands of random operators
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)
@@ -47,7 +47,7 @@ test-fuzz: $(READY) ## thousands of random graphs and modules, compiled in both 
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m fuzz
 
 test-opinfo: $(READY) ## all of PyTorch's database of operators and modules, compiled
-	$(BIN)/python -m tests.opinfo --mode build --samples 0 --jobs $(JOBS)
+	$(BIN)/python -m tests.opinfo --mode build --jobs $(JOBS)
 
 test-models: $(READY) ## dozens of architectures of transformers, trained for a step
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m models

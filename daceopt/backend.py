@@ -18,7 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
-from daceopt.capture.torch import guards
+from daceopt.capture.torch import conditions, guards, tracing
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -35,6 +35,8 @@ logger = logging.getLogger("daceopt.dispatch")
 Refused = Callable[[str, BaseException], None]
 Compile = Callable[..., Any]
 
+tracing.install()
+
 SIZE_LIMIT = 16
 """Programs of one graph whose sizes cannot be symbols."""
 
@@ -44,6 +46,8 @@ class Backend:
 
     ``refused`` is called with the reason and the error where a graph stays in eager PyTorch; it may raise.
     """
+
+    daceopt_backend = True  # what ``tracing`` knows its graphs by
 
     def __init__(self, options: Options, stats: Stats, refused: Refused) -> None:
         self.options, self.stats, self._refused = options, stats, refused
@@ -67,6 +71,7 @@ class Backend:
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
         start = time.perf_counter()
+        guards.keep_key_order()
         try:
             return self._compile(graph, inputs)
         except RestartAnalysis:
@@ -78,6 +83,7 @@ class Backend:
             self.stats.compile_seconds += time.perf_counter() - start
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        conditions.install()
         traced = describe(graph, inputs)
         if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
             return graph.forward
@@ -127,7 +133,7 @@ def _own_mode() -> Iterator[None]:
 
 
 def _breaks() -> dict[str, int]:
-    return {**counters["graph_break"], **counters["unimplemented"]}
+    return counters["graph_break"] + counters["unimplemented"]
 
 
 class CompiledGraph:
@@ -145,7 +151,7 @@ class CompiledGraph:
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        self.piece = Piece(pair, binding, connected(traced, binding), self._higher)
+        self.piece = Piece(pair, binding, connected(traced, binding, _computed(pair, binding)), self._higher)
         self.pair = pair
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
@@ -241,6 +247,12 @@ class BySize:
                 return error
 
 
+def _computed(pair: Any, binding: Binding) -> set[int]:
+    """The arguments whose gradients the backward program computes."""
+    outputs = () if pair.backward is None else pair.backward.manifest.outputs
+    return {binding.inputs[int(t.name.partition(":")[2])][1] for t in outputs}
+
+
 def is_symbolic(traced: Traced) -> bool:
     """Whether a size or a number of the graph is known in a call only."""
     sizes = [s for x in traced.inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
@@ -273,6 +285,7 @@ def reason_of(error: BaseException) -> str:
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
+    from daceopt.capture.torch.connection import differentiable
     from daceopt.capture.torch.traced import Traced
 
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -281,20 +294,17 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
         _check_input(node.name, value)
     _check_storage(graph)
     results = graph.graph.output_node().args[0]
+    given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    wanted = {n for n, flag in zip(placeholders, given) if flag}
     return Traced(
         graph,
         tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
         tuple(_name(n) for n in placeholders),
-        tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs),
-        tuple(isinstance(r, fx.Node) and _requires_grad(r) for r in results),
-        tuple(_requires_grad(n) for n in placeholders),
+        given,
+        differentiable(graph.graph, results, wanted),
+        differentiable(graph.graph, placeholders, wanted),
         tuple(_is_state(n) for n in placeholders),
     )
-
-
-def _requires_grad(node: fx.Node) -> bool:
-    value = node.meta.get("example_value")
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 def _check_storage(graph: fx.GraphModule) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -17,6 +14,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from daceopt import frames
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.options import Options
@@ -30,12 +28,6 @@ logger = logging.getLogger("daceopt.dispatch")
 
 RECOMPILE_LIMIT = 32
 """Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
-
-_NOISE = (
-    "The .grad attribute of a Tensor that is not a leaf",
-    "Dynamo detected a call to a `functools.lru_cache`",
-)
-"""How warnings of Dynamo begin that say nothing about the user's module."""
 
 Forward = Callable[..., Any]
 
@@ -86,14 +78,21 @@ class Dispatcher:
             compiled = self._compile(original)
         if self.options.dynamic.__class__ is dict:
             self._mark(original.__get__(module), args, kwargs)
-        if self.options.backward is None:
-            program = compiled.fast.find((module, *args), kwargs)
-            if program is not None:
-                return program(module, *args, **kwargs)
+        wanted = self.options.backward
+        if wanted is None or torch.is_grad_enabled() is wanted:
+            return self._run(compiled, module, args, kwargs)
+        with torch.set_grad_enabled(wanted):
+            result = self._run(compiled, module, args, kwargs)
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
+
+    def _run(self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        program = compiled.fast.find((module, *args), kwargs)
+        if program is not None:
+            return program(module, *args, **kwargs)
         if compiled.fast.broken:
             return self._through_dynamo(compiled, module, args, kwargs)
         with self._lock:  # while one thread compiles, the others wait for what it makes
-            program = compiled.fast.find((module, *args), kwargs) if self.options.backward is None else None
+            program = compiled.fast.find((module, *args), kwargs)
             if program is None:
                 return self._through_dynamo(compiled, module, args, kwargs)
         return program(module, *args, **kwargs)
@@ -104,10 +103,7 @@ class Dispatcher:
         backend = compiled.backend
         ran, seen = backend.ran, backend.frames()
         try:
-            with warnings.catch_warnings(), _dynamo_config(self.options.fallback):
-                for noise in _NOISE:
-                    warnings.filterwarnings("ignore", noise)
-                result = compiled.run(module, *args, **kwargs)
+            result = compiled.run(module, *args, **kwargs)
         except Exception as error:
             backend.new_breaks()  # what broke the graph is the error itself
             if backend.frames() != seen:
@@ -121,7 +117,8 @@ class Dispatcher:
             self._note_breaks(backend)
         if backend.ran == ran:
             self._note_eager()
-        compiled.fast.refresh()
+        if backend.frames() != seen or not compiled.fast.broken:
+            compiled.fast.refresh()
         return result
 
     def _eagerly(
@@ -156,7 +153,7 @@ class Dispatcher:
             backend = (
                 Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
             )
-            optimize = _dynamo.optimize(
+            context = _dynamo.optimize(
                 backend,
                 nopython=self.options.fallback == "raise",
                 dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
@@ -164,10 +161,11 @@ class Dispatcher:
                 recompile_limit=RECOMPILE_LIMIT,
                 isolate_recompiles=True,
             )
-            own = _twin(original)
-            run = optimize(own)
+            context.callback = frames.Compiler(context.callback, suppress_errors=self.options.fallback != "raise")
+            own = frames.twin(original)
+            run = context(own)
             fast = FastPath(own, run._isolate_recompiles_id)
-            self._compiled = _Compiled(original, backend, _in_mode(self.options.backward, run), fast)
+            self._compiled = _Compiled(original, backend, run, fast)
             return self._compiled
 
     def _forget(self, compiled: _Compiled) -> None:
@@ -221,26 +219,6 @@ class Dispatcher:
             warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
-@contextmanager
-def _dynamo_config(fallback: str) -> Iterator[None]:
-    """Dynamo's settings for a call: it takes recurrent layers, and sees hooks of children that come and go; what it
-    fails at runs as it is."""
-    from torch._dynamo import config
-
-    failing = logging.getLogger("torch._dynamo.convert_frame")
-    failing.addFilter(_is_no_failure)
-    try:
-        with config.patch(allow_rnn=True, skip_nnmodule_hook_guards=False, suppress_errors=fallback != "raise"):
-            yield
-    finally:
-        failing.removeFilter(_is_no_failure)
-
-
-def _is_no_failure(record: logging.LogRecord) -> bool:
-    """Not Dynamo's traceback of a frame that runs as it is; the reason is among ours."""
-    return not str(record.msg).startswith("WON'T CONVERT")
-
-
 def first_line(error: BaseException) -> str:
     """What a long message of Dynamo says first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -249,42 +227,6 @@ def first_line(error: BaseException) -> str:
 
 def _forgotten() -> None:
     """Stands for the forward that has to be compiled anew."""
-
-
-def _twin(function: Forward) -> Forward:
-    """The same function with a code object of its own: what Dynamo remembers of code (which sizes varied, what it could
-    not compile) is then of this module alone."""
-    if not isinstance(function, types.FunctionType):
-        return function
-    code = function.__code__.replace()
-    if code.co_filename.startswith(str(Path(torch.__file__).parent)):
-        # what stands in PyTorch's own files Dynamo wraps in a function that it shares among modules
-        code = code.replace(co_filename=__file__)
-    twin = types.FunctionType(
-        code,
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    twin.__kwdefaults__, twin.__qualname__ = function.__kwdefaults__, function.__qualname__
-    twin.__module__, twin.__dict__ = function.__module__, dict(vars(function))
-    return twin
-
-
-def _in_mode(backward: bool | None, compiled: Forward) -> Forward:
-    """``compiled`` with gradients on or off, whatever the caller has; results need none where the caller's do not."""
-    if backward is None:
-        return compiled
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() is backward:
-            return compiled(*args, **kwargs)
-        with torch.set_grad_enabled(backward):
-            result = compiled(*args, **kwargs)
-        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if backward else result
-
-    return forward
 
 
 def is_transformed() -> bool:

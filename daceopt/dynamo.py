@@ -9,6 +9,7 @@ from typing import Any
 from torch.fx import GraphModule
 
 from daceopt.backend import Backend
+from daceopt.capture.torch.tracing import OURS
 from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.options import check
@@ -32,3 +33,6 @@ def daceopt(
             warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
     return Backend(options, Stats(), refused)(graph, example_inputs)
+
+
+setattr(daceopt, OURS, True)

@@ -7,6 +7,7 @@ that keeps Dynamo away from the backend's own code is left out, for Dynamo is no
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -32,6 +33,59 @@ def _quiet_utilities() -> Any:
     )
 
 
+class Frame:
+    """A function's parameters: how the arguments of a call become the variables that guards read."""
+
+    def __init__(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        variadic, mapping = (bool(code.co_flags & flag) for flag in (inspect.CO_VARARGS, inspect.CO_VARKEYWORDS))
+        plain = code.co_argcount + code.co_kwonlyargcount
+        self._names = code.co_varnames[: code.co_argcount]
+        self._variables = code.co_varnames[: plain + variadic + mapping]
+        self._by_keyword = frozenset(code.co_varnames[code.co_posonlyargcount : plain])
+        self._variadic = code.co_varnames[plain] if variadic else None
+        self._mapping = code.co_varnames[plain + variadic] if mapping else None
+        defaults = dict(zip(reversed(self._names), reversed(function.__defaults__ or ())))
+        self._defaults = {**defaults, **(function.__kwdefaults__ or {})}
+        self._cells = tuple(zip(code.co_freevars, function.__closure__ or ()))
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The variables at the start of a call; None for a call that does not fit."""
+        bound = dict(zip(self._names, args))
+        if self._variadic is not None:
+            bound[self._variadic] = args[len(self._names) :]
+        elif len(args) > len(self._names):
+            return None
+        if self._mapping is not None:
+            bound[self._mapping] = {k: v for k, v in kwargs.items() if k not in self._by_keyword}
+        if kwargs and not self._bind_keywords(bound, kwargs):
+            return None
+        if len(bound) < len(self._variables):
+            bound = {**self._defaults, **bound}
+            if len(bound) != len(self._variables):
+                return None
+        return self._with_cells(bound)
+
+    def _bind_keywords(self, bound: dict[str, Any], kwargs: Mapping[str, Any]) -> bool:
+        """Add what is given by name; whether each name is a parameter that has no value yet."""
+        for name, value in kwargs.items():
+            if name in self._by_keyword:
+                if name in bound:
+                    return False
+                bound[name] = value
+            elif self._mapping is None:
+                return False
+        return True
+
+    def _with_cells(self, bound: dict[str, Any]) -> dict[str, Any] | None:
+        try:
+            for name, cell in self._cells:
+                bound[name] = cell.cell_contents
+        except ValueError:  # a variable of the surrounding function that has no value yet
+            return None
+        return bound
+
+
 class FastPath:
     """The whole-frame programs of one function; ``region`` is Dynamo's number for who compiled them."""
 
@@ -40,22 +94,19 @@ class FastPath:
         self._region = region
         self.broken = False  # whether Dynamo broke the frame, so that its calls go through Dynamo
         self._programs: dict[Any, Callable[..., Any] | None] = {}  # guards -> what runs; None: the frame is broken
-        self._checked: list[tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]] = []
-        if self._function is not None:
-            code = self._function.__code__
-            self._names = code.co_varnames[: code.co_argcount]
-            self._simple = not code.co_kwonlyargcount and not code.co_flags & 0x0C  # neither *args nor **kwargs
-            self._defaults = dict(zip(reversed(self._names), reversed(self._function.__defaults__ or ())))
+        self._checked: list[tuple[Any, Callable[..., Any]]] = []  # guards of whole frames, and what runs
+        self._frame = None if self._function is None else Frame(self._function)
 
     def find(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
         """What runs this call, called with the same arguments; None where Dynamo has to look at it."""
-        if not self._checked:
+        if self._frame is None or not self._checked:
             return None
-        given = self._locals(args, kwargs)
-        if given is None:
+        variables = self._frame.bind(args, kwargs)
+        if variables is None:
             return None
-        for k, (check, program) in enumerate(self._checked):
-            if check(given):
+        for k, (guards, program) in enumerate(self._checked):
+            # without an entry it tells objects by the addresses of dead ones
+            if guards.cache_entry is not None and guards.check(variables):
                 if k:  # the next call is probably like this one
                     self._checked = [self._checked[k], *self._checked[:k], *self._checked[k + 1 :]]
                 return program
@@ -63,34 +114,17 @@ class FastPath:
 
     def refresh(self) -> None:
         """Take in what Dynamo has compiled since."""
-        if self._function is None or not self._simple:
+        if self._function is None:
             return
-        entries = _get_cache_entries_for_region(self._function.__code__, self._region)
+        found = _get_cache_entries_for_region(self._function.__code__, self._region)
+        entries = [entry for entry in found if entry.code is not None]  # the others' guards are of objects that died
         for entry in entries:
             if entry.guard_manager not in self._programs:
                 self._programs[entry.guard_manager] = self._whole(entry.code)
         live = [(e.guard_manager, self._programs[e.guard_manager]) for e in entries]
-        self._checked = [(guards.check, program) for guards, program in live if program is not None]
+        self._checked = [(guards, program) for guards, program in live if program is not None]
         self._programs = dict(live)
         self.broken = bool(live) and not self._checked
-
-    def _locals(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The frame's variables at its start, as guards read them; None for a call that does not fit."""
-        given = dict(zip(self._names, args))
-        if len(args) > len(self._names):
-            return None
-        if kwargs:
-            if not given.keys().isdisjoint(kwargs):
-                return None
-            given.update(kwargs)
-        if len(given) < len(self._names):
-            given = {**self._defaults, **given}
-        if len(given) != len(self._names):
-            return None
-        assert self._function is not None
-        for name, cell in zip(self._function.__code__.co_freevars, self._function.__closure__ or ()):
-            given[name] = cell.cell_contents
-        return given
 
     def _whole(self, code: types.CodeType) -> Callable[..., Any] | None:
         function = self._function

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from daceopt.runtime.arithmetic import evaluate
-from daceopt.runtime.binding import Binding, Result, replay
+from daceopt.runtime.binding import Binding, Result, replay, spread
 from daceopt.runtime.bridge import Boundary, Higher, Pair, Program
 
 Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
@@ -45,7 +45,9 @@ class Piece:
         self._copies = [(a, k) for a, k in binding.mutations if binding.outputs[k].differentiable]
         self._makers = [_maker(r) for r in binding.results]
         plain = [r.index for r in binding.results if r.kind == "output" and not r.views]
-        self._direct = plain if len(plain) == len(binding.results) and not self._copies else None
+        self._spread = [(k, o.strides) for k, o in enumerate(binding.outputs) if o.strides]
+        is_direct = len(plain) == len(binding.results) and not self._copies and not self._spread
+        self._direct = plain if is_direct else None
 
     def inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The program's inputs in a call."""
@@ -65,10 +67,17 @@ class Piece:
         for argument, k in self._copies:
             arguments[argument].copy_(outputs[k])
         sizes = {name: _size(arguments[k], axis) for name, (k, axis) in self.binding.symbols.items()}
+        outputs = self._strided(outputs, sizes) if self._spread else outputs
         results: list[Any] = []
         for make, result in zip(self._makers, self.binding.results):
             results.append(results[result.index] if make is None else make(arguments, outputs, sizes))
         return results
+
+    def _strided(self, outputs: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> Sequence[torch.Tensor]:
+        found = list(outputs)
+        for k, strides in self._spread:
+            found[k] = spread(found[k], strides, sizes)
+        return found
 
 
 def _size(argument: Any, axis: int | None) -> int:

@@ -33,12 +33,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Output:
-    """An output of the program: its axes in memory, outermost first, whether autograd sees it, and whether it is
-    complex."""
+    """An output of the program: its axes in memory, outermost first, whether autograd sees it, whether it is complex,
+    and the strides that it is copied to where there are gaps between its elements, or overlaps."""
 
     order: tuple[int, ...]
     differentiable: bool
     complex: bool = False
+    strides: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Binding:
         """The inverse of :meth:`to_json`."""
         return cls(
             tuple((kind, k) for kind, k in data["inputs"]),
-            tuple(Output(tuple(o["order"]), o["differentiable"], o["complex"]) for o in data["outputs"]),
+            tuple(
+                Output(tuple(o["order"]), o["differentiable"], o["complex"], tuple(o["strides"]))
+                for o in data["outputs"]
+            ),
             tuple(Result(r["kind"], r["index"], r["value"], tuple(r["views"])) for r in data["results"]),
             tuple((a, o) for a, o in data["mutations"]),
             {name: (a, axis) for name, (a, axis) in data["symbols"].items()},
@@ -81,6 +85,18 @@ def replay(views: Sequence[Any]) -> Callable[[torch.Tensor, Mapping[str, int]], 
         return tensor
 
     return apply
+
+
+def spread(tensor: torch.Tensor, strides: Sequence[Any], sizes: Mapping[str, int]) -> torch.Tensor:
+    """A copy with these strides; along an axis of stride 0 all elements are the first."""
+    known = [_evaluated(s, sizes) for s in strides]
+    found = tensor.new_empty_strided(tensor.shape, known)
+    written, source = found, tensor
+    for axis, stride in enumerate(known):
+        if stride == 0 and tensor.shape[axis]:
+            written, source = written.narrow(axis, 0, 1), source.narrow(axis, 0, 1)
+    written.copy_(source)
+    return found
 
 
 def _operator(name: str) -> Any:

@@ -295,7 +295,10 @@ def _has_spread(program: Program, grads: Sequence[torch.Tensor | None], found: S
     """Whether the zero that stands for an absent gradient met an infinite derivative, and can be done without."""
     if program.boundary.higher is None or all(grads[k] is not None for k in program.grads):
         return False
-    return any(g is not None and bool(torch.isnan(g).any()) for g in found)
+    present = [g for g in found if g is not None]
+    if not present or not torch.stack([g.sum() for g in present]).isnan().any():  # a sum reads once and writes nothing
+        return False
+    return any(bool(torch.isnan(g).any()) for g in present)
 
 
 def _settle_absent(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -130,12 +131,13 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         found = func(*args, **(kwargs or {}))
         name = func._schema.name.removeprefix("aten::").strip("_")
-        if func._schema.is_mutable or name == "t" or name.removeprefix("new_").startswith(EXACT):
+        in_place = func._schema.name.endswith("_")
+        if func._schema.is_mutable > in_place or name == "t" or name.removeprefix("new_").startswith(EXACT):
             return found
-        return pytree.tree_map_only(torch.Tensor, self._moved, found)
+        return pytree.tree_map_only(torch.Tensor, partial(self._moved, in_place), found)
 
-    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point() or tensor._is_view():
+    def _moved(self, in_place: bool, tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point() or (tensor._is_view() and not in_place):
             return tensor
         steps = torch.randint(-1, 2, tensor.shape, generator=self._rng)
         return tensor.mul_((1 + steps * torch.finfo(tensor.dtype).eps).to(tensor.dtype)) if tensor.numel() else tensor

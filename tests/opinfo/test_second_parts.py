@@ -1,4 +1,4 @@
-"""One half of a twelfth of PyTorch's database, compiled."""
+"""One half of a sixth of PyTorch's database, compiled, with gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.onnx_suite.runner import Worker
 from tests.opinfo.shares import PARTS, check
 
-pytestmark = pytest.mark.opinfo
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("part", range(1, PARTS, 2))

@@ -5,29 +5,44 @@ Where no gradient is computed, that of a connected argument is zero, and any oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, without_gradients
+from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, requires_grad, storage, without_gradients
+from daceopt.capture.torch.operand_gradients import with_gradient
 from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
 
+Operands = Callable[[fx.Node], Sequence[fx.Node]]
 
-def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
-    """Per argument that requires a gradient, the outputs of the program that depend on it."""
+
+def connected(traced: Traced, binding: Binding, computed: Collection[int] = ()) -> dict[int, frozenset[int]]:
+    """Per argument that requires a gradient, the outputs of the program that depend on it.
+
+    ``computed``: arguments whose gradients the program computes. If there are others, PyTorch's formulas are asked
+    which operands have any: the target of a loss may have none.
+    """
+    rough = _connected(traced, binding, _operands)
+    if all(k in computed or not outputs for k, outputs in rough.items()):
+        return rough
+    exact = _connected(traced, binding, lambda node: with_gradient(node, _operands(node)))
+    return {k: outputs if k in computed else exact[k] for k, outputs in rough.items()}
+
+
+def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int, frozenset[int]]:
     graph = traced.graph.graph
     arguments = [n for n in graph.nodes if n.op == "placeholder"]
     reached: dict[int, set[fx.Node]] = {}
     for result, found, flag in zip(graph.output_node().args[0], binding.results, traced.results, strict=True):
         if flag and found.kind == "output":
-            reached.setdefault(found.index, set()).update(_sources(result))
+            reached.setdefault(found.index, set()).update(_sources(result, operands))
     for argument, output in binding.mutations:
-        reached.setdefault(output, set()).update(_sources(arguments[argument]))
+        reached.setdefault(output, set()).update(_sources(arguments[argument], operands))
     return {
         k: frozenset(output for output, sources in reached.items() if node in sources)
         for k, node in enumerate(arguments)
@@ -35,8 +50,32 @@ def connected(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
     }
 
 
-def _sources(result: fx.Node) -> set[fx.Node]:
-    """All nodes on which ``result`` depends differentiably: a write counts for what is read after it."""
+def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) -> tuple[bool, ...]:
+    """Whether the values of these nodes require a gradient at the end; ``wanted``: arguments that require one.
+
+    PyTorch's shape rules say that also of some results of regions without gradients (of ``pad``).
+    """
+    region = without_gradients(graph)
+    flagged = [isinstance(n, fx.Node) and requires_grad(n) for n in nodes]
+    if not region:
+        return tuple(flagged)
+    return tuple(f and any(n in wanted or _begins(n, region) for n in _sources(x)) for f, x in zip(flagged, nodes))
+
+
+def _begins(node: fx.Node, region: set[fx.Node]) -> bool:
+    """Whether a value requires a gradient although no operand does, or as a view in a region without gradients."""
+    if node.op == "placeholder":
+        return False
+    values = _tensors(node.meta.get("example_value"))
+    if node in region:
+        return any(v._is_view() for v in values)
+    return any(v.is_leaf and v.requires_grad for v in values) and not any(map(_carries, node.all_input_nodes))
+
+
+def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
+    """All nodes on which ``result`` depends differentiably: a write counts for what is read after it. ``operands``
+    gives those of a node that have a gradient."""
+    operands = operands or _operands
     position = {node: k for k, node in enumerate(result.graph.nodes)}
     writes, stopped = _writes(result.graph), without_gradients(result.graph)
     read: dict[fx.Node, int] = {}  # node -> the last time when its value is read
@@ -47,8 +86,8 @@ def _sources(result: fx.Node) -> set[fx.Node]:
             continue
         read[node] = when
         if node not in stopped:  # what has been written into its result counts all the same
-            waiting.extend((x, position[node]) for x in _operands(node))
-        for write in writes.get(_storage(node), ()):
+            waiting.extend((x, position[node]) for x in operands(node))
+        for write in writes.get(storage(node), ()):
             if position[node] < position[write] < when:  # it may have no value of its own
                 waiting.extend((x, position[write]) for x in write.all_input_nodes)
     return set(read)
@@ -71,15 +110,8 @@ def _writes(graph: fx.Graph) -> dict[int | None, list[fx.Node]]:
     found: dict[int | None, list[fx.Node]] = {}
     for node in graph.nodes:
         if node.args and isinstance(node.args[0], fx.Node) and is_in_place(node):
-            found.setdefault(_storage(node.args[0]), []).append(node)
+            found.setdefault(storage(node.args[0]), []).append(node)
     return found
-
-
-def _storage(node: fx.Node) -> int | None:
-    """What tensors share that are views of one another."""
-    value = node.meta.get("example_value")
-    plain = isinstance(value, torch.Tensor) and not is_wrapped(value)
-    return value.untyped_storage()._cdata if plain else None
 
 
 def _carries(node: fx.Node) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.associative_scan import generic_associative_scan
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -45,6 +46,9 @@ KEPT = (
     *(getattr(_aten, f"upsample_{name}").vec for name in _RESIZED),
     *(getattr(_aten, f"_upsample_{name}").vec for name in _RESIZED_ELSE),
 )
+
+
+_BATCH_NORMS = (torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm)
 
 
 @dataclass(frozen=True)
@@ -138,7 +142,16 @@ class Body(fx.Interpreter):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
+        if target in _BATCH_NORMS:
+            args, kwargs = _in_memory_format(*args, **kwargs)
         return super().call_function(target, args, kwargs)
+
+
+def _in_memory_format(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with the input in the memory format of the result: PyTorch's shape rule keeps other strides."""
+    found, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
+    kwargs = {k: v for k, v in kwargs.items() if k != "input"}
+    return (found.contiguous(memory_format=suggest_memory_format(found)), *rest), kwargs
 
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:
@@ -157,13 +170,25 @@ class _Functionalized:
 
     def __call__(self, *inputs: Any) -> list[Any]:
         above = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize))
-        with above, FunctionalTensorMode():
+        with above, _plain_checks(), FunctionalTensorMode():
             wrapped = [FunctionalTensor.to_functional(x) if isinstance(x, torch.Tensor) else x for x in inputs]
             results = self.body(*wrapped)
             changed = [k for k, x in enumerate(wrapped) if isinstance(x, torch.Tensor) and _is_changed(x)]
             values = [_plain(x) for x in results]
             self.mutated = tuple(changed)
             return [*values, *(_plain(wrapped[k]) for k in changed)]
+
+
+@contextmanager
+def _plain_checks() -> Iterator[None]:
+    """Checks of linear algebra stay calls like others, as ``_keep_checks`` expects them, without tokens for order."""
+    checks = torch._library.simple_registry.singleton.find("aten::_linalg_check_errors").effect
+    before = checks.effect
+    checks.register(None)
+    try:
+        yield
+    finally:
+        checks.register(before)
 
 
 def _is_changed(tensor: Any) -> bool:

@@ -16,22 +16,73 @@ from daceopt.errors import Unsupported
 _AUGMENTED = frozenset(
     "iadd iand ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor setitem".split()
 )
+_NO_WRITES = ("detach_", "requires_grad_")
 
 
 def stop_gradients(graph: fx.GraphModule) -> None:
-    """Detach the operands of nodes whose results require no gradient. Raises Unsupported for a parameter that is
-    changed in place where gradients are off: its gradient is not that of its new value."""
+    """Detach the operands of nodes whose results require no gradient. Raises Unsupported where autograd does not see
+    that a value is changed which it differentiates: the gradient is not that of the new value."""
     called = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     unrecorded = without_gradients(graph.graph)
     for node in unrecorded:
         if is_in_place(node) and node.all_input_nodes:
             _refuse_unrecorded(node, node.all_input_nodes[0])
+        _refuse_undropped(node, unrecorded)
+    for write in hidden_writes(graph.graph):
+        _refuse_hidden(write)
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
         return  # no result is differentiated
     for node in called:
         if node in unrecorded or _stops(node):
             _detach_operands(graph.graph, node)
     graph.recompile()
+
+
+def hidden_writes(graph: fx.Graph) -> list[fx.Node]:
+    """What writes, through a detached value, into memory of one that requires a gradient."""
+    seen = {storage(n) for n in graph.nodes if requires_grad(n)}
+    writes = [n for n in graph.nodes if is_in_place(n) and n.all_input_nodes and n.target not in _NO_WRITES]
+    written = [(n, n.all_input_nodes[0]) for n in writes]
+    return [n for n, x in written if storage(x) in seen and storage(x) is not None and not requires_grad(x)]
+
+
+def _refuse_hidden(write: fx.Node) -> None:
+    """Unless nothing reads the new value in order to differentiate it."""
+    node, operand = write, write.all_input_nodes[0]
+    while node.next.op != "root":
+        node = node.next
+        read = [x for x in node.all_input_nodes if requires_grad(x) and storage(x) == storage(operand)]
+        if read and (node.op == "output" or is_in_place(node) or requires_grad(node)):
+            raise Unsupported(f"{write.target} changes {read[0].name}, which requires a gradient, where it is detached")
+
+
+def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
+    """Dropout that drops nothing gives its very argument, and Dynamo knows it as a copy without a gradient."""
+    if getattr(node.target, "__name__", "") != "dropout" or not requires_grad(node.all_input_nodes[0]):
+        return
+    _, p, training = (*node.args, *(0.5, True)[len(node.args) - 1 :])[:3]
+    undropped = not node.kwargs.get("training", training) or not node.kwargs.get("p", p)
+    if undropped and any(user not in unrecorded for user in node.users):
+        raise Unsupported(f"{node.name} drops nothing of a value that requires a gradient, where gradients are off")
+
+
+def _is_operand(node: fx.Node) -> bool:
+    """Whether the result is the very operand, as of ``to`` that has nothing to convert: it keeps its gradient."""
+    operands = [x.meta.get("example_value") for x in node.all_input_nodes]
+    return not is_in_place(node) and requires_grad(node) and any(x is node.meta["example_value"] for x in operands)
+
+
+def requires_grad(node: fx.Node) -> bool:
+    """Whether the value of a node of Dynamo's requires a gradient at the end of the graph."""
+    value = node.meta.get("example_value")
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def storage(node: fx.Node) -> int | None:
+    """What tensors share that are views of one another."""
+    value = node.meta.get("example_value")
+    plain = isinstance(value, torch.Tensor) and not is_wrapped(value)
+    return value.untyped_storage()._cdata if plain else None
 
 
 def _stops(node: fx.Node) -> bool:
@@ -68,7 +119,7 @@ def without_gradients(graph: fx.Graph) -> set[fx.Node]:
     for node in graph.nodes:
         if node.target is torch._C._set_grad_enabled:
             recorded = bool(node.args[0])
-        elif not recorded and node.op in ("call_function", "call_method", "call_module"):
+        elif not recorded and node.op in ("call_function", "call_method", "call_module") and not _is_operand(node):
             found.add(node)
     return found
 

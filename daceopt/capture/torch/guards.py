@@ -1,4 +1,4 @@
-"""What a trace assumed of symbolic sizes: conditions that PyTorch recorded, kept with the program and installed again.
+"""What a trace assumed: of symbolic sizes, which is kept with the program and installed again, and of dictionaries.
 
 Tracing may ask a symbolic size a question (is it even? more than 16?); the answer holds for the example, and PyTorch
 notes it, so that Dynamo compiles anew where it does not. A warm start does not trace, and has to note the same.
@@ -11,6 +11,8 @@ from typing import Any
 
 import sympy
 import torch
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch.utils._sympy import functions
 
 
@@ -54,3 +56,11 @@ def hints(inputs: Sequence[Any]) -> list[str]:
     memos = [getattr(x, "item_memo", None) for x in inputs]
     symbolic |= {str(m): m for m in memos if isinstance(m, torch.SymFloat)}
     return [f"{name}={s.node.hint}" for name, s in sorted(symbolic.items())]
+
+
+def keep_key_order() -> None:
+    """Let Dynamo, while it compiles, guard the order of each dictionary whose keys it guards: it does not by itself
+    where one is passed on as ``**kwargs``, and a callee that goes through them would get the order of another call."""
+    output = InstructionTranslator.current_tx().output
+    keys = GuardBuilder.DICT_KEYS_MATCH.__name__
+    output.guard_on_key_order.update(g.originating_source for g in output.guards if g.create_fn_name() == keys)

@@ -12,6 +12,7 @@ from torch import fx
 
 from daceopt.capture.torch import guards
 from daceopt.capture.torch.functional import Functional, functional
+from daceopt.capture.torch.gradient_scopes import hidden_writes, storage
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Context, Importer, Translation
@@ -44,8 +45,9 @@ def _uncollected() -> Iterator[None]:
 def _load(traced: Traced) -> Imported:
     environment = guards.environment(traced.inputs)
     before = guards.known(environment)
+    hidden = _hidden(traced.graph.graph)
     found = functional(traced.graph, traced.inputs)
-    changed = [traced.changed[k] for k in found.mutated]
+    changed = [traced.changed[k] and k not in hidden for k in found.mutated]
     _check_mutations(traced, found)
     _check_types(traced, found)
     result = imported(traced, found, plan(found, traced.results, changed))
@@ -77,6 +79,12 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     return Imported(
         graph, _gradients(traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
     )
+
+
+def _hidden(graph: fx.Graph) -> set[int]:
+    """Arguments that are changed behind autograd's back, through detached values."""
+    written = {storage(n.all_input_nodes[0]) for n in hidden_writes(graph)}
+    return {k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder") if storage(n) in written}
 
 
 def _complex(traced: Traced, binding: Sequence[tuple[str, int]]) -> tuple[int, ...]:

@@ -17,6 +17,9 @@ from daceopt.runtime.binding import Output, Result
 
 _aten = torch.ops.aten
 
+# views, of which autograd and their schemas know nothing
+_UNSAFE = (_aten.unsafe_split.Tensor, _aten.unsafe_split_with_sizes.default)
+
 
 @dataclass
 class Plan:
@@ -70,7 +73,7 @@ class _Planner:
             return Result("input", self.mutated[self.changed.index(base)], views=chain)
         if base in self.arguments and self.arguments[base] not in self.mutated:
             return Result("input", self.arguments[base], views=chain)
-        if base.op == "placeholder" or (not shared and _order(value) is not None) or _order(base) is None:
+        if base.op == "placeholder" or (not shared and _order(value) is not None):
             return Result("output", self._output(value, differentiable))
         return Result("output", self._output(base, differentiable), views=chain)
 
@@ -96,7 +99,8 @@ class _Planner:
             rank = node.meta["val"].dim()
             self.plan.nodes.append(node)
             axes = tuple(range(rank)) if order is None else order
-            self.plan.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex()))
+            strides = () if node in self.changed else _strides(node, differentiable)  # an argument has its own
+            self.plan.outputs.append(Output(axes, differentiable, node.meta["val"].is_complex(), strides))
         elif differentiable and not self.plan.outputs[k].differentiable:
             self.plan.outputs[k] = replace(self.plan.outputs[k], differentiable=True)
         return k
@@ -114,6 +118,8 @@ def _is_view(node: fx.Node) -> bool:
         return False
     if node.target is _aten.dropout.default:
         return not node.args[2]
+    if node.target in _UNSAFE:
+        return True
     # _reshape_alias and the like alias; what only may alias (contiguous, reshape) was resolved by the trace
     return all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
 
@@ -127,11 +133,21 @@ def _written(node: fx.Node) -> tuple[str, list[Any]]:
     return str(node.target), [_argument(a) for a in node.args[1:]]
 
 
+def _strides(node: fx.Node, differentiable: bool) -> tuple[Any, ...]:
+    """The strides that PyTorch promises, where the elements do not stand one after another."""
+    value = node.meta["val"]
+    if dense_order(value) is not None:
+        return ()
+    if differentiable and 0 in value.stride():
+        raise Unsupported(f"a result with a gradient whose elements share memory (strides {tuple(value.stride())})")
+    return tuple(map(_argument, value.stride()))
+
+
 def _argument(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_argument(v) for v in value]
-    if isinstance(value, fx.Node):
-        return {"size": str(value.meta["val"])}
+    if isinstance(value, (fx.Node, torch.SymInt)):
+        return {"size": str(value.meta["val"] if isinstance(value, fx.Node) else value)}
     if value is None or isinstance(value, (bool, int, float)):
         return value
     raise Unsupported(f"a result is a view with an argument of type {type(value).__name__}")

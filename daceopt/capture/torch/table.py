@@ -84,5 +84,13 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     from torch._decomp import core_aten_decompositions
 
     _load()
-    found = dict(core_aten_decompositions().items())
+    found = {**core_aten_decompositions(), torch.ops.aten.max_unpool2d.default: _max_unpool2d}
     return {target: fn for target, fn in found.items() if target not in _RULES}
+
+
+def _max_unpool2d(self: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """PyTorch's decomposition, in the memory format of the operator's own kernel."""
+    from torch._decomp.decompositions import max_unpool2d
+    from torch._prims_common import suggest_memory_format
+
+    return max_unpool2d(self, *rest).contiguous(memory_format=suggest_memory_format(self))

@@ -355,6 +355,8 @@ class Importer:
     def _call(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            if node.target is torch.ops.aten._local_scalar_dense.default:
+                raise Unsupported(f"a size that only the data decides ({value}, an element of {node.args[0]})")
             return self.t.sizes.dim(value)
         if isinstance(value, torch.SymFloat):
             return self._number(node, value)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
@@ -46,3 +48,68 @@ def _gradients_are_absent(fn: Callable[..., Any]) -> list[bool]:
     given = [torch.randn(3, requires_grad=True) for _ in range(2)]
     compiled(*given).sum().backward()
     return [x.grad is None for x in given]
+
+
+def test_what_gives_its_very_operand_keeps_the_gradient_in_a_region() -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 2
+        with torch.no_grad():
+            same = y.contiguous()
+        same.mul_(2)
+        return same * 3, y.detach() + same
+
+    check(fn, torch.randn(2, 3))
+
+
+def test_dropout_that_drops_nothing_is_refused_where_it_leaves_a_region() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            same = F.dropout(x, 0.5, training=False)
+        return same * 2
+
+    with pytest.raises(Exception, match="drops nothing of a value that requires a gradient"):
+        check(fn, torch.randn(2, 3))
+
+
+def test_an_argument_is_changed_through_a_detached_value() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = x * y
+        x.data.mul_(3)
+        return z.exp() + x.detach()
+
+    given = [torch.tensor([0.5, -1.0], requires_grad=True) for _ in range(2)]
+    torch._dynamo.reset()
+    torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)(*given)
+    assert given[0].tolist() == [1.5, -3.0] and given[0].is_leaf and given[0].requires_grad
+
+
+@pytest.mark.parametrize("read", [lambda x, y: x * 2, lambda x, y: (y * 2, x), lambda x, y: x.add_(1)])
+def test_a_value_that_changed_where_it_was_detached_is_not_differentiated(read: Callable[..., Any]) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        base = x * 1
+        detached = base.detach()
+        detached[0].mul_(3)
+        return read(base, detached)
+
+    with pytest.raises(Exception, match="requires a gradient, where it is detached"):
+        check(fn, torch.randn(2, 3))
+
+
+def test_a_detached_value_is_changed_and_its_source_is_only_compared() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        base = x * 1
+        base.detach().mul_(3)
+        return torch.where(base > 0, x, 2 * x)
+
+    check(fn, torch.randn(2, 3))
+
+
+def test_what_a_region_pads_requires_no_gradient() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            padded = F.pad(x, [0, 2], value=-2)
+        kept = y.detach() + 0
+        kept[:3] = padded[:3]
+        return padded.exp(), kept, x * padded[:3]
+
+    check(fn, torch.randn(3), torch.randn(5))

@@ -122,3 +122,19 @@ def _array(x: torch.Tensor) -> Any:
     from tests.capture.torch.checking import _numbers
 
     return _numbers(x)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("axes", [(1, 0), (2, 1, 0), (0, 2, 1), (0, 2, 3, 1), (1, 0, 2, 3), (0, 2, 3, 4, 1)], ids=str)
+def test_batch_normalization_gives_the_memory_format_of_its_operator(
+    axes: tuple[int, ...], training: bool, dynamic: bool
+) -> None:
+    shape = [axes.index(k) for k in range(len(axes))]
+    x = torch.linspace(-1, 1, 360).sin().reshape(*(3, 4, 2, 3)[: len(axes) - 1], -1).permute(shape)
+    state = torch.linspace(0, 1, x.shape[1]), torch.linspace(0.5, 2, x.shape[1])
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return F.batch_norm(x, *(s.to(x.dtype) for s in state), training=training).relu()
+
+    check(fn, x, dynamic=dynamic)

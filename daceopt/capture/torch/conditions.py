@@ -1,0 +1,137 @@
+"""What a program of Dynamo depends on beyond what Dynamo guards, as further guards of that program.
+
+Dynamo takes the methods of classes for given, does not look at where a tensor stands in autograd's graph, and takes the
+absence of a key in a dictionary keyed by tensors, and in the environment, for settled.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._guards import Guard, Source, TracingContext
+
+Check = Callable[[Any], bool]
+
+_TORCH = str(Path(torch.__file__).parent)
+_DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
+_OS = os.getenv.__code__.co_filename
+
+READ_OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "is_leaf": lambda t: t.is_leaf,
+    "grad_fn": lambda t: t.grad_fn is None,
+    "_base": lambda t: t._base is None,
+}
+"""What a program may read of a tensor argument that Dynamo reads while it traces, and never again."""
+
+
+def install() -> None:
+    """Add the conditions of the program that Dynamo is making in this thread, if it is."""
+    if TracingContext.try_get() is None:
+        return
+    output: Any = InstructionTranslator.current_tx().output
+    codes = frozenset(output.tracing_context.traced_code)
+    output.guards.add(condition(functools.partial(_check_surroundings, codes)))
+    read = [READ_OF_TENSORS[name] for name in sorted(_names(codes) & READ_OF_TENSORS.keys())]
+    for guard in list(output.guards):
+        if guard.create_fn_name() == "TENSOR_MATCH" and read:
+            output.guards.add(condition(functools.partial(_check_tensor, read), guard.originating_source))
+
+
+def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -> Guard:
+    """What ``add(builder, guard)`` adds to the guards of a program, of a source or of all of it."""
+
+    def added(builder: Any, guard: Guard) -> None:  # Dynamo asks for its name and code
+        add(builder, guard)
+
+    return Guard(source or GlobalStateSource(), added)
+
+
+def _names(codes: Iterable[types.CodeType]) -> set[str]:
+    """The names of attributes that the user's code reads, as far as they stand in it."""
+    own = [c for c in codes if not c.co_filename.startswith(_TORCH)]
+    return {n for c in own for n in (*c.co_names, *c.co_consts) if isinstance(n, str)}
+
+
+def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard: Guard) -> None:
+    expected = [get(builder.get(guard)) for get in read]
+
+    def unchanged(tensor: torch.Tensor) -> bool:
+        return [get(tensor) for get in read] == expected
+
+    text = f"{guard.name} stands elsewhere in autograd's graph"
+    builder.get_guard_manager(guard).add_lambda_guard(unchanged, [text], None)
+
+
+def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: Guard) -> None:
+    found = [(g, builder.get(g)) for g in builder.check_fn_manager.output_graph.guards if _has_value(g)]
+    values = [v for _, v in found]
+    tensors = [g for g, v in found if isinstance(v, torch.Tensor)]
+    if any(_holds_tensors(v) for v in values):
+        for each in tensors:
+            ref = weakref.ref(builder.get(each))
+            text = f"{each.name} is another tensor, and some tensors are keys"
+            builder.get_guard_manager(each).add_lambda_guard(lambda x, ref=ref: ref() is x, [text], None)
+    classes = {v if isinstance(v, type) else type(v) for v in values}
+    kept = list(dict.fromkeys(_methods(classes, codes)))
+    if kept:
+        builder.guard_manager.root.add_lambda_guard(_same_methods(kept), ["a method of a class was replaced"], None)
+    if any(c.co_filename == _OS for c in codes):
+        variables: dict[bytes, bytes] = vars(os.environ)["_data"]  # as it is compared without decoding it
+        expected = dict(variables)
+        text = "an environment variable has changed"
+        builder.guard_manager.root.add_lambda_guard(lambda _: variables == expected, [text], None)
+
+
+def _has_value(guard: Guard) -> bool:
+    return guard.create_fn_name() in ("TYPE_MATCH", "CLASS_MATCH", "ID_MATCH", "TENSOR_MATCH", "DICT_KEYS_MATCH")
+
+
+def _holds_tensors(value: Any) -> bool:
+    return isinstance(value, (dict, set, frozenset)) and any(isinstance(k, torch.Tensor) for k in value)
+
+
+def _same_methods(kept: Sequence[tuple[type, str, Any]]) -> Check:
+    """One expression, since it is looked at in every call; a class method is bound anew at each look."""
+    values: dict[str, Any] = {}
+    terms = []
+    for k, (cls, name, found) in enumerate(kept):
+        bound = isinstance(found, types.MethodType)
+        values |= {f"c{k}": cls, f"m{k}": found.__func__ if bound else found}
+        terms.append(f"c{k}.{name}{'.__func__' if bound else ''} is m{k}")
+    return eval(f"lambda _, {', '.join(f'{n}={n}' for n in values)}: {' and '.join(terms)}", values)
+
+
+def _methods(classes: Iterable[type], codes: frozenset[types.CodeType]) -> Iterator[tuple[type, str, Any]]:
+    """Where the traced methods of these classes were found: on a class itself, or by ``super()`` on one above it."""
+    for cls in classes:
+        names = {"__call__"} if issubclass(cls, nn.Module) else set()
+        for base in cls.__mro__:
+            traced = {n for n, a in _own(base).items() if not codes.isdisjoint(_codes(a))}
+            yield from ((base, n, getattr(base, n)) for n in sorted(traced & names))
+            names |= traced
+        yield from ((cls, name, getattr(cls, name)) for name in sorted(names))
+
+
+def _own(cls: type) -> dict[str, Any]:
+    return {} if cls.__module__ == "builtins" else dict(vars(cls))
+
+
+def _codes(attribute: Any) -> Iterator[types.CodeType]:
+    """The code behind a method, a property, or another descriptor that calls a function, and what that wraps."""
+    for name in ("__func__", "fget", "func"):
+        if isinstance(attribute, _DESCRIPTORS):
+            attribute = getattr(attribute, name, attribute)
+    while attribute is not None:
+        if isinstance(attribute, types.FunctionType):
+            yield attribute.__code__
+        attribute = getattr(attribute, "__dict__", {}).get("__wrapped__")

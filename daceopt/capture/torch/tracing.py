@@ -1,0 +1,167 @@
+"""Where Dynamo traces something other than what Python does, it traces the latter for us, or breaks its graph.
+
+A method of Dynamo's is replaced once, for the graphs of our backends alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import torch
+from torch._dynamo import symbolic_convert
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
+from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor
+from torch._dynamo.variables.base import VariableTracker
+from torch._guards import Guard
+
+from daceopt.capture.torch.conditions import condition
+
+Method = Callable[..., Any]
+
+OURS = "daceopt_backend"
+"""The attribute that marks a backend whose graphs are traced so."""
+
+_LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
+_CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
+_UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
+
+
+def install() -> None:
+    """Replace the methods, if that is not done yet."""
+    for owner, name, made in _REPLACED:
+        original = getattr(owner, name)
+        if original.__module__ != __name__:
+            setattr(owner, name, _for_ours(original, made))
+    builder.VariableBuilder._type_dispatch_impl.cache_clear()  # it holds the methods themselves
+
+
+def _for_ours(original: Method, made: Callable[..., Any]) -> Method:
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _is_ours():
+            return original(self, *args, **kwargs)
+        return made(original, self, *args, **kwargs)
+
+    method.__module__ = __name__
+    return method
+
+
+def _is_ours() -> bool:
+    backend: Any = InstructionTranslator.current_tx().output.compiler_fn
+    for name in ("_torchdynamo_orig_backend", "compiler_fn"):
+        backend = getattr(backend, name, backend)
+    return bool(getattr(backend, OURS, False))
+
+
+def _break(reason: str, hint: str) -> NoReturn:
+    raise unimplemented(gb_type=reason, context="", explanation="A program would do something else.", hints=[hint])
+
+
+def _draw(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    if self.source is not None:
+        _break("numbers of a random.Random that outlives the call", "Draw them outside of forward.")
+    return original(self, *args, **kwargs)
+
+
+def _wrap_list(original: Method, self: Any, value: Any) -> Any:
+    if isinstance(value, collections.deque) and value.maxlen is not None:
+        _break("a collections.deque with maxlen", "Keep it outside of forward.")
+    return original(self, value)
+
+
+def _enter_inference_mode(original: Method, self: Any, *args: Any) -> NoReturn:
+    _break("torch.inference_mode inside of forward", "Use torch.no_grad there.")
+
+
+def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any:
+    if name in _UNTRACED:
+        _break(f"{name} of a tensor", "Read it outside of forward.")
+    return original(self, tx, name)
+
+
+def _format(original: Method, self: Any, spec: VariableTracker, flags: int) -> None:
+    """Dynamo gives the number itself where its text is a result."""
+    value = self.stack[-1]
+    original(self, spec, flags)
+    if isinstance(value, tensor.SymNodeVariable):
+        self.stack[-1] = lazy.LazyVariableTracker.create(_Text(value.realize(), spec, flags), source=None)
+
+
+class _Text(lazy.LazySymNodeFormatString):
+    """The text of a number, which becomes a constant where the text is wanted."""
+
+    def __init__(self, number: Any, spec: VariableTracker, flags: int) -> None:
+        super().__init__(number, spec)
+        self._spec, self._converted = spec.as_python_constant(), _CONVERSIONS[flags & 3]
+
+    def __repr__(self) -> str:
+        return format(self._converted(self.sym_node_var.evaluate_expr()), self._spec)
+
+
+def _trace_custom_forward(original: Method, self: Any, tx: Any, ctx: Any, *args: Any) -> Any:
+    result = original(self, tx, ctx, *args)
+    if "materialize_grads" in tx.output.side_effects.store_attr_mutations.get(ctx, ()):
+        _break("ctx.set_materialize_grads of a torch.autograd.Function", "Test gradients for being zero instead.")
+    return result
+
+
+def _call_wrapped(original: Method, self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """A cached function is asked, not traced: what it gave first it gives ever after, whatever it depends on."""
+    cached = self.wrapper_obj
+    if not _is_cache(cached):
+        return original(self, tx, args, kwargs)
+    given = [_constant(x) for x in (*self.self_args(), *args, *kwargs.values())]
+    values, named = given[: len(given) - len(kwargs)], dict(zip(kwargs, given[len(given) - len(kwargs) :]))
+    found = cached(*values, **named)
+    if not _is_literal(found):
+        _break_cache()
+    call = functools.partial(cached, *values, **named)
+    tx.output.guards.add(condition(functools.partial(_check_cached, call, found)))
+    return VariableTracker.build(tx, found)
+
+
+def _is_cache(function: Any) -> bool:
+    module = getattr(getattr(function, "__wrapped__", None), "__module__", None) or ""
+    own = module.split(".")[0] == "torch" or is_lru_cache_wrapper_trace_without_warning_allowed(function)
+    return hasattr(function, "cache_info") and not own
+
+
+def _break_cache() -> NoReturn:
+    _break("a functools.lru_cache of something other than numbers and strings", "Take the cache away.")
+
+
+def _constant(value: VariableTracker) -> Any:
+    if isinstance(value, tensor.SymNodeVariable):
+        return value.evaluate_expr(InstructionTranslator.current_tx().output)
+    if not value.is_python_constant() or not _is_literal(value.as_python_constant()):
+        _break_cache()
+    return value.as_python_constant()
+
+
+def _is_literal(value: Any) -> bool:
+    return isinstance(value, _LITERALS) or (type(value) is tuple and all(map(_is_literal, value)))
+
+
+def _check_cached(call: Callable[[], Any], found: Any, builder: Any, guard: Guard) -> None:
+    def same(_: Any) -> bool:
+        now = call()
+        return now is found or repr(now) == repr(found)
+
+    # last, so that it is asked in the calls only that would ask it
+    builder.guard_manager.root.add_epilogue_lambda_guard(same, ["a cached function gives something else"], None)
+
+
+_REPLACED: Iterable[tuple[Any, str, Method]] = (
+    (misc.RandomVariable, "call_method", _draw),
+    (builder.VariableBuilder, "wrap_listlike", _wrap_list),
+    (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
+    (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
+    (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),
+    (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
+    (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
+)

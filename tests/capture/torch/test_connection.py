@@ -1,0 +1,35 @@
+"""Which arguments have a gradient of zero, and which have none at all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.capture.torch.checking import check
+
+X, Y, SIGNS = torch.randn(4, 3), torch.randn(4, 3), torch.tensor([1.0, -1.0, 1.0, -1.0])
+
+
+def test_targets_that_a_loss_only_compares_have_no_gradient() -> None:
+    check(lambda x, y, t: functional.cosine_embedding_loss(x, y, t, margin=0.3), X, Y, SIGNS)
+    check(lambda x, t: functional.hinge_embedding_loss(x.sum(1).exp(), t, reduction="none"), X, SIGNS)
+
+
+def test_what_reads_such_a_target_elsewhere_has_one() -> None:
+    check(lambda x, t: functional.hinge_embedding_loss(x.sum(1), t) + 0 * t.sign().sum(), X, SIGNS)
+    check(lambda x, t: (functional.hinge_embedding_loss(x.sum(1), t), torch.floor(t)), X, SIGNS)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (5, 5)])
+def test_formulas_that_give_nothing_for_what_has_no_elements(shape: tuple[int, int]) -> None:
+    check(torch.linalg.householder_product, torch.ones(shape), torch.ones(0), native=False)
+
+
+def test_steps_have_a_gradient_of_zero() -> None:
+    check(lambda x, y: torch.floor(x) + y * 2, X, Y)
+    check(lambda x, y: torch.where(x > 0, y, y.round()), X, Y)
+
+
+def test_operands_written_in_place() -> None:
+    check(lambda x, t: functional.hinge_embedding_loss(x.sum(1).mul_(t.round()), t), X, SIGNS)

@@ -1,0 +1,63 @@
+"""Results have the strides that eager PyTorch gives them, and share memory with what eager PyTorch's do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tests.capture.torch.checking import check, make_backend
+from tests.capture.torch.interpreted import compile_interpreted
+
+X = torch.linspace(-2, 3, 60).reshape(3, 4, 5)
+
+
+def compiled(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    return torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True, **options)(fn)
+
+
+@pytest.mark.parametrize("strides", [(7, 8), (10, 1), (1, 4), (0, 1), (2, 0), (1, 1)], ids=str)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_memory_with_gaps_or_overlaps(strides: tuple[int, ...], dynamic: bool) -> None:
+    def fn(x: torch.Tensor) -> list[torch.Tensor]:
+        empty = x.new_empty_strided((2, 3), strides)
+        return [empty, empty[1:], empty.t()]
+
+    ours, theirs = compiled(fn, dynamic=dynamic)(X), fn(X)
+    assert [t.stride() for t in ours] == [t.stride() for t in theirs]
+    assert all(t.untyped_storage().data_ptr() == ours[0].untyped_storage().data_ptr() for t in ours)
+
+
+def test_memory_with_gaps_by_sizes() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        rows, columns = x.shape
+        return x.new_empty_strided((rows, columns), (columns * 2, 1)).copy_(x * 2)
+
+    assert compiled(fn, dynamic=True)(X[0]).stride() == fn(X[0]).stride() == (10, 1)
+
+
+def test_elements_stand_where_their_strides_say() -> None:
+    check(lambda x: x.new_empty_strided((4, 5), (11, 2)).copy_(x), X[0], native=False)
+
+
+def test_parts_that_are_views_of_which_autograd_knows_nothing() -> None:
+    check(lambda x: torch.unsafe_chunk(x, 2, 1), X)
+    check(lambda x: torch.unsafe_split(x * 2, 3, -1), X)
+    check(lambda x: torch.unsafe_split_with_sizes(x, [1, 3], 1), X)
+    parts = compiled(lambda x: torch.unsafe_chunk(x, 2, 1))(X)
+    assert parts[1].data_ptr() == X[:, 2:].data_ptr()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_unpooling_keeps_the_layout(layout: torch.memory_format) -> None:
+    x = X.reshape(1, 3, 4, 5)[..., :4].contiguous(memory_format=layout)
+    check(lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), 2), x, native=False)
+
+
+def test_a_start_that_is_an_element_of_a_tensor_is_refused() -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="only the data decides"):
+        check(lambda x, k: x.narrow(1, k, 2), X, torch.tensor(1))

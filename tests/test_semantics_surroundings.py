@@ -1,0 +1,194 @@
+"""What a forward finds around it, methods of classes, autograd's graph, the environment, is looked at in every call."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.twins import check, module, normal
+
+
+@pytest.fixture(autouse=True)
+def _programs(monkeypatch):
+    """All of this is decided around the programs, so none is built."""
+    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+
+
+# -------------------------------------------------------------------- methods that are replaced
+
+
+def test_forward_replaced_on_the_class_of_a_child(monkeypatch):
+    def scenario(optimize):
+        net, x = optimize(nn.Sequential(nn.Linear(3, 3), nn.ReLU()).double()), normal(2, 3)
+        seen = [net(x)]
+        with monkeypatch.context() as patch:
+            patch.setattr(nn.Linear, "forward", lambda self, x: x * 7)
+            seen.append(net(x))
+        return [*seen, net(x)]
+
+    check(scenario)
+
+
+def test_call_replaced_on_the_class_of_a_child():
+    def scenario(optimize):
+        class Layer(nn.Linear):
+            pass
+
+        net, x = optimize(nn.Sequential(Layer(3, 3)).double()), normal(2, 3)
+        seen = [net(x)]
+        Layer.__call__ = lambda self, x: x * 7
+        return [*seen, net(x)]
+
+    check(scenario)
+
+
+def test_methods_that_forward_calls():
+    def scenario(optimize):
+        class Base(nn.Module):
+            def inherited(self, x):
+                return x * 2
+
+            def overridden(self, x):
+                return x * 3
+
+        class Net(Base):
+            def overridden(self, x):
+                return super().overridden(x) + 1
+
+            def forward(self, x):
+                return self.inherited(x) + self.overridden(x)
+
+        def change(net):
+            yield setattr(Base, "inherited", lambda self, x: x * 5)
+            yield setattr(Base, "overridden", lambda self, x: x * 7)
+            yield setattr(Net, "inherited", lambda self, x: x * 11)
+            yield setattr(Net, "overridden", lambda self, x: x * 13)
+            yield setattr(net, "overridden", lambda x: x * 17)
+
+        net, x = optimize(Net()), normal(2, 3)
+        return [net(x), *(net(x) for _ in change(net))]
+
+    check(scenario)
+
+
+def test_methods_of_all_kinds_of_plain_objects():
+    def scenario(optimize):
+        class Plain:
+            def method(self, x):
+                return x * 2
+
+            @staticmethod
+            def static(x):
+                return x * 3
+
+            @classmethod
+            def of_class(cls, x):
+                return x * 4
+
+            @property
+            def value(self):
+                return 5.0
+
+        def change():
+            yield setattr(Plain, "method", lambda self, x: x * 7)
+            yield setattr(Plain, "static", staticmethod(lambda x: x * 11))
+            yield setattr(Plain, "of_class", classmethod(lambda cls, x: x * 13))
+            yield setattr(Plain, "value", property(lambda self: 17.0))
+
+        plain = Plain()
+        net = optimize(module(lambda self, x: plain.method(x) + plain.static(x) + plain.of_class(x) * plain.value))
+        return [net(normal(3)), *(net(normal(3)) for _ in change())]
+
+    check(scenario)
+
+
+def test_code_and_defaults_of_forward():
+    def scenario(optimize):
+        def forward(self, x, k=2.0):
+            return x * k
+
+        net = optimize(module(forward))
+        seen = [net(normal(3))]
+        forward.__defaults__ = (3.0,)
+        seen.append(net(normal(3)))
+        forward.__code__ = (lambda self, x, k: x + k).__code__
+        return [*seen, net(normal(3))]
+
+    check(scenario)
+
+
+# -------------------------------------------------------------------- where a tensor stands
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("is_root", [lambda x: x.is_leaf, lambda x: x.grad_fn is None, lambda x: x._base is None])
+def test_where_an_argument_stands_in_the_graph_of_autograd(first, is_root):
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: x * 2 if is_root(x) else x * 3)), normal(3).requires_grad_()
+        return [net(t) for t in ([x] if first else []) + [x * 1, x, x[:], x.detach(), x.detach()[:], x]]
+
+    check(scenario, fallback="silent")
+
+
+@pytest.mark.parametrize("read", [lambda x: x.retains_grad, lambda x: x._backward_hooks])
+def test_what_hangs_on_an_argument(read):
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: x * 2 if read(x) else x * 3)), normal(3).requires_grad_() * 1
+        seen = [net(x)]
+        x.retain_grad()
+        x.register_hook(lambda g: g)
+        return [*seen, net(x), net(x * 1)]
+
+    check(scenario, fallback="silent")
+
+
+def test_tensors_as_keys():
+    def scenario(optimize):
+        factors, x, y = {}, normal(3), normal(3) + 1
+        net = optimize(module(lambda self, x: x * factors.get(x, 1.0)))
+        seen = [net(x)]
+        factors[x] = 2.0
+        return [*seen, net(x), net(y), net(x)]
+
+    check(scenario)
+
+
+# -------------------------------------------------------------------- the environment
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: float(os.environ.get("DACEOPT_TESTED", "1")),
+        lambda: float(os.getenv("DACEOPT_TESTED", "1")),
+        lambda: 2.0 if "DACEOPT_TESTED" in os.environ else 1.0,
+    ],
+)
+def test_environment_variables(monkeypatch, read):
+    def scenario(optimize):
+        net, seen = optimize(module(lambda self, x: x * read())), []
+        for value in (None, "2", "3", None, "2"):
+            if value is None:
+                monkeypatch.delenv("DACEOPT_TESTED", raising=False)
+            else:
+                monkeypatch.setenv("DACEOPT_TESTED", value)
+            seen.append(net(normal(3)))
+        return seen
+
+    check(scenario)
+
+
+def test_a_reason_is_told_to_each_module():
+    """Also one that Dynamo has met before, in a module that may not break."""
+    from daceopt import optimized_module
+    from daceopt.errors import CaptureError, FallbackWarning
+
+    net = module(lambda self, x: x * 2 if x.is_pinned() else x * 3)
+    with pytest.raises(CaptureError, match="non-Tensor"):
+        optimized_module(net, fallback="raise")(torch.ones(3))
+    with pytest.warns(FallbackWarning, match="non-Tensor"):
+        optimized_module(net)(torch.ones(3))

@@ -1,0 +1,206 @@
+"""Python that Dynamo would trace as something else, by itself, breaks the graph or is traced as what it is."""
+
+from __future__ import annotations
+
+import functools
+import random
+import warnings
+from collections import deque
+
+import pytest
+import torch
+
+from daceopt import optimized_module
+from daceopt.errors import CaptureError, FallbackWarning
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.twins import check, module, normal
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by Dynamo
+
+
+@pytest.fixture(autouse=True)
+def _programs(monkeypatch):
+    """All of this is decided around the programs, so none is built."""
+    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+
+
+def check_breaks(scenario, reason):
+    """Its graph breaks for that reason: the outcome is right, and said to be in parts."""
+    check(scenario, fallback="silent")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        scenario(optimized_module)
+    assert any(w.category is FallbackWarning and reason in str(w.message) for w in caught)
+    with pytest.raises(CaptureError, match=reason):
+        scenario(lambda net: optimized_module(net, fallback="raise"))
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda r: r.random(), lambda r: r.uniform(1, 2), lambda r: r.randint(0, 9), lambda r: r.choice([1, 2, 3])]
+)
+def test_random_numbers_of_an_own_generator(draw):
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: x * draw(self.generator), generator=random.Random(3)))
+        seen = [net(normal(3)) for _ in range(3)]
+        net.generator.seed(5)
+        return [*seen, net(normal(3)), net(normal(3)), net.generator.random()]
+
+    check_breaks(scenario, "random.Random that outlives the call")
+
+
+def test_random_numbers_of_a_generator_of_the_call():
+    def scenario(optimize):
+        def forward(self, x):
+            generator = random.Random(4)
+            return x * generator.random() * generator.random()
+
+        net = optimize(module(forward))
+        return [net(normal(3)) for _ in range(3)]
+
+    check(scenario)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda queue, x: queue.append(x),
+        lambda queue, x: queue.appendleft(x),
+        lambda queue, x: queue.extend([x, x + 1]),
+        lambda queue, x: (queue.rotate(1), queue.append(x)),
+    ],
+)
+def test_bounded_queues(change):
+    def scenario(optimize):
+        def forward(self, x):
+            change(self.queue, x * 2)
+            return sum(self.queue) * len(self.queue)
+
+        net = optimize(module(forward, queue=deque(maxlen=3)))
+        return [net(normal(3) + k) for k in range(5)], list(net.queue), net.queue.maxlen
+
+    check_breaks(scenario, "deque with maxlen")
+
+
+def test_queues_without_a_bound_and_of_the_call():
+    def scenario(optimize):
+        def forward(self, x):
+            own = deque(maxlen=2)
+            for k in range(4):
+                own.append(x * k)
+            self.queue.append(x)
+            return sum(own) + sum(self.queue)
+
+        net = optimize(module(forward, queue=deque()))
+        return [net(normal(3)) for _ in range(3)], list(net.queue)
+
+    check(scenario)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_inference_mode_inside(inside):
+    def scenario(optimize):
+        def forward(self, x):
+            with torch.inference_mode(inside):
+                y = x.clone() * self.w
+            return y, x * self.w
+
+        net, seen = optimize(module(forward, w=normal(3))), []
+        for outside in (False, True, False):
+            with torch.inference_mode(outside):
+                results = net(normal(3))
+            seen.append([(y.is_inference(), y.requires_grad, y.detach().clone()) for y in results])
+        return seen
+
+    check_breaks(scenario, "inference_mode inside")
+
+
+def test_gradients_that_are_not_materialized():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx, a, b):
+            if a is None or b is None:
+                return b * 100 if a is None else a * 1000
+            return a + b
+
+    def scenario(optimize):
+        net, seen = optimize(module(lambda self, x: Doubled.apply(x))), []
+        for wanted in ((0,), (1,), (0, 1)):
+            x = normal(3).requires_grad_()
+            results = net(x)
+            sum(results[k].sum() for k in wanted).backward()
+            seen.append(x.grad)
+        return seen
+
+    check_breaks(scenario, "set_materialize_grads")
+
+
+@pytest.mark.parametrize("values", [(2, 3, 4, 5), (0.5, 1.5, 2.25, 0.5)])
+def test_numbers_as_text(values):
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, k: (x * k, f"{k}", f"{k:.2f}", f"{x.shape[0]} rows", f"{k!r}")))
+        return [net(normal(n), k) for n, k in zip((2, 3, 4, 2), values)]
+
+    check(scenario)
+
+
+def test_values_of_tensors_as_text():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: (x * 2, f"{x.sum().item():.3f}", str(x.sum().item()), f"{x[0]}")))
+        return [net(normal(n)) for n in (2, 3, 3)]
+
+    check(scenario, fallback="silent")
+
+
+# -------------------------------------------------------------------- cached functions
+
+
+def test_a_cached_function_gives_what_it_gave_first():
+    def scenario(optimize):
+        factor = [2.0]
+
+        @functools.lru_cache
+        def cached(k, shift=0):
+            return k * factor[0] + shift
+
+        net, x = optimize(module(lambda self, x, k: x * cached(k) + cached(k, shift=1))), normal(3)
+        seen = [net(x, k) for k in (1, 2, 1)]
+        factor[0] = 5.0
+        seen += [net(x, k) for k in (1, 2, 3)]
+        cached.cache_clear()
+        return [*seen, net(x, 1), cached(1)]
+
+    check(scenario)
+
+
+def test_a_cached_function_of_sizes():
+    def scenario(optimize):
+        cached = functools.cache(lambda n: n**0.5)
+        net = optimize(module(lambda self, x: x * cached(x.shape[0])))
+        return [net(normal(n)) for n in (2, 3, 4, 2)]
+
+    check(scenario)
+
+
+def test_a_cached_tensor_and_a_cached_method():
+    class Net(torch.nn.Module):
+        scale = 2.0
+
+        @functools.lru_cache  # noqa: B019
+        def steps(self, n):
+            return torch.arange(n, dtype=torch.float64) * self.scale
+
+        def forward(self, x):
+            return x * self.steps(x.shape[0]).add_(1)
+
+    def scenario(optimize):
+        net = optimize(Net())
+        seen = [net(normal(n)) for n in (3, 4, 3)]
+        net.scale = 5.0
+        return [*seen, net(normal(3)), net(normal(5))]
+
+    check_breaks(scenario, "lru_cache")

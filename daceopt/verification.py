@@ -42,7 +42,11 @@ class Structure:
 
     def _check(self, graph: Graph, where: str) -> None:
         try:
-            graph.validate() if self._full else check_complete(graph)
+            if self._full:
+                graph.validate()
+                check_schedules(graph)
+            else:
+                check_complete(graph)
         except Exception as error:
             raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {error}") from error
 
@@ -56,6 +60,15 @@ def check_complete(graph: Graph) -> None:
             raise ValueError(f"array {name} does not exist")
         if graph.desc(name).transient and name not in given and graph.producer(name) is None:
             raise ValueError(f"array {name} is read but never written")
+
+
+def check_schedules(graph: Graph) -> None:
+    """Raise IllegalSchedule where the schedule of a kernel does not compute what the kernel says."""
+    from daceopt.ir.kernel import Kernel
+    from daceopt.ir.schedule_check import check
+
+    for entry, tree in graph.schedules.items():
+        check(graph, Kernel.extract(graph, entry), tree)
 
 
 class Numerics:

@@ -20,6 +20,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Do, Loop, Partial, Tree
+from daceopt.ir.schedule_check import check
 
 INCLUDE = Path(__file__).parent / "include"
 _STACK_BYTES = 1 << 15
@@ -80,7 +81,12 @@ def _header(name: str) -> str:
 
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
-    """Print ``kernel``, whose arrays are those of ``graph``; raises ``Unsupported`` where C++ has no form for it."""
+    """Print ``kernel``, whose arrays are those of ``graph``.
+
+    Raises IllegalSchedule where its schedule is wrong, and ``Unsupported`` where C++ has no form for it.
+    """
+    if kernel.schedule is not None:
+        check(graph, kernel, kernel.schedule)
     return _Emitter(graph, kernel).source()
 
 
@@ -118,7 +124,7 @@ class _Emitter:
 
     def _accumulator(self, node: Accumulate, partial: Partial, outer: Accumulator | None) -> Accumulator:
         target = self._bodies[partial.statement].writes[partial.connector]
-        loops = _loops_to(node.body, partial)
+        loops = schedule.loops_to(node.body, partial)
         own = types.computed(target.buffer.dtype)
         assert target.wcr is not None
         return Accumulator(
@@ -206,8 +212,8 @@ class _Emitter:
         band = node.body
         if not isinstance(band, Loop) or band.kind != "parallel":
             raise Unsupported(f"kernel {self._kernel.label}: private accumulators stand around a parallel loop")
-        threads = "omp_get_max_threads()"
-        self._line(f"const int threads = {threads if band.when is None else f'{self._condition(band)} ? {threads} : 1'};")
+        condition = "" if band.when is None else f"{self._condition(band)} ? "
+        self._line(f"const int threads = {condition}omp_get_max_threads(){' : 1' if condition else ''};")
         made = [self._accumulators[id(node), p] for p in node.partials]
         for a in made:
             self._line(f"const int64_t {a.name}_stride = ({self._names.size_text(a.size)} + 7) / 8 * 8;")
@@ -415,16 +421,6 @@ def _in_runs(trees: Sequence[Tree]) -> list[list[Do] | Tree]:
         else:
             found.append([tree])
     return found
-
-
-def _loops_to(tree: Tree, partial: Partial) -> list[Loop]:
-    """The loops between an accumulator's node and its statement, or the next accumulator of the same write."""
-    write = (partial.statement, partial.connector)
-    for node, around in schedule.walk(tree):
-        inner = isinstance(node, Accumulate) and write in [(p.statement, p.connector) for p in node.partials]
-        if inner or (isinstance(node, Do) and node.statement == partial.statement):
-            return [n for n in around if isinstance(n, Loop)]
-    raise Unsupported(f"statement {partial.statement} does not stand inside of its accumulator")
 
 
 def _vector_loop(node: Accumulate) -> Loop | None:

@@ -464,8 +464,8 @@ class Graph:
         for name in inside:
             self.sdfg.remove_data(name, validate=False)
         exit_ = self._compute.pop(node)
-        self.schedules.pop(node, None)  # type: ignore[call-overload]
-        self.extracted.pop(node, None)  # type: ignore[call-overload]
+        self.schedules.pop(node, None)
+        self.extracted.pop(node, None)
         self._entries.pop(exit_, None)
 
     def prune(self) -> int:

@@ -14,14 +14,13 @@ import sympy
 from dace import nodes as dace_nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir import interpret_schedule, scalar, types
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.reduction import UFUNC, identity
 
 NodeFunction = Callable[["Memory", Any], None]
 NODES: dict[str, NodeFunction] = {}  # library node class name -> implementation
-
-_UFUNC: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
@@ -51,12 +50,19 @@ def interpret(
 
 def _run(memory: Memory, node: Any) -> None:
     if isinstance(node, dace_nodes.MapEntry):
-        _Execution(memory, Kernel.extract(memory.graph, node)).run()
+        _kernel(memory, Kernel.extract(memory.graph, node))
         return
     function = next((NODES[c.__name__] for c in type(node).__mro__ if c.__name__ in NODES), None)
     if function is None:
         raise Unsupported(f"{type(node).__name__} has no reference implementation; known are {sorted(NODES)}")
     function(memory, node)
+
+
+def _kernel(memory: Memory, kernel: Kernel) -> None:
+    if interpret_schedule.can_run(memory, kernel):
+        interpret_schedule.run(memory, kernel)
+    else:
+        _Execution(memory, kernel).run()
 
 
 class Memory:
@@ -223,15 +229,5 @@ class _Execution:
         gone = tuple(k for k, p in enumerate(params) if p not in named)
         kept = [k for k in range(len(params)) if k not in gone]
         target = self._window(access, [params[k] for k in kept], [domain[k] for k in kept])
-        initial = _identity(access.wcr, value.dtype)
-        target[...] = _UFUNC[access.wcr].reduce(value, axis=gone, initial=initial, dtype=value.dtype)
-
-
-def _identity(kind: str, dtype: np.dtype[Any]) -> Any:
-    if kind in ("sum", "prod"):
-        return dtype.type(kind == "prod")
-    if dtype.kind == "f":
-        return dtype.type(-np.inf if kind == "max" else np.inf)
-    if dtype.kind == "b":
-        return kind == "min"
-    return np.iinfo(dtype).min if kind == "max" else np.iinfo(dtype).max
+        initial = identity(access.wcr, value.dtype)
+        target[...] = UFUNC[access.wcr].reduce(value, axis=gone, initial=initial, dtype=value.dtype)

@@ -79,9 +79,9 @@ def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any,
     done: list[tuple[Dim, Dim | None, Dim]] = []
     for divisor, radix, step in sorted(parts, key=lambda part: _magnitude(part[0])):
         below = done[-1] if done else None
-        if below is not None and below[1] is not None and _follows(below, divisor, step):
-            whole = None if radix is None else dim(below[1] * radix)
-            done[-1] = (below[0], whole, below[2])
+        if below is not None and _follows(below, divisor, step):
+            first, inner_radix, inner = below
+            done[-1] = (first, None if radix is None or inner_radix is None else dim(inner_radix * radix), inner)
         else:
             done.append((divisor, radix, step))
     return [(digit(x, divisor, radix), step) for divisor, radix, step in done]
@@ -89,10 +89,13 @@ def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any,
 
 def _follows(below: tuple[Dim, Dim | None, Dim], divisor: Dim, step: Dim) -> bool:
     first, radix, inner = below
-    return equal(divisor, first * radix) and equal(step, inner * radix)
+    return radix is not None and equal(divisor, first * radix) and equal(step, inner * radix)
 
 
 def equal(a: Any, b: Any) -> bool:
+    """Are two sizes the same number for all values of their symbols?"""
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
     return bool(sympy.sympify(a - b).expand() == 0)
 
 
@@ -100,7 +103,8 @@ def _magnitude(divisor: Dim) -> tuple[int, Any]:
     """Divisors in ascending order: each is a multiple of those before it, so it has at least their factors."""
     if isinstance(divisor, int):
         return 0, divisor
-    return 1 + sum(1 for f in sympy.Mul.make_args(divisor) if f.free_symbols), abs(divisor.subs({s: 7 for s in divisor.free_symbols}))
+    sizes = dict.fromkeys(divisor.free_symbols, 7)
+    return 1 + sum(1 for f in sympy.Mul.make_args(divisor) if f.free_symbols), abs(divisor.subs(sizes))
 
 
 def same_element(a: Reference, b: Reference) -> bool:

@@ -7,16 +7,18 @@ of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Accumulate``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence as Several
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dace
 import sympy
 
+from daceopt.errors import IllegalSchedule
 from daceopt.ir import types
-from daceopt.ir.graph import Dim, dim
 from daceopt.ir.functions import idiv, pymod
+from daceopt.ir.graph import Dim, dim
 
 if TYPE_CHECKING:
     from daceopt.ir.kernel import Kernel, Stage
@@ -80,6 +82,10 @@ class Accumulate:
     partials: tuple[Partial, ...]
     body: Tree
     private: bool = False
+
+    def writes(self) -> list[tuple[int, str]]:
+        """The (statement, connector) of each reduction."""
+        return [(p.statement, p.connector) for p in self.partials]
 
 
 @dataclass(frozen=True)
@@ -284,7 +290,7 @@ def _collecting(wanted: list[tuple[Partial, bool]], body: Tree) -> Tree:
 
 
 def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:
-    """The loops around ``do`` that the write ``connector`` reduces over; a local array lives inside of its ``Alloc``."""
+    """The loops around ``do`` that the write ``connector`` reduces over; a local lives inside of its ``Alloc``."""
     gone = set(stage.reduced(connector))
     if not gone:
         return []
@@ -292,6 +298,16 @@ def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -
     start = next((k for k, n in enumerate(around) if isinstance(n, Alloc) and n.array == array), 0)
     over = {p for q, e in zip(stage.params, do.index) if q in gone for p in sympy.sympify(e).free_symbols}
     return [n for n in around[start:] if isinstance(n, Loop) and n.param in over]
+
+
+def loops_to(tree: Tree, partial: Partial) -> list[Loop]:
+    """The loops between an accumulator's node and its statement, or the next accumulator of the same write."""
+    write = (partial.statement, partial.connector)
+    for node, around in walk(tree):
+        inner = isinstance(node, Accumulate) and write in node.writes()
+        if inner or (isinstance(node, Do) and node.statement == partial.statement):
+            return [n for n in around if isinstance(n, Loop)]
+    raise IllegalSchedule(f"statement {partial.statement} does not stand inside of its accumulator")
 
 
 def collected(dtype: types.DType, op: str) -> types.DType:

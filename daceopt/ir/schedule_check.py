@@ -74,8 +74,9 @@ def _check_loop(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
     known = {other.param for other in outer} | set(kernel.extents)
     sizes = {s for e in kernel.extents.values() for s in getattr(e, "free_symbols", ())}
     for expr in (loop.extent, loop.rest):
-        unknown = getattr(expr, "free_symbols", set()) - known - sizes
-        inside = getattr(expr, "free_symbols", set()) & set(kernel.extents) - {other.param for other in outer}
+        free: set[Any] = getattr(expr, "free_symbols", set())
+        unknown = free - known - sizes
+        inside = free & set(kernel.extents) - {other.param for other in outer}
         if unknown or inside:
             _refuse(kernel, f"the extent of {loop.param} depends on {sorted(map(str, unknown | inside))}")
     if "parallel" in loop.kind:
@@ -127,7 +128,7 @@ def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | Non
         left.remove(part)  # type: ignore[arg-type]
         _, radix, p = part  # type: ignore[misc]
         extent = kernel.extents[p]
-        if (radix is None) != (not left) and extent != 1 or (radix is not None and not equal(radix, extent)):
+        if ((radix is None) != (not left) and extent != 1) or (radix is not None and not equal(radix, extent)):
             _refuse(kernel, f"statement {do.statement}: {p} takes {radix} values of {base}; expected {extent}")
         total = dim(total * extent)
     return total
@@ -164,12 +165,16 @@ def _is_cut(base: Any, total: Dim, order: list[Any], loops: dict[Any, Loop]) -> 
     below = 1
     for p in order[:-1]:
         below = dim(below * loops[p].extent)
-    wanted = -(-total // below) if isinstance(total, int) and isinstance(below, int) else sympy.floor((total + below - 1) / below)
+    wanted = -(-total // below) if isinstance(total, int) and isinstance(below, int) else _ceiling(total, below)
     left = total - (base - inner.param)
     rest = inner.rest
     while isinstance(rest, sympy.Expr) and rest.has(sympy.Min):
         rest = rest.replace(lambda e: isinstance(e, sympy.Min), lambda e: e.args[-1])
     return rest is not None and equal(rest, left) and equal(last.extent, wanted)
+
+
+def _ceiling(total: Dim, below: Dim) -> Any:
+    return sympy.floor(sympy.sympify(total + below - 1) / below)
 
 
 # ---------------------------------------------------------------- reductions and locals
@@ -183,11 +188,8 @@ def _check_reductions(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
             continue
         name = f"s{do.statement}.{connector}"
         first = around.index(reduced[0])
-        holders = [
-            n
-            for n in around[:first]
-            if isinstance(n, Accumulate) and any((p.statement, p.connector) == (do.statement, connector) for p in n.partials)
-        ]
+        write = (do.statement, connector)
+        holders = [n for n in around[:first] if isinstance(n, Accumulate) and write in n.writes()]
         if not holders:
             _refuse(kernel, f"{name} is reduced over {reduced[0].param} outside of its accumulator")
         threads = next((loop for loop in reduced if "parallel" in loop.kind), None)
@@ -234,5 +236,3 @@ def _same_along(loop: Loop, write: Reference, read: Reference) -> bool:
     p = loop.param
     opaque = any(p in getattr(r.rest, "free_symbols", ()) for r in (write, read))
     return (write.step(p) or 0) == (read.step(p) or 0) and (not opaque or write.rest == read.rest)
-
-

@@ -23,7 +23,7 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.functions import idiv, pymod
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.graph import dim
 from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Do, Loop, Partial, Sequence, Tree
 
 _INDENT = "  "
@@ -139,7 +139,8 @@ class _Reader:
         match = _ALLOC.fullmatch(line)
         if match and match["scope"] in SCOPES:
             return Alloc(match["array"], match["scope"], self.block(depth + 1))
-        raise Unsupported(f"line {self.at} of a schedule, {line!r}: expected a loop, a local, accumulators or a statement")
+        expected = "a loop, a local, accumulators or a statement"
+        raise Unsupported(f"line {self.at} of a schedule, {line!r}: expected {expected}")
 
     def _loop(self, match: re.Match[str], depth: int) -> Tree:
         kind = match["kind"] or "serial"
@@ -147,9 +148,7 @@ class _Reader:
             raise Unsupported(f"line {self.at} of a schedule: a {kind} loop; expected one of {', '.join(KINDS)}")
         extent, *rest = (dim(e) for e in self._list(match["extent"], sizes=True))
         when = None if match["when"] is None else self._evaluate(match["when"], sizes=True)
-        return Loop(
-            self._symbol(match["param"]), extent, self.block(depth + 1), kind, rest[0] if rest else None, when
-        )
+        return Loop(self._symbol(match["param"]), extent, self.block(depth + 1), kind, rest[0] if rest else None, when)
 
     @staticmethod
     def _partial(name: str, wide: bool, line: str) -> Partial:

@@ -8,8 +8,6 @@ from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
 
-import dace
-import sympy
 from dace import nodes
 
 from daceopt.errors import Unsupported
@@ -156,24 +154,3 @@ def reduced_params(form: Form, nest: Nest) -> set[Param]:
     """Parameters of loops that some write of the nest reduces over."""
     writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr]
     return {loop.param for loop in nest.loops if any(loop.param not in r.params() for r in writes)}
-
-
-def split(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, dict[Any, Any]]:
-    """``for p < n`` --> ``for p_block < ceil(n / size): for p < min(size, n - size * p_block)``.
-
-    Returns both loops and what stands for ``p`` in what they hold.
-    """
-    full = loop.extent
-    block = dace.symbolic.symbol(f"{loop.param}_{name}", dace.int64)
-    blocks = -(-full // size) if isinstance(full, int) else sympy.floor((full + size - 1) / size)
-    inner = replace(loop, extent=min(size, full) if isinstance(full, int) else size, rest=_rest(loop, size, block))
-    return Loop(block, blocks, loop.body), inner, {loop.param: size * block + loop.param}
-
-
-def _rest(loop: Loop, size: int, block: Param) -> Dim | None:
-    """What the loop leaves to its tile ``block``; None where tiles are never partial."""
-    even = isinstance(loop.extent, int) and loop.extent % size == 0
-    if loop.rest is None:
-        return None if even else dim(loop.extent - size * block)
-    left = loop.rest if even else sympy.Min(loop.extent, loop.rest, evaluate=False)
-    return dim(left - size * block)

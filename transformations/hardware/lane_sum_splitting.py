@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from daceopt.ir import schedule, types
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, split
+from daceopt.ir.schedule_edits import split_loop
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least
 
 
 @dataclass(frozen=True)
@@ -21,13 +23,13 @@ class LaneSumSplitting(Scheduling):
     size: int = 1024
 
     def decide(self, form: Form) -> Form | None:
-        mapping = {}
+        mapping: dict[Any, Any] = {}
         nests = []
         for nest in form.nests:
             if not self._is_long(form, nest):
                 nests.append(nest)
                 continue
-            outer, inner, mapping = split(nest.loops[-1], self.size, "chunk")
+            outer, inner, mapping = split_loop(nest.loops[-1], self.size, "chunk")
             nests.append(Nest((*nest.loops[:-1], outer, inner), schedule.substituted(nest.body, mapping)))
         return form.with_nests(nests) if mapping else None
 

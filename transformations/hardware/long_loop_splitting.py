@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, count, reduced_params, split
+from daceopt.ir.schedule_edits import split_loop
+from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, count, reduced_params
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class LongLoopSplitting(Scheduling):
             return None  # a reduced loop is long enough to be shared
         if at_least(count(nest.loops[:-1]), self.few):
             return None
-        outer, inner, mapping = split(vector, self.size)
+        outer, inner, mapping = split_loop(vector, self.size)
         kept = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
         gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
         return form.with_loops([*kept, outer, *gone, inner], mapping)

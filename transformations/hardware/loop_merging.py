@@ -9,9 +9,9 @@ from typing import Any
 import sympy
 
 from daceopt.ir import schedule
-from daceopt.ir.graph import dim
 from daceopt.ir.references import Body, Reference
-from daceopt.ir.schedule import Loop, Param, digit
+from daceopt.ir.schedule import Loop, Param
+from daceopt.ir.schedule_edits import merged_loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
 
@@ -48,11 +48,11 @@ def _merged(loops: Sequence[Loop], bodies: Sequence[Body], mapping: dict[Any, An
     fixed = _fixed(bodies, references)
     while pair := _mergeable(steps, [loop for p, loop in left.items() if p not in fixed]):
         first, second = pair
-        p, q, extent = first.param, second.param, second.extent
+        p, q = first.param, second.param
         del left[p]
-        left[q] = replace(second, extent=dim(first.extent * extent))
-        both = {p: digit(q, extent, None), q: digit(q, 1, extent)}
-        mapping.update({s: schedule.in_terms_of(e, both) for s, e in mapping.items()} | {k: e for k, e in both.items() if k not in mapping})
+        left[q], both = merged_loop(first, second)
+        known = {s: schedule.in_terms_of(e, both) for s, e in mapping.items()}
+        mapping.update(both | known)
         for step in steps:
             step.pop(p, None)
     return tuple(left.values())
@@ -65,12 +65,8 @@ def _fixed(bodies: Sequence[Body], references: Sequence[Reference]) -> set[Param
 
 
 def _mergeable(steps: Sequence[dict[Param, Any]], loops: Sequence[Loop]) -> tuple[Loop, Loop] | None:
-    for first in loops:
-        for second in loops:
-            if first is not second and first.rest is None and second.rest is None:
-                if all(_steps_as_one(s, first.param, second) for s in steps):
-                    return first, second
-    return None
+    pairs = ((a, b) for a in loops for b in loops if a is not b and a.rest is None and b.rest is None)
+    return next((pair for pair in pairs if all(_steps_as_one(s, pair[0].param, pair[1]) for s in steps)), None)
 
 
 def _steps_as_one(steps: dict[Param, Any], p: Param, second: Loop) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daceopt.ir.schedule import Loop
+from daceopt.ir.schedule_edits import split_loop
 from daceopt.transformations.hardware._scheduling import (
     Form,
     Nest,
@@ -13,7 +14,6 @@ from daceopt.transformations.hardware._scheduling import (
     at_least,
     count,
     reduced_params,
-    split,
 )
 
 
@@ -55,7 +55,7 @@ class ReductionOrdering(Scheduling):
         vector = nest.loops[-1]
         many = at_least(count(kept), self.few) if kept else False
         if at_least(vector.extent if many else count([*kept, vector]), self.array + 1):
-            outer, inner, mapping = split(vector, self.columns)
+            outer, inner, mapping = split_loop(vector, self.columns)
             return form.with_loops([*kept, outer, *gone, inner], mapping)
         if many:
             return form.with_loops([*kept, *gone, vector])

@@ -16,7 +16,7 @@ from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
 
-_COSTLY = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
+_COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
 _COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
 _COSTLY_WEIGHT = 8
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.ir.schedule import Loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, reduced_params, split
+from daceopt.ir.schedule_edits import split_loop
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, reduced_params
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class TranspositionTiling(Scheduling):
         crossed = self._crossed(form, nest)
         if crossed is None:
             return None
-        outer_1, inner_1, mapping_1 = split(crossed, self.size)
-        outer_2, inner_2, mapping_2 = split(nest.loops[-1], self.size)
+        outer_1, inner_1, mapping_1 = split_loop(crossed, self.size)
+        outer_2, inner_2, mapping_2 = split_loop(nest.loops[-1], self.size)
         rest = [loop for loop in nest.loops[:-1] if loop is not crossed]
         return form.with_loops([*rest, outer_1, outer_2, inner_1, inner_2], mapping_1 | mapping_2)
 

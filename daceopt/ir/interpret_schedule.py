@@ -1,0 +1,205 @@
+"""Executes a kernel in the order of its schedule: every loop with its own iterations, every accumulator with its own
+memory, so that a tile which is dropped or run twice gives another result.
+
+All iterations of a loop go through its body together, as rows of flat arrays: what a schedule may reorder, it may do at
+once, and ``schedule_check`` has said what it may reorder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import dace
+import numpy as np
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.extents import in_scalar_code
+from daceopt.ir.graph import dim
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.reduction import UFUNC, identity
+from daceopt.ir.references import Body, Reference, resolved
+from daceopt.ir.schedule import (
+    Accumulate,
+    Alloc,
+    Do,
+    Loop,
+    Partial,
+    Sequence,
+    Tree,
+    collected,
+    loops_to,
+    walk,
+)
+
+if TYPE_CHECKING:
+    from daceopt.ir.interpret import Memory
+
+MOST_INSTANCES = 1 << 18  # beyond, a kernel's statements are executed as whole-array operations
+
+
+def can_run(memory: Memory, kernel: Kernel) -> bool:
+    """Is the kernel scheduled, and small enough to be executed so? Gathers take whole arrays, which have no rows."""
+    if kernel.schedule is None or any(None in a.index for s in kernel.stages for a in s.reads.values()):
+        return False
+    return all(prod(memory.number(kernel.extents[p]) for p in s.params) <= MOST_INSTANCES for s in kernel.stages)
+
+
+def run(memory: Memory, kernel: Kernel) -> None:
+    """Execute ``kernel``. Raises ValueError for an access out of range."""
+    _Execution(memory, kernel).node(kernel.schedule, _Rows(1, {}))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Iterations: ``values`` has each parameter's value in each, and which accumulator or local each one has."""
+
+    count: int
+    values: dict[Any, np.ndarray]
+
+    def repeated(self, times: np.ndarray, param: Any) -> _Rows:
+        """Row k ``times[k]`` times, ``param`` counting."""
+        index = np.repeat(np.arange(self.count), times)
+        starts = np.cumsum(times) - times
+        counter = np.arange(len(index)) - starts[index]
+        return _Rows(len(index), {**{k: v[index] for k, v in self.values.items()}, param: counter})
+
+    def numbered(self, name: Any) -> _Rows:
+        return replace(self, values={**self.values, name: np.arange(self.count)})
+
+
+@dataclass(frozen=True)
+class _Collector:
+    """The memory of an accumulator: an element per row of its own and iteration of the loops ``dims``."""
+
+    key: Any
+    dims: tuple[Loop, ...]
+    values: np.ndarray
+
+
+class _Execution:
+    def __init__(self, memory: Memory, kernel: Kernel):
+        self._memory, self._kernel = memory, kernel
+        self._bodies: dict[int, Body] = resolved(memory.graph, kernel, kernel.schedule)
+        self._params = {n.param for n, _ in walk(kernel.schedule) if isinstance(n, Loop)}
+        self._locals: dict[str, np.ndarray] = {}
+        self._collectors: dict[tuple[int, str], list[_Collector]] = {}
+
+    def node(self, tree: Tree, rows: _Rows) -> None:
+        if isinstance(tree, Sequence):
+            for child in tree.children:
+                self.node(child, rows)
+        elif isinstance(tree, Loop):
+            self.node(tree.body, self._iterations(tree, rows))
+        elif isinstance(tree, Alloc):
+            self._alloc(tree, rows)
+        elif isinstance(tree, Accumulate):
+            self._accumulate(tree, rows)
+        else:
+            self._do(tree, rows)
+
+    def _iterations(self, loop: Loop, rows: _Rows) -> _Rows:
+        times = np.full(rows.count, self._memory.number(loop.extent))
+        if loop.rest is not None:
+            times = np.minimum(times, self._whole(loop.rest, rows))
+        return rows.repeated(np.maximum(times, 0), loop.param)
+
+    def _whole(self, expr: Any, rows: _Rows) -> np.ndarray:
+        """An integer expression over sizes and loop parameters, for each row."""
+        expr = sympy.sympify(expr)
+        known = {s: self._memory.number(s) for s in expr.free_symbols - self._params}
+        fixed = expr.subs(known)
+        names = sorted(fixed.free_symbols, key=str)
+        if not names:
+            return np.full(rows.count, int(fixed))
+        bound = {s: rows.values[s] for s in names}
+        return np.broadcast_to(scalar.evaluate(in_scalar_code(fixed), bound, None, dace.int64), (rows.count,))
+
+    # ---------------------------------------------------------------- memory inside the kernel
+
+    def _alloc(self, tree: Alloc, rows: _Rows) -> None:
+        dtype, shape = self._kernel.locals[tree.array]
+        size = prod(self._memory.number(n) for n in shape)
+        kind = self._memory.numpy_dtype(dtype)
+        garbage = np.nan if kind.kind == "f" else 1
+        self._locals[tree.array] = np.full((rows.count, max(int(size), 1)), garbage, kind)
+        self.node(tree.body, rows.numbered(tree.array))
+
+    def _accumulate(self, tree: Accumulate, rows: _Rows) -> None:
+        made = [(write, self._collector(tree, p, rows)) for write, p in zip(tree.writes(), tree.partials)]
+        inside = rows
+        for write, collector in made:
+            self._collectors.setdefault(write, []).append(collector)
+            inside = inside.numbered(collector.key)
+        self.node(tree.body, inside)
+        for write, collector in made:
+            self._collectors[write].pop()
+            self._store(write, collector, rows)
+
+    def _collector(self, tree: Accumulate, partial: Partial, rows: _Rows) -> _Collector:
+        target = self._bodies[partial.statement].writes[partial.connector]
+        dims = tuple(loop for loop in loops_to(tree.body, partial) if loop.param in target.params())
+        own = types.computed(target.buffer.dtype)
+        assert target.wcr is not None
+        kind = self._memory.numpy_dtype(collected(own, target.wcr) if partial.wide else own)
+        shape = (rows.count, *(self._memory.number(loop.extent) for loop in dims))
+        return _Collector((id(tree), partial), dims, np.full(shape, identity(target.wcr, kind), kind))
+
+    def _store(self, write: tuple[int, str], collector: _Collector, rows: _Rows) -> None:
+        inside = rows.numbered(collector.key)
+        for loop in collector.dims:
+            inside = self._iterations(loop, inside)
+        self._write(write, collector.values[self._place(collector, inside)], inside)
+
+    @staticmethod
+    def _place(collector: _Collector, rows: _Rows) -> tuple[np.ndarray, ...]:
+        return rows.values[collector.key], *(rows.values[loop.param] for loop in collector.dims)
+
+    # ---------------------------------------------------------------- statements
+
+    def _do(self, tree: Do, rows: _Rows) -> None:
+        body = self._bodies[tree.statement]
+        values: dict[Any, np.ndarray] = {c: self._read(r, rows) for c, r in body.reads.items()}
+        values |= {str(s): v for s, v in rows.values.items() if isinstance(s, sympy.Symbol)}
+        for name, size in self._memory.sizes.items():
+            values.setdefault(name, np.asarray(size))
+        reference = dace.float64 if self._memory.reference else None
+        for a in body.assignments:
+            bound = {s: values[str(s)] for s in a.expr.free_symbols}
+            result = scalar.evaluate(a.expr, bound, reference, a.dtype)
+            with np.errstate(all="ignore"):
+                values[str(a.symbol)] = np.asarray(result).astype(self._memory.numpy_dtype(a.dtype))
+        for connector in body.writes:
+            value = np.broadcast_to(values[connector], (rows.count,))
+            self._write((tree.statement, connector), value, rows)
+
+    def _write(self, write: tuple[int, str], value: np.ndarray, rows: _Rows) -> None:
+        target = self._bodies[write[0]].writes[write[1]]
+        holders = self._collectors.get(write, [])
+        with np.errstate(all="ignore"):
+            if holders:
+                assert target.wcr is not None
+                UFUNC[target.wcr].at(holders[-1].values, self._place(holders[-1], rows), value)
+                return
+            array, index = self._element(target, rows)
+            array[index] = value
+
+    def _read(self, reference: Reference, rows: _Rows) -> np.ndarray:
+        array, index = self._element(reference, rows)
+        return np.asarray(array[index])
+
+    def _element(self, reference: Reference, rows: _Rows) -> tuple[np.ndarray, Any]:
+        address = self._whole(reference.rest, rows).astype(np.int64)
+        for p, step in reference.steps:
+            address = address + self._memory.number(step) * rows.values[p]
+        buffer = reference.buffer
+        if buffer.local:
+            return self._locals[buffer.array], (rows.values[buffer.array], address)
+        array = self._memory.buffer(buffer.array)
+        address = address + self._memory.number(dim(buffer.offset))
+        if rows.count and (address.min() < 0 or address.max() >= array.size):
+            where = f"elements {address.min()} to {address.max()} of a buffer of {array.size}"
+            raise ValueError(f"kernel {self._kernel.label}, array {buffer.array}: {where}")
+        return array, address

@@ -1,0 +1,217 @@
+"""Edits of schedules: small functions that give a new tree, and one that puts it in place after a check.
+
+Each works on every loop over the named parameter, keeps what is computed, and may give a tree that is not legal; only
+``commit`` decides that (``schedule_check``), because a few edits together may be legal where one alone is not.
+Exo (Ikarashi et al., PLDI 2022) keeps schedules and their legality apart in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import replace
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir import schedule
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.schedule import KINDS, Loop, Param, Sequence, Tree, bare, chain, nested, substituted, transformed
+from daceopt.ir.schedule_check import check
+
+
+def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
+    """Make ``tree`` the schedule of the kernel at ``entry``, its accumulators placed anew; returns it as stored.
+
+    Raises IllegalSchedule, and changes nothing, with the dependence, the loop or the element that forbids it.
+    """
+    kernel = Kernel.extract(graph, entry)
+    placed = schedule.accumulated(tree, kernel)
+    check(graph, kernel, placed)
+    graph.schedules[entry] = placed
+    return placed
+
+
+def of(graph: Graph, entry: Any) -> Tree:
+    """The schedule of the kernel at ``entry``, without accumulators: what the edits take."""
+    return bare(schedule.schedule_of(Kernel.extract(graph, entry)))
+
+
+def loop_over(tree: Tree, param: Param | str) -> Loop:
+    """The first loop over ``param``. Raises IllegalSchedule where there is none."""
+    found = next((loop for loop in schedule.loops(tree) if str(loop.param) == str(param)), None)
+    if found is None:
+        names = ", ".join(dict.fromkeys(str(loop.param) for loop in schedule.loops(tree)))
+        raise IllegalSchedule(f"there is no loop over {param}; the loops are over {names or 'nothing'}")
+    return found
+
+
+def _each(tree: Tree, param: Param | str, change: Any) -> Tree:
+    loop_over(tree, param)
+    return transformed(tree, lambda n: change(n) if isinstance(n, Loop) and str(n.param) == str(param) else n)
+
+
+def split(tree: Tree, param: Param | str, size: int, name: str = "block") -> Tree:
+    """Cut a loop into tiles; the last one may be partial.
+
+    before:  for p < n: f(p)
+    after:   for p_block < (n + size - 1) // size: for p < size, n - size*p_block: f(size*p_block + p)
+    """
+
+    def change(loop: Loop) -> Tree:
+        outer, inner, mapping = split_loop(loop, size, name)
+        return replace(outer, body=replace(inner, body=substituted(loop.body, mapping)))
+
+    return _each(tree, param, change)
+
+
+def split_loop(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, dict[Any, Any]]:
+    """The two loops of :func:`split`, and what stands for ``loop.param`` in what they hold.
+
+    Raises IllegalSchedule for a size below 1.
+    """
+    if size < 1:
+        raise IllegalSchedule(f"tiles of {size} iterations of {loop.param}; expected at least 1")
+    full = loop.extent
+    block = dace.symbolic.symbol(f"{loop.param}_{name}", dace.int64)
+    blocks = -(-full // size) if isinstance(full, int) else dim(sympy.floor((full + size - 1) / size))
+    inner = replace(loop, extent=min(size, full) if isinstance(full, int) else size, rest=_rest(loop, size, block))
+    return Loop(block, blocks, loop.body), inner, {loop.param: size * block + loop.param}
+
+
+def _rest(loop: Loop, size: int, block: Param) -> Dim | None:
+    """What the loop leaves to its tile ``block``; None where tiles are never partial."""
+    even = isinstance(loop.extent, int) and loop.extent % size == 0
+    if loop.rest is None:
+        return None if even else dim(loop.extent - size * block)
+    left = loop.rest if even else sympy.Min(loop.extent, loop.rest, evaluate=False)
+    return dim(left - size * block)
+
+
+def tile(tree: Tree, sizes: dict[Param | str, int]) -> Tree:
+    """Split several loops directly inside one another, and let all their blocks go outside of all their tiles.
+
+    before:  for p: for q: f(p, q)
+    after:   for p_block: for q_block: for p < size_p: for q < size_q: f(...)
+    """
+    for param, size in sizes.items():
+        tree = split(tree, param, size)
+    names = [str(p) for p in sizes]
+    return reorder(tree, [*(f"{n}_block" for n in names), *names])
+
+
+def reorder(tree: Tree, params: Several[Param | str]) -> Tree:
+    """Give loops directly inside one another the order ``params``; others of the chain keep their places.
+
+    before:  for p: for q: f(p, q)
+    after:   for q: for p: f(p, q)
+    """
+    wanted = [str(p) for p in params]
+    return _rechained(tree, wanted, lambda found: [found[n] for n in wanted])
+
+
+def _rechained(tree: Tree, names: Several[str], order: Any) -> Tree:
+    """In each chain that has loops over all ``names``: those, in their places, as ``order`` gives them."""
+    if isinstance(tree, Loop):
+        loops, body = chain(tree)
+        found = {str(loop.param): loop for loop in loops if str(loop.param) in names}
+        if len(found) == len(names):
+            new = iter(order(found))
+            return nested([next(new) if str(loop.param) in found else loop for loop in loops], body)
+        if found:
+            missing = next(n for n in names if n not in found)
+            raise IllegalSchedule(f"the loop over {missing} does not stand directly inside of the others")
+    below = [_rechained(c, names, order) for c in schedule.children(tree)]
+    return schedule.with_children(tree, below)
+
+
+def merge(tree: Tree, outer: Param | str, inner: Param | str) -> Tree:
+    """Make one loop of two directly inside one another.
+
+    before:  for p < m: for q < n: f(p, q)
+    after:   for q < m*n: f(q // n, q % n)
+    """
+    first, second = loop_over(tree, outer), loop_over(tree, inner)
+    if first.body is not second or first.rest is not None or second.rest is not None:
+        raise IllegalSchedule(f"{inner} does not stand directly inside of {outer}, or one of them has partial tiles")
+    merged, mapping = merged_loop(first, second)
+    return _each(tree, outer, lambda loop: replace(merged, body=substituted(second.body, mapping)))
+
+
+def merged_loop(first: Loop, second: Loop) -> tuple[Loop, dict[Any, Any]]:
+    """The loop of :func:`merge`, and what stands for both parameters in what it holds."""
+    extent = second.extent
+    mapping = {
+        first.param: schedule.digit(second.param, extent, None),
+        second.param: schedule.digit(second.param, 1, extent),
+    }
+    return replace(second, extent=dim(first.extent * extent)), mapping
+
+
+def fuse_loops(tree: Tree, param: Param | str) -> Tree:
+    """Let neighbouring loops over ``param`` be one.
+
+    before:  for p: f(p)    for p: g(p)
+    after:   for p: { f(p)  g(p) }
+    """
+
+    def change(node: Tree) -> Tree:
+        if not isinstance(node, Sequence):
+            return node
+        done: list[Tree] = []
+        for child in node.children:
+            last = done[-1] if done else None
+            if isinstance(last, Loop) and isinstance(child, Loop) and _alike(last, child, param):
+                done[-1] = replace(last, body=schedule.sequence([last.body, child.body]))
+            else:
+                done.append(child)
+        return schedule.sequence(done)
+
+    return transformed(tree, change)
+
+
+def _alike(a: Loop, b: Loop, param: Param | str) -> bool:
+    return str(a.param) == str(param) and replace(a, body=b.body) == b
+
+
+def distribute(tree: Tree, param: Param | str) -> Tree:
+    """Give each part of a loop's body a loop of its own.
+
+    before:  for p: { f(p)  g(p) }
+    after:   for p: f(p)    for p: g(p)
+    """
+
+    def change(loop: Loop) -> Tree:
+        parts = loop.body.children if isinstance(loop.body, Sequence) else (loop.body,)
+        return schedule.sequence([replace(loop, body=part) for part in parts])
+
+    return transformed(_each(tree, param, change), _flattened)
+
+
+def _flattened(node: Tree) -> Tree:
+    return schedule.sequence(node.children) if isinstance(node, Sequence) else node
+
+
+def bind(tree: Tree, param: Param | str, kind: str, when: Any = None) -> Tree:
+    """Run a loop by other hardware: ``serial``, ``parallel``, ``vector``, ``parallel vector`` or ``unroll``.
+
+    before:  for p < n: f(p)
+    after:   vector for p < n: f(p)
+    """
+    if kind not in KINDS:
+        raise IllegalSchedule(f"a {kind} loop; expected one of {', '.join(KINDS)}")
+    return _each(tree, param, lambda loop: replace(loop, kind=kind, when=when))
+
+
+def unroll(tree: Tree, param: Param | str) -> Tree:
+    """Write out the iterations of a loop of known extent.
+
+    before:  for p < 4: f(p)
+    after:   unroll for p < 4: f(p)
+    """
+    loop = loop_over(tree, param)
+    if not isinstance(loop.extent, int):
+        raise IllegalSchedule(f"the extent of {param} is {loop.extent}; expected a number to unroll")
+    return bind(tree, param, "unroll")

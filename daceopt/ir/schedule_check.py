@@ -8,6 +8,7 @@ write and later ones read.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from math import prod
 from typing import Any
 
 import sympy
@@ -140,40 +141,81 @@ def _mixed(kernel: Kernel, do: Do, base: Any, total: Dim, loops: Several[Loop]) 
     linear, constant, opaque = affine(base, frozenset(by_param))
     if opaque != 0 or constant != 0:
         _refuse(kernel, f"statement {do.statement}: {base} is no sum of loops")
-    steps = dict(linear)
-    reach: Dim = 1
-    order = []
-    while steps:
-        p = next((q for q, step in steps.items() if equal(step, reach)), None)
-        if p is None:
-            _refuse(kernel, f"statement {do.statement}: the loops of {base} leave gaps or overlap")
-        order.append(p)
-        del steps[p]
-        full = by_param[p].extent
-        reach = dim(reach * full)
-    if not equal(reach, total) and not _is_cut(base, total, order, by_param):
-        iterations = " * ".join(str(by_param[p].extent) for p in order) or "1"
-        _refuse(kernel, f"statement {do.statement}: {base} takes {iterations} values; expected {total}")
-    return order
+    tiles = _Tiles(total, [(step, by_param[p]) for p, step in linear.items()])
+    if tiles.reason:
+        _refuse(kernel, f"statement {do.statement}: {base} {tiles.reason}")
+    return list(linear)
 
 
-def _is_cut(base: Any, total: Dim, order: list[Any], loops: dict[Any, Loop]) -> bool:
-    """Does the innermost of several loops end where ``total`` is reached, and the outermost reach it?"""
-    if len(order) < 2:
-        return False
-    inner, last = loops[order[0]], loops[order[-1]]
-    below = 1
-    for p in order[:-1]:
-        below = dim(below * loops[p].extent)
-    wanted = -(-total // below) if isinstance(total, int) and isinstance(below, int) else _ceiling(total, below)
-    left = total - (base - inner.param)
-    rest = inner.rest
-    while isinstance(rest, sympy.Expr) and rest.has(sympy.Min):
-        rest = rest.replace(lambda e: isinstance(e, sympy.Min), lambda e: e.args[-1])
-    return rest is not None and equal(rest, left) and equal(last.extent, wanted)
+class _Tiles:
+    """Loops that together count to ``total``: each but the innermost steps over tiles that those inside of it fill.
+
+    ``reason``: why they do not, or None. What the extents do not already ensure, the innermost loop's ``rest`` must:
+    that a tile ends where the next one begins, and the last one at ``total``.
+    """
+
+    def __init__(self, total: Dim, loops: list[tuple[Dim, Loop]]):
+        self._total, self._levels = total, self._sorted(loops)
+        self.reason = self._check()
+
+    @staticmethod
+    def _sorted(loops: list[tuple[Dim, Loop]]) -> list[tuple[Dim, Loop]]:
+        """The largest steps first; sizes count as 7."""
+        return sorted(loops, key=lambda level: -_value(level[0]))
+
+    def _check(self) -> str | None:
+        if not self._levels:
+            return None if equal(self._total, 1) else f"takes 1 value; expected {self._total}"
+        if not equal(self._levels[-1][0], 1):
+            return "leaves gaps: no loop steps by 1"
+        values = f"takes {' * '.join(str(loop.extent) for _, loop in reversed(self._levels))} values"
+        bound = self._total
+        for step, loop in self._levels:
+            if loop.rest is not None and loop is not self._levels[-1][1]:
+                return f"has partial tiles in the outer loop over {loop.param}"
+            if not equal(loop.extent, _ceiling(bound, step)) and not self._is_short(loop, bound):
+                return f"{values}; expected {self._total}"
+            bound = step
+        needed, given = self._bounds(), _minima(self._levels[-1][1].rest)
+        if any(must and not any(equal(e, g) for g in given) for e, must in needed):
+            return f"{values}; expected {self._total}"
+        if any(not any(equal(e, g) for e, _ in needed) for g in given):
+            return f"ends its innermost loop at {self._levels[-1][1].rest}"
+        return None
+
+    def _is_short(self, loop: Loop, bound: Dim) -> bool:
+        """A tile longer than a loop of known extent is as long as that."""
+        return len(self._levels) > 1 and loop is self._levels[-1][1] and equal(loop.extent, self._total)
+
+    def _bounds(self) -> list[tuple[Any, bool]]:
+        """What is left for the innermost loop at each level, and whether the extents do not ensure it."""
+        found: list[tuple[Any, bool]] = []
+        for k, bound in enumerate([self._total, *(step for step, _ in self._levels[:-1])]):
+            inside = self._levels[k:]
+            taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
+            reached = prod(loop.extent for _, loop in inside)
+            found.append((bound - taken, not equal(reached, bound)))
+        return found
+
+
+def _value(step: Dim) -> int:
+    return step if isinstance(step, int) else int(step.subs(dict.fromkeys(step.free_symbols, 7)))
+
+
+def _minima(rest: Any) -> list[Any]:
+    """The expressions of which ``rest`` is the smallest."""
+    if rest is None:
+        return []
+    expr = sympy.sympify(rest)
+    inner = next(iter(expr.atoms(sympy.Min)), None)
+    if inner is None:
+        return [expr]
+    return [m for a in inner.args for m in _minima(expr.xreplace({inner: a}))]
 
 
 def _ceiling(total: Dim, below: Dim) -> Any:
+    if isinstance(total, int) and isinstance(below, int):
+        return -(-total // below)
     return sympy.floor(sympy.sympify(total + below - 1) / below)
 
 
@@ -234,5 +276,5 @@ def _check_dependence(
 
 def _same_along(loop: Loop, write: Reference, read: Reference) -> bool:
     p = loop.param
-    opaque = any(p in getattr(r.rest, "free_symbols", ()) for r in (write, read))
-    return (write.step(p) or 0) == (read.step(p) or 0) and (not opaque or write.rest == read.rest)
+    depends = any(r.step(p) or p in getattr(r.rest, "free_symbols", ()) for r in (write, read))
+    return not depends or ((write.step(p) or 0) == (read.step(p) or 0) and equal(write.rest, read.rest))

@@ -236,8 +236,9 @@ def bare(tree: Tree) -> Tree:
 
 
 def accumulated(tree: Tree, kernel: Kernel) -> Tree:
-    """Give each reduction its accumulators: one around the outermost loop that it reduces over, and around a vector
-    loop that it reduces over one in the write's own type, whose lanes are partial sums.
+    """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
+    threads share, if that is one of them), and around a vector loop that it reduces over one in the write's own type,
+    whose lanes are partial sums.
     """
     return _Placing(kernel, bare(tree)).tree
 
@@ -257,8 +258,9 @@ class _Placing:
             reduced = reduced_loops(stage, connector, node, around)
             if not reduced:
                 continue
-            private = any(loop.kind == "parallel" for loop in reduced)
-            self._want(reduced[0], Partial(node.statement, connector), private)
+            threads = [n for n in around if isinstance(n, Loop) and n.kind == "parallel"]
+            private = any(loop in threads for loop in reduced)
+            self._want(threads[0] if private else reduced[0], Partial(node.statement, connector), private)
             if reduced[-1].kind == "vector":
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), False)
 

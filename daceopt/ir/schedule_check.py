@@ -194,7 +194,8 @@ class _Tiles:
             inside = self._levels[k:]
             taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
             reached = prod(loop.extent for _, loop in inside)
-            found.append((bound - taken, not equal(reached, bound)))
+            within = isinstance(reached, int) and isinstance(bound, int) and reached <= bound
+            found.append((bound - taken, not within and not equal(reached, bound)))
         return found
 
 

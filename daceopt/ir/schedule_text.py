@@ -85,15 +85,15 @@ def expression(expr: Any) -> str:
         names = {part: sympy.Dummy() for part in expr.atoms(idiv, pymod, sympy.floor, sympy.Min, sympy.Max)}
         shown = str(expr.xreplace(names))
         for part, name in names.items():
-            shown = shown.replace(str(name), _operand(part))
+            call = isinstance(part, (sympy.Min, sympy.Max))
+            shown = shown.replace(str(name), expression(part) if call else f"({expression(part)})")
         return shown
     raise Unsupported(f"no text for {expr} in a schedule")
 
 
 def _operand(expr: Any) -> str:
     code = expression(expr)
-    atoms = (idiv, sympy.Min, sympy.Max)
-    plain = isinstance(expr, int) or expr.is_Symbol or expr.is_Integer or isinstance(expr, atoms)
+    plain = isinstance(expr, int) or expr.is_Symbol or expr.is_Integer or isinstance(expr, idiv)
     return code if plain else f"({code})"
 
 

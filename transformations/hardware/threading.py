@@ -54,7 +54,8 @@ class Threading(Scheduling):
             return form.with_loops([replace(vector, kind="parallel vector", when=when)])
         lead = next((k for k, loop in enumerate(outer) if loop.param in reduced), len(outer))
         lead = min(lead, next((k for k, loop in enumerate(outer) if loop.rest is not None), len(outer)))
-        if not at_least(count(outer[:lead]), self.few) and lead < len(outer) and outer[lead].param in reduced:
+        sums = lead < len(outer) and outer[lead].param in reduced and (vector.param in reduced or not lead)
+        if sums and not at_least(count(outer[:lead]), self.few):
             lead += at_least(outer[lead].extent, self.few)
         return form.with_loops([*self._parallel(outer, lead, when), vector]) if lead else None
 

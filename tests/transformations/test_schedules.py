@@ -1,0 +1,189 @@
+"""The steps that schedule kernels: what each makes of a kernel, and where it leaves it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dace
+import numpy as np
+import pytest
+import sympy
+
+from daceopt import recipes
+from daceopt.ir import scalar
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import interpret
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.schedule import schedule_of
+from daceopt.ir.schedule_edits import bind, commit, fuse_loops, of, split
+from daceopt.ir.schedule_text import text
+from daceopt.recipe import Runner
+from daceopt.transform import Transformation
+from tests.ir.test_schedule_edits import two_stages
+from tests.transformations.lowered import apply, finish, size_symbol, start
+
+F = dace.float32
+
+
+def _after(graph: Graph, *steps: str) -> str:
+    for step in steps:
+        apply(Transformation.parse(step), graph)
+    (entry,) = graph.kernels()
+    return "\n" + text(schedule_of(Kernel.extract(graph, entry))).rstrip()
+
+
+def _sum(shape: tuple[Any, ...], *axes: int) -> Graph:
+    graph, b, (x,) = start(shape)
+    return finish(graph, b.reduce("sum", None, x, axes=list(axes)))
+
+
+def test_loops_that_walk_memory_as_one_are_merged() -> None:
+    graph, b, (x,) = start((8, 16, 32))
+    finish(graph, b.elementwise(lambda v: v + 1, x))
+    assert (
+        _after(graph, "loop-merging")
+        == """
+for i2 < 4096:
+  s0(i2 // 512, i2 // 32 % 16, i2 % 32)"""
+    )
+
+
+def test_loops_over_sizes_are_merged() -> None:
+    graph, b, (x, s) = start((size_symbol(), 16), (16,))
+    finish(graph, b.elementwise(lambda v: v + 1, x))
+    assert "for i1 < 16*n:" in _after(graph, "loop-merging")
+    graph, b, (x, s) = start((size_symbol(), 16), (16,))
+    finish(graph, b.elementwise(lambda v, w: v + w, x, s))
+    assert "for i0 < n:" in _after(graph, "loop-merging")
+
+
+def test_a_parameter_that_is_computed_with_keeps_its_loop() -> None:
+    graph, b, (x,) = start((8, 16))
+    out = graph.add_array("out", (8, 16), F)
+    reads, writes = {"v": (x, lambda *i: i)}, {"o": (out, lambda *i: i)}
+    b.map((8, 16), reads, writes, lambda params, v: v * scalar.cast(params[1], F))
+    assert "for i0 < 8:\n  for i1 < 16:" in _after(finish(graph, out), "loop-merging")
+
+
+def test_the_loop_of_unit_stride_is_the_vector_loop() -> None:
+    graph, b, (x,) = start((40, 50))
+    turned = b.transpose(x, (1, 0))
+    finish(graph, b.reduce("sum", None, turned, axes=[1]))
+    assert (
+        _after(graph, "vectorization")
+        == """
+accumulate s0.out0:
+  for i1 < 40:
+    vector for i0 < 50:
+      s0(i0, i1)"""
+    )
+
+
+def test_transpositions_are_tiled() -> None:
+    graph, b, (x,) = start((100, 70))
+    finish(graph, b.copy(b.transpose(x, (1, 0))))
+    assert (
+        _after(graph, "vectorization", "transposition-tiling{size=16}")
+        == """
+for i0_block < 5:
+  for i1_block < 7:
+    for i0 < 16, 70 - 16*i0_block:
+      vector for i1 < 16, 100 - 16*i1_block:
+        s0(i0 + 16*i0_block, i1 + 16*i1_block)"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "expected"),
+    [
+        ((40, 50), (0,), ["for i0 < 40:", "vector for i1 < 50:"]),
+        ((40, 9000), (0,), ["for i1_block < 18:", "for i0 < 40:", "vector for i1 < 512, 9000 - 512*i1_block:"]),
+        ((20, 30, 50), (1,), ["for i0 < 20:", "for i1 < 30:", "vector for i2 < 50:"]),
+        ((4, 30, 50), (1, 2), ["for i0 < 4:", "for i1 < 30:", "vector for i2 < 50:"]),
+        ((5, 4, 6), (0, 2), ["for i1 < 4:", "for i0 < 5:", "vector for i2 < 6:"]),
+    ],
+)
+def test_loops_of_reductions_are_ordered(shape: Any, axes: Any, expected: list[str]) -> None:
+    found = _after(_sum(shape, *axes), "vectorization", "reduction-ordering")
+    assert [line.strip() for line in found.splitlines() if "for " in line] == expected
+
+
+def test_a_long_sum_is_cut_into_blocks() -> None:
+    assert (
+        _after(_sum((1000000,), 0), "vectorization", "long-loop-splitting", "threading", "lane-sum-splitting")
+        == """
+accumulate private s0.out0:
+  parallel for i0_block < 245:
+    for i0_chunk < 4:
+      accumulate own s0.out0:
+        vector for i0 < 1024, -4096*i0_block - 1024*i0_chunk + 1000000:
+          s0(i0 + 4096*i0_block + 1024*i0_chunk)"""
+    )
+
+
+def test_small_kernels_stay_in_one_thread() -> None:
+    graph, b, (x,) = start((8, 16))
+    finish(graph, b.elementwise(lambda v: v + 1, x))
+    assert "parallel" not in _after(graph, "loop-merging", "vectorization", "threading")
+
+
+def test_sizes_decide_when_the_program_runs() -> None:
+    graph, b, (x,) = start((size_symbol(), 16))
+    finish(graph, b.elementwise(lambda v: v + 1, x))
+    found = _after(graph, "loop-merging", "vectorization", "threading")
+    assert "parallel vector for i1 < 16*n when 16*n >= 32768:" in found
+
+
+def test_statements_over_the_same_elements_share_their_loop() -> None:
+    graph, _ = two_stages()
+    assert (
+        _after(graph, "loop-fusion", "vectorization", "register-promotion")
+        == """
+for i0 < 8:
+  local row in register:
+    vector for i1 < 16:
+      s0(i0, i1)
+      s1(i0, i1)"""
+    )
+
+
+def test_a_schedule_given_by_hand_is_kept() -> None:
+    graph, entry = two_stages()
+    commit(graph, entry, bind(bind(of(graph, entry), "i0", "parallel"), "i1", "unroll"))
+    Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
+    kept = text(graph.schedules[entry])
+    assert "unroll for i1 < 16:" in kept and "parallel for i0 < 8:" in kept
+
+
+def test_forms_that_the_steps_do_not_know_are_near_misses() -> None:
+    graph, entry = two_stages()
+    commit(graph, entry, fuse_loops(split(of(graph, entry), "i1", 8), "i1_block"))
+    found = list(Transformation.parse("vectorization").match(graph))
+    assert [str(f) for f in found] == ["pair: its schedule was given by hand"]
+
+
+def test_threads_share_rows_and_a_reduced_loop() -> None:
+    found = _after(_sum((4, 300, 500), 1, 2), "vectorization", "reduction-ordering", "threading")
+    assert (
+        found
+        == """
+accumulate private s0.out0:
+  parallel for i0 < 4:
+    parallel for i1 < 300:
+      accumulate own s0.out0:
+        vector for i2 < 500:
+          s0(i0, i1, i2)"""
+    )
+
+
+@pytest.mark.parametrize("shape", [(7, 33), (40, 5000), (300, 20)])
+def test_the_whole_level_keeps_the_numbers(shape: tuple[int, int]) -> None:
+    graph, b, (x,) = start(shape)
+    e = b.elementwise(sympy.exp, x)
+    rows, columns = b.reduce("sum", None, e, axes=[1]), b.reduce("max", None, e, axes=[0])
+    finish(graph, e, rows, columns, b.copy(b.transpose(e, (1, 0))))
+    data = {x: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
+    before = interpret(graph, data, dtype=np.float64)
+    Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
+    for ours, theirs in zip(interpret(graph, data, dtype=np.float64).values(), before.values()):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt import identity, progress, trace
@@ -38,12 +39,19 @@ class Differentiate(Transformation):
 def as_step(step: Transformation | type[Transformation] | str) -> Transformation:
     """A transformation from an instance, a class, or text like ``map-tiling{size=32}``. Raises DaceoptError."""
     if isinstance(step, str):
-        return Differentiate() if step.strip() == Differentiate.kebab_name() else Transformation.parse(step)
+        return _built_in(step) if transformations.is_built_in(_step_name(step)) else _parsed(step)
     if isinstance(step, type) and issubclass(step, Transformation):
         return step()
     if isinstance(step, Transformation):
         return step
     raise DaceoptError(f"recipe step {step!r}: expected a Transformation or its name, found {type(step).__name__}")
+
+
+def _parsed(step: str) -> Transformation:
+    return Differentiate() if step.strip() == Differentiate.kebab_name() else Transformation.parse(step)
+
+
+_built_in = lru_cache(None)(_parsed)  # a recipe is read several times on its way; the user's own steps may be replaced
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from dace import nodes
 
@@ -70,6 +71,7 @@ class Form:
 
     @cached_property
     def bodies(self) -> dict[int, Body]:
+        """Statement -> its accesses in the parameters of the loops."""
         return resolved(self.graph, self.kernel, self.tree())
 
     def bodies_of(self, nest: Nest) -> list[Body]:
@@ -123,8 +125,7 @@ class Scheduling(Transformation):
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         try:
-            kernel = Kernel.extract(graph, node)
-            form = Form.of(graph, kernel)
+            form = _form(graph, node)
             new = self.decide(form) if form is not None else "its schedule was given by hand"
         except Unsupported as error:
             new = str(error)
@@ -135,6 +136,19 @@ class Scheduling(Transformation):
 
     def apply(self, site: Site) -> None:
         site.graph.schedules[site.nodes[0]] = site["schedule"]
+
+
+_forms: WeakKeyDictionary[nodes.MapEntry, tuple[Any, Any, Form | None]] = WeakKeyDictionary()
+
+
+def _form(graph: Graph, entry: nodes.MapEntry) -> Form | None:
+    """The form of a kernel; most steps leave most kernels as they are, and meet the form that the step before read."""
+    kernel = Kernel.extract(graph, entry)
+    content, tree = graph.extracted[entry], kernel.schedule
+    known = _forms.get(entry)
+    if known is None or known[0] is not content or known[1] is not tree:
+        known = _forms[entry] = content, tree, Form.of(graph, kernel)
+    return known[2]
 
 
 # ---------------------------------------------------------------- questions about loops

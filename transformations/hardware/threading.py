@@ -56,7 +56,7 @@ class Threading(Scheduling):
         lead = min(lead, next((k for k, loop in enumerate(outer) if loop.rest is not None), len(outer)))
         sums = lead < len(outer) and outer[lead].param in reduced and (vector.param in reduced or not lead)
         if sums and not at_least(count(outer[:lead]), self.few):
-            lead += at_least(outer[lead].extent, self.few)
+            lead += at_least(outer[lead].extent, 2)
         return form.with_loops([*self._parallel(outer, lead, when), vector]) if lead else None
 
     def _parallel(self, loops: Sequence[Loop], lead: int, when: Any) -> tuple[Loop, ...]:

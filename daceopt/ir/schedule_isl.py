@@ -66,9 +66,15 @@ def line_of(node: Tree) -> str:
 _NOTHING = Do(0, ())
 
 
-def node_of(line: str, symbol: Any = None) -> Tree:
-    """The node of such a line, around nothing."""
+def marked(node: isl.ScheduleNode, symbol: Any = None) -> Tree:
+    """What a mark says: the node of its line, around nothing."""
+    line = str(node.mark_get_id().name)
     return parse(f"{line}\n  {line_of(_NOTHING)}" if line.endswith(":") else line, symbol)
+
+
+def kind_of(node: isl.ScheduleNode) -> Any:
+    """``isl.schedule_node_type``, which the stubs of islpy take for a number."""
+    return node.get_type()
 
 
 # ---------------------------------------------------------------- to isl
@@ -87,10 +93,10 @@ class _Writer:
             if isinstance(node, Do):
                 loops = [n for n in around if isinstance(n, Loop)]
                 self._values[node.statement] = loop_values(self._domains, node, loops)
-        node = isl.Schedule.from_domain(self._domains.all()).get_root().child(0)
+        place = isl.Schedule.from_domain(self._domains.all()).get_root().child(0)
         for k in sorted(self._dos) if any(self._values.values()) else ():
-            node = node.insert_mark(identifier(line_of(self._dos[k]))).child(0)
-        return self._node(node, self._tree, 0).get_schedule()
+            place = place.insert_mark(identifier(line_of(self._dos[k]))).child(0)
+        return self._node(place, self._tree, 0).get_schedule()
 
     def _check_statements(self) -> None:
         found = sorted(do.statement for do in schedule.dos(self._tree))
@@ -149,7 +155,7 @@ class _Reader:
 
     def tree(self, node: isl.ScheduleNode, around: tuple[Loop, ...] = ()) -> Tree:
         """What stands at ``node``; ``around``: the loops outside of it."""
-        kind = node.get_type()
+        kind = kind_of(node)
         if kind in (_KIND.domain, _KIND.filter):
             return self.tree(node.child(0), around)
         if kind in (_KIND.sequence, _KIND.set):
@@ -164,15 +170,15 @@ class _Reader:
         raise Unsupported(f"isl's schedule of {self._kernel.label} has a node of {kind}, which a tree has no form for")
 
     def _mark(self, node: isl.ScheduleNode, around: tuple[Loop, ...]) -> Tree:
-        found = node_of(node.mark_get_id().name, self._symbol)
+        found = marked(node, self._symbol)
         if isinstance(found, Do):
             self._statements[found.statement] = found
             return self.tree(node.child(0), around)
         if not isinstance(found, Loop):
             return schedule.with_children(found, [self.tree(node.child(0), around)])
         band = node.child(0)
-        if band.get_type() != _KIND.band:
-            raise Unsupported(f"the mark {line_of(found)!r} stands above a {band.get_type()}; expected a band")
+        if kind_of(band) != _KIND.band:
+            raise Unsupported(f"the mark {line_of(found)!r} stands above a {kind_of(band)}; expected a band")
         return schedule.nested([found], self.tree(band.child(0), (*around, found)))
 
     def _symbol(self, name: str) -> Any:

@@ -1,0 +1,218 @@
+"""Which instances of a kernel's statements there are, and which of them the loops of a schedule run, as isl's sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import islpy as isl
+import sympy
+
+from daceopt.errors import IllegalSchedule, Unsupported
+from daceopt.ir import schedule
+from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes
+from daceopt.ir.functions import pymod
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.references import affine, equal
+from daceopt.ir.schedule import Do, Loop, Param, Tree, as_digit
+
+_SET, _OUT = isl.dim_type.set, isl.dim_type.out
+
+
+class Domains:
+    """The instances of each statement, as isl's sets."""
+
+    def __init__(self, graph: Graph | None, kernel: Kernel, tree: Tree | None = None):
+        self.kernel = kernel
+        loops = [] if tree is None else schedule.loops(tree)
+        self.sizes = Sizes(frozenset(kernel.extents) | {loop.param for loop in loops})
+        self._assumed = [] if graph is None else graph.assumptions
+        self._made: dict[int, tuple[isl.Set, Functions, dict[Any, isl.PwAff]]] = {}
+
+    def functions(self, k: int) -> tuple[isl.Set, Functions, dict[Any, isl.PwAff]]:
+        """The domain of statement ``k``, what makes functions on it, and those of its parameters."""
+        if k not in self._made:
+            self._made[k] = self._functions(k)
+        return self._made[k]
+
+    def _functions(self, k: int) -> tuple[isl.Set, Functions, dict[Any, isl.PwAff]]:
+        params = self.kernel.stages[k].params
+        space = isl.Space.set_alloc(CONTEXT, 0, len(params)).set_tuple_id(_SET, identifier(f"S{k}"))
+        for axis, p in enumerate(params):
+            space = space.set_dim_id(_SET, axis, identifier(str(p)))
+        of, values = functions_on(self.sizes, space, params)
+        found = within(space.universe_set(), of, {p: (values[p], (self.kernel.extents[p],)) for p in params})
+        return self._assuming(found, of), of, values
+
+    def domain(self, k: int) -> isl.Set:
+        """The instances of statement ``k``."""
+        return self.functions(k)[0]
+
+    def all(self) -> isl.UnionSet:
+        """The instances of all statements."""
+        sets = [isl.UnionSet.from_set(self.domain(k)) for k in range(len(self.kernel.stages))]
+        return reduce(isl.UnionSet.union, sets)
+
+    def _assuming(self, domain: isl.Set, of: Functions) -> isl.Set:
+        for expr in self._assumed:
+            domain = domain.intersect(of.of(expr).nonneg_set())
+        return domain
+
+
+def identifier(name: str) -> isl.Id:
+    """A name of isl."""
+    return isl.Id(name, context=CONTEXT)
+
+
+def functions_on(sizes: Sizes, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
+    """Functions on ``space``, whose dimensions are the symbols ``names``."""
+    local = isl.LocalSpace.from_space(space)
+    values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
+    return Functions(sizes, space, values), values
+
+
+def within(points: isl.Set, of: Functions, ranges: dict[Any, tuple[isl.PwAff, tuple[Any, ...]]]) -> isl.Set:
+    """``points`` where each value is 0 or more and below all of its bounds."""
+    for value, bounds in ranges.values():
+        points = points.intersect(value.nonneg_set())
+        for bound in bounds:
+            points = points.intersect(value.lt_set(of.of(bound)))
+    return points
+
+
+# ---------------------------------------------------------------- what the loops run
+
+
+@dataclass(frozen=True)
+class _Column:
+    """One member of a loop's band: the loop itself, or one of the digits that its value is made of."""
+
+    symbol: Any
+    bounds: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Instance:
+    """A statement in the loops around it, and the columns of each of them."""
+
+    do: Do
+    loops: tuple[Loop, ...]
+    columns: tuple[tuple[_Column, ...], ...]
+    index: tuple[Any, ...]  # the statement's parameters in the columns' symbols
+
+
+def _instance(kernel: Kernel, do: Do, loops: tuple[Loop, ...]) -> _Instance:
+    stage = kernel.stages[do.statement]
+    if len(do.index) != len(stage.params):
+        raise IllegalSchedule(f"s{do.statement} has {len(stage.params)} parameters; found {len(do.index)} values")
+    index, columns = list(do.index), []
+    for loop in loops:
+        digits = _symbolic_digits(kernel, do, loop)
+        symbols = [sympy.Dummy(f"{loop.param}_{axis}") for axis, _ in digits]
+        for symbol, (axis, _) in zip(symbols, digits):
+            index[axis] = symbol
+        plain = _Column(loop.param, tuple(b for b in (loop.extent, loop.rest) if b is not None))
+        columns.append(tuple(_Column(s, (n,)) for s, (_, n) in zip(symbols, digits)) or (plain,))
+    return _Instance(do, loops, tuple(columns), tuple(index))
+
+
+def _symbolic_digits(kernel: Kernel, do: Do, loop: Loop) -> list[tuple[int, Dim]]:
+    """(axis, extent) of the parameters that ``loop`` walks as one where a size parts them, the outermost first."""
+    params = kernel.stages[do.statement].params
+    digits = [(*as_digit(e)[1:], axis) for axis, e in enumerate(do.index) if as_digit(e)[0] == loop.param]
+    if all(isinstance(d, int) and (r is None or isinstance(r, int)) for d, r, _ in digits):
+        return []
+    found: list[tuple[int, Dim]] = []
+    total: Dim = 1
+    while digits:
+        part = next((d for d in digits if equal(d[0], total)), None)
+        if part is None:
+            raise Unsupported(f"s{do.statement}: the digits of {loop.param} do not follow one another")
+        digits.remove(part)
+        extent = kernel.extents[params[part[2]]]
+        found.insert(0, (part[2], extent))
+        total = dim(total * extent)
+    if loop.rest is not None or not equal(total, loop.extent):
+        raise Unsupported(f"{loop.param} walks {total} values as one and takes {loop.extent}, which is not affine")
+    return found
+
+
+def _runs(instance: _Instance, domains: Domains) -> isl.Map:
+    """{ [values of the columns] -> S[parameters] }: what the loops run."""
+    columns = [c for group in instance.columns for c in group]
+    space = isl.Space.set_alloc(CONTEXT, 0, len(columns))
+    of, values = functions_on(domains.sizes, space, [c.symbol for c in columns])
+    points = within(space.universe_set(), of, {c: (values[c.symbol], c.bounds) for c in columns})
+    found = isl.Map.from_domain(points)
+    for value in instance.index:
+        found = found.flat_range_product(isl.Map.from_pw_aff(of.of(value)))
+    return found.set_tuple_id(_OUT, identifier(f"S{instance.do.statement}"))
+
+
+def _check_once(runs: isl.Map, domain: isl.Set, label: str) -> isl.Map:
+    """``runs`` for the sizes that there are. Raises IllegalSchedule unless each instance runs, and once."""
+    runs = runs.intersect_params(domain.params())
+    for wrong, reason in ((domain.subtract(runs.range()), "never runs"), (runs.range().subtract(domain), "runs")):
+        if not wrong.is_empty():
+            raise IllegalSchedule(f"schedule of {label} {reason} {_example(wrong)}; expected all of {domain}")
+    if not runs.is_injective():
+        raise IllegalSchedule(f"schedule of {label} runs instances of {domain} more than once")
+    return runs
+
+
+def _example(points: isl.Set) -> str:
+    return str(points.sample_point())
+
+
+# ---------------------------------------------------------------- the index inverted
+
+
+def loop_values(domains: Domains, do: Do, loops: Several[Loop]) -> list[list[isl.PwAff]]:
+    """The value of each loop around ``do`` in the statement's parameters, for each member of the loop's band.
+
+    Raises IllegalSchedule, with an instance, where the loops do not run each instance once.
+    """
+    instance = _instance(domains.kernel, do, tuple(loops))
+    domain, of, _ = domains.functions(do.statement)
+    runs = _check_once(_runs(instance, domains), domain, domains.kernel.label)
+    params = domains.kernel.stages[instance.do.statement].params
+    solved = _solved(instance, dict(zip(instance.index, params)), domains)
+    columns = [c for group in instance.columns for c in group]
+    flat = [of.of(solved.get(c.symbol, sympy.S.Zero)) for c in columns]
+    if not _inverts(flat, runs, domain):
+        flat = _inverse(runs, len(columns))
+    values = iter(flat)
+    return [[next(values) for _ in group] for group in instance.columns]
+
+
+def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> dict[Any, Any]:
+    """The value of each column in the statement's parameters, digit by digit."""
+    bases: dict[Any, Any] = {}
+    for value, p in params.items():
+        base, divisor, _ = as_digit(value)
+        bases[base] = bases.get(base, sympy.S.Zero) + divisor * p
+    symbols = frozenset(c.symbol for group in instance.columns for c in group)
+    found: dict[Any, Any] = {}
+    for base, left in bases.items():
+        linear, _, _ = affine(base, symbols)
+        for symbol, step in sorted(linear.items(), key=lambda item: -item[1] if isinstance(item[1], int) else 0):
+            found[symbol] = schedule.digit(left, step, None)
+            left = pymod(left, step)
+    return found
+
+
+def _inverts(values: list[isl.PwAff], runs: isl.Map, domain: isl.Set) -> bool:
+    found = isl.Map.from_domain(domain)
+    for value in values:
+        found = found.flat_range_product(isl.Map.from_pw_aff(value))
+    return bool(found.is_equal(runs.reverse()))
+
+
+def _inverse(runs: isl.Map, count: int) -> list[isl.PwAff]:
+    """The same by isl, which finds a form for everything, but not a short one."""
+    back = runs.reverse()
+    alone = [back.project_out(_OUT, k + 1, count - k - 1).project_out(_OUT, 0, k) for k in range(count)]
+    return [isl.PwMultiAff.from_map(one).get_pw_aff(0) for one in alone]

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.functional import Body, trace
-from daceopt.capture.torch.plan import dense_order
+from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder

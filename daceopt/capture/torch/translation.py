@@ -15,8 +15,8 @@ from torch import fx
 from daceopt.capture.torch import table
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
-from daceopt.capture.torch.plan import dense_order
 from daceopt.capture.torch.sizes import Sizes
+from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder

@@ -70,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     operators = _command(
         commands, "operators", _operators, "table of the operators: how each is lowered, its types, its gradient"
     )
-    operators.add_argument("--markdown", action="store_true", help="as docs/operators.md has it")
+    operators.add_argument("--aten", action="store_true", help="those of ATen, for modules, rather than ONNX's")
+    operators.add_argument("--markdown", action="store_true", help="as docs/operators.md and docs/aten.md have it")
     return parser
 
 
@@ -219,6 +220,12 @@ def _cache(options: Any) -> None:
 
 
 def _operators(options: Any) -> None:
+    if options.aten:
+        from daceopt.capture.torch import rule_table
+
+        rules = rule_table.rows()
+        print(rule_table.markdown(rules) if options.markdown else rule_table.text(rules), end="")
+        return
     from daceopt.ops.operator_table import compact, coverage, markdown, summary
 
     rows = coverage()

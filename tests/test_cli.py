@@ -98,6 +98,20 @@ def test_operators(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("Softmax") and "native" in line for line in lines)
 
 
+def test_operators_of_aten(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operators", "--aten"]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.endswith(".py")}
+    assert rows["relu.default"] == ["own", "-", "activation.py"]
+    assert rows["view_as_real.default"] == ["-", "own", "complex.py"]
+    assert "special_i1e.default" not in rows
+
+
+def test_operators_of_aten_as_their_document_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operators", "--aten", "--markdown"]) == 0
+    document = Path(__file__).parents[1] / "docs" / "aten.md"
+    assert document.read_text(encoding="utf-8").endswith(capsys.readouterr().out)
+
+
 def test_importing_the_command_line_is_light() -> None:
     code = "import sys, daceopt.cli, daceopt.recipes; daceopt.recipes.get('cpu').fingerprint(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

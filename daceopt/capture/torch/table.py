@@ -16,6 +16,10 @@ Rule = Callable[..., Any]
 _RULES: dict[Any, Entry] = {}
 _COMPLEX: dict[Any, Entry] = {}  # for calls with complex tensors
 
+# ATen runs them whole. PyTorch's decomposition of log_ndtr chooses between branches one of which overflows: its
+# derivative is NaN there.
+_LEFT = ("special_log_ndtr",)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -64,10 +68,10 @@ def entry_of(target: Any, complexes: bool = False) -> Entry | None:
     return (_COMPLEX if complexes else _RULES).get(target)
 
 
-def translated() -> dict[Any, Entry]:
-    """All rules."""
+def translated(complexes: bool = False) -> dict[Any, Entry]:
+    """All rules; ``complexes``: those for calls with complex tensors."""
     _load()
-    return dict(_RULES)
+    return dict(_COMPLEX if complexes else _RULES)
 
 
 @cache
@@ -80,12 +84,13 @@ def _load() -> None:
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of operators for which we have no rule."""
+    """PyTorch's decompositions of operators that have no rule and are not left to ATen."""
     from torch._decomp import core_aten_decompositions
 
     _load()
     found = {**core_aten_decompositions(), torch.ops.aten.max_unpool2d.default: _max_unpool2d}
-    return {target: fn for target, fn in found.items() if target not in _RULES}
+    left = [overload(name) for name in _LEFT]
+    return {target: fn for target, fn in found.items() if target not in _RULES and target not in left}
 
 
 def _max_unpool2d(self: torch.Tensor, *rest: Any) -> torch.Tensor:

@@ -26,6 +26,9 @@ from daceopt.ops.random import stream
 
 logger = logging.getLogger("daceopt.importer")
 
+# why a call without a rule is left to ATen
+NONE, COMPLEX = "no native form", "no native form for complex numbers"
+
 _DRAWING = ("Dropout", "Multinomial")  # operators of ONNX that draw random numbers
 
 
@@ -238,7 +241,7 @@ class Translation:
         if self.whole and (entry is None or entry.derivative == "aten") and _is_differentiable(call):
             return self._opaque(call, operands)
         if entry is None:
-            return self.host(call, operands, "no native form")
+            return self.host(call, operands, COMPLEX if call.is_complex else NONE)
         try:
             found = entry.rule(self, **_with_arrays(call.arguments, operands))
         except _refusals(call) as error:

@@ -62,12 +62,6 @@ def entr(x: Any) -> Any:
     return select(isnan(x), x, select(scalar.gt(x, 0), -x * sympy.log(x), select(eq(x, 0), 0, -scalar.infinity())))
 
 
-@translates("special_log_ndtr", derivative="aten")
-def log_ndtr(t: Translation, self: str) -> str:
-    """PyTorch's decomposition chooses between branches one of which overflows: its derivative is NaN there."""
-    raise Unsupported("no native form")
-
-
 pointwise("ldexp.Tensor", by="self other", opaque=True)(lambda x, n: x * scalar.exp2(n))
 
 

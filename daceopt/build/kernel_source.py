@@ -172,7 +172,7 @@ class _Emitter:
         self._thread_memory()
         self._outer_loops(parallel)
         if any(leaf.checks_index for leaf in self._leaves):
-            self._line("if (bad) *status = 1;")
+            self._line("if (bad && !*status) *status = bad;")
         self._close()
         for a in self._private:
             self._combine(a)

@@ -226,6 +226,7 @@ class Leaf:
         self._lines += statements(code, printer, {a.symbol: str(a.symbol) for a in code})
         self._lines += [statement for _, statement in self._stores]
         self._code = list(code)
+        self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
 
     def _load(self, array: sympy.Symbol, index: list[str]) -> str:
         self.checks_index = True

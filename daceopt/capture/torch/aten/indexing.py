@@ -143,6 +143,33 @@ def index_put(
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
 
 
+@translates("index_add")
+def index_add(t: Translation, self: str, dim: int, index: str, source: str, alpha: Any) -> str:
+    check_reduction(t, True)
+    if alpha != 1:
+        factor = t.array(alpha, types.computed(t.dtype))
+        source = t.b.elementwise(lambda s, a: s * a, source, factor, dtype=t.dtype, label="scaled")
+    return _rows_put(t, self, dim, index, source, "add")
+
+
+@translates("index_copy")
+def index_copy(t: Translation, self: str, dim: int, index: str, source: str) -> str:
+    return _rows_put(t, self, dim, index, source, "none")
+
+
+def _rows_put(t: Translation, self: str, dim: int, index: str, source: str, reduction: str) -> str:
+    """``self`` with rows of ``source`` put along ``dim``; an index below 0 is an error."""
+    if 0 in t.shape or 0 in t.shape_of(index):
+        return self
+    data, rows = ranked(t, self), ranked(t, source)
+    shape = t.shape_of(data)
+    axis = dim % len(shape)
+    front = [axis, *(k for k in range(len(shape)) if k != axis)]
+    places = t.b.elementwise(lambda k: linear([k], shape[axis : axis + 1], [0]), ranked(t, index), dtype=dace.int64)
+    put = put_rows(t, t.transpose(data, front), places, t.transpose(rows, front), reduction)
+    return t.reshape(t.transpose(put, [front.index(k) for k in range(len(shape))]), t.shape)
+
+
 @translates("index_fill.int_Scalar", "index_fill.int_Tensor")
 def index_fill(t: Translation, self: str, dim: int, index: str, value: Any) -> str:
     """Each place counts once in the value's gradient, however often the index names it."""

@@ -18,7 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
-from daceopt.capture.torch import conditions, guards, tracing
+from daceopt.capture.torch import conditions, effects, guards, tracing
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -159,6 +159,7 @@ class CompiledGraph:
         binding = Binding.from_json(notes["binding"])
         self.piece = Piece(pair, binding, connected(traced, binding, _computed(pair, binding)), self._higher)
         self.pair = pair
+        self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -173,6 +174,8 @@ class CompiledGraph:
         except RunError as error:
             return self._backend.leave(self.traced, error, arguments)
         self._backend.ran += 1
+        for effect in self._effects:
+            effect()
         return result
 
     def operators(self) -> Counter[str]:

@@ -182,15 +182,23 @@ def _optimize(options: Any) -> int:
 
 def _bisect(options: Any) -> int:
     from daceopt.bisect import bisect
+
+    recipe = _recipe(options)
+    found = bisect(recipe, *_graph(_model(options)))
+    print(found if found is not None else "no step of the recipe breaks the model")
+    return 0 if found is None else _FAILED
+
+
+def _graph(model: Any) -> tuple[Any, dict[str, Any] | None]:
+    """The graph before any recipe, and the arrays that it is called on where they are known."""
     from daceopt.capture.onnx_file import load
     from daceopt.importer import import_model
 
-    recipe, given = _recipe(options), _model(options)
-    model, feeds = (load(given), None) if isinstance(given, Path) else given.to_onnx()
-    graph = import_model(model)
-    found = bisect(recipe, graph, dict(zip(graph.inputs, feeds, strict=True)) if feeds is not None else None)
-    print(found if found is not None else "no step of the recipe breaks the model")
-    return 0 if found is None else _FAILED
+    if isinstance(model, Path):
+        return import_model(load(model)), None
+    frozen = model.frozen()
+    graph = frozen.load().graph
+    return graph, dict(zip(graph.inputs, frozen.feeds, strict=True))
 
 
 def _bench(options: Any) -> int:

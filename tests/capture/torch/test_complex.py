@@ -22,6 +22,7 @@ INSIDE = {
     ).flatten(1),
     "conj_product": lambda x: (torch.fft.fft(x) * torch.fft.fft(x * 2).conj()).real,
     "angle": lambda x: torch.complex(x + 2, x).angle(),
+    "real_times_number": lambda x: torch.view_as_real(x * (2 - 1j) + 1j * x[0]),
     "stft": lambda x: torch.stft(x, 4, 2, window=torch.ones(4), return_complex=True).abs(),
 }
 THROUGH = {

@@ -274,6 +274,30 @@ def test_a_call_that_fails_changes_state_once(late):
     check(scenario, fallback="silent")
 
 
+def test_what_is_not_there():
+    def scenario(optimize):
+        def forward(self, x):
+            try:
+                x = x * self.table["k"]
+            except KeyError:
+                x = x * 3
+            try:
+                return x * self.factor
+            except AttributeError:
+                return x * 5
+
+        net, x = optimize(module(forward, table={})), normal(3)
+        seen = [net(x)]
+        net.table["k"] = 7.0
+        seen.append(net(x))
+        net.factor = 11.0
+        seen.append(net(x))
+        del net.table["k"], net.factor
+        return [*seen, net(x)]
+
+    check(scenario)
+
+
 def test_a_growing_cache():
     def scenario(optimize):
         def forward(self, x):

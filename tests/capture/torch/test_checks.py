@@ -49,6 +49,18 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = 
     "gather": (lambda x, k: x.gather(1, k), (ROWS, torch.tensor([[3]])), (ROWS, torch.tensor([[-1]]))),
     "scatter": (lambda x, k: x.scatter(1, k, 1.0), (ROWS, torch.tensor([[3]])), (ROWS, torch.tensor([[4]]))),
     "nll_loss": (F.nll_loss, (ROWS, torch.tensor([0, -100, 3])), (ROWS, torch.tensor([0, -1, 3]))),
+    "one_hot": (lambda k: F.one_hot(k, 4), (torch.tensor([[0, 3], [1, 1]]),), (torch.tensor([0, 4]),)),
+    "one_hot_negative": (lambda k: F.one_hot(k, 4), (torch.tensor(2),), (torch.tensor([0, -1]),)),
+    "max_unpool3d": (
+        lambda x, k: F.max_unpool3d(x, k, 2),
+        (ROWS.reshape(1, 1, 1, 3, 4), torch.arange(12).reshape(1, 1, 1, 3, 4)),
+        (ROWS.reshape(1, 1, 1, 3, 4), torch.arange(12).reshape(1, 1, 1, 3, 4) - 1),
+    ),
+    "max_unpool": (
+        lambda x, k: F.max_unpool2d(x, k, 2),
+        (ROWS.reshape(1, 1, 3, 4), torch.arange(12).reshape(1, 1, 3, 4) * 3),
+        (ROWS.reshape(1, 1, 3, 4), torch.arange(12).reshape(1, 1, 3, 4) * 9),
+    ),
     "index_add": (
         lambda x, k: x.index_add(0, k, 2 * x, alpha=0.5),
         (ROWS, torch.tensor([0, 2, 2])),

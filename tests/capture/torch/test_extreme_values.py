@@ -98,3 +98,14 @@ def test_the_next_number_in_bfloat16() -> None:
 
 def test_a_constant_of_aten_that_is_a_float() -> None:
     check(F.hardsigmoid, torch.tensor([0.3, -3.0, 3.0, NAN, 5.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32], ids=str)
+def test_attention_to_a_hidden_key_that_is_nan(kind: torch.dtype) -> None:
+    """A mask is added, so that what it hides is NaN still."""
+    q, k, v = (torch.randn(2, 2, 3, 4, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    k[:, 0, 1] = NAN
+    hidden = torch.tensor([[True, False, True]] * 2 + [[False] * 3])
+    mask = hidden if kind is torch.bool else torch.zeros(3, 3).masked_fill(~hidden, -INF)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v)
+    check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask)[:, 1:], q, torch.nan_to_num(k), v)

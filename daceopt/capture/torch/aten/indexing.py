@@ -12,7 +12,7 @@ import sympy
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir import checks, scalar, types
 from daceopt.ir.builder import broadcast_shapes
 from daceopt.ir.graph import Dim, Shape, dim
 from daceopt.ops.indexing import linear, position
@@ -141,6 +141,21 @@ def index_put(
     found = put_rows(t, rows, flat, updates, "add" if accumulate else "none")
     restored = t.reshape(found, [t.shape[k] for k in at.front])
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
+
+
+@translates("one_hot")
+def one_hot(t: Translation, self: str, num_classes: Any) -> str:
+    """1 at the place of the label; one that is no class is an error."""
+    if num_classes == -1:
+        raise Unsupported("as many classes as the data have; expected their number")
+    out = t.graph.add_array("one_hot", t.shape, t.dtype)
+
+    def element(i: Any, k: Any) -> Any:
+        inside = scalar.logical_and(scalar.ge(k, 0), scalar.lt(k, num_classes))
+        return scalar.select(scalar.eq(scalar.checked(inside, k, checks.LABEL), i[-1]), 1, 0)
+
+    t.b.map(t.shape, {"k": (self, lambda *i: i[:-1])}, {"out": (out, lambda *i: i)}, element, label="one_hot")
+    return out
 
 
 @translates("index_add")

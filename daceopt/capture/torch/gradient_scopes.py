@@ -62,19 +62,20 @@ def family(node: fx.Node) -> int:
 
 
 def _refuse_hidden(write: fx.Node) -> None:
-    """Unless nothing reads the new value on the other side in order to differentiate what it gives. Where the writer
-    requires the gradient that is for the first owner of the memory to say: the others are detached in the trace, too.
-    """
+    """Unless what is detached stays so, and nothing differentiates the new value on the other side."""
     operand = write.all_input_nodes[0]
-    owner = family(next(n for n in write.graph.nodes if storage(n) == storage(operand)))
+    owner = next(n for n in write.graph.nodes if storage(n) == storage(operand))
+    if requires_grad(operand) and family(operand) != family(owner):
+        raise Unsupported(
+            f"{write.target} lets {operand.name}, a detached value, require a gradient; write into a clone"
+        )
     node = write
     while node.next.op != "root":
         node = node.next
         if not (node.op == "output" or is_in_place(node) or requires_grad(node)):
             continue
         for read in node.all_input_nodes:
-            apart = storage(read) == storage(operand) and family(read) != family(operand)
-            if apart and (requires_grad(read) or (requires_grad(operand) and family(read) == owner)):
+            if requires_grad(read) and storage(read) == storage(operand) and family(read) != family(operand):
                 raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
 
 

@@ -109,3 +109,12 @@ def test_attention_to_a_hidden_key_that_is_nan(kind: torch.dtype) -> None:
     mask = hidden if kind is torch.bool else torch.zeros(3, 3).masked_fill(~hidden, -INF)
     check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask), q, k, v)
     check(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, mask)[:, 1:], q, torch.nan_to_num(k), v)
+
+
+def test_the_zero_of_hardswish_is_negative() -> None:
+    backend = make_backend(compile_interpreted)
+    torch._dynamo.reset()
+    x = torch.tensor([-3.0, -4.0, -INF, 0.0], requires_grad=True)
+    found = torch._dynamo.optimize(backend, nopython=True)(F.hardswish)(x)
+    torch.testing.assert_close(1 / found, 1 / F.hardswish(x), equal_nan=True)
+    check(F.hardswish, x.detach())

@@ -36,7 +36,7 @@ pointwise("mish")(lambda x: x * sympy.tanh(scalar.softplus(x)))
 @pointwise("hardswish")
 def hardswish(x: Any) -> Any:
     """x relu6(x + 3) / 6, which is NaN at minus infinity; flat below -3."""
-    flat = select(gt(x, -scalar.infinity()), 0, scalar.nan())
+    flat = select(gt(x, -scalar.infinity()), scalar.copysign(0, x), scalar.nan())
     return select(le(x, -3), flat, select(lt(x, 3), x * (x + 3) * _SIXTH, x))
 
 

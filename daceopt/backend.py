@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
-from daceopt.capture.torch import conditions, guards, tracing
+from daceopt.capture.torch import conditions, effects, guards, tracing
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -126,10 +126,16 @@ def _specialise_numbers(traced: Traced) -> None:
 
 @contextmanager
 def _own_mode() -> Iterator[None]:
-    """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does."""
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t)
+    """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does, and
+    a trace that fails leaves no transform of torch.func behind that it has entered."""
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t) if hooked else nullcontext()
+    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
     with torch.inference_mode(False), hooks:
-        yield
+        try:
+            yield
+        finally:
+            torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
 
 def _breaks() -> dict[str, int]:
@@ -153,6 +159,7 @@ class CompiledGraph:
         binding = Binding.from_json(notes["binding"])
         self.piece = Piece(pair, binding, connected(traced, binding, _computed(pair, binding)), self._higher)
         self.pair = pair
+        self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -167,6 +174,8 @@ class CompiledGraph:
         except RunError as error:
             return self._backend.leave(self.traced, error, arguments)
         self._backend.ran += 1
+        for effect in self._effects:
+            effect()
         return result
 
     def operators(self) -> Counter[str]:
@@ -293,6 +302,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     for node, value in zip(placeholders, values):
         _check_input(node.name, value)
     _check_storage(graph)
+    _check_transforms(graph)
     results = graph.graph.output_node().args[0]
     given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     wanted = {n for n, flag in zip(placeholders, given) if flag}
@@ -315,6 +325,13 @@ def _check_storage(graph: fx.GraphModule) -> None:
         offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
         if offset is not None:
             raise Unsupported(f"as_strided of {node.args[0].name}, an argument, by an offset; expected one of a result")
+
+
+def _check_transforms(graph: fx.GraphModule) -> None:
+    """Gradients inside of a gradient stop elsewhere than those of the graph."""
+    transforms = {"_grad_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level"}
+    if any(getattr(node.target, "__name__", "") in transforms for node in graph.graph.nodes):
+        raise Unsupported("a transform of torch.func that differentiates, inside of forward; expected one around it")
 
 
 def _check_input(name: str, value: Any) -> None:

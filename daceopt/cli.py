@@ -70,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     operators = _command(
         commands, "operators", _operators, "table of the operators: how each is lowered, its types, its gradient"
     )
-    operators.add_argument("--markdown", action="store_true", help="as docs/operators.md has it")
+    operators.add_argument("--aten", action="store_true", help="those of ATen, for modules, rather than ONNX's")
+    operators.add_argument("--markdown", action="store_true", help="as docs/operators.md and docs/aten.md have it")
     return parser
 
 
@@ -181,15 +182,23 @@ def _optimize(options: Any) -> int:
 
 def _bisect(options: Any) -> int:
     from daceopt.bisect import bisect
+
+    recipe = _recipe(options)
+    found = bisect(recipe, *_graph(_model(options)))
+    print(found if found is not None else "no step of the recipe breaks the model")
+    return 0 if found is None else _FAILED
+
+
+def _graph(model: Any) -> tuple[Any, dict[str, Any] | None]:
+    """The graph before any recipe, and the arrays that it is called on where they are known."""
     from daceopt.capture.onnx_file import load
     from daceopt.importer import import_model
 
-    recipe, given = _recipe(options), _model(options)
-    model, feeds = (load(given), None) if isinstance(given, Path) else given.to_onnx()
-    graph = import_model(model)
-    found = bisect(recipe, graph, dict(zip(graph.inputs, feeds, strict=True)) if feeds is not None else None)
-    print(found if found is not None else "no step of the recipe breaks the model")
-    return 0 if found is None else _FAILED
+    if isinstance(model, Path):
+        return import_model(load(model)), None
+    frozen = model.frozen()
+    graph = frozen.load().graph
+    return graph, dict(zip(graph.inputs, frozen.feeds, strict=True))
 
 
 def _bench(options: Any) -> int:
@@ -219,6 +228,12 @@ def _cache(options: Any) -> None:
 
 
 def _operators(options: Any) -> None:
+    if options.aten:
+        from daceopt.capture.torch import rule_table
+
+        rules = rule_table.rows()
+        print(rule_table.markdown(rules) if options.markdown else rule_table.text(rules), end="")
+        return
     from daceopt.ops.operator_table import compact, coverage, markdown, summary
 
     rows = coverage()

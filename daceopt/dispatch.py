@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import types
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
@@ -33,12 +34,26 @@ Forward = Callable[..., Any]
 
 
 class _Compiled(NamedTuple):
-    """A forward, who compiles it, what runs in its place through Dynamo, and past it."""
+    """A forward as it was, who compiles it, what runs in its place through Dynamo, and past it."""
 
     original: Forward
+    parts: tuple[Any, Any, Any] | None  # code and defaults of a Python function
     backend: Backend
     run: Forward
     fast: FastPath
+
+    def is_of(self, forward: Forward) -> bool:
+        """Whether this is what was made of ``forward`` as it is now."""
+        if self.original is not forward or self.parts is None:
+            return self.original is forward
+        code, defaults, keywords = self.parts
+        return forward.__code__ is code and forward.__defaults__ is defaults and forward.__kwdefaults__ is keywords
+
+
+def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
+    if not isinstance(function, types.FunctionType):
+        return None
+    return function.__code__, function.__defaults__, function.__kwdefaults__
 
 
 class Dispatcher:
@@ -73,7 +88,7 @@ class Dispatcher:
         if _has_any_global_hook():
             return self._eagerly(module, original, args, kwargs, "hooks of all modules are registered")
         compiled = self._compiled
-        if compiled is None or compiled.original is not original:
+        if compiled is None or not compiled.is_of(original):
             self._name = type(module).__name__
             compiled = self._compile(original)
         if self.options.dynamic.__class__ is dict:
@@ -148,7 +163,7 @@ class Dispatcher:
         from daceopt.fast_path import FastPath
 
         with self._lock:
-            if self._compiled is not None and self._compiled.original is original:
+            if self._compiled is not None and self._compiled.is_of(original):
                 return self._compiled
             backend = (
                 Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
@@ -165,7 +180,7 @@ class Dispatcher:
             own = frames.twin(original)
             run = context(own)
             fast = FastPath(own, run._isolate_recompiles_id)
-            self._compiled = _Compiled(original, backend, run, fast)
+            self._compiled = _Compiled(original, _parts(original), backend, run, fast)
             return self._compiled
 
     def _forget(self, compiled: _Compiled) -> None:

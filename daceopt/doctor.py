@@ -22,7 +22,6 @@ _TESTED = {
     "numpy": "1.26.4",
     "sympy": "1.14.0",
     "onnx": "1.23.2",
-    "onnxscript": "0.7.2",
     "onnxruntime": "1.31.1",
 }
 _OPTIONAL_PACKAGES = frozenset({"onnxruntime"})

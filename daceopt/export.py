@@ -1,4 +1,4 @@
-"""Writes a compiled ONNX model as a folder that ``daceopt.load`` runs where neither PyTorch nor ONNX nor DaCe is."""
+"""Writes a compiled model as a folder that ``daceopt.load`` runs where neither PyTorch nor ONNX nor DaCe is."""
 
 from __future__ import annotations
 
@@ -20,10 +20,15 @@ from daceopt.errors import Unsupported
 from daceopt.standalone import CHECKSUMS, CONSTANTS, FORMAT, MANIFEST, SEAL
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from daceopt.build.program import Prepared
+    from daceopt.frozen import FrozenProgram
     from daceopt.ir.graph import Graph
     from daceopt.libs import Requirements
     from daceopt.onnx_file import OnnxModel
+
+    Compiled: TypeAlias = OnnxModel | FrozenProgram
 
 OPENMP = "libgomp.so.1"
 _RUN_PATH = "-Wl,-rpath,"
@@ -48,7 +53,7 @@ _LICENSES = {
 }
 
 
-def write(model: OnnxModel, folder: str | os.PathLike[str], title: str = "an ONNX model") -> None:
+def write(model: Compiled, folder: str | os.PathLike[str], title: str = "an ONNX model") -> None:
     """Compile the program of ``model`` once more, with nothing in it that needs this process, and write it.
 
     Raises Unsupported with the reason for what cannot leave it, OSError where ``folder`` cannot be written.
@@ -83,9 +88,11 @@ def _fill(work: Path, prepared: Prepared, described: dict[str, Any], flags: Flag
     made.rename(work / standalone.library_name(storage.file_digest(made)))
 
 
-def _check_whole(model: OnnxModel) -> None:
+def _check_whole(model: Compiled) -> None:
     """Refuse what is more than one program, or less than the model."""
     pair = model.pair
+    if pair.source.model is None:
+        return  # a frozen module is one program
     if pair.report["fallbacks"]:
         listed = ", ".join(f"{name} ({why})" for name, why in pair.report["fallbacks"].items())
         raise Unsupported(f"it cannot be exported: ONNX Runtime does a part of its work: {listed}")
@@ -109,7 +116,7 @@ def _implement(graph: Graph) -> Requirements:
         return libs.implement(graph)
 
 
-def _described(model: OnnxModel, prepared: Prepared, libraries: list[Path]) -> dict[str, Any]:
+def _described(model: Compiled, prepared: Prepared, libraries: list[Path]) -> dict[str, Any]:
     """The manifest: what a call takes and gives, and on which machine."""
     return {
         "format": FORMAT,
@@ -123,7 +130,7 @@ def _described(model: OnnxModel, prepared: Prepared, libraries: list[Path]) -> d
     }
 
 
-def _inputs(model: OnnxModel, prepared: Prepared) -> list[dict[str, Any]]:
+def _inputs(model: Compiled, prepared: Prepared) -> list[dict[str, Any]]:
     arrays = {role: array for array, role in prepared.roles.items()}
     named = _size_names(model, prepared)
     found = []
@@ -137,8 +144,10 @@ def _inputs(model: OnnxModel, prepared: Prepared) -> list[dict[str, Any]]:
     return found
 
 
-def _size_names(model: OnnxModel, prepared: Prepared) -> dict[str, str]:
+def _size_names(model: Compiled, prepared: Prepared) -> dict[str, str]:
     """What the model calls the sizes that a call decides, by symbol; the symbol where it has no name for it."""
+    if not prepared.manifest.symbols:
+        return {}
     inputs = {v.name: v for v in model.pair.model.graph.input}
     found = {}
     for symbol in prepared.manifest.symbols:
@@ -148,7 +157,7 @@ def _size_names(model: OnnxModel, prepared: Prepared) -> dict[str, str]:
     return found
 
 
-def _outputs(model: OnnxModel, prepared: Prepared) -> list[dict[str, Any]]:
+def _outputs(model: Compiled, prepared: Prepared) -> list[dict[str, Any]]:
     types = {t.name: t.dtype for t in prepared.manifest.outputs}
     return [{"name": name, "dtype": types[f"output:{k}"]} for k, name in enumerate(model.output_names)]
 

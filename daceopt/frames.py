@@ -21,6 +21,15 @@ _NOISE = (
 """How warnings of Dynamo begin that say nothing about the user's module."""
 
 
+def compiled(function: Function, backend: Function, *, suppress_errors: bool = True, **options: Any) -> Any:
+    """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody."""
+    from torch import _dynamo
+
+    context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
+    context.callback = Compiler(context.callback, suppress_errors)
+    return context(function)
+
+
 class Compiler:
     """Dynamo's callback for a frame that has no program for a call yet; what has one never comes here."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-_VERSIONED = frozenset("torch dace numpy sympy mpmath ml_dtypes onnx onnxscript onnxruntime".split())
+_VERSIONED = frozenset("torch dace numpy sympy mpmath ml_dtypes onnx onnxruntime".split())
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _WRAPPED = (staticmethod, classmethod, property, functools.cached_property)
 _INTERNAL = frozenset(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
 _OWN = "_daceopt_own"  # a forward that was set on an instance before it was optimized
-_ADDED = ("forward", "daceopt")  # what an optimized instance has besides
+_ADDED = ("forward", "daceopt", "_replicate_for_data_parallel")  # what an optimized instance has besides
 _creating = threading.Lock()
 
 
@@ -132,6 +132,19 @@ def _attach(model: nn.Module, dispatcher: Dispatcher) -> None:
     # Past nn.Module.__setattr__: neither is a parameter, a buffer or a submodule.
     model.__dict__["forward"] = OptimizedForward(model, dispatcher)
     model.__dict__["daceopt"] = Handle(model, dispatcher)
+    model.__dict__["_replicate_for_data_parallel"] = functools.partial(_replica, model)
+
+
+def _replica(model: nn.Module) -> nn.Module:
+    """A replica for another device is made of the module's ``__dict__``, whose ``forward`` is that of this one."""
+    replica = type(model)._replicate_for_data_parallel(model)
+    own = replica.__dict__.pop(_OWN, None)
+    if isinstance(replica.__dict__["forward"], OptimizedForward):
+        for name in _ADDED:
+            del replica.__dict__[name]
+        if own is not None:
+            replica.__dict__["forward"] = own
+    return replica
 
 
 def _reduced(model: nn.Module) -> Any:

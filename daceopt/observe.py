@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
-from torch import _dynamo, fx, nn
+from torch import fx, nn
 
+from daceopt import frames
 from daceopt.backend import Backend, CompiledGraph
 from daceopt.dispatch import first_line
 from daceopt.errors import CaptureError
@@ -65,7 +66,7 @@ def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], op
     grad = torch.is_grad_enabled() if options.backward is None else options.backward
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
-        _dynamo.optimize(backend, dynamic=dynamic, isolate_recompiles=True)(own)(*given, **named)
+        frames.compiled(own, backend, dynamic=dynamic)(*given, **named)
     found.breaks = backend.new_breaks()
     return found
 

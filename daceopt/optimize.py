@@ -1,4 +1,4 @@
-"""``python -m daceopt optimize``: compiles a model, checks it against ONNX Runtime, measures both, writes it."""
+"""``python -m daceopt optimize``: compiles a model, checks it against another runtime, measures, writes it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from daceopt.errors import DaceoptError, Unsupported
 from daceopt.verification import relative_error, within_rounding
 
 if TYPE_CHECKING:
+    from daceopt.frozen import FrozenProgram
     from daceopt.onnx_file import OnnxModel
     from daceopt.user_model import ModuleOnDisk
 
@@ -25,8 +26,9 @@ Arrays = list[np.ndarray]
 class Summary:
     """What was made of a model; errors are those of its compiled part, relative to a float64 run of it as it was.
 
-    ``fallbacks``: operators that run in ONNX Runtime, and why. ``error_written``: that of the program that was
-    written, which calls other libraries. ``refused``: why none could be written.
+    ``peer``: what else runs it, ONNX Runtime or PyTorch. ``fallbacks``: operators that the peer runs, and why.
+    ``error_written``: that of the program that was written, which calls other libraries. ``refused``: why none could
+    be written.
     """
 
     model: str
@@ -35,10 +37,11 @@ class Summary:
     bytes_before: str
     bytes_after: str
     error: float
-    error_onnxruntime: float
+    peer: str
+    error_peer: float
     correct: bool
     milliseconds: float
-    milliseconds_onnxruntime: float
+    milliseconds_peer: float
     compile_seconds: float
     fallbacks: dict[str, str] = field(default_factory=dict)
     error_written: float | None = None
@@ -46,19 +49,32 @@ class Summary:
 
     def __str__(self) -> str:
         verdict = "within rounding" if self.correct else "LARGER THAN ROUNDING EXPLAINS"
-        ratio = self.milliseconds_onnxruntime / self.milliseconds if self.milliseconds else float("nan")
+        ratio = self.milliseconds_peer / self.milliseconds if self.milliseconds else float("nan")
         return "\n".join(
             (
                 f"{self.model}  recipe {self.recipe}",
                 f"  kernels   {self.kernels}",
                 f"  bytes     {self.bytes_before} before, {self.bytes_after} after",
-                f"  error     {self.error:.1e} against float64 (ONNX Runtime: {self.error_onnxruntime:.1e}): {verdict}",
-                f"  time      {self.milliseconds:.3f} ms, {ratio:.2f}x as fast as ONNX Runtime",
+                f"  error     {self.error:.1e} against float64 ({self.peer}: {self.error_peer:.1e}): {verdict}",
+                f"  time      {self.milliseconds:.3f} ms, {ratio:.2f}x as fast as {self.peer}",
                 f"  compile   {self.compile_seconds:.2f} s",
-                *([f"  in ONNX Runtime: {', '.join(self.fallbacks)}"] if self.fallbacks else []),
+                *([f"  in {self.peer}: {', '.join(self.fallbacks)}"] if self.fallbacks else []),
                 *([f"  written   error {self.error_written:.1e}"] if self.error_written is not None else []),
             )
         )
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A compiled model and what it is measured with: ``checked`` gives what it computes on ``feeds``, what the peer
+    does for the same part, and what both should; ``theirs`` is a whole call of the peer."""
+
+    compiled: OnnxModel | FrozenProgram
+    feeds: Arrays
+    peer: str
+    theirs: Callable[[], Any]
+    checked: Callable[[Callable[..., Any] | None], tuple[Arrays, Arrays, Arrays]]
+    fallbacks: dict[str, str]
 
 
 def run(
@@ -69,43 +85,52 @@ def run(
     seconds: float = 1.0,
     inputs: Path | None = None,
 ) -> Summary:
-    """Compile ``model`` with ``recipe`` and compare it with ONNX Runtime and float64.
+    """Compile ``model`` with ``recipe`` and compare it with float64 and with ONNX Runtime; a module, with PyTorch.
 
     ``inputs``: an ``.npz`` file with an array for each of an ONNX model's inputs; random ones without it. ``output``: a
     folder for what ``daceopt.load`` runs, the optimized graph as text and the summary as JSON. Raises DaceoptError with
     the reason.
     """
     from daceopt.cost.measure import interleave
-    from daceopt.onnx_file import from_onnx
 
-    source, feeds = _opened(model)
     start = time.perf_counter()
-    compiled = from_onnx(source, recipe=recipe, verify=verify)
-    feeds = _feeds(compiled, inputs) if feeds is None else feeds
-    compiled.prepare(*feeds)
+    made = _of_file(model, recipe, verify, inputs) if isinstance(model, Path) else _of_module(model, recipe, verify)
     elapsed = time.perf_counter() - start
-    theirs = _onnxruntime(str(source) if isinstance(source, Path) else source.SerializeToString(), feeds)
-    times = interleave({"ours": lambda: compiled(*feeds), "onnxruntime": theirs}, seconds=seconds)
-    summary = _summary(_title(model), recipe.name, compiled, feeds, times, elapsed)
+    times = interleave({"ours": lambda: made.compiled(*made.feeds), "peer": made.theirs}, seconds=seconds)
+    title = str(model) if isinstance(model, Path) else model.title
+    summary = _summary(title, recipe.name, made, times, elapsed)
     if output is not None:
-        _write(output, summary, compiled, feeds)
+        _write(output, summary, made)
     return summary
 
 
-def _opened(model: Path | ModuleOnDisk) -> tuple[Any, Arrays | None]:
-    """An ONNX file or model, and arrays for its inputs where they are known."""
-    return (model, None) if isinstance(model, Path) else model.to_onnx()
+def _of_file(path: Path, recipe: Any, verify: str | None, inputs: Path | None) -> _Subject:
+    from daceopt.onnx_file import from_onnx
+
+    compiled = from_onnx(path, recipe=recipe, verify=verify)
+    feeds = _feeds(compiled, inputs)
+    compiled.prepare(*feeds)
+
+    def checked(program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
+        return _checked(compiled, feeds, program)
+
+    theirs = _onnxruntime(str(path), feeds)
+    return _Subject(compiled, feeds, "ONNX Runtime", theirs, checked, dict(compiled.pair.report["fallbacks"]))
 
 
-def _title(model: Path | ModuleOnDisk) -> str:
-    return str(model) if isinstance(model, Path) else model.title
+def _of_module(model: ModuleOnDisk, recipe: Any, verify: str | None) -> _Subject:
+    frozen = model.frozen()
+    compiled, feeds = frozen.compile(recipe, verify), frozen.feeds
+
+    def checked(program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
+        return _arrays((program or compiled)(*feeds)), frozen.eager(), frozen.exact()
+
+    return _Subject(compiled, feeds, "PyTorch", frozen.eager, checked, dict(compiled.pair.report["hosted"]))
 
 
-def _summary(
-    title: str, recipe: str, compiled: OnnxModel, feeds: Arrays, times: dict[str, float], elapsed: float
-) -> Summary:
-    found = _checked(compiled, feeds)
-    pair = compiled.pair
+def _summary(title: str, recipe: str, made: _Subject, times: dict[str, float], elapsed: float) -> Summary:
+    found = made.checked(None)
+    pair = made.compiled.pair
     errors = [_errors(results, found[-1]) for results in found[:-1]]
     history = pair.report["history"]
     return Summary(
@@ -115,12 +140,13 @@ def _summary(
         _megabytes(history[0]["bytes_before"] if history else None),
         _megabytes(history[-1]["bytes_after"] if history else None),
         max(errors[0], default=0.0),
+        made.peer,
         max(errors[1], default=0.0),
         _within_rounding(errors, found[-1]),
         times["ours"] * 1e3,
-        times["onnxruntime"] * 1e3,
+        times["peer"] * 1e3,
         elapsed,
-        dict(pair.report["fallbacks"]),
+        made.fallbacks,
     )
 
 
@@ -155,8 +181,8 @@ def _reference(compiled: OnnxModel) -> tuple[Any, list[str]]:
     return reference, [v.name for v in model.graph.input if v.name not in constants]
 
 
-def _checked(compiled: OnnxModel, feeds: Arrays) -> tuple[Arrays, Arrays, Arrays]:
-    """What the compiled part computes, what ONNX Runtime does for it, and what both should."""
+def _checked(compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
+    """What the compiled part (or ``program`` in its place) computes, what ONNX Runtime does, and what both should."""
     from daceopt.onnx_arrays import dtype_of, to_numpy, to_torch
     from daceopt.runtime.bridge import Program
     from daceopt.verification import outputs
@@ -165,8 +191,8 @@ def _checked(compiled: OnnxModel, feeds: Arrays) -> tuple[Arrays, Arrays, Arrays
     given = dict(zip(compiled.input_names, feeds, strict=True))
     taken = [given[name] for name in names]
     model = compiled.pair.model
-    if [v.name for v in model.graph.output] == compiled.output_names:
-        ours = _arrays(compiled(*feeds))
+    if program is not None or [v.name for v in model.graph.output] == compiled.output_names:
+        ours = _arrays((program or compiled)(*feeds))
     else:
         found = Program(compiled.pair, len(taken))([to_torch(array) for array in taken])
         dtypes = map(dtype_of, model.graph.output)
@@ -196,23 +222,23 @@ def _megabytes(amount: Any) -> str:
     return f"{amount / 1e6:.2f} MB" if isinstance(amount, (int, float)) else str(amount)
 
 
-def _write(folder: Path, summary: Summary, compiled: OnnxModel, feeds: Arrays) -> None:
+def _write(folder: Path, summary: Summary, made: _Subject) -> None:
     """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary."""
     from daceopt import export, standalone
     from daceopt.ir.render import render
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "graph.txt").write_text(render(compiled.pair.graphs.forward), encoding="utf-8")
+    (folder / "graph.txt").write_text(render(made.compiled.pair.graphs.forward), encoding="utf-8")
     try:
-        export.write(compiled, folder, summary.model)
-        _check_written(summary, compiled, feeds, standalone.load(folder))
+        export.write(made.compiled, folder, summary.model)
+        _check_written(summary, made, standalone.load(folder))
     except Unsupported as error:
         summary.refused = str(error)
     (folder / "summary.json").write_text(json.dumps(asdict(summary), indent=1), encoding="utf-8")
 
 
-def _check_written(summary: Summary, compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any]) -> None:
-    _, theirs, exact = _checked(compiled, feeds)
-    errors = [_errors(found, exact) for found in (_arrays(program(*feeds)), theirs)]
+def _check_written(summary: Summary, made: _Subject, program: Callable[..., Any]) -> None:
+    ours, theirs, exact = made.checked(program)
+    errors = [_errors(found, exact) for found in (ours, theirs)]
     summary.error_written = max(errors[0], default=0.0)
     summary.correct = summary.correct and _within_rounding(errors, exact)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from daceopt.errors import CaptureError, DaceoptError, did_you_mean
+from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.registry import run_file
 
 if TYPE_CHECKING:
-    import numpy as np
-    import onnx
     from torch import nn
+
+    from daceopt.frozen import Frozen
 
 EXPECTED = "an ONNX file, or file.py:name of a module, a class of modules or a function that makes one"
 
@@ -31,39 +31,11 @@ class ModuleOnDisk:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_onnx(self) -> tuple[onnx.ModelProto, list[np.ndarray]]:
-        """The module in eval mode as a checked ONNX model, and an array for each of its inputs.
+    def frozen(self) -> Frozen:
+        """The module in eval mode as one graph. Raises CaptureError with the reason when it is none."""
+        from daceopt.frozen import freeze
 
-        Raises CaptureError with the reason when PyTorch cannot export it.
-        """
-        import torch
-        import torch.utils._pytree as pytree
-
-        from daceopt.capture.onnx_file import load
-
-        leaves = pytree.tree_leaves((self.args, dict(self.kwargs)))
-        feeds = [leaf.detach().numpy() for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        model = load(self._exported())
-        stored = {t.name for t in model.graph.initializer}
-        names = [v.name for v in model.graph.input if v.name not in stored]
-        if len(names) != len(feeds):
-            raise CaptureError(f"{self.title}: PyTorch exports the inputs {names} for {len(feeds)} tensors of the call")
-        return model, feeds
-
-    def _exported(self) -> onnx.ModelProto:
-        import torch
-
-        from daceopt.capture.quiet import quiet
-
-        try:
-            with quiet():
-                made = torch.onnx.export(
-                    self.module.eval(), self.args, kwargs=dict(self.kwargs), dynamo=True, verbose=False
-                )
-        except Exception as error:
-            raise CaptureError(f"{self.title}: PyTorch cannot export it to ONNX: {_first_line(error)}") from error
-        assert made is not None
-        return made.model_proto
+        return freeze(self.title, self.module, self.args, self.kwargs)
 
 
 def find(name: str) -> Path | ModuleOnDisk:

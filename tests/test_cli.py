@@ -98,6 +98,20 @@ def test_operators(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("Softmax") and "native" in line for line in lines)
 
 
+def test_operators_of_aten(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operators", "--aten"]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines() if line.endswith(".py")}
+    assert rows["relu.default"] == ["own", "-", "activation.py"]
+    assert rows["view_as_real.default"] == ["-", "own", "complex.py"]
+    assert "special_i1e.default" not in rows
+
+
+def test_operators_of_aten_as_their_document_has_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operators", "--aten", "--markdown"]) == 0
+    document = Path(__file__).parents[1] / "docs" / "aten.md"
+    assert document.read_text(encoding="utf-8").endswith(capsys.readouterr().out)
+
+
 def test_importing_the_command_line_is_light() -> None:
     code = "import sys, daceopt.cli, daceopt.recipes; daceopt.recipes.get('cpu').fingerprint(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -170,6 +184,11 @@ def named():
 def named_inputs():
     return {"x": torch.randn(3, WIDTH), "scale": torch.randn(8)}
 
+class Branching(nn.Module):
+    def forward(self, x):
+        x = x * 2
+        return x + 1 if x.sum() > 0 else x - 1
+
 instance = Net()
 number = 3
 def needs(width): return Net()
@@ -189,18 +208,33 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.filterwarnings("default")  # PyTorch's exporter warns about itself
 @pytest.mark.parametrize("name", ["Net", "made", "named", "instance"])
 def test_optimize_takes_what_a_python_file_makes(
     models: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["optimize", f"{models}:{name}", "--seconds", "0", "-o", str(tmp_path / "out")]) == 0
-    assert "within rounding" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "within rounding" in shown and "as fast as PyTorch" in shown
     run = daceopt.load(tmp_path / "out")
-    assert len(run.input_names) == (2 if name == "named" else 1)
+    assert run.input_names == (["x", "scale"] if name == "named" else ["x"])
 
 
-@pytest.mark.filterwarnings("default")
+def test_a_module_on_disk_needs_no_onnx(models: Path, tmp_path: Path) -> None:
+    """From the file to the folder that runs alone, through PyTorch's own front end."""
+    block = "import sys\nfor name in ('onnxscript', 'onnxruntime'): sys.modules[name] = None\n"
+    code = block + "from daceopt.cli import main\nsys.exit(main(sys.argv[1:]))"
+    target = f"{models}:named"
+    for command in (["optimize", target, "--seconds", "0", "-o", str(tmp_path / "out")], ["bisect", target]):
+        done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_module_of_several_graphs_is_one_line(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["optimize", f"{models}:Branching"]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1 and "is no single graph" in shown.err and "branching" in shown.err
+
+
 def test_bisect_takes_what_a_python_file_makes(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bisect", f"{models}:named"]) == 0
     assert "no step of the recipe breaks the model" in capsys.readouterr().out
@@ -221,7 +255,7 @@ def test_explain_takes_what_a_python_file_makes(models: Path, capsys: pytest.Cap
         ("models.py:number", "expected a module or (module, inputs), found int"),
         ("models.py:wrong", "expected a module or (module, inputs), found int"),
         ("models.py:needs", "missing a required argument: 'width'"),
-        ("models.py:fails", "failed: ValueError: no such (models.py, line 31)"),
+        ("models.py:fails", "failed: ValueError: no such (models.py, line 36)"),
         ("models.py:exits", "failed: SystemExit: 3"),
         ("absent.py:Net", "absent.py: no such file"),
         ("folder.py:Net", "it is a folder"),

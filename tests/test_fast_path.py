@@ -140,6 +140,27 @@ def test_what_changes_among_variadic_arguments_is_seen():
     check(scenario)
 
 
+def test_the_order_of_keywords_counts_where_exceptions_are_caught():
+    def scenario(optimize):
+        def inner(x, **kwargs):
+            for name, value in kwargs.items():
+                x = x.sin() if name == "sine" else x - value
+            return x
+
+        def forward(self, x, **kwargs):
+            try:
+                less = kwargs["absent"]
+            except KeyError:
+                less = 1.0
+            return inner(x * less, **kwargs)
+
+        net, x = optimize(module(forward)), normal(3)
+        orders = ({"sine": 1, "less": 2.0}, {"less": 2.0, "sine": 1}, {"less": 2.0, "absent": 3.0})
+        return [net(x, **order) for _ in range(2) for order in orders]
+
+    check(scenario)
+
+
 def test_what_a_wrapper_closes_over_is_read_at_each_call():
     def scenario(optimize):
         factor: Any = None

@@ -26,7 +26,7 @@ FLOORS = (
     "pipeline options",
     "onnx_variants onnx_tail onnx_arrays stats",
     "module",
-    "dynamo observe onnx_file onnx_backend optimize export standalone",
+    "dynamo observe frozen onnx_file onnx_backend optimize export standalone",
     "explore user_model bisect demo doctor cli __main__",
 )
 # files that are one room with another

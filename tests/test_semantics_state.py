@@ -149,6 +149,42 @@ def test_layers_left_out_at_random():
     check(scenario, fallback="silent")
 
 
+@pytest.mark.parametrize(
+    ("change", "read"),
+    [
+        (lambda: torch.set_grad_enabled(False), torch.is_grad_enabled),
+        (lambda: torch.set_default_dtype(torch.float64), torch.get_default_dtype),
+        (lambda: torch.use_deterministic_algorithms(True), torch.are_deterministic_algorithms_enabled),
+        (lambda: torch.set_float32_matmul_precision("high"), torch.get_float32_matmul_precision),
+    ],
+)
+def test_what_forward_sets_stays_set(change, read):
+    def restore():
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+
+    def scenario(optimize):
+        def forward(self, x):
+            y = x * self.w
+            change()
+            return y, x * self.w + torch.ones(3)
+
+        net, seen = optimize(module(forward, w=normal(3))), []
+        try:
+            for _ in range(2):
+                seen.append([net(normal(3)), read()])
+                restore()
+                seen.append([net(normal(3)), read(), net(normal(3)), read()])
+                restore()
+        finally:
+            restore()
+        return seen
+
+    check(scenario)
+
+
 def test_a_default_device():
     def scenario(optimize):
         net, x = optimize(module(lambda self, x: (x * 2, torch.zeros(2)))), normal(2, 3)
@@ -236,6 +272,30 @@ def test_a_call_that_fails_changes_state_once(late):
         return seen, net.calls
 
     check(scenario, fallback="silent")
+
+
+def test_what_is_not_there():
+    def scenario(optimize):
+        def forward(self, x):
+            try:
+                x = x * self.table["k"]
+            except KeyError:
+                x = x * 3
+            try:
+                return x * self.factor
+            except AttributeError:
+                return x * 5
+
+        net, x = optimize(module(forward, table={})), normal(3)
+        seen = [net(x)]
+        net.table["k"] = 7.0
+        seen.append(net(x))
+        net.factor = 11.0
+        seen.append(net(x))
+        del net.table["k"], net.factor
+        return [*seen, net(x)]
+
+    check(scenario)
 
 
 def test_a_growing_cache():

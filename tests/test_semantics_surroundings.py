@@ -192,3 +192,21 @@ def test_a_reason_is_told_to_each_module():
         optimized_module(net, fallback="raise")(torch.ones(3))
     with pytest.warns(FallbackWarning, match="non-Tensor"):
         optimized_module(net)(torch.ones(3))
+
+
+# -------------------------------------------------------------------- replicas
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_replicas_run_on_their_own_parameters(own):
+    def scenario(optimize):
+        net, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).double(), normal(2, 3)
+        if own:
+            net.forward = lambda x: x * 2
+        net = optimize(net)
+        net(x)
+        replica = net._replicate_for_data_parallel()
+        replica._modules["0"] = nn.Linear(3, 4).double().requires_grad_(False)
+        return net(x), replica(x), type(replica) is type(net), net(x)
+
+    check(scenario)

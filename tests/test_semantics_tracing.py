@@ -7,6 +7,7 @@ import random
 import warnings
 from collections import deque
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +47,18 @@ def test_random_numbers_of_an_own_generator(draw):
         return [*seen, net(normal(3)), net(normal(3)), net.generator.random()]
 
     check_breaks(scenario, "random.Random that outlives the call")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [lambda: np.random.rand(3), lambda: np.random.normal(0, 1, 3), lambda: np.random.permutation(3)],  # noqa: NPY002
+)
+def test_random_arrays_of_numpy(draw):
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: x * torch.from_numpy(draw())))
+        return [net(normal(3)) for _ in range(3)], float(np.random.rand())  # noqa: NPY002
+
+    check_breaks(scenario, "random numbers of NumPy")
 
 
 def test_random_numbers_of_a_generator_of_the_call():

@@ -96,12 +96,21 @@ def _name(result: Pullback, fresh: _Fresh, terms: Sequence[sympy.Expr], dtype: A
 
 
 def _add_term(terms: dict[str, list[sympy.Expr]], a: Assignment, symbol: sympy.Symbol, bar: sympy.Symbol) -> None:
-    derivative = sympy.sympify(scalar.differentiate(a.expr, symbol))
+    derivative = _by_divisor(a, symbol) or sympy.sympify(scalar.differentiate(a.expr, symbol))
     if derivative == 0:
         return
     if not a.expr.is_Atom:
         derivative = derivative.xreplace({a.expr: a.symbol})  # exp, tanh, sigmoid: the value is at hand
     terms.setdefault(str(symbol), []).append(_times(bar, derivative))
+
+
+def _by_divisor(a: Assignment, symbol: sympy.Symbol) -> sympy.Expr | None:
+    """Of a quotient, made of the quotient itself: a square of the divisor leaves the range of the type too early."""
+    factors = sympy.Mul.make_args(a.expr)
+    powers = [f for f in factors if f.is_Pow and f.base == symbol and f.exp.is_number and f.exp.is_negative]
+    if len(powers) != 1 or any(f.has(symbol) for f in factors if f != powers[0]):
+        return None
+    return powers[0].exp * a.symbol / symbol
 
 
 def _times(bar: sympy.Expr, factor: sympy.Expr) -> sympy.Expr:

@@ -17,8 +17,8 @@ from daceopt.ir.tasklet import Assignment
 def statistics(b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stage: Stage, conn: str) -> list[str]:
     """Arrays of the reduced shape that :func:`share` reads.
 
-    Product: (product of the factors that are not zero, number of zeros). Maximum and minimum: (the result, number of
-    elements that attain it).
+    Product: (product of the factors that are not zero, number of zeros, number of infinities and NaN). Maximum and
+    minimum: (the result, number of elements that attain it).
     """
     access = stage.writes[conn]
     value = next(a.symbol for a in stage.assignments if str(a.symbol) == conn)
@@ -28,6 +28,7 @@ def statistics(b: Builder, label: str, extents: Mapping[sympy.Symbol, Dim], stag
         return [
             _reduce(b, label, extents, stage, conn, "prod", nonzero),
             _reduce(b, label, extents, stage, conn, "sum", zeros),
+            _reduce(b, label, extents, stage, conn, "sum", _is_not_finite(value)),
         ]
     best = access.array
     if types.is_narrow(b.graph.dtype(best)):  # was rounded when it was stored, so no element may be equal to it
@@ -42,11 +43,17 @@ def share(kind: str, value: sympy.Expr, g: sympy.Expr, statistics: Sequence[symp
     """Gradient of one element ``value``, given the result's gradient ``g``; elements that tie share evenly, as in
     PyTorch's ``amax``.
     """
-    first, count = statistics
+    first, count = statistics[:2]
     if kind != "prod":
         return scalar.select(scalar.eq(value, first), g / count, 0)
-    only_zero = scalar.logical_and(scalar.eq(count, 1), scalar.eq(value, 0))
-    return scalar.select(scalar.eq(count, 0), g * first / value, scalar.select(only_zero, g * first, 0))
+    others = scalar.gt(statistics[2] - _is_not_finite(value), 0)  # times the one factor of 0, they are NaN
+    beside_zero = scalar.select(scalar.eq(value, 0), g * first, scalar.select(others, scalar.nan(), 0))
+    by_zeros = scalar.select(scalar.eq(count, 1), beside_zero, 0)
+    return scalar.select(scalar.eq(count, 0), g * first / value, by_zeros)
+
+
+def _is_not_finite(value: sympy.Expr) -> sympy.Expr:
+    return scalar.select(scalar.logical_or(scalar.isnan(value), scalar.isinf(value)), 1, 0)
 
 
 def _reduce(

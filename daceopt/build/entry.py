@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from daceopt.build.executable import ABI_VERSION, BAD_INDEX, FAILED, HOST_FAILED, OK
 from daceopt.build.manifest import Manifest
 from daceopt.errors import BuildError
+from daceopt.ir import checks
 
 if TYPE_CHECKING:
     import dace
@@ -38,7 +39,7 @@ class Argument:
     """What a call passes for a parameter.
 
     ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``saved`` or ``arena`` (plus ``offset`` bytes,
-    an expression), ``seed``, ``status`` (where kernels report an index out of range), or ``symbol`` (the ``index``-th).
+    an expression), ``seed``, ``status`` (where kernels report what they check), or ``symbol`` (the ``index``-th).
     """
 
     source: str
@@ -94,6 +95,8 @@ def entry_source(program: Program, manifest: Manifest) -> str:
         ok=OK,
         failed=FAILED,
         bad_index=BAD_INDEX,
+        index=checks.INDEX,
+        checks="".join(_CHECK.format(kind=k, message=m) for k, m in checks.MESSAGES.items()),
         host_failed=HOST_FAILED,
         name=program.name,
         suffix=program.suffix,
@@ -199,6 +202,9 @@ _LIBRARY_CHECK = f"""
     if (daceopt::status.failed)
         return report(daceopt::status.index ? {BAD_INDEX} : {FAILED}, daceopt::status.message);"""
 
+_CHECK = f"""
+    if (status & {{kind}}) return report({FAILED}, "{{message}}");"""
+
 _TEMPLATE = """\
 #include <algorithm>
 #include <cstdint>
@@ -238,7 +244,7 @@ int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbol
     int64_t status = 0;
     {clear}
     __program_{name}(handle{values});{library_failed}
-    if (status) return report({bad_index}, "an index is out of range");
+    if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
     return {ok};
 }}
 

@@ -251,7 +251,7 @@ class _Emitter:
         else:
             self._inside(tree)
         if self._checks:
-            self._line("if (bad) *status = 1;")
+            self._line("if (bad && !*status) *status = bad;")
         self._close()
 
     def _thread_memory(self, tree: Tree) -> None:

@@ -12,7 +12,7 @@ import sympy
 from daceopt.build.algebra import simplify
 from daceopt.build.names import Names
 from daceopt.build.printer import Printer, statements
-from daceopt.ir import types
+from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.references import Body, Reference
 from daceopt.ir.schedule import Loop
@@ -173,6 +173,7 @@ class Leaf:
         self._lines += statements(code, printer, {a.symbol: str(a.symbol) for a in code})
         self._lines += [statement for _, statement in self._stores]
         self._code = list(code)
+        self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
 
     def _load(self, array: sympy.Symbol, index: list[str]) -> str:
         self.checks_index = True

@@ -30,7 +30,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
 
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
-STATUS = "kernel_status"  # int32: kernels set it to 1 when an index is out of range
+STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/checks.py)
 _UNIT = "KernelUnit"
 _config_lock = threading.Lock()
 

@@ -13,7 +13,6 @@ PACKAGES = (
     "mpmath",
     "ml_dtypes",
     "onnx",
-    "onnxscript",
     "onnxruntime",
     "mkl",
     "onednn-cpu-gomp",

@@ -1,4 +1,4 @@
-"""A scope in which the noise of torch's exporter (logs, warnings, printed partial graphs) does not reach the user."""
+"""A scope in which the noise of Dynamo (logs, warnings, printed partial graphs) does not reach the user."""
 
 from __future__ import annotations
 
@@ -9,16 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-_LOGGERS = (
-    "torch.export",
-    "torch.fx",
-    "torch.onnx",
-    "torch._dynamo",
-    "torch._functorch",
-    "torch._subclasses",
-    "onnxscript",
-    "onnx_ir",
-)
+_LOGGERS = ("torch.fx", "torch._dynamo", "torch._functorch", "torch._subclasses")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from sympy.core.function import FunctionClass
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import BooleanAtom
 
-from daceopt.ir import narrow, philox, types
+from daceopt.ir import checks, narrow, philox, types
 
 Expr: TypeAlias = sympy.Expr
 
@@ -24,8 +24,8 @@ class FunctionRow:
 
     ``rule`` says which dtypes it takes and gives: ``same`` (operands meet in one type, the result's), ``float``
     (the same, integers become float), ``compare`` (operands meet, the result is bool), ``logical`` (bool to bool),
-    ``select``, ``cast``, ``load``, ``uniform``, ``literal`` (takes the type of its context). ``derivative`` has one
-    function of the arguments per argument; None where the function is piecewise constant.
+    ``select``, ``cast``, ``load``, ``checked``, ``uniform``, ``literal`` (takes the type of its context).
+    ``derivative`` has one function of the arguments per argument; None where the function is piecewise constant.
     """
 
     arity: int | None
@@ -234,6 +234,7 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "nan": FunctionRow(0, "literal", "dop::nan<{type}>()", lambda: np.nan),
     "uniform": _row(3, "uniform", "uniform", philox.uniform),
     "load": FunctionRow(None, "load", "", lambda array, *index: array[index]),
+    "checked": FunctionRow(3, "checked", "dop::checked({0}, {1}, {2}, bad)", checks.require, (None, lambda c, x, k: 1)),
 }
 # how a cast to the type may round and whether it saturates; other types of 8 bits: saturate, or keep infinities
 _MODES = {"float8_e8m0fnu": tuple(f"{d}{end}" for end in ("", "_unbounded") for d in ("up", "down", "nearest"))}
@@ -275,6 +276,7 @@ shift_left, shift_right = (CLASSES[f"shift_{n}"] for n in ("left", "right"))
 floor, ceil, trunc, round_even, sign = (CLASSES[n] for n in ("floor", "ceil", "trunc", "round_even", "sign"))
 isnan, isinf, fmod, pymod, idiv = (CLASSES[n] for n in ("isnan", "isinf", "fmod", "pymod", "idiv"))
 infinity, nan, uniform, load = (CLASSES[n] for n in ("infinity", "nan", "uniform", "load"))
+checked: Any = CLASSES["checked"]
 _RELATIONS: dict[str, Any] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}
 
 

@@ -24,6 +24,7 @@ from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions
     bit_xor,
     cast,
     ceil,
+    checked,
     copysign,
     divide,
     eq,
@@ -168,6 +169,8 @@ class Types:
             return [dace.bool_] * len(expr.args)
         if rule == "select":
             return [dace.bool_, result, result]
+        if rule == "checked":
+            return [dace.bool_, result, dace.int64]
         if rule == "compare":
             return [self._resolve(self._meet(expr.args))] * len(expr.args)
         if rule == "cast":
@@ -202,6 +205,8 @@ class Types:
             return self.of(expr.args[0])
         if rule == "select":
             return self._meet(expr.args[1:])
+        if rule == "checked":
+            return self._meet(expr.args[1:2])
         if rule == "pow" and _is_natural(expr.exp):
             return self._arithmetic(expr.args[:1])
         met = self._arithmetic(expr.args)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daceopt.errors import Unsupported
+from daceopt.errors import RunError, Unsupported
 from daceopt.ir.operands import required
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _store(array: np.ndarray, value: torch.Tensor, name: str) -> None:
         value, name = torch.view_as_real(value.resolve_conj().resolve_neg()), _PARTS[name]
     shape = tuple(value.shape)
     if shape != array.shape and not (shape == () and array.size == 1):
-        raise ValueError(f"ATen returned shape {shape}, expected {array.shape}")
+        raise RunError(f"ATen returned shape {shape}; expected {array.shape}, which its shape rule promised")
     _tensor(array, name).copy_(value.reshape(array.shape))
 
 

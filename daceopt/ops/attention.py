@@ -154,7 +154,7 @@ class _Hiding:
         def fn(i: Any, s: Any, n: Any = None, m: Any = None) -> Any:
             hidden = -scalar.infinity()
             if m is not None:
-                s = scalar.select(m if boolean else scalar.ne(m, hidden), s if boolean else s + m, hidden)
+                s = s + (scalar.select(m, 0, hidden) if boolean else m)  # a score of NaN stays NaN
             for condition in self._conditions(i[2], i[3], shape[2], n):
                 s = scalar.select(condition, s, hidden)
             return s

@@ -87,6 +87,15 @@ def _product_gradient(inputs: Sequence[Any], outputs: Sequence[np.ndarray], para
     later = np.zeros_like(x[:, 0]) if x.shape[1] else None
     for k in reversed(range(x.shape[1])):
         with_own = dy[:, k] + later
-        dx[:, k] = later if exclusive else with_own
-        later = dy[:, k] + x[:, k] * later if exclusive else x[:, k] * with_own
-    dx[:, 1:] *= np.cumprod(x, axis=1)[:, :-1]
+        rest = np.where(x[:, k] == 0, 0, x[:, k] * (later if exclusive else with_own))
+        dx[:, k] = later if exclusive else np.where(np.isfinite(x[:, k]), with_own, np.nan)
+        later = dy[:, k] + rest if exclusive else rest
+    earlier = np.ones_like(dx[:, :1])
+    for k in range(x.shape[1]):
+        dx[:, k : k + 1] = _times(earlier, dx[:, k : k + 1])
+        earlier = _times(x[:, k : k + 1], earlier)
+
+
+def _times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A factor of 0 makes the product 0, also with what is infinite or NaN."""
+    return np.where((a == 0) | (b == 0), 0, a * b)

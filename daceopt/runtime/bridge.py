@@ -16,7 +16,7 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import memory
+from daceopt.runtime import batched, memory
 from daceopt.runtime.random import draw_seed
 
 
@@ -238,19 +238,25 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        program: Program = ctx.program
-        wanted = ctx.needs_input_grad[1:]
-        if torch.is_grad_enabled():
-            found = _differentiable_gradients(ctx, grads, wanted)
-        else:
-            found = [None] * program.input_count
-            if program.backward is not None and any(g is not None for g in grads):
-                found = _gradients(ctx, program, grads, wanted)
-            if _has_spread(program, grads, found):
-                exact = _differentiable_gradients(ctx, grads, wanted)
-                found = [None if g is None else g.detach() for g in exact]
-        _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
-        return (None, *found)
+        return (None, *_backward(ctx, grads))
+
+
+def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    if batched.is_batched(grads):
+        return batched.each(lambda one: _backward(ctx, one), grads)
+    program: Program = ctx.program
+    wanted = ctx.needs_input_grad[1:]
+    if torch.is_grad_enabled():
+        found = _differentiable_gradients(ctx, grads, wanted)
+    else:
+        found = [None] * program.input_count
+        if program.backward is not None and any(g is not None for g in grads):
+            found = _gradients(ctx, program, grads, wanted)
+        if _has_spread(program, grads, found):
+            exact = _differentiable_gradients(ctx, grads, wanted)
+            found = [None if g is None else g.detach() for g in exact]
+    _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
+    return found
 
 
 # A backward that some forward calls is no code for Dynamo to look at, nor is what it calls in its turn.

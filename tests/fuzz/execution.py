@@ -139,7 +139,7 @@ class Rounding(TorchDispatchMode):
     def _moved(self, in_place: bool, tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.is_floating_point() or (tensor._is_view() and not in_place):
             return tensor
-        steps = torch.randint(-1, 2, tensor.shape, generator=self._rng)
+        steps = torch.randint(-1, 2, tensor.shape, dtype=torch.float64, generator=self._rng)
         return tensor.mul_((1 + steps * torch.finfo(tensor.dtype).eps).to(tensor.dtype)) if tensor.numel() else tensor
 
 

@@ -32,8 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         states.write(results, Path(options.json))
     if options.record:
         peer = options.mode.partition("peer:")[2]
-        kept = states.merge_peer(results, peer) if peer else states.merge(results, _how(options))
-        document.FILE.write_text(document.render(kept), encoding="utf-8")
+        states.merge_peer(results, peer) if peer else states.merge(results, _how(options))
+        document.write()
     _report(results, options)
     print("\n".join(states.summary(results)))
     print(f"{len(results)} cases in {time.perf_counter() - start:.0f} s")

@@ -1,4 +1,5 @@
-"""``docs/aten.md``: what the front end does with each entry of PyTorch's database, made from ``states.json``."""
+"""``docs/aten.md``: what the front end does with each entry of PyTorch's database, made from ``states.json``, and the
+operators that have a rule. ``python -m tests.opinfo.document`` writes it."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from daceopt.capture.torch import rule_table
 from tests.opinfo.entries import MODULES, entries
-from tests.opinfo.states import RUNS, STATES
+from tests.opinfo.states import RUNS, STATES, kept_states
 
 FILE = Path(__file__).parents[2] / "docs" / "aten.md"
 _WORDS = {"host": "host call", "break": "graph break", "timeout": "too slow"}
@@ -42,9 +44,15 @@ def render(kept: Mapping[str, Any]) -> str:
         "|---|---|---|---|",
     ]
     lines += [_row(name, row) for name, row in rows.items()]
-    lines += ["", "## Operators that ATen runs", "", "| operator | why |", "|---|---|"]
+    lines += ["", "## Operators that ATen runs", "", "In the samples; with the reason of one of these calls.", ""]
+    lines += ["| operator | why |", "|---|---|"]
     lines += [f"| `{name}` | {_cell(why)} |" for name, why in kept["hosted"].items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", rule_table.markdown(rule_table.rows())])
+
+
+def write() -> None:
+    """Bring the document up to date with what is recorded and with the rules."""
+    FILE.write_text(render(kept_states()), encoding="utf-8")
 
 
 def _counts(rows: Mapping[str, Any]) -> list[str]:
@@ -84,3 +92,7 @@ def _row(name: str, row: Mapping[str, Any]) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "/").replace("<", "&lt;").split())
+
+
+if __name__ == "__main__":
+    write()

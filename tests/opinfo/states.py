@@ -124,6 +124,17 @@ def merge_peer(results: Results, name: str, file: Path = FILE) -> dict[str, Any]
     return kept
 
 
+def unrecorded(results: Results, kept: Mapping[str, Any]) -> list[str]:
+    """Entries for which ATen runs operators that ``kept``, the states in the repository, does not tell of."""
+    lines = []
+    for name, entry in by_entry(results).items():
+        row = kept["entries"].get(name, {})
+        more = (entry.forward - set(row.get("forward", ()))) | (entry.backward - set(row.get("backward", ())))
+        if more:
+            lines.append(f"{name}: ATen runs {', '.join(sorted(more))}, which is not recorded: {entry.why}")
+    return lines
+
+
 def kept_states(file: Path = FILE) -> dict[str, Any]:
     """What ``merge`` wrote."""
     return json.loads(file.read_text()) if file.exists() else {"entries": {}, "hosted": {}, "how": ""}

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from daceopt.capture.torch import table
+from daceopt.capture.torch.translation import COMPLEX, NONE
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.opinfo import comparison, document, exclusions, states
 from tests.opinfo.batch import Trial
@@ -86,8 +88,9 @@ def test_exclusions_name_entries_and_are_needed(monkeypatch: pytest.MonkeyPatch)
     assert exclusions.idle(results) == ["sin passes, but is excluded: late"]
 
 
-def test_the_document_says_what_is_recorded() -> None:
-    assert document.FILE.read_text(encoding="utf-8") == document.render(states.kept_states())
+def test_the_document_says_what_is_recorded_and_which_rules_there_are() -> None:
+    current = document.FILE.read_text(encoding="utf-8") == document.render(states.kept_states())
+    assert current, "run `python -m tests.opinfo.document`; record entries of other rules by `tests.opinfo --record`"
 
 
 def test_host_calls_are_of_operators_that_are_recorded_with_a_reason() -> None:
@@ -97,3 +100,25 @@ def test_host_calls_are_of_operators_that_are_recorded_with_a_reason() -> None:
         used = {*row.get("forward", ()), *row.get("backward", ())}
         assert row["state"] != "host" or used, name
         assert all(kept["hosted"].get(operator, "a reason") for operator in used), name
+
+
+def test_the_reasons_of_host_calls_are_those_of_the_rules() -> None:
+    wrong = []
+    for operator, why in states.kept_states()["hosted"].items():
+        has_rule = table.overload(operator.removesuffix(".default")) in table.translated(why == COMPLEX)
+        if has_rule == (why in (NONE, COMPLEX)):
+            wrong.append(f"{operator} has {'a' if has_rule else 'no'} rule, but the reason of its host calls is: {why}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_does_not_run_is_excluded_with_the_reason() -> None:
+    bad = {n for n, row in states.kept_states()["entries"].items() if row["state"] not in states.RUNS}
+    excluded = {n.partition("/")[0] for n in exclusions.excluded()}
+    assert not bad - excluded
+
+
+def test_an_operator_that_loses_its_rule_is_seen() -> None:
+    kept = {"entries": {"tanh": {"state": "native"}}}
+    found = {"tanh/float32/0/plain": {"state": "host", "reason": "", "forward": ["tanh.default"], "why": {}}}
+    assert "tanh.default" in states.unrecorded(found, kept)[0]
+    assert not states.unrecorded(found, {"entries": {"tanh": {"state": "host", "forward": ["tanh.default"]}}})

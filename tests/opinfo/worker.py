@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,16 +25,19 @@ def main() -> None:
 
 
 def _describe() -> dict[str, Any]:
-    """Everything is imported here, once: children are many."""
+    import_all(lambda: batch.Trial(Case("tanh", "int64", 0), compile_interpreted, "none"))
+    return {name: ["", True] for name in entries()}
+
+
+def import_all(trial: Callable[[], batch.Trial]) -> None:
+    """Import everything once, for children are many. ``trial`` makes a simple one, which imports the rest."""
     torch.set_num_threads(1)
     tqdm.monitor_interval = 0  # a thread of the progress bar that torch.fx does not show
     translated()
     for name in LATE:
         importlib.import_module(name)
     with torch.no_grad():  # autograd's threads would not survive a fork
-        trial = batch.Trial(Case("tanh", "int64", 0), compile_interpreted, "none")
-        trial.check()
-    return {name: ["", True] for name in entries()}
+        trial().check()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Everything that computes addresses from data, compiled under AddressSanitizer: ``python -m tests.sanitizer``.
 
 To be started with libasan preloaded. Writes one JSON line for each result; the sanitizer ends the process at the first
-access outside of an array. With the argument ``overflow``, makes one.
+access outside of an array. With the argument ``overflow``, makes one. With ``modules``, runs the module fuzzer's first
+programs, then makes one.
 """
 
 from __future__ import annotations
@@ -9,14 +10,20 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from onnx import TensorProto, helper
 
 import daceopt
 from daceopt.build import compiler
 from daceopt.build.bundle import Bundle
+from daceopt.runtime import bridge
+from tests.fuzz import batch as fuzz
+from tests.fuzz.__main__ import bad as is_bad
+from tests.fuzz.__main__ import line
 from tests.onnx_suite import batch
 from tests.onnx_suite.cases import cases
 from tests.onnx_suite.exclusions import excluded
@@ -27,19 +34,45 @@ _FAMILIES = re.compile(
     r"cum|pad|edge_pad|reflect_pad|wrap_pad|constant_pad|center_crop|resize|upsample|gridsample|roialign|max_?roi|maxunpool|maxpool|averagepool|"
     r"lppool|col2im|deform|basic_deform|tfidf|dft|stft|tile|expand|nllloss|sce|arg(max|min)|loop|scan|if|lstm|gru|simple_rnn|rnn)"
 )
+_MODULES = 32
 _EXTENT = 5
 _BAD = (_EXTENT, -_EXTENT - 1, 2**40, -(2**62))
 
 
 def main() -> None:
     compiler.always(compiler.Flags(compile=(_FLAG, "-fno-omit-frame-pointer", "-g1"), link=(_FLAG,)))
-    if "overflow" in sys.argv:
-        return _overflow()
+    commands = {"modules": _modules, "overflow": _overflow}
+    commands.get(" ".join(sys.argv[1:]), _operators)()
+
+
+def _operators() -> None:
     chosen = [name for name in cases() if _FAMILIES.match(name) and name not in excluded()]
     batch.run(chosen, "native", "none", _tell)
     _out_of_range()
     _tell({"name": "done", "reason": "", "count": len(chosen)})
-    return None
+
+
+def _modules() -> None:
+    """Random modules, forward and backward. Then one with results that are too short: the sanitizer must notice."""
+    fuzz.run([str(seed) for seed in range(_MODULES)], "build", "auto", _tell_difference)
+    _tell({"name": "done", "reason": "", "count": _MODULES})
+    _shorten_results()
+    fuzz.run(["0"], "build", "auto", _tell_difference)
+
+
+def _tell_difference(message: dict[str, Any]) -> None:
+    if "name" in message:
+        name, result = message["name"], message["reason"]
+        _tell({"name": name, "reason": line(name, result) if is_bad(result) else ""})
+
+
+def _shorten_results() -> None:
+    allocate = bridge.Entry.allocate
+
+    def short(entry: bridge.Entry, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+        return [t.new_empty(t.numel() // 2) for t in allocate(entry, shapes)]
+
+    bridge.Entry.allocate = short  # type: ignore[method-assign]
 
 
 def _tell(message: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Operators that index at run time never leave their arrays: AddressSanitizer watches them."""
+"""Operators that index at run time, and random modules, never leave their arrays: AddressSanitizer watches them."""
 
 from __future__ import annotations
 
@@ -46,8 +46,24 @@ def test_the_sanitizer_sees_an_overflow(libraries: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_run_time_indices_stay_inside(libraries: str, tmp_path: Path) -> None:
     done = run(libraries, tmp_path)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert len(_passed(done)) > 300
+
+
+@pytest.mark.slow
+def test_random_modules_stay_inside(libraries: str, tmp_path: Path) -> None:
+    """After them, the sanitizer sees the overflow that the control makes."""
+    done = run(libraries, tmp_path, "modules")
+    assert len(_passed(done)) == 32
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr
+
+
+def _passed(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """The names of the cases; all of them ran, and went well."""
     messages = [json.loads(line) for line in done.stdout.splitlines()]
     failed = {m["name"]: m["reason"] for m in messages if m["reason"]}
-    assert done.returncode == 0, done.stderr[-4000:]
     assert not failed
-    assert messages[-1]["name"] == "done" and messages[-1]["count"] > 300
+    assert messages and messages[-1]["name"] == "done", done.stderr[-4000:]
+    names = [m["name"] for m in messages[:-1]]
+    assert messages[-1]["count"] <= len(names)
+    return names

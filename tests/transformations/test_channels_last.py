@@ -10,6 +10,7 @@ import torch
 from daceopt import optimized_module
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ops import algorithm
 from daceopt.ops.library import Convolution, Pool
 from daceopt.transformations.layout.channels_last import ChannelsLast, channels_last_strides
 from tests.numerics import assert_within_rounding
@@ -58,6 +59,13 @@ def test_arrays_with_views_stay() -> None:
     flat = b.reshape(y, (2, 200))
     outcome = apply(ChannelsLast(), finish(graph, b.elementwise(lambda v: v + 1, flat)))
     assert outcome.sites == [] and graph.strides(y) == (200, 25, 5, 1)
+
+
+def test_what_an_algorithm_reads_stays() -> None:
+    graph, b, y = image()
+    result = graph.add_array("result", graph.shape(y), F)
+    algorithm.call(b, "cumulate", [y], [result], [*algorithm.extents_around((2, 8, 5, 5), 1), 0, 0, 0])
+    assert apply(ChannelsLast(), finish(graph, result)).sites == [] and graph.strides(y) == (200, 25, 5, 1)
 
 
 def test_kernels_without_convolutions_stay() -> None:

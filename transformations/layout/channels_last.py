@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dace import nodes
 
@@ -55,13 +55,11 @@ class ChannelsLast(Transformation):
 
     @staticmethod
     def _may_change(graph: Graph, name: str) -> bool:
-        return len(graph.shape(name)) >= 3 and graph.desc(name).transient and not _fixed_views(graph, name)
+        if len(graph.shape(name)) < 3 or not graph.desc(name).transient or graph.views_of(name):
+            return False
+        return not any(getattr(n, "wants_rows", False) for n in (graph.producer(name), *graph.consumers(name)))
 
     @staticmethod
     def _is_last(graph: Graph, name: str) -> bool:
         shape = graph.shape(name)
         return len(shape) >= 3 and shape[1] != 1 and graph.strides(name) == channels_last_strides(shape)
-
-
-def _fixed_views(graph: Graph, name: str) -> list[Any]:
-    return graph.views_of(name)

@@ -6,6 +6,7 @@ absence of a key in a dictionary keyed by tensors, and in the environment, for s
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 import types
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._C._dynamo.guards import DictGuardManager
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import Guard, Source, TracingContext
@@ -58,8 +60,11 @@ def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -
 
 def _names(codes: Iterable[types.CodeType]) -> set[str]:
     """The names of attributes that the user's code reads, as far as they stand in it."""
-    own = [c for c in codes if not c.co_filename.startswith(_TORCH)]
-    return {n for c in own for n in (*c.co_names, *c.co_consts) if isinstance(n, str)}
+    return {n for c in _own_codes(codes) for n in (*c.co_names, *c.co_consts) if isinstance(n, str)}
+
+
+def _own_codes(codes: Iterable[types.CodeType]) -> list[types.CodeType]:
+    return [c for c in codes if not c.co_filename.startswith(_TORCH)]
 
 
 def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard: Guard) -> None:
@@ -73,15 +78,12 @@ def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard
 
 
 def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: Guard) -> None:
-    found = [(g, builder.get(g)) for g in builder.check_fn_manager.output_graph.guards if _has_value(g)]
-    values = [v for _, v in found]
-    tensors = [g for g, v in found if isinstance(v, torch.Tensor)]
-    if any(_holds_tensors(v) for v in values):
-        for each in tensors:
-            ref = weakref.ref(builder.get(each))
-            text = f"{each.name} is another tensor, and some tensors are keys"
-            builder.get_guard_manager(each).add_lambda_guard(lambda x, ref=ref: ref() is x, [text], None)
-    classes = {v if isinstance(v, type) else type(v) for v in values}
+    guarded = [(g, builder.get(g)) for g in builder.check_fn_manager.output_graph.guards if _has_value(g)]
+    if any(_holds_tensors(value) for _, value in guarded):
+        _check_identity(builder, [(g, v) for g, v in guarded if isinstance(v, torch.Tensor)])
+    if any(_catches(c) for c in _own_codes(codes)):
+        _check_absence(builder, guarded)
+    classes = {v if isinstance(v, type) else type(v) for _, v in guarded}
     kept = list(dict.fromkeys(_methods(classes, codes)))
     if kept:
         builder.guard_manager.root.add_lambda_guard(_same_methods(kept), ["a method of a class was replaced"], None)
@@ -90,6 +92,34 @@ def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: G
         expected = dict(variables)
         text = "an environment variable has changed"
         builder.guard_manager.root.add_lambda_guard(lambda _: variables == expected, [text], None)
+
+
+def _check_identity(builder: Any, tensors: Iterable[tuple[Guard, torch.Tensor]]) -> None:
+    for guard, tensor in tensors:
+        ref = weakref.ref(tensor)
+        text = f"{guard.name} is another tensor, and some tensors are keys"
+        builder.get_guard_manager(guard).add_lambda_guard(lambda x, ref=ref: ref() is x, [text], None)
+
+
+def _check_absence(builder: Any, guarded: Iterable[tuple[Guard, Any]]) -> None:
+    """What is not there is guarded where its absence decides: a program that catches exceptions may have met one."""
+    for guard, value in guarded:
+        if isinstance(value, dict):
+            _check_keys(builder, guard, lambda owner: owner)
+        elif isinstance(getattr(value, "__dict__", None), dict):
+            _check_keys(builder, guard, vars)
+
+
+def _check_keys(builder: Any, guard: Guard, table: Callable[[Any], dict[Any, Any]]) -> None:
+    if isinstance(builder.get_guard_manager(guard), DictGuardManager):
+        return  # it checks all keys, in their order, and takes no other guards
+    expected = table(builder.get(guard)).copy().keys()
+    text = f"something was added to {guard.name}, or taken away"
+    builder.get_guard_manager(guard).add_lambda_guard(lambda owner: table(owner).keys() == expected, [text], None)
+
+
+def _catches(code: types.CodeType) -> bool:
+    return any(i.opname == "CHECK_EXC_MATCH" for i in dis.get_instructions(code))
 
 
 def _has_value(guard: Guard) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from daceopt.capture.torch.gradient_scopes import is_in_place, is_wrapped, requires_grad, storage, without_gradients
 from daceopt.capture.torch.operand_gradients import with_gradient
@@ -85,12 +86,33 @@ def _sources(result: fx.Node, operands: Operands | None = None) -> set[fx.Node]:
         if read.get(node, -1) >= when or not _carries(node):
             continue
         read[node] = when
-        if node not in stopped:  # what has been written into its result counts all the same
+        if node not in stopped and (storage(node) not in writes or _connects(node)):  # what was written counts anyway
             waiting.extend((x, position[node]) for x in operands(node))
         for write in writes.get(storage(node), ()):
             if position[node] < position[write] < when:  # it may have no value of its own
                 waiting.extend((x, position[write]) for x in write.all_input_nodes)
     return set(read)
+
+
+def _connects(node: fx.Node) -> bool:
+    """Whether a call itself gives what requires a gradient, before anything is written into it (unlike zeros_like)."""
+    value = node.meta.get("example_value")
+    if node.op not in ("call_function", "call_method") or not isinstance(value, FakeTensor) or is_in_place(node):
+        return True
+    with value.fake_mode, torch.enable_grad():
+        args, kwargs = fx.map_arg((node.args, node.kwargs), _fresh)
+        function = node.target if callable(node.target) else getattr(args[0], node.target)
+        found = function(*args[isinstance(node.target, str) :], **kwargs)
+    return any(t.requires_grad for t in _tensors(found))
+
+
+def _fresh(node: fx.Node) -> Any:
+    """The value of a node as a tensor of its own."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor):
+        return value
+    found = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return found.requires_grad_(value.requires_grad)
 
 
 def _operands(node: fx.Node) -> Sequence[fx.Node]:

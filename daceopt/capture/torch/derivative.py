@@ -6,14 +6,14 @@ rule traces ``torch.autograd.grad`` of that one call; a custom ``autograd.Functi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from daceopt.capture.torch.functional import Body, trace
-from daceopt.capture.torch.plan import dense_order
+from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
@@ -24,8 +24,31 @@ from daceopt.ops.operator import Operator
 
 DOMAIN = "aten"
 Names = list["str | None"]
-# what PyTorch calls where nothing needs a gradient -> the same that has a derivative
-_WITH_DERIVATIVE = {torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default}
+
+
+def _copied(self: torch.Tensor, src: torch.Tensor, non_blocking: bool) -> torch.Tensor:
+    return src.to(self.dtype).expand(self.shape)
+
+
+def _by_parts(scatter: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """PyTorch has no derivative of ``scatter`` for complex tensors, but of their real and imaginary parts."""
+
+    def found(self: torch.Tensor, src: torch.Tensor, dim: int, *rest: Any) -> torch.Tensor:
+        if not self.is_complex():
+            return scatter(self, src, dim, *rest)
+        both = scatter(torch.view_as_real(self), torch.view_as_real(src), dim % self.dim(), *rest)
+        return torch.view_as_complex(both)
+
+    return found
+
+
+# what PyTorch calls where nothing needs a gradient, or instead of changing in place -> the same that has a derivative
+_WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
+    torch.ops.aten.copy.default: _copied,
+    torch.ops.aten.slice_scatter.default: _by_parts(torch.slice_scatter),
+    torch.ops.aten.select_scatter.default: _by_parts(torch.select_scatter),
+}
 
 
 def op_type(call: Call) -> str:
@@ -64,10 +87,11 @@ def _traced(b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Na
             operands[k] = operands[k].detach().requires_grad_()
         with torch.enable_grad():
             results = _invoke(call, operands)
-        found = torch.autograd.grad(
-            [results[k] for k in given], [operands[k] for k in by], list(values[len(inputs) :]), allow_unused=True
-        )
-        return list(found)
+        pairs = [(results[k], g) for k, g in zip(given, values[len(inputs) :]) if results[k].requires_grad]
+        if not pairs:  # none depends on these operands
+            return [None] * len(by)
+        of, grads = zip(*pairs)
+        return list(torch.autograd.grad(of, [operands[k] for k in by], grads, allow_unused=True))
 
     grads = [call.results[k] for k in given]
     try:

@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
+from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
 from daceopt.errors import Unsupported
 
@@ -39,6 +40,7 @@ KEPT = (
     _aten.dropout.default,
     _aten.rms_norm.default,
     _aten.scaled_dot_product_attention.default,
+    _aten.one_hot.default,
     _aten.lstm.input,
     _aten.gru.input,
     _aten.rnn_tanh.input,
@@ -130,6 +132,13 @@ class Body(fx.Interpreter):
         result = self.run(*inputs)
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
+    def run_node(self, n: fx.Node) -> Any:
+        changed = self.env[n.all_input_nodes[0]] if is_in_place(n) and n.all_input_nodes else None
+        if not isinstance(changed, FunctionalTensor):
+            return super().run_node(n)
+        with _same_strides(changed):
+            return super().run_node(n)
+
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
             return custom_gradient.apply(*args, **kwargs)
@@ -196,6 +205,20 @@ def _is_changed(tensor: Any) -> bool:
     if torch._functionalize_was_storage_changed(tensor.elem):
         raise Unsupported("an argument gets another storage (by set_ or .data)")
     return bool(torch._functionalize_has_data_mutation(tensor.elem))
+
+
+@contextmanager
+def _same_strides(tensor: FunctionalTensor) -> Iterator[None]:
+    """What is changed in place stands in memory as before, which the operators that give a new value do not know."""
+    before, seen = _plain(tensor), tensor.stride()
+    yield
+    value, order = _plain(tensor), dense_order(before)
+    if value.stride() == before.stride() or order is None or tensor.stride() != seen:  # as by ``t_``
+        return
+    kept = value.permute(order).contiguous().permute([order.index(k) for k in range(len(order))])
+    torch._functionalize_replace(tensor.elem, kept)
+    torch._functionalize_commit_update(tensor.elem)
+    torch._sync(tensor)
 
 
 def _plain(value: Any) -> Any:

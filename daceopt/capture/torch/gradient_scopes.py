@@ -39,21 +39,44 @@ def stop_gradients(graph: fx.GraphModule) -> None:
 
 
 def hidden_writes(graph: fx.Graph) -> list[fx.Node]:
-    """What writes, through a detached value, into memory of one that requires a gradient."""
-    seen = {storage(n) for n in graph.nodes if requires_grad(n)}
-    writes = [n for n in graph.nodes if is_in_place(n) and n.all_input_nodes and n.target not in _NO_WRITES]
-    written = [(n, n.all_input_nodes[0]) for n in writes]
-    return [n for n, x in written if storage(x) in seen and storage(x) is not None and not requires_grad(x)]
+    """What writes into memory of which there is a detached value, where a gradient is required on either side."""
+    sides: dict[int, dict[int, bool]] = {}
+    for node in graph.nodes:
+        memory = storage(node)
+        if memory is not None:
+            known = sides.setdefault(memory, {})
+            known[family(node)] = known.get(family(node), False) or requires_grad(node)
+    divided = {memory for memory, known in sides.items() if len(known) > 1 and any(known.values())}
+    return [n for n in graph.nodes if writes(n) and storage(n.all_input_nodes[0]) in divided]
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether a call of Dynamo's graph changes the numbers of its first operand."""
+    return is_in_place(node) and bool(node.all_input_nodes) and node.target not in _NO_WRITES
+
+
+def family(node: fx.Node) -> int:
+    """The same number for tensors that autograd knows to be views of one another."""
+    value = node.meta["example_value"]
+    return id(value._base if value._is_view() else value)
 
 
 def _refuse_hidden(write: fx.Node) -> None:
-    """Unless nothing reads the new value in order to differentiate it."""
-    node, operand = write, write.all_input_nodes[0]
+    """Unless what is detached stays so, and nothing differentiates the new value on the other side."""
+    operand = write.all_input_nodes[0]
+    owner = next(n for n in write.graph.nodes if storage(n) == storage(operand))
+    if requires_grad(operand) and family(operand) != family(owner):
+        raise Unsupported(
+            f"{write.target} lets {operand.name}, a detached value, require a gradient; write into a clone"
+        )
+    node = write
     while node.next.op != "root":
         node = node.next
-        read = [x for x in node.all_input_nodes if requires_grad(x) and storage(x) == storage(operand)]
-        if read and (node.op == "output" or is_in_place(node) or requires_grad(node)):
-            raise Unsupported(f"{write.target} changes {read[0].name}, which requires a gradient, where it is detached")
+        if not (node.op == "output" or is_in_place(node) or requires_grad(node)):
+            continue
+        for read in node.all_input_nodes:
+            if requires_grad(read) and storage(read) == storage(operand) and family(read) != family(operand):
+                raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
 
 
 def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:

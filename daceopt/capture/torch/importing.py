@@ -12,7 +12,7 @@ from torch import fx
 
 from daceopt.capture.torch import guards
 from daceopt.capture.torch.functional import Functional, functional
-from daceopt.capture.torch.gradient_scopes import hidden_writes, storage
+from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import Context, Importer, Translation
@@ -83,8 +83,16 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
 
 def _hidden(graph: fx.Graph) -> set[int]:
     """Arguments that are changed behind autograd's back, through detached values."""
-    written = {storage(n.all_input_nodes[0]) for n in hidden_writes(graph)}
-    return {k for k, n in enumerate(n for n in graph.nodes if n.op == "placeholder") if storage(n) in written}
+    hidden = {storage(n.all_input_nodes[0]) for n in hidden_writes(graph)}
+    seen = {family(n.all_input_nodes[0]) for n in graph.nodes if writes(n)}
+    arguments = [n for n in graph.nodes if n.op == "placeholder"]
+    found = {k: n for k, n in enumerate(arguments) if storage(n) in hidden and requires_grad(n)}
+    for node in found.values():
+        if family(node) in seen:
+            raise Unsupported(
+                f"{node.name} is changed as an argument that requires a gradient, and where it is detached"
+            )
+    return set(found)
 
 
 def _complex(traced: Traced, binding: Sequence[tuple[str, int]]) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
 from operator import getitem
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.functional import Functional
+from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.runtime.binding import Output, Result
 
@@ -155,31 +155,3 @@ def _argument(value: Any) -> Any:
 
 def _order(node: fx.Node) -> tuple[int, ...] | None:
     return dense_order(node.meta["val"])
-
-
-def dense_order(value: torch.Tensor) -> tuple[int, ...] | None:
-    """The axes of a dense tensor from the outermost in memory; None for one with gaps or overlaps."""
-    shape, strides = list(value.shape), list(value.stride())
-    axes = range(len(shape))
-    if value.is_contiguous():
-        return tuple(axes)
-    if any(not isinstance(s, int) for s in (*shape, *strides)):
-        return _symbolic_order(value)
-    order = sorted((k for k in axes if shape[k] != 1), key=lambda k: -strides[k])
-    step = 1
-    for k in reversed(order):
-        if strides[k] != step:
-            return None
-        step *= shape[k]
-    ones = [k for k in axes if shape[k] == 1]
-    return (*ones, *order)
-
-
-def _symbolic_order(value: torch.Tensor) -> tuple[int, ...] | None:
-    """The same where sizes are symbols: channels last, or one of the permutations that transposing makes."""
-    if value.dim() > 5:
-        return None
-    for order in permutations(range(value.dim())):
-        if value.permute(order).is_contiguous():
-            return order
-    return None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from importlib import import_module
+from operator import mul
 from pkgutil import iter_modules
 from typing import Any
 
@@ -13,8 +14,14 @@ import torch
 
 Rule = Callable[..., Any]
 
+_NOWHERE = 2**62
+
 _RULES: dict[Any, Entry] = {}
 _COMPLEX: dict[Any, Entry] = {}  # for calls with complex tensors
+
+# ATen runs them whole. PyTorch's decomposition of log_ndtr chooses between branches one of which overflows: its
+# derivative is NaN there.
+_LEFT = ("special_log_ndtr",)
 
 
 @dataclass(frozen=True)
@@ -64,10 +71,10 @@ def entry_of(target: Any, complexes: bool = False) -> Entry | None:
     return (_COMPLEX if complexes else _RULES).get(target)
 
 
-def translated() -> dict[Any, Entry]:
-    """All rules."""
+def translated(complexes: bool = False) -> dict[Any, Entry]:
+    """All rules; ``complexes``: those for calls with complex tensors."""
     _load()
-    return dict(_RULES)
+    return dict(_COMPLEX if complexes else _RULES)
 
 
 @cache
@@ -80,17 +87,32 @@ def _load() -> None:
 
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's decompositions of operators for which we have no rule."""
+    """PyTorch's decompositions of operators that have no rule and are not left to ATen."""
     from torch._decomp import core_aten_decompositions
 
     _load()
-    found = {**core_aten_decompositions(), torch.ops.aten.max_unpool2d.default: _max_unpool2d}
-    return {target: fn for target, fn in found.items() if target not in _RULES}
+    unpooled = {torch.ops.aten.max_unpool2d.default: _max_unpool2d, torch.ops.aten.max_unpool3d.default: _max_unpool3d}
+    found = {**core_aten_decompositions(), **unpooled}
+    left = [overload(name) for name in _LEFT]
+    return {target: fn for target, fn in found.items() if target not in _RULES and target not in left}
 
 
-def _max_unpool2d(self: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _max_unpool2d(self: torch.Tensor, indices: torch.Tensor, output_size: Any) -> torch.Tensor:
     """PyTorch's decomposition, in the memory format of the operator's own kernel."""
     from torch._decomp.decompositions import max_unpool2d
     from torch._prims_common import suggest_memory_format
 
-    return max_unpool2d(self, *rest).contiguous(memory_format=suggest_memory_format(self))
+    found = max_unpool2d(self, _in_plane(indices, output_size), output_size)
+    return found.contiguous(memory_format=suggest_memory_format(self))
+
+
+def _max_unpool3d(self: torch.Tensor, indices: torch.Tensor, output_size: Any, *window: Any) -> torch.Tensor:
+    from torch._decomp.decompositions import max_unpool3d
+
+    return max_unpool3d(self, _in_plane(indices, output_size), output_size, *window)
+
+
+def _in_plane(indices: torch.Tensor, output_size: Sequence[Any]) -> torch.Tensor:
+    """An index outside of its plane must not reach another one: it becomes one that is nowhere."""
+    inside = (indices >= 0) & (indices < reduce(mul, output_size))
+    return torch.where(inside, indices, _NOWHERE)

@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import unimplemented
@@ -65,6 +66,13 @@ def _break(reason: str, hint: str) -> NoReturn:
 def _draw(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
     if self.source is not None:
         _break("numbers of a random.Random that outlives the call", "Draw them outside of forward.")
+    return original(self, *args, **kwargs)
+
+
+def _call_numpy(original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Dynamo would draw other numbers, of PyTorch's generator."""
+    if isinstance(getattr(self.value, "__self__", None), np.random.RandomState):
+        _break("random numbers of NumPy", "Draw them outside of forward, or by torch.")
     return original(self, *args, **kwargs)
 
 
@@ -158,6 +166,7 @@ def _check_cached(call: Callable[[], Any], found: Any, builder: Any, guard: Guar
 
 _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
+    (misc.NumpyVariable, "call_function", _call_numpy),
     (builder.VariableBuilder, "wrap_listlike", _wrap_list),
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),

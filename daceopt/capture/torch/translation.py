@@ -15,8 +15,8 @@ from torch import fx
 from daceopt.capture.torch import table
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
-from daceopt.capture.torch.plan import dense_order
 from daceopt.capture.torch.sizes import Sizes
+from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
@@ -25,6 +25,9 @@ from daceopt.ops import widening
 from daceopt.ops.random import stream
 
 logger = logging.getLogger("daceopt.importer")
+
+# why a call without a rule is left to ATen
+NONE, COMPLEX = "no native form", "no native form for complex numbers"
 
 _DRAWING = ("Dropout", "Multinomial")  # operators of ONNX that draw random numbers
 
@@ -238,7 +241,7 @@ class Translation:
         if self.whole and (entry is None or entry.derivative == "aten") and _is_differentiable(call):
             return self._opaque(call, operands)
         if entry is None:
-            return self.host(call, operands, "no native form")
+            return self.host(call, operands, COMPLEX if call.is_complex else NONE)
         try:
             found = entry.rule(self, **_with_arrays(call.arguments, operands))
         except _refusals(call) as error:

@@ -22,6 +22,7 @@ INSIDE = {
     ).flatten(1),
     "conj_product": lambda x: (torch.fft.fft(x) * torch.fft.fft(x * 2).conj()).real,
     "angle": lambda x: torch.complex(x + 2, x).angle(),
+    "real_times_number": lambda x: torch.view_as_real(x * (2 - 1j) + 1j * x[0]),
     "stft": lambda x: torch.stft(x, 4, 2, window=torch.ones(4), return_complex=True).abs(),
 }
 THROUGH = {
@@ -96,3 +97,29 @@ def test_pending_negation_of_gradients():
     found = torch.autograd.grad(compiled(z, x), [z, x], [W.conj(), W.conj().imag])
     expected = torch.autograd.grad(fn(z, x), [z, x], [W.conj(), W.conj().imag])
     assert all(torch.equal(a.resolve_conj(), b.resolve_conj()) for a, b in zip(found, expected))
+
+
+def _in_slices(x):
+    z = torch.fft.rfft(x)
+    out = torch.zeros_like(z)
+    out[..., 1:3] = z[..., 1:3] * (2 + 1j)
+    out[..., 3:] = x[:, :2]  # real numbers
+    return torch.fft.irfft(out, n=8)
+
+
+def _in_rows(x):
+    out = torch.zeros(3, 8, dtype=torch.complex64)
+    out[1] = torch.complex(x[0], x[2])
+    out[:, -1] += x.sum()
+    return torch.view_as_real(out)
+
+
+def _on_the_diagonal(x):
+    out = torch.complex(x, x.flip(0)) * 2.0
+    out.diagonal().copy_(x[:, 0] * 1j)
+    return torch.view_as_real(out)
+
+
+@pytest.mark.parametrize("written", [_in_slices, _in_rows, _on_the_diagonal])
+def test_parts_are_written(written):
+    check(written, X, native=False)

@@ -42,6 +42,16 @@ def test_what_is_written_through_a_view_connects_its_base() -> None:
     assert _gradients_are_absent(fn) == [False, False]
 
 
+@pytest.mark.parametrize("made", [torch.zeros_like, lambda x: x.detach() * 1, lambda x: x.new_ones(3)], ids=str)
+def test_what_is_written_into_a_new_value_does_not_connect_what_it_was_made_like(made: Callable[..., Any]) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        new = made(x)
+        new.lerp_(y, 0.25)
+        return new * new
+
+    assert _gradients_are_absent(fn) == [True, False]
+
+
 def _gradients_are_absent(fn: Callable[..., Any]) -> list[bool]:
     torch._dynamo.reset()
     compiled = torch._dynamo.optimize(make_backend(compile_interpreted), nopython=True)(fn)
@@ -91,8 +101,20 @@ def test_a_value_that_changed_where_it_was_detached_is_not_differentiated(read: 
         detached[0].mul_(3)
         return read(base, detached)
 
-    with pytest.raises(Exception, match="requires a gradient, where it is detached"):
+    with pytest.raises(Exception, match="is differentiated, where it is detached"):
         check(fn, torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("read", [lambda base, new: base, lambda base, new: new * new, lambda base, new: new])
+def test_a_detached_value_that_comes_to_require_a_gradient_is_refused(read: Callable[..., Any]) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        base = x.detach() * 1
+        new = base.detach()
+        new.mul_(y)
+        return read(base, new) * x
+
+    with pytest.raises(Exception, match="a detached value, require a gradient"):
+        check(fn, torch.randn(3), torch.randn(3))
 
 
 def test_a_detached_value_is_changed_and_its_source_is_only_compared() -> None:

@@ -58,6 +58,27 @@ def test_unpooling_keeps_the_layout(layout: torch.memory_format) -> None:
     check(lambda x: functional.max_unpool2d(*functional.max_pool2d(x, 2, return_indices=True), 2), x, native=False)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.masked_fill_(x > 0, 0.3),
+        lambda x: x.t().masked_fill_(x > 0, 0.3).t(),
+        lambda x: x.copy_(x.t().exp()),
+        lambda x: x[1:].copy_(x.t()[1:].clone()),
+        lambda x: x.index_add_(0, torch.tensor([1, 2]), x[:2].clone()),
+        lambda x: x.tril_().t_().cumsum_(0),
+    ],
+)
+@pytest.mark.parametrize("x", [X[0], X[0].t()], ids=["rows", "columns"])
+def test_what_is_changed_in_place_stands_as_before(x: torch.Tensor, change: Callable[..., Any], dynamic: bool) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        base = x * 2
+        return change(base), base, base + 1
+
+    check(fn, x[:4, :4], dynamic=dynamic)
+
+
 def test_a_start_that_is_an_element_of_a_tensor_is_refused() -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="only the data decides"):
         check(lambda x, k: x.narrow(1, k, 2), X, torch.tensor(1))

@@ -198,6 +198,12 @@ template <class T, class... I> DOP T nothing(int32_t& bad, I... index) {
   return T(0);
 }
 
+// A value of which something must hold: where it does not, `kind` is noted in `bad`.
+template <class T> DOP T checked(bool holds, T value, int64_t kind, int32_t& bad) {
+  bad |= holds ? 0 : int32_t(kind);
+  return value;
+}
+
 template <class T> struct lowest { static constexpr T value = T(-1) < T(0) ? T(T(1) << (8 * sizeof(T) - 1)) : T(0); };
 template <> struct lowest<float> { static constexpr float value = -__builtin_inff(); };
 template <> struct lowest<double> { static constexpr double value = -__builtin_inf(); };

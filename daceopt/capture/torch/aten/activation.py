@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import sympy
 
 from daceopt.capture.torch.elements import elements, literal, pointwise
@@ -14,6 +15,7 @@ from daceopt.ops.activation import gelu as gelu_form
 from daceopt.ops.activation import gelu_tanh
 
 _SIXTH = sympy.Rational(1, 6)
+_FLOAT_SIXTH = sympy.Float(float(np.float32(1) / np.float32(6)), 17)  # a float in ATen, whatever the elements are
 select, lt, le, gt, ge = scalar.select, scalar.lt, scalar.le, scalar.gt, scalar.ge
 
 
@@ -34,7 +36,7 @@ pointwise("mish")(lambda x: x * sympy.tanh(scalar.softplus(x)))
 @pointwise("hardswish")
 def hardswish(x: Any) -> Any:
     """x relu6(x + 3) / 6, which is NaN at minus infinity; flat below -3."""
-    flat = select(gt(x, -scalar.infinity()), 0, scalar.nan())
+    flat = select(gt(x, -scalar.infinity()), scalar.copysign(0, x), scalar.nan())
     return select(le(x, -3), flat, select(lt(x, 3), x * (x + 3) * _SIXTH, x))
 
 
@@ -43,7 +45,7 @@ def _nan_or_zero(x: Any) -> Any:
     return select(scalar.isnan(x), scalar.nan(), 0)
 
 
-@pointwise("hardsigmoid")
+@pointwise("hardsigmoid", derivative="aten")
 def hardsigmoid(x: Any) -> Any:
     """Flat at both ends, bounds included."""
     inside = scalar.logical_and(gt(x, -3), lt(x, 3))
@@ -53,8 +55,7 @@ def hardsigmoid(x: Any) -> Any:
 @translates("hardtanh")
 def hardtanh(t: Translation, self: str, min_val: Any, max_val: Any) -> str:
     """Flat at both ends, bounds included, unlike ``clamp``."""
-    low, high = literal(min_val, t.dtype), literal(max_val, t.dtype)
-
+    low, high = (literal(v, types.computed(t.dtype)) for v in (min_val, max_val))
     return elements(t, lambda x: select(ge(x, high), high, select(le(x, low), low, x)), self)
 
 
@@ -82,7 +83,8 @@ pointwise("_prelu_kernel", by="self weight", opaque=True)(lambda x, slope: selec
 
 @translates("threshold")
 def threshold(t: Translation, self: str, threshold: Any, value: Any) -> str:
-    bound, low = literal(threshold, t.dtype), literal(value, t.dtype)
+    wide = types.computed(t.dtype)
+    bound, low = literal(threshold, wide), literal(value, wide)
     return elements(t, lambda x: select(le(x, bound), low, x), self)
 
 
@@ -124,7 +126,7 @@ pointwise("silu_backward", by="grad_output self")(
     lambda g, x: g * scalar.sigmoid(x) * (1 + x * (1 - scalar.sigmoid(x)))
 )
 pointwise("hardsigmoid_backward", by="grad_output self")(
-    lambda g, x: select(scalar.logical_and(gt(x, -3), lt(x, 3)), g * _SIXTH, 0)
+    lambda g, x: select(scalar.logical_and(gt(x, -3), lt(x, 3)), g * _FLOAT_SIXTH, 0)
 )
 pointwise("hardswish_backward", by="grad_output self")(
     lambda g, x: select(le(x, -3), 0, select(lt(x, 3), g * (x / 3 + sympy.Rational(1, 2)), g))
@@ -144,13 +146,13 @@ def gelu_backward(t: Translation, grad_output: str, self: str, approximate: str)
 
 @translates("threshold_backward")
 def threshold_backward(t: Translation, grad_output: str, self: str, threshold: Any) -> str:
-    bound = literal(threshold, t.dtype_of(self))
+    bound = literal(threshold, types.computed(t.dtype_of(self)))
     return elements(t, lambda g, x: select(le(x, bound), 0, g), grad_output, self)
 
 
 @translates("hardtanh_backward")
 def hardtanh_backward(t: Translation, grad_output: str, self: str, min_val: Any, max_val: Any) -> str:
-    low, high = literal(min_val, t.dtype_of(self)), literal(max_val, t.dtype_of(self))
+    low, high = (literal(v, types.computed(t.dtype_of(self))) for v in (min_val, max_val))
     return elements(t, lambda g, x: select(scalar.logical_or(le(x, low), ge(x, high)), 0, g), grad_output, self)
 
 

@@ -163,14 +163,14 @@ def _like(t: Translation, x: str) -> Promise:
 
 
 def _hidden(t: Translation, scores: str, mask: str | None) -> str:
-    """With -inf where a boolean mask is false, or a mask of floats added."""
+    """With a mask of floats added, or -inf where a boolean one is false: a score of NaN stays NaN."""
     if mask is None:
         return scores
     shape = broadcast_shapes(t.shape_of(scores), t.shape_of(mask))
-    if not types.is_bool(t.dtype_of(mask)):
-        return str(t.operator("Add", scores, t.cast(mask, t.dtype), results=[Promise(shape, t.dtype)]))
-    lowest = t.b.constant(np.asarray(-np.inf).astype(types.to_numpy(t.dtype)))
-    return str(t.operator("Where", mask, scores, lowest, results=[Promise(shape, t.dtype)]))
+    if types.is_bool(t.dtype_of(mask)):
+        seen, hidden = (t.b.constant(np.asarray(v).astype(types.to_numpy(t.dtype))) for v in (0, -np.inf))
+        mask = str(t.operator("Where", mask, seen, hidden, results=[Promise(t.shape_of(mask), t.dtype)]))
+    return str(t.operator("Add", scores, t.cast(mask, t.dtype), results=[Promise(shape, t.dtype)]))
 
 
 def _causal(t: Translation, scores: str) -> str:

@@ -205,6 +205,8 @@ def mul(t: Translation, self: str, other: Any) -> str:
     """With a real factor both parts are multiplied; else one map makes both from those of the factors."""
     _check_precision(t)
     if isinstance(other, complex):
+        if not _operand_is_complex(t, self):
+            self = _without_imaginary_part(t, self)
         other = t.b.constant(np.asarray([other.real, other.imag], types.to_numpy(t.dtype)))
         return _product(t, self, other)
     if not isinstance(other, str):
@@ -215,6 +217,13 @@ def mul(t: Translation, self: str, other: Any) -> str:
         return _product(t, *factors)
     both = [n if kind else t.reshape(n, (*t.shape_of(n), 1)) for n, kind in zip(factors, kinds)]
     return str(t.operator("Mul", *both))
+
+
+def _without_imaginary_part(t: Translation, name: str) -> str:
+    """A real tensor as a complex one: PyTorch multiplies that zero, too, which makes NaN of infinities."""
+    real = t.reshape(t.cast(name, t.dtype), (*t.shape_of(name), 1))
+    zero = t.b.full((*t.shape_of(name), 1), 0.0, t.dtype)
+    return str(t.operator("Concat", real, zero, axis=len(t.shape) - 1))
 
 
 def _product(t: Translation, x: str, y: str) -> str:

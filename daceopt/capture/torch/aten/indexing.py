@@ -12,7 +12,7 @@ import sympy
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir import checks, scalar, types
 from daceopt.ir.builder import broadcast_shapes
 from daceopt.ir.graph import Dim, Shape, dim
 from daceopt.ops.indexing import linear, position
@@ -141,6 +141,48 @@ def index_put(
     found = put_rows(t, rows, flat, updates, "add" if accumulate else "none")
     restored = t.reshape(found, [t.shape[k] for k in at.front])
     return t.transpose(restored, [at.front.index(k) for k in range(len(t.shape))])
+
+
+@translates("one_hot")
+def one_hot(t: Translation, self: str, num_classes: Any) -> str:
+    """1 at the place of the label; one that is no class is an error."""
+    if num_classes == -1:
+        raise Unsupported("as many classes as the data have; expected their number")
+    out = t.graph.add_array("one_hot", t.shape, t.dtype)
+
+    def element(i: Any, k: Any) -> Any:
+        inside = scalar.logical_and(scalar.ge(k, 0), scalar.lt(k, num_classes))
+        return scalar.select(scalar.eq(scalar.checked(inside, k, checks.LABEL), i[-1]), 1, 0)
+
+    t.b.map(t.shape, {"k": (self, lambda *i: i[:-1])}, {"out": (out, lambda *i: i)}, element, label="one_hot")
+    return out
+
+
+@translates("index_add")
+def index_add(t: Translation, self: str, dim: int, index: str, source: str, alpha: Any) -> str:
+    check_reduction(t, True)
+    if alpha != 1:
+        factor = t.array(alpha, types.computed(t.dtype))
+        source = t.b.elementwise(lambda s, a: s * a, source, factor, dtype=t.dtype, label="scaled")
+    return _rows_put(t, self, dim, index, source, "add")
+
+
+@translates("index_copy")
+def index_copy(t: Translation, self: str, dim: int, index: str, source: str) -> str:
+    return _rows_put(t, self, dim, index, source, "none")
+
+
+def _rows_put(t: Translation, self: str, dim: int, index: str, source: str, reduction: str) -> str:
+    """``self`` with rows of ``source`` put along ``dim``; an index below 0 is an error."""
+    if 0 in t.shape or 0 in t.shape_of(index):
+        return self
+    data, rows = ranked(t, self), ranked(t, source)
+    shape = t.shape_of(data)
+    axis = dim % len(shape)
+    front = [axis, *(k for k in range(len(shape)) if k != axis)]
+    places = t.b.elementwise(lambda k: linear([k], shape[axis : axis + 1], [0]), ranked(t, index), dtype=dace.int64)
+    put = put_rows(t, t.transpose(data, front), places, t.transpose(rows, front), reduction)
+    return t.reshape(t.transpose(put, [front.index(k) for k in range(len(shape))]), t.shape)
 
 
 @translates("index_fill.int_Scalar", "index_fill.int_Tensor")

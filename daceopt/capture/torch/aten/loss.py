@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import sympy
 
+from daceopt.capture.torch.aten.random import probability
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
+from daceopt.ir.builder import broadcast_shapes
 from daceopt.ops.reduction import element_count
 
 _REDUCTIONS = ("none", "mean", "sum")  # as ATen counts them
@@ -76,9 +78,10 @@ def multilabel_margin_loss(t: Translation, **arguments: Any) -> str:
 
 @translates("binary_cross_entropy", derivative="aten")
 def binary_cross_entropy(t: Translation, self: str, target: str, weight: str | None, reduction: int) -> str:
-    """Logarithms are -100 at least, as in PyTorch."""
+    """Logarithms are -100 at least, as in PyTorch; probabilities outside of [0, 1] are errors."""
 
     def term(x: Any, y: Any, *w: Any) -> Any:
+        x, y = probability(x), probability(y)
         logs = (scalar.maximum(f, -100) for f in (scalar.log1p(-x), sympy.log(x)))
         loss = (y - 1) * next(logs) - y * next(logs)
         return sympy.Mul(loss, *w)
@@ -94,16 +97,75 @@ def binary_cross_entropy_backward(
     t: Translation, grad_output: str, self: str, target: str, weight: str | None, reduction: int
 ) -> str:
     """The product of probabilities below is bounded, where PyTorch's forward bounds the logarithms."""
-    count = element_count(t.graph, self, range(len(t.shape_of(self)))) if _REDUCTIONS[reduction] == "mean" else 1
-    wide = types.computed(t.dtype)
 
     def slope(g: Any, x: Any, y: Any, *w: Any) -> Any:
-        found = sympy.Mul(g * (x - y), *w) / scalar.maximum((1 - x) * x, sympy.Float(_LEAST, 17))
-        if count in (0, 1):
-            return found
-        return found / (count if sympy.sympify(count).is_Integer else scalar.cast(count, wide))
+        return sympy.Mul(g * (x - y), *w) / scalar.maximum((1 - x) * x, sympy.Float(_LEAST, 17))
 
-    return t.kernel(slope, grad_output, self, target, *([] if weight is None else [weight]))
+    return _shared_slope(t, slope, [grad_output, self, target, *([] if weight is None else [weight])], reduction)
+
+
+def _shared_slope(t: Translation, slope: Callable[..., Any], arrays: list[str], reduction: int) -> str:
+    """``slope`` of the elements, divided by their number where the loss is their mean."""
+    count = sympy.Mul(*t.shape) if _REDUCTIONS[reduction] == "mean" else sympy.Integer(1)
+    if count in (0, 1):
+        return t.kernel(slope, *arrays)
+    number = count if count.is_Integer else scalar.cast(count, types.computed(t.dtype))
+    return t.kernel(lambda *e: slope(*e) / number, *arrays)
+
+
+@translates("smooth_l1_loss", derivative="aten")
+def smooth_l1_loss(t: Translation, self: str, target: str, reduction: int, beta: float) -> str:
+    """Without a derivative of its own: that of the branch not taken is NaN where the difference is infinite."""
+    near = sympy.Float(beta, 17)
+
+    def term(x: Any, y: Any) -> Any:
+        size = scalar.absolute(x - y)
+        return scalar.select(scalar.lt(size, near), size * size / (2 * near), size - near / 2) if beta else size
+
+    return reduced_loss(t, term, _both(t, self, target), reduction)
+
+
+@translates("huber_loss", derivative="aten")
+def huber_loss(t: Translation, self: str, target: str, reduction: int, delta: float) -> str:
+    """As ``smooth_l1_loss``, times ``delta``."""
+    bound = sympy.Float(delta, 17)
+
+    def term(x: Any, y: Any) -> Any:
+        size = scalar.absolute(x - y)
+        return scalar.select(scalar.le(size, bound), size * size / 2, bound * (size - bound / 2))
+
+    return reduced_loss(t, term, _both(t, self, target), reduction)
+
+
+@translates("smooth_l1_loss_backward")
+def smooth_l1_loss_backward(
+    t: Translation, grad_output: str, self: str, target: str, reduction: int, beta: float
+) -> str:
+    return _bounded_slope(t, [grad_output, *_both(t, self, target)], reduction, beta, 1.0)
+
+
+@translates("huber_loss_backward")
+def huber_loss_backward(t: Translation, grad_output: str, self: str, target: str, reduction: int, delta: float) -> str:
+    return _bounded_slope(t, [grad_output, *_both(t, self, target)], reduction, delta, delta)
+
+
+def _bounded_slope(t: Translation, arrays: list[str], reduction: int, bound: float, top: float) -> str:
+    """Of ``top`` where the difference is ``bound`` or more; NaN of NaN."""
+    end, height = sympy.Float(bound, 17), sympy.Float(top, 17)
+
+    def slope(g: Any, x: Any, y: Any) -> Any:
+        found = (x - y) * (height / end) if bound else x - y
+        ends = scalar.select(scalar.ge(x - y, end), height * g, found * g)
+        return scalar.select(scalar.le(x - y, -end), -height * g, ends)
+
+    return _shared_slope(t, slope, arrays, reduction)
+
+
+def _both(t: Translation, x: str, y: str) -> list[str]:
+    """Both broadcast; one array twice under two names, since SymPy makes ``x - x`` zero, for infinities too."""
+    shape = broadcast_shapes(t.shape_of(x), t.shape_of(y))
+    wide = types.computed(t.dtype)
+    return [t.b.reshape(t.expand(t.cast(n, wide), shape), shape) for n in (x, y)]
 
 
 def reduced_loss(t: Translation, term: Callable[..., Any], arrays: list[str], reduction: int) -> str:

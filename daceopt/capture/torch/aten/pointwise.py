@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -12,7 +13,7 @@ from daceopt.capture.torch.elements import elements, literal, operand, operators
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir import checks, scalar, types
 
 operators(
     {
@@ -139,14 +140,23 @@ def floor_quotient_of_integers(a: Any, b: Any) -> Any:
     return scalar.idiv(a, b) - scalar.select(borrows, 1, 0)
 
 
+def _divided(t: Translation, fn: Callable[..., Any], self: Any, other: Any) -> str:
+    """``fn`` of both; of integers, a divisor of 0 is an error, as in ATen."""
+    if types.is_float(t.dtype) or (isinstance(other, int) and other != 0):
+        return elements(t, fn, self, other, opaque=True)
+    return elements(
+        t, lambda a, b: fn(a, scalar.checked(scalar.ne(b, 0), b, checks.DIVISION)), self, other, opaque=True
+    )
+
+
 @translates("div.Tensor_mode", "div.Scalar_mode")
 def div_rounded(t: Translation, self: Any, other: Any, rounding_mode: str | None) -> str:
     if rounding_mode is None:
         return div(t, self, other)
     is_float = types.is_float(t.dtype)
     if rounding_mode == "floor":
-        return elements(t, floor_quotient if is_float else floor_quotient_of_integers, self, other, opaque=True)
-    return elements(t, (lambda a, b: scalar.trunc(a / b)) if is_float else scalar.idiv, self, other, opaque=True)
+        return _divided(t, floor_quotient if is_float else floor_quotient_of_integers, self, other)
+    return _divided(t, (lambda a, b: scalar.trunc(a / b)) if is_float else scalar.idiv, self, other)
 
 
 @translates("floor_divide", "floor_divide.Scalar", derivative="aten")
@@ -155,10 +165,18 @@ def floor_divide(t: Translation, self: Any, other: Any) -> str:
     return div_rounded(t, self, other, "floor")
 
 
-pointwise("fmod.Tensor", "fmod.Scalar", by="self other", opaque=True)(scalar.fmod)
-pointwise("remainder.Scalar", "remainder.Scalar_Tensor", by="self other", opaque=True)(scalar.pymod)
+@translates("fmod.Tensor", "fmod.Scalar")
+def fmod(t: Translation, self: Any, other: Any) -> str:
+    return _divided(t, scalar.fmod, self, other)
+
+
+@translates("remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(t: Translation, self: Any, other: Any) -> str:
+    return _divided(t, scalar.pymod, self, other)
+
+
 # the derivative by the divisor is a floor division, which differs from a rounded quotient in the last place
-pointwise("remainder.Tensor", by="self other", opaque=True, derivative="aten")(scalar.pymod)
+translates("remainder.Tensor", derivative="aten")(remainder)
 
 
 # -------------------------------------------------------------------- powers

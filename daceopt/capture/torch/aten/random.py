@@ -13,7 +13,7 @@ from daceopt.capture.torch.elements import operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Promise, Translation
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar, types
+from daceopt.ir import checks, scalar, types
 from daceopt.ir.graph import Shape
 from daceopt.ops.random import linear_index
 
@@ -69,6 +69,12 @@ def _refuse_generator(options: dict[str, Any]) -> None:
         raise Unsupported("a generator of the caller's own; random numbers follow PyTorch's global one")
 
 
+def _refuse_unless(holds: bool, what: str) -> None:
+    """Parameters for which ATen raises an error are left to it."""
+    if not holds:
+        raise Unsupported(what)
+
+
 def _number(value: Any) -> Any:
     if not isinstance(value, (bool, int, float)):
         raise Unsupported(f"the parameter {value} of a distribution; expected a number")
@@ -97,7 +103,9 @@ def rand(t: Translation, **options: Any) -> str:
 @translates("uniform")
 def uniform(t: Translation, self: str, **options: Any) -> str:
     _refuse_generator(options)
-    return _uniform(t, _number(options["from"]), _number(options["to"]))
+    low, high = options["from"], options["to"]
+    _refuse_unless(not (low > high), f"uniform numbers from {low} to {high}")
+    return _uniform(t, _number(low), _number(high))
 
 
 def _integers(t: Translation, low: Any, high: Any) -> str:
@@ -156,22 +164,27 @@ def randn(t: Translation, **options: Any) -> str:
 )
 def normal(t: Translation, mean: Any, std: Any, **options: Any) -> str:
     _refuse_generator(options)
+    _refuse_unless(isinstance(std, str) or std >= 0, f"a standard deviation of {std}")
     tensors = [v for v in (mean, std) if isinstance(v, str)]
     numbers = [None if isinstance(v, str) else _number(v) for v in (mean, std)]
 
     def fn(draw: Draw, *given: Any) -> Any:
         rest = iter(given)
         m, s = (next(rest) if v is None else v for v in numbers)
+        s = scalar.checked(scalar.ge(s, 0), s, checks.DEVIATION) if numbers[1] is None else s
         return _normal(draw) * s + m
 
     return generate(t, fn, *tensors)
 
 
-def _distribution(name: str, fn: Callable[..., Any], *parameters: str) -> None:
+def _distribution(name: str, fn: Callable[..., Any], *parameters: str, limit: float = math.inf) -> None:
+    """The last of the parameters has to lie between 0 and ``limit``."""
+
     @translates(name)
     def rule(t: Translation, self: str, **options: Any) -> str:
         _refuse_generator(options)
         values = [_number(options[p]) for p in parameters]
+        _refuse_unless(0 < values[-1] < limit, f"{parameters[-1]} of {values[-1]}")
         return generate(t, lambda draw: fn(draw, *values))
 
 
@@ -187,7 +200,7 @@ _distribution(
     "median",
     "sigma",
 )
-_distribution("geometric", lambda draw, p: scalar.floor(sympy.log(1 - draw(0)) / scalar.log1p(-p)) + 1, "p")
+_distribution("geometric", lambda draw, p: scalar.floor(sympy.log(1 - draw(0)) / scalar.log1p(-p)) + 1, "p", limit=1)
 
 
 # -------------------------------------------------------------------- yes or no, and choices
@@ -198,7 +211,12 @@ def bernoulli(t: Translation, self: str, **options: Any) -> str:
     """1 with the probability given."""
     _refuse_generator(options)
     wide = t.dtype_of(self) == _DOUBLE
-    return generate(t, lambda draw, p: scalar.select(scalar.lt(draw(0), p), 1, 0), self, wide=wide)
+    return generate(t, lambda draw, p: scalar.select(scalar.lt(draw(0), probability(p)), 1, 0), self, wide=wide)
+
+
+def probability(p: Any) -> Any:
+    """``p``, which is an error outside of [0, 1]."""
+    return scalar.checked(scalar.logical_and(scalar.ge(p, 0), scalar.le(p, 1)), p, checks.PROBABILITY)
 
 
 @translates("bernoulli.p", "bernoulli.Tensor")
@@ -207,8 +225,21 @@ def bernoulli_like(t: Translation, self: str, p: Any, **options: Any) -> str:
     if isinstance(p, str):
         return bernoulli(t, p, **options)
     _refuse_generator(options)
+    _refuse_unless(0 <= p <= 1, f"a probability of {p}")
     limit = _number(p)
     return generate(t, lambda draw: scalar.select(scalar.lt(draw(0), limit), 1, 0))
+
+
+def _weights(t: Translation, name: str, dtype: Any) -> str:
+    """Weights to draw from, in ``dtype``; rows of them for which ATen raises an error raise one."""
+    given = t.cast(name, dtype)
+    total = t.b.reduce("sum", None, given, axes=(-1,), keepdims=True)
+
+    def element(w: Any, s: Any) -> Any:
+        finite = scalar.logical_and(scalar.ge(w, 0), scalar.lt(w, scalar.infinity()))
+        return scalar.checked(scalar.logical_and(finite, scalar.gt(s, 0)), w, checks.WEIGHT)
+
+    return str(t.b.elementwise(element, given, total, dtype=dtype, label="weights"))
 
 
 @translates("multinomial")
@@ -218,7 +249,7 @@ def multinomial(t: Translation, self: str, num_samples: int, replacement: bool, 
     if not isinstance(num_samples, int):
         raise Unsupported(f"{num_samples} samples; expected a number known when compiling")
     wide = types.computed(t.dtype_of(self))
-    weights = self if wide == t.dtype_of(self) else t.cast(self, wide)
+    weights = _weights(t, self, wide)
     if not replacement or num_samples == 1:
         least = sympy.Rational(1, 2**26)
         shape = t.shape_of(weights)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from daceopt.capture.torch.aten.reduction import reduce
 from daceopt.capture.torch.aten.shape import axis_in
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
+from daceopt.ir import scalar
 
 
 @translates("_softmax")
@@ -15,6 +19,16 @@ def softmax(t: Translation, self: str, dim: int, half_to_float: bool) -> str:
 @translates("_log_softmax")
 def log_softmax(t: Translation, self: str, dim: int, half_to_float: bool) -> str:
     return _along(t, "LogSoftmax", self, dim)
+
+
+@translates("_safe_softmax", derivative="aten")
+def safe_softmax(t: Translation, self: str, dim: int, dtype: Any) -> str:
+    """Rows of -inf are 0; PyTorch's derivative takes these zeros, so that it is 0 there, too."""
+    x = t.cast(self, t.dtype)
+    axes = [axis_in(dim, len(t.shape))] if t.shape else []
+    top = reduce(t, "ReduceMax", x, axes, keepdim=True)
+    hidden = -scalar.infinity()
+    return t.kernel(lambda y, m: scalar.select(scalar.eq(m, hidden), 0, y), _along(t, "Softmax", x, dim), top)
 
 
 def _along(t: Translation, op_type: str, x: str, dim: int) -> str:

@@ -18,8 +18,14 @@ select, eq, isnan = scalar.select, scalar.eq, scalar.isnan
 pointwise("atan2", by="self other", opaque=True)(scalar.atan2)
 pointwise("hypot", by="self other", opaque=True)(scalar.hypot)
 pointwise("copysign.Tensor", "copysign.Scalar", by="self other", opaque=True)(scalar.copysign)
-# whoever differentiates this is told by PyTorch that it has no derivative
-pointwise("nextafter", by="self other", opaque=True, derivative="aten")(scalar.nextafter)
+
+
+@translates("nextafter", derivative="aten")
+def nextafter(t: Translation, self: str, other: str) -> str:
+    """Whoever differentiates this is told by PyTorch that it has no derivative."""
+    if types.is_narrow(t.dtype):
+        raise Unsupported(f"the next number in {types.name_of(t.dtype)}, which is computed in a wider type")
+    return elements(t, scalar.nextafter, self, other, opaque=True)
 
 
 @pointwise("heaviside", by="self values", opaque=True, derivative="aten")
@@ -62,12 +68,6 @@ def entr(x: Any) -> Any:
     return select(isnan(x), x, select(scalar.gt(x, 0), -x * sympy.log(x), select(eq(x, 0), 0, -scalar.infinity())))
 
 
-@translates("special_log_ndtr", derivative="aten")
-def log_ndtr(t: Translation, self: str) -> str:
-    """PyTorch's decomposition chooses between branches one of which overflows: its derivative is NaN there."""
-    raise Unsupported("no native form")
-
-
 pointwise("ldexp.Tensor", by="self other", opaque=True)(lambda x, n: x * scalar.exp2(n))
 
 
@@ -81,23 +81,29 @@ def sinc(x: Any) -> Any:
 @translates("logit", derivative="aten")
 def logit(t: Translation, self: str, eps: float | None) -> str:
     """log(x / (1 - x)) of ``x`` between ``eps`` and ``1 - eps``."""
-    low = None if eps is None else literal(eps, types.computed(t.dtype))
+    bounds = None if eps is None else _bounds(t, eps)
 
     def fn(x: Any) -> Any:
-        inner = x if low is None else scalar.minimum(scalar.maximum(x, low), 1 - low)
+        inner = x if bounds is None else scalar.minimum(scalar.maximum(x, bounds[0]), bounds[1])
         return sympy.log(inner / (1 - inner))
 
     return elements(t, fn, self)
 
 
+def _bounds(t: Translation, eps: float) -> tuple[Any, Any]:
+    """``eps`` and ``1 - eps``, each rounded to the type of the result: of half types the latter may be 1."""
+    low = literal(eps, t.dtype)
+    return low, literal(1 - float(low), t.dtype)
+
+
 @translates("logit_backward")
 def logit_backward(t: Translation, grad_output: str, self: str, eps: float | None) -> str:
     """NaN outside of [0, 1] where there is no ``eps``; without a slope outside of ``eps`` and ``1 - eps``."""
-    low = sympy.Integer(0) if eps is None else literal(eps, types.computed(t.dtype))
+    low, high = (sympy.Integer(0), sympy.Integer(1)) if eps is None else _bounds(t, eps)
     flat = scalar.nan() if eps is None else sympy.Integer(0)
 
     def fn(g: Any, x: Any) -> Any:
-        outside = scalar.logical_or(scalar.lt(x, low), scalar.gt(x, 1 - low))
+        outside = scalar.logical_or(scalar.lt(x, low), scalar.gt(x, high))
         return select(outside, flat, g / (x * (1 - x)))
 
     return elements(t, fn, grad_output, self)

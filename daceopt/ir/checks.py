@@ -1,0 +1,29 @@
+"""What scalar code checks of the numbers of a call: each kind has a bit, and the message of the error that it raises.
+
+``scalar.checked(condition, value, kind)`` is ``value``; where the condition fails, the run ends with the error.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from daceopt.errors import RunError
+
+INDEX = 1  # noted by loads themselves; an IndexError
+MESSAGES = {
+    2: "ZeroDivisionError: division of integers by zero",
+    4: "expected probabilities between 0 and 1; found another number, or NaN",
+    8: "expected weights of 0 or more, finite and with a sum above 0; found others, or NaN",
+    16: "expected labels of 0 or more that are less than the number of classes; found others",
+    32: "expected standard deviations of 0 or more; found another number, or NaN",
+}
+DIVISION, PROBABILITY, WEIGHT, LABEL, DEVIATION = MESSAGES
+
+
+def require(condition: Any, value: Any, kind: Any) -> Any:
+    """The NumPy form of ``checked``; raises RunError."""
+    if not np.all(condition):
+        raise RunError(MESSAGES[int(np.max(kind))])
+    return value

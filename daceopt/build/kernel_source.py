@@ -24,6 +24,7 @@ from daceopt.ir.schedule_check import check
 
 INCLUDE = Path(__file__).parent / "include"
 _STACK_BYTES = 1 << 15
+_REPORT = "if (bad && !*status) *status = bad;"
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ class _Emitter:
     def _top(self, tree: Tree) -> None:
         """What stands around parallel loops runs in one thread; where there are none, everything does."""
         inside = [loop.kind for loop in schedule.loops(tree)]
-        if isinstance(tree, Loop) and tree.kind == "parallel vector" and not self._checks:
+        if isinstance(tree, Loop) and tree.kind == "parallel vector":
             self._flat(tree)
         elif not any(kind.startswith("parallel") for kind in inside):
             self._region(tree, None)
@@ -196,10 +197,15 @@ class _Emitter:
             raise Unsupported(f"kernel {self._kernel.label}: a parallel loop inside of memory that threads would share")
 
     def _flat(self, loop: Loop) -> None:
-        self._line(f"#pragma omp parallel for simd schedule(static){self._if_clause(loop)}")
+        bad = self._bad_clause(loop)
+        if bad:
+            self._line("int32_t bad = 0;")
+        self._line(f"#pragma omp parallel for simd schedule(static){self._if_clause(loop)}{bad}")
         self._for(loop)
         self._inside(loop.body)
         self._close()
+        if bad:
+            self._line(_REPORT)
 
     def _if_clause(self, loop: Loop) -> str:
         return "" if loop.when is None else f" if({self._condition(loop)})"
@@ -251,7 +257,7 @@ class _Emitter:
         else:
             self._inside(tree)
         if self._checks:
-            self._line("if (bad && !*status) *status = bad;")
+            self._line(_REPORT)
         self._close()
 
     def _thread_memory(self, tree: Tree) -> None:
@@ -273,11 +279,9 @@ class _Emitter:
     def _shared_loops(self, tree: Loop) -> None:
         """The parallel loops directly inside one another, as one space that the threads share."""
         band, body = schedule.chain(tree)
-        count = next((k for k, loop in enumerate(band) if not loop.kind.startswith("parallel")), len(band))
+        count = next((k for k, loop in enumerate(band) if loop.kind != "parallel"), len(band))
         collapse = f" collapse({count})" if count > 1 else ""
-        simd = " simd" if band[count - 1].kind == "parallel vector" else ""
-        bad = self._bad_clause(tree) if simd else ""
-        self._line(f"#pragma omp for{simd}{collapse} schedule(static){bad} nowait")
+        self._line(f"#pragma omp for{collapse} schedule(static) nowait")
         for loop in band[:count]:
             self._for(loop)
         self._inside(schedule.nested(band[count:], body))

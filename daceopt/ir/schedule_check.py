@@ -88,6 +88,8 @@ def _check_parallel(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
     shared = [n.array for n in around if isinstance(n, Alloc)]
     if shared:
         _refuse(kernel, f"threads of the parallel loop over {loop.param} would share the local {shared[0]}")
+    if loop.kind == "parallel vector" and any(isinstance(n, Loop) and "parallel" in n.kind for n in around):
+        _refuse(kernel, f"the parallel vector loop over {loop.param} stands inside of another thread's loop")
     between: list[Tree] = []
     for node in reversed(around):
         if not (isinstance(node, Loop) and "parallel" in node.kind):

@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "demo", _demo, "optimize four models, check them and compare the times")
     explain = _model_command(commands, "explain", _explain, "what a model moves and computes, and what each step did")
     explain.add_argument("--html", type=Path, metavar="FILE", help="write the report as HTML too")
-    explain.add_argument("--kernel", metavar="TEXT", help="print the C++ of the kernels whose label contains TEXT")
+    explain.add_argument("--kernel", metavar="NAME", help="print schedule and C++ of the kernels called NAME or so")
     optimize = _model_command(commands, "optimize", _optimize, "compile a model, compare it and write it")
     optimize.add_argument(
         "-o", "--output", type=Path, metavar="DIR", help="write what daceopt.load runs, the graph and the report here"
@@ -151,11 +151,11 @@ def _report(options: Any) -> Any:
 
 
 def _print_kernels(report: Any, text: str) -> int:
-    """The C++ of some kernels; where the model is not compiled, the reason."""
+    """Schedule and C++ of some kernels; where the model is not compiled, the reason."""
     if not report.kernels:
         raise DaceoptError(f"there are no kernels: {report.reason or '; '.join(report.notes)}")
     for kernel in report.matching(text):
-        print(f"// {kernel.direction}, {kernel.label}: {kernel.writes}\n{kernel.source}")
+        print(kernel.text())
     return 0
 
 

@@ -121,7 +121,8 @@ class _Importer:
         for name, tensor in initializers.items():
             self._tolerant(self._add_initializer, tensor, [name])
         for node in self.model.graph.node:
-            self._tolerant(self._add_node, node, node.output)
+            with self.graph.made_for(origins=(node.name,) if node.name else ()):
+                self._tolerant(self._add_node, node, node.output)
 
     def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
         """Add a node or an input; a gap in what is known is noted for later if the caller is patient."""

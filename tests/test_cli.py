@@ -149,10 +149,11 @@ def test_what_cannot_be_written_is_said_after_the_summary(capsys: pytest.Capture
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["refused"]
 
 
-def test_explain_prints_the_code_of_a_kernel(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_schedule_and_code_of_a_kernel(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", str(model), "--kernel", "SOFT"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("// forward, softmax") and 'extern "C" void k_' in shown and "contraction" not in shown
+    assert "s0(i0" in shown.partition("extern")[0]  # the schedule stands before the source
     assert main(["explain", str(model), "--kernel", "gelu"]) == 2
     assert "no kernel's label contains 'gelu'; there are: " in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from daceopt.autodiff.sums import total
 from daceopt.autodiff.views import view_adjoint
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.provenance import backward_label, label_of
 
 
 @dataclass
@@ -71,16 +73,16 @@ def extend(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> tuple
 
 
 def _prepare(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
-    builder = Builder(graph, "forward")
     for node in Path(graph, outputs, wanted).nodes:
-        rules.prepare(builder, node)
+        with graph.made_for(label_of(node), graph.origins_of(node)):
+            rules.prepare(Builder(graph), node)
 
 
 def _add_gradients(
     joint: Graph, outputs: Sequence[str], wanted: Sequence[str]
 ) -> tuple[dict[str, str], dict[str, str | None]]:
     path = Path(joint, outputs, wanted)
-    reverse = _Reverse(Builder(joint, "grad"), path)
+    reverse = _Reverse(joint, path)
     grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
     reverse.run()
     return grad_outputs, _declare_outputs(joint, reverse, wanted)
@@ -104,39 +106,40 @@ def _split_fused(graph: Graph, path: Path) -> set[str]:
 class _Reverse:
     """Walks the path backward and keeps, per array, the contributions to its gradient."""
 
-    def __init__(self, builder: Builder, path: Path):
-        self._b, self._path = builder, path
+    def __init__(self, graph: Graph, path: Path):
+        self._graph, self._path = graph, path
         self._parts: dict[str, list[str]] = {}
 
     def seed(self, output: str) -> str:
         """A backward input for the gradient of ``output``."""
-        graph = self._b.graph
+        graph = self._graph
         name = graph.add_input(f"d_{output}", graph.shape(output), graph.dtype(output))
         self._parts.setdefault(output, []).append(name)
         return name
 
     def run(self) -> None:
         for node in reversed(self._path.nodes):
-            self._reverse(node)
+            with self._graph.made_for(backward_label(node), self._graph.origins_of(node)):
+                self._reverse(node)
 
     def _reverse(self, node: Any) -> None:
-        graph = self._b.graph
+        graph = self._graph
         found = {n: self.gradient(n) for n in graph.outputs_of(node) if n is not None and n in self._path}
         grads = {name: g for name, g in found.items() if g is not None}
         if not grads:
             return
         wanted = {n for n in graph.inputs_of(node) if n is not None and n in self._path}
-        for array, part in rules.rule_of(node)(self._b, node, grads, wanted):
+        for array, part in rules.rule_of(node)(Builder(graph), node, grads, wanted):
             self._parts.setdefault(array, []).append(part)
 
     def gradient(self, array: str) -> str | None:
         """The gradient of ``array``, complete once all its readers were reversed; None when nothing contributes."""
-        parts = self._parts.pop(array, [])
-        for view in self._b.graph.views_of(array):
+        parts, b = self._parts.pop(array, []), Builder(self._graph, "gradient")
+        for view in self._graph.views_of(array):
             g = self.gradient(view)
             if g is not None:
-                parts.append(view_adjoint(self._b, view, g))
-        return total(self._b, parts, self._b.graph.dtype(array)) if parts else None
+                parts.append(view_adjoint(b, view, g))
+        return total(b, parts, self._graph.dtype(array)) if parts else None
 
 
 def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> dict[str, str | None]:
@@ -144,16 +147,21 @@ def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> 
     for name in graph.outputs:
         graph.desc(name).transient = name not in graph.inputs and name not in graph.constants
     graph.outputs = []
-    builder = Builder(graph, "grad")
     result: dict[str, str | None] = {}
     for name in dict.fromkeys(wanted):
-        g = reverse.gradient(name)
-        if g is not None and (graph.is_view(g) or g in graph.constants):
-            g = builder.copy(g)
+        readers = graph.all_consumers(name)
+        with graph.made_for(backward_label(readers[0]), graph.origins_of(readers[0])) if readers else nullcontext():
+            g = result[name] = _standing_alone(graph, reverse.gradient(name))
         if g is not None and g not in graph.outputs:
             graph.add_output(g)
-        result[name] = g
     return result
+
+
+def _standing_alone(graph: Graph, name: str | None) -> str | None:
+    """``name``, or a copy of it where it is a view or a constant."""
+    if name is not None and (graph.is_view(name) or name in graph.constants):
+        return Builder(graph, "gradient").copy(name)
+    return name
 
 
 def _cut(

@@ -70,7 +70,7 @@ def _materialize(graph: Graph, entry: nodes.MapEntry) -> None:
     Kernel(kernel.label, extents, [Stage(stage.params, stage.reads, kept, stage.assignments)]).emit(graph)
     for conn, access in elements.items():
         stage_of_one = _reduction(graph, stage, access, stage.writes[conn])
-        Kernel(f"{kernel.label}_{stage.writes[conn].wcr}", dict(extents), [stage_of_one]).emit(graph)
+        Kernel(kernel.label, dict(extents), [stage_of_one]).emit(graph)
 
 
 def _elements(graph: Graph, kernel: Kernel, stage: Stage, conn: str) -> Access:

@@ -145,7 +145,7 @@ class StageAdjoint:
         kept, used = needed_assignments(chain, [r.symbol for r in results])
         reads = {c: a for c, a in self.reads.items() if c in used}
         stage = Stage(tuple(self.extents), reads, writes, kept)
-        Kernel(f"{self.label}_grad", dict(self.extents), [stage]).emit(self.b.graph)
+        Kernel(self.b.label, dict(self.extents), [stage]).emit(self.b.graph)
 
     def _scatter(self, load: gathers.Load, pulled: Pullback, value: sympy.Expr) -> str:
         """Emit the gradient of each loaded element and the index it was loaded from; join them by IndexAdd."""
@@ -168,7 +168,7 @@ class StageAdjoint:
         kept, reads = self._index_code(plan)
         name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
         stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
-        Kernel("scatter_index", {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
+        Kernel(self.b.label, {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
         return name
 
     def _index_code(self, plan: gathers.Plan) -> tuple[tuple[Assignment, ...], dict[str, Access]]:

@@ -9,7 +9,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 
 
 def split(graph: Graph, entry: nodes.MapEntry) -> tuple[list[nodes.MapEntry], set[str]]:
-    """Replace a kernel of several stages by one kernel per stage.
+    """Replace a kernel of several stages by one kernel per stage, all of its name.
 
     Returns the new kernels in order and the names of the arrays that were local: they exist in no forward program, so
     they can be recomputed but not stored.
@@ -21,10 +21,10 @@ def split(graph: Graph, entry: nodes.MapEntry) -> tuple[list[nodes.MapEntry], se
     around = [kernel.extents[p] for p in kernel.outer]
     names = {local: graph.add_array(local, (*around, *shape), dtype) for local, (dtype, shape) in kernel.locals.items()}
     made = []
-    for k, stage in enumerate(kernel.stages):
+    for stage in kernel.stages:
         widened = _widen(stage, kernel, names)
         extents = {p: kernel.extents[p] for p in widened.params}
-        made.append(Kernel(f"{kernel.label}_{k}", extents, [widened]).emit(graph))
+        made.append(Kernel(kernel.label, extents, [widened]).emit(graph))
     return made, set(names.values())
 
 

@@ -17,8 +17,9 @@ from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Ten
 from daceopt.build.printer import Printer
 from daceopt.build.sources import Sources
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import region, region_bounds, types
+from daceopt.ir import region, region_bounds, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
+from daceopt.ir.kernel import Kernel
 
 Roles = Mapping[str, str]  # array -> what it is at the boundary ("input:0", "output:1", ...)
 
@@ -148,22 +149,23 @@ class Prepared:
 
     def _sources(self) -> Sources:
         """What people read: the loops and calls of each node, and the frame."""
-        units, nodes = dict(self.generated.texts), []
+        units, nodes, schedules = dict(self.generated.texts), [], []
         for k, node in enumerate(self.graph.nodes()):
+            schedules.append("\n".join(_schedule(part, n) for part, n in self._loops_of(node)))
             if isinstance(node, dace.nodes.Tasklet):
                 units[f"call_{k}"] = node.code.as_string
                 nodes.append([f"call_{k}"])
             else:
-                nodes.append(list(dict.fromkeys(self._kernels_of(node))))
-        return Sources(self.generated.frame_source, units, nodes)
+                nodes.append(list(dict.fromkeys(self.generated.calls[n] for _, n in self._loops_of(node))))
+        return Sources(self.generated.frame_source, units, nodes, schedules)
 
-    def _kernels_of(self, node: dace.nodes.Node) -> Iterator[str]:
-        """The kernel of a loop nest, or those in the bodies of a region."""
+    def _loops_of(self, node: dace.nodes.Node) -> Iterator[tuple[Graph, dace.nodes.MapEntry]]:
+        """A loop nest, or those in the bodies of a region, each with its graph."""
         if node in self.generated.calls:
-            yield self.generated.calls[node]
+            yield self.graph, node
         for body in getattr(node, "bodies", ()):
             for part in region.everything(body):
-                yield from (self.generated.calls[n] for n in part.nodes() if n in self.generated.calls)
+                yield from ((part, n) for n in part.nodes() if n in self.generated.calls)
 
     def _program(self, needs: Requirements) -> entry.Program:
         parameters, init = entry.signature(self.generated.sdfg)
@@ -198,6 +200,14 @@ class Prepared:
         raise BuildError(
             f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate"
         )
+
+
+def _schedule(graph: Graph, entry: dace.nodes.MapEntry) -> str:
+    """How the loops of a kernel run; why there is no text for them, rather than no program."""
+    try:
+        return schedule_text.text(schedule.schedule_of(Kernel.extract(graph, entry)))
+    except Unsupported as error:
+        return f"# {error}\n"
 
 
 def _expression(size: Dim) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from daceopt.build.sources import is_called, matching
 
@@ -34,7 +34,14 @@ def source_of(pair: Pair, kernel: str | None = None) -> str:
     return "\n".join(f"// {name}\n{program.source(kernel)}" for name, program in present.items())
 
 
-def sources_by_result(program: Executable) -> dict[str, str]:
-    """The C++ of every kernel, by each array that it writes."""
-    kernels = enumerate(program.manifest.kernels)
-    return {name: program.sources.of(k) for k, info in kernels for name in info.writes}
+class Shown(NamedTuple):
+    """A kernel as people read it: its C++, and how its loops run."""
+
+    source: str
+    schedule: str
+
+
+def by_result(program: Executable) -> dict[str, Shown]:
+    """Every kernel as it was built, by each array that it writes."""
+    sources, kernels = program.sources, enumerate(program.manifest.kernels)
+    return {name: Shown(sources.of(k), sources.schedules[k]) for k, info in kernels for name in info.writes}

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from daceopt.errors import BuildError, DaceoptError, did_you_mean
+from daceopt.ir.provenance import BACKWARD
 
 FILE = "sources.json.gz"
 
@@ -17,12 +18,14 @@ class Sources:
     """``frame`` calls the kernels one after another; ``units`` has the text of each distinct one by its name.
 
     ``nodes``: for each of the manifest's kernels the names of its units: one for a loop nest or a library call, one for
-    each loop nest inside of a region.
+    each loop nest inside of a region. ``schedules``: for each of them how its loops run (``ir.schedule_text``), nothing
+    for a library call.
     """
 
     frame: str = ""
     units: Mapping[str, str] = field(default_factory=dict)
     nodes: Sequence[Sequence[str]] = ()
+    schedules: Sequence[str] = ()
 
     def of(self, position: int) -> str:
         """The C++ of the kernel at that position in the manifest."""
@@ -56,8 +59,9 @@ def matching(labels: Sequence[str], text: str) -> list[int]:
 
 
 def is_called(label: str, text: str) -> bool:
-    """Does the label contain ``text``, in any case?"""
-    return text.lower() in label.lower()
+    """Does the label contain ``text``, in any case? ``tanh_backward`` is in ``add__tanh__mul_backward``, too."""
+    stem = text.lower().removesuffix(BACKWARD)
+    return stem in label.lower() and (stem == text.lower() or label.endswith(BACKWARD))
 
 
 def heading(label: str, writes: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import onnx
 
     from daceopt.backend import CompiledGraph
+    from daceopt.build.shown import Shown
     from daceopt.ir.graph import Graph
 
 _PLAIN = ("Add", "Mul")
@@ -87,13 +88,14 @@ def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
 
 @dataclass(frozen=True)
 class Direction:
-    """One program of a pair: its graph, names of the arrays it returns, seconds and C++ by first array of a node."""
+    """One program of a pair: its graph, names of the arrays it returns; seconds, schedules and C++ of a node by an
+    array that it writes."""
 
     name: str
     graph: Graph
     names: Mapping[str, str]
     seconds: Mapping[str, float]
-    sources: Mapping[str, str] = field(default_factory=dict)
+    shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
 def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[Kernel]:
@@ -132,8 +134,9 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source_names.get(n, n) for n in written)
     costs = cost.bytes, cost.flops, cost.seconds, _seconds(direction, cost.node)
-    source = _by_result(direction, cost.node, direction.sources) or ""
-    return Kernel(direction.name, cost.label, writes, contents, *costs, library, why, source)
+    shown = _by_result(direction, cost.node, direction.shown) or ("", "")
+    origin = ", ".join(graph.origins_of(cost.node))
+    return Kernel(direction.name, cost.label, writes, contents, *costs, library, why, *shown, origin)
 
 
 def _loops(graph: Graph, entry: Any) -> str:

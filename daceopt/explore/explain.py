@@ -243,14 +243,14 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
 
 
 def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
-    from daceopt.build.shown import sources_by_result
+    from daceopt.build.shown import by_result
     from daceopt.explore.collect import Direction
 
     graphs = pair.graphs
-    forward = sources_by_result(pair.forward)
+    forward = by_result(pair.forward)
     yield Direction("forward", graphs.forward, _boundary(graphs.forward_roles, names), seconds[0], forward)
     if graphs.backward is not None and pair.backward is not None:
-        backward = sources_by_result(pair.backward)
+        backward = by_result(pair.backward)
         yield Direction("backward", graphs.backward, _boundary(graphs.backward_roles, names), seconds[1], backward)
 
 

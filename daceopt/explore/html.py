@@ -110,22 +110,25 @@ def _kernel_tables(report: Report) -> Iterator[str]:
 def _kernel(kernel: Kernel, longest: float) -> list[Cell]:
     time = "-" if kernel.seconds is None else escape(duration(kernel.seconds))
     weight = (kernel.seconds or 0) / longest if longest else 0
+    origin = f"from {kernel.origin}" if kernel.origin else ""
     return [
-        Cell(f'<b>{escape(kernel.label)}</b><div class="quiet">{escape(kernel.writes)}</div>'),
+        Cell(f"<b>{escape(kernel.label)}</b>{_quiet(kernel.writes)}{_quiet(origin)}"),
         Cell(f'{time}<div class="weight" style="width:{weight * 100:.0f}%"></div>', kernel.seconds or 0),
         Cell(_bar(kernel), kernel.share or 0),
         Cell(escape(amount(kernel.bytes, "B")), kernel.bytes),
         Cell(escape(amount(kernel.flops)), kernel.flops),
         Cell(f'{escape(kernel.library or "generated")}<div class="quiet">{escape(kernel.why)}</div>'),
-        Cell(escape(kernel.contents) + _source(kernel)),
+        Cell(escape(kernel.contents) + _unfolding("schedule", kernel.schedule) + _unfolding("C++", kernel.source)),
     ]
 
 
-def _source(kernel: Kernel) -> str:
-    """The C++ behind a row, which a click shows."""
-    if not kernel.source:
-        return ""
-    return f"<details><summary>C++</summary><pre>{escape(kernel.source)}</pre></details>"
+def _quiet(text: str) -> str:
+    return f'<div class="quiet">{escape(text)}</div>' if text else ""
+
+
+def _unfolding(name: str, text: str) -> str:
+    """What stands behind a row, which a click shows."""
+    return f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>" if text else ""
 
 
 def _bar(kernel: Kernel) -> str:

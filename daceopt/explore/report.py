@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from daceopt.cost.machine import Machine
+from daceopt.errors import DaceoptError
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,9 @@ class Kernel:
 
     ``direction``: "forward" or "backward". ``writes``: the results in the model's own words. ``library``: empty for
     generated kernels. ``limit``: the least seconds that the machine's bandwidth and arithmetic allow. ``seconds``:
-    measured, None when nothing was. ``source``: its C++, or for a library the statement that calls it.
+    measured, None when nothing was. ``source``: its C++, or for a library the statement that calls it. ``schedule``:
+    how its loops run, as a program; empty for a library. ``origin``: the modules whose ``forward`` it comes from, or
+    the nodes of an ONNX file, where that is known.
     """
 
     direction: str
@@ -43,11 +46,19 @@ class Kernel:
     library: str = ""
     why: str = ""
     source: str = ""
+    schedule: str = ""
+    origin: str = ""
 
     @property
     def share(self) -> float | None:
         """How much of the machine's limit it reaches, 1 being all of it; None when it was not measured."""
         return self.limit / self.seconds if self.seconds else None
+
+    def text(self) -> str:
+        """What it is, then its schedule, then its C++."""
+        from daceopt.explore.text import kernel_text
+
+        return kernel_text(self)
 
 
 @dataclass(frozen=True)
@@ -100,21 +111,38 @@ class Report:
         return [k for k in self.kernels if k.direction == direction]
 
     def matching(self, text: str) -> list[Kernel]:
-        """The kernels whose label contains ``text``, else those whose contents do (``tanh``).
+        """The kernels whose label contains ``text``, else those whose origin (``blocks.0.norm``) or contents
+        (``tanh``) do.
 
         DaceoptError says which labels there are instead.
         """
         from daceopt.build.sources import is_called, matching
 
-        labelled = any(is_called(k.label, text) for k in self.kernels)
-        inside = [k for k in self.kernels if is_called(k.contents, text)]
-        if inside and not labelled:
-            return inside
-        return [self.kernels[k] for k in matching([k.label for k in self.kernels], text)]
+        for said in (lambda k: k.label, lambda k: k.origin, lambda k: k.contents):
+            found = [k for k in self.kernels if is_called(said(k), text)]
+            if found:
+                return found
+        matching([k.label for k in self.kernels], text)  # raises
+        return []
 
     def kernel(self, text: str) -> Kernel:
-        """The first kernel whose label contains ``text``, forward before backward, as ``matching`` finds them."""
-        return self.matching(text)[0]
+        """The kernel called ``text``, else a forward one that has it in it (``softmax`` in ``add__softmax``), else one
+        whose label begins with it, else as ``matching``.
+
+        Of several with one label, as equal layers have them, the first. DaceoptError says which labels there are where
+        ``text`` fits several, or none.
+        """
+        from daceopt.ir.provenance import stems
+
+        name, found = text.lower(), self.matching(text)
+        found = [k for k in found if k.label.lower() == name] or found
+        found = [k for k in found if k.direction == "forward"] or found
+        found = [k for k in found if name in stems(k.label.lower())] or found
+        found = [k for k in found if k.label.lower().startswith(name)] or found
+        labels = list(dict.fromkeys(k.label for k in found))
+        if len(labels) > 1:
+            raise DaceoptError(f"{text!r} fits several kernels: {', '.join(labels)}; say more of the label")
+        return found[0]
 
     def text(self) -> str:
         """The report as plain text."""

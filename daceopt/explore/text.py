@@ -17,8 +17,14 @@ def to_text(report: Report) -> str:
     for heading, rows, align in _tables(report):
         if rows[1:]:
             lines += ["", heading, *_table(rows, align)]
-    idle = idle_steps(report)
-    return "\n".join(lines + (["", f"  found no site: {', '.join(idle)}"] if idle else []))
+    return "\n".join([*lines, *_foot(report)])
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """What a kernel is, then its schedule, then its C++."""
+    origin = [f"// from {kernel.origin}"] if kernel.origin else []
+    head = [f"// {kernel.direction}, {kernel.label}: {kernel.writes}", *origin]
+    return "\n".join([*map(_clean, head), *filter(None, (kernel.schedule, kernel.source))])
 
 
 def _head(report: Report) -> Iterator[str]:
@@ -39,6 +45,15 @@ def _head(report: Report) -> Iterator[str]:
         yield _clean(f"  note      {note}")
 
 
+def _foot(report: Report) -> Iterator[str]:
+    if report.kernels:
+        label = _clean(report.kernels[0].label)
+        yield from ("", f"  schedule and C++: print(report.kernel({label!r}).text()), or explain --kernel {label}")
+    idle = idle_steps(report)
+    if idle:
+        yield from ("", f"  found no site: {', '.join(idle)}")
+
+
 def _tables(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
     """Title, rows with their headings, and the alignment of each column."""
     operators = [(o.name, str(o.count), o.how, o.reason) for o in report.operators]
@@ -46,8 +61,8 @@ def _tables(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
     names: tuple[str, ...]
     for direction in ("forward", "backward"):
         found = report.of(direction)
-        names = ("", "writes", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
-        yield title(direction, found), [names, *map(_kernel, found)], "<<>>>>><<"
+        names = ("", "writes", "from", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
+        yield title(direction, found), [names, *map(_kernel, found)], "<<<>>>>><<"
     names = ("step", "level", "on", "time", "sites", "nodes", "bytes")
     yield "recipe", [names, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"
 
@@ -79,8 +94,9 @@ def title(direction: str, kernels: Sequence[Kernel]) -> str:
 def _kernel(kernel: Kernel) -> tuple[str, ...]:
     by = f"{kernel.library} ({kernel.why})" if kernel.library else "generated"
     time = "-" if kernel.seconds is None else duration(kernel.seconds)
+    times = time, duration(kernel.limit), percent(kernel.share)
     costs = amount(kernel.bytes, "B"), amount(kernel.flops)
-    return kernel.label, kernel.writes, time, duration(kernel.limit), percent(kernel.share), *costs, by, kernel.contents
+    return kernel.label, kernel.writes, kernel.origin, *times, *costs, by, kernel.contents
 
 
 def _step(step: Step) -> tuple[str, ...]:

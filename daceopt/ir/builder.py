@@ -35,7 +35,7 @@ class Builder:
 
     def __init__(self, graph: Graph, label: str = "kernel"):
         self.graph = graph
-        self.label = label
+        self.label = graph.maker.label or label
 
     # ---------------------------------------------------------------- maps
 
@@ -127,7 +127,8 @@ class Builder:
         )
         params = tuple(param(k) for k in range(len(shape)))
         stage = Stage(params, reads, writes, assignments)
-        Kernel(label or self.label, dict(zip(params, shape)), [stage]).emit(self.graph)
+        name = self.graph.maker.label or label or self.label
+        Kernel(name, dict(zip(params, shape)), [stage]).emit(self.graph)
 
     def _operands(self, arrays: Sequence[str], shape: Shape) -> tuple[dict[str, Access], list[Any]]:
         """Accesses and symbols of ``arrays`` broadcast to ``shape``; one-element constants become literals."""
@@ -261,7 +262,8 @@ class Builder:
 
     def copy(self, x: str, out: str | None = None) -> str:
         """A contiguous copy (or into ``out``, of the same shape)."""
-        return self.elementwise(lambda v: v, x, out=out, dtype=self.graph.dtype(x), label="copy")
+        with self.graph.made_for(origins=self.graph.origins.get(x, ())):
+            return str(self.elementwise(lambda v: v, x, out=out, dtype=self.graph.dtype(x), label="copy"))
 
     def contiguous(self, x: str) -> str:
         """``x`` itself if it is row-major without gaps, else a copy that is."""

@@ -13,6 +13,7 @@ from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.iteration import Address, address, fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment
 
 MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
@@ -97,7 +98,7 @@ def _align_rest(graph: Graph, first: Kernel, second: Kernel, mapping: dict[sympy
 
 
 def _concatenate(first: Kernel, second: Kernel) -> Kernel:
-    label = first.label if len(first.stages) >= len(second.stages) else second.label
+    label = fused_label(first.label, second.label)
     extents = {**first.extents, **second.extents}
     return Kernel(label, extents, [*first.stages, *second.stages], (), {**first.locals, **second.locals})
 

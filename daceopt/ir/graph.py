@@ -19,6 +19,7 @@ from dace.sdfg.nodes import MapEntry, Node
 
 from daceopt.ir import types
 from daceopt.ir.operands import Operands
+from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.views import rebase
 
 Dim: TypeAlias = int | sympy.Expr
@@ -78,10 +79,11 @@ class Graph:
         self.constants: dict[str, np.ndarray] = {}
         self.symbols: dict[str, tuple[str, int]] = {}
         self.source_names: dict[str, str] = {}
+        self.origins: dict[str, Origins] = {}  # array -> where in the model it is computed, where that is known
+        self.maker = Maker()  # whose nodes and arrays are being added: see made_for
         self.opset: dict[str, int] = {}  # operator domain -> version
-        self.shape_values: dict[
-            str, tuple[Dim, ...]
-        ] = {}  # contents of integer arrays that are functions of the size symbols
+        # contents of integer arrays that are functions of the size symbols
+        self.shape_values: dict[str, tuple[Dim, ...]] = {}
         self.assumptions: list[sympy.Expr] = []  # polynomials over sizes that are 0 or more in every call
         self.speculative = False  # may shapes be made simpler by further assumptions?
         self.trips: dict[str, int] = {}  # counters of loops around this body -> iterations at most, where known
@@ -122,6 +124,8 @@ class Graph:
         self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None, transient: bool
     ) -> None:
         extents = tuple(dim(s) for s in shape)
+        if self.maker.origins:
+            self.origins[name] = self.maker.origins
         if not extents:
             self.scalars.add(name)
         stored = extents or (1,)
@@ -252,6 +256,29 @@ class Graph:
         """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
         return _in_rows(self.shape(name), self.strides(name))
 
+    # ---------------------------------------------------------------- provenance
+
+    @contextmanager
+    def made_for(self, label: str = "", origins: Origins = ()) -> Iterator[None]:
+        """Within the block, nodes that a builder adds are called ``label``, whatever they say, and arrays that are
+        added come from ``origins``."""
+        outer, self.maker = self.maker, self.maker.then(label, origins)
+        try:
+            yield
+        finally:
+            self.maker = outer
+
+    def origins_of(self, node: Node) -> Origins:
+        """Where in the model the results of ``node`` come from."""
+        return joined(self.origins.get(name, ()) for name in self.outputs_of(node) if name is not None)
+
+    def join_origins(self, members: Iterable[Node]) -> None:
+        """The results of ``members`` come from where any of them does, for they are about to become one node."""
+        members = list(members)
+        found = joined(self.origins_of(node) for node in members)
+        if found:
+            self.origins |= {name: found for node in members for name in self.outputs_of(node) if name is not None}
+
     # ---------------------------------------------------------------- nodes
 
     def add_operator(
@@ -274,6 +301,7 @@ class Graph:
     def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
         """Add a library node or tasklet over whole arrays; connectors not named are dropped."""
         self.state.add_node(node)
+        node.label = self.maker.label or node.label
         node.in_connectors = {c: node.in_connectors.get(c) for c in reads}
         node.out_connectors = {c: node.out_connectors.get(c) for c in writes}
         for conn, name in reads.items():
@@ -510,22 +538,15 @@ class Graph:
         """An independent copy; array names are the same."""
         memo: dict[int, Any] = {}
         new = Graph.__new__(Graph)
+        for name, value in vars(self).items():
+            setattr(new, name, copy.copy(value) if isinstance(value, (list, dict, set)) else value)
         new.sdfg = copy.deepcopy(self.sdfg, memo)
-        new.state = memo[id(self.state)]
-        new.inputs, new.outputs = list(self.inputs), list(self.outputs)
-        new.constants, new.symbols = dict(self.constants), dict(self.symbols)
-        new.source_names, new.scalars = dict(self.source_names), set(self.scalars)
-        new.opset, new.trips = dict(self.opset), dict(self.trips)
-        new.saved, new.reuse_memory = list(self.saved), self.reuse_memory
-        new.shape_values = dict(self.shape_values)
-        new.assumptions, new.speculative = list(self.assumptions), self.speculative
-        new._views = dict(self._views)
+        new.state, new.maker = memo[id(self.state)], Maker()
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}
         new.schedules = {memo[id(n)]: tree for n, tree in self.schedules.items()}
         new.extracted = {memo[id(n)]: kernel for n, kernel in self.extracted.items()}
         new._entries = {x: n for n, x in new._compute.items() if x is not None}
-        new._counter = self._counter
         return new
 
     def validate(self) -> None:

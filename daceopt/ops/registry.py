@@ -14,6 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.provenance import label_of
 from daceopt.ir.region import bodies
 from daceopt.ir.sparse import dense
 from daceopt.ops.operator import Operator as Operator
@@ -274,8 +275,10 @@ def expand(graph: Graph, node: Operator) -> None:
 
         rule = function_body.lower_body
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
+    origins = graph.origins_of(node)
     graph.remove(node)
-    rule(Builder(graph, node.op_type.lower()), node, inputs, outputs)
+    with graph.made_for(label_of(node), origins):
+        rule(Builder(graph), node, inputs, outputs)
 
 
 def lower_all(graph: Graph, keep: Callable[[Operator], bool] = lambda node: False) -> int:

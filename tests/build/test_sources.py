@@ -13,13 +13,13 @@ from onnx import TensorProto, helper
 import daceopt
 from daceopt.build.bundle import Bundle
 from daceopt.build.executable import Executable
-from daceopt.build.shown import source_of, sources_by_result
+from daceopt.build.shown import by_result, source_of
 from daceopt.build.sources import FILE, Sources, matching
 from daceopt.errors import BuildError, DaceoptError
 from daceopt.onnx_file import OnnxModel
 from tests.onnx_models import FLOAT, INT64, proto
 
-TEXTS = Sources("frame", {"k_1": "one", "call_1": "two"}, [["k_1"], ["call_1"], ["k_1", "call_1"], []])
+TEXTS = Sources("frame", {"k_1": "one", "call_1": "two"}, [["k_1"], ["call_1"], ["k_1", "call_1"], []], ["for"] * 4)
 DAMAGED = [b"", b"text", TEXTS.to_bytes()[:-9], gzip.compress(b"[]"), gzip.compress(b'{"x": 1}')]
 
 
@@ -37,6 +37,7 @@ def test_damage_is_a_build_error(data: bytes) -> None:
 
 def test_labels_match_in_part() -> None:
     assert matching(["softmax_max", "add", "Softmax"], "SOFTMAX") == [0, 2]
+    assert matching(["add__tanh", "add__tanh__mul_backward"], "tanh_backward") == [1]
     with pytest.raises(DaceoptError, match=r"'softmx'; there are: softmax, add; did you mean 'softmax'\?"):
         matching(["softmax", "add", "add"], "softmx")
     with pytest.raises(DaceoptError, match="there are: none"):
@@ -76,8 +77,10 @@ def test_every_kernel_of_a_program_has_its_source(model: OnnxModel) -> None:
     loop = next(k for k, info in enumerate(kernels) if "loop" in info.label.lower())
     assert 'extern "C" void k_' in texts[loop] and "+" in texts[loop]
     assert all(text in program.source() for text in texts) and "__program_" in program.source()
-    by_result = sources_by_result(program)
-    assert {name for info in kernels for name in info.writes} == by_result.keys()
+    assert {name for info in kernels for name in info.writes} == by_result(program).keys()
+    schedules = program.sources.schedules
+    assert len(schedules) == len(kernels) and "s0(" in schedules[loop]
+    assert all(bool(text) is ("extern" in source) for text, source in zip(schedules, texts))
 
 
 def test_it_is_what_was_compiled(model: OnnxModel) -> None:
@@ -89,6 +92,7 @@ def test_it_is_what_was_compiled(model: OnnxModel) -> None:
 def test_a_warm_start_has_it_too(model: OnnxModel) -> None:
     again = Executable(model.pair.forward.entry)
     assert again.source() == model.pair.forward.source()
+    assert again.sources.schedules == model.pair.forward.sources.schedules
 
 
 def test_a_pair_names_its_directions(model: OnnxModel) -> None:
@@ -109,6 +113,7 @@ def test_lost_sources_are_said_to_be_lost(model: OnnxModel, tmp_path: Path) -> N
         "frame",
         "units",
         "nodes",
+        "schedules",
     }
     program = Executable(model.pair.forward.entry)
     program.entry = tmp_path

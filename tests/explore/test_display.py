@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -34,8 +35,8 @@ def _report(name: str = "matmul") -> Report:
         notes=[name],
         operators=[Operator(name, 3, "native"), Operator("Other", 1, "fallback", name)],
         kernels=[
-            Kernel("forward", name, name, name, 4_000_000, 2_000_000, 0.001, 0.002, name, name, name),
-            Kernel("backward", "grad", "gradient of w", "8 x 8", 1000, 10, 1e-6),
+            Kernel("forward", name, name, name, 4_000_000, 2_000_000, 0.001, 0.002, *[name] * 5),
+            Kernel("backward", "mul_backward", "gradient of w", "8 x 8", 1000, 10, 1e-6),
         ],
         steps=[
             Step("forward", name, "local", 0.25, 2, (9, 4), (8000, 4000)),
@@ -108,13 +109,16 @@ def test_names_of_models_stay_text(name: str) -> None:
 def test_text_shows_control_characters_instead_of_obeying_them(name: str) -> None:
     text = _report(name).text()
     assert "\x1b" not in text and len(text.splitlines()) == len(_report().text().splitlines())
+    kernel = replace(_report(name).kernels[0], schedule="", source="")
+    assert "\x1b" not in kernel.text() and len(kernel.text().splitlines()) == 2
 
 
 def test_text_has_the_same_facts_in_columns() -> None:
     lines = str(_report()).splitlines()
     assert lines[0] == "matmul: training, recipe matmul"
     forward = lines.index("forward: 1 kernel, 2 ms")
-    assert re.search(r"matmul +matmul +2 ms +1 ms +50 % +4 MB +2 M +matmul \(matmul\) +matmul", lines[forward + 2])
+    columns = r"matmul +matmul +matmul +2 ms +1 ms +50 % +4 MB +2 M +matmul \(matmul\) +matmul"
+    assert re.search(columns, lines[forward + 2])
     assert "backward: 1 kernel" in lines and lines[-1] == "  found no site: idle"
 
 
@@ -136,11 +140,53 @@ def test_units() -> None:
     assert [change(3, 3), change(3, 2), plural(1, "step"), plural(2, "step")] == ["3", "3 -> 2", "1 step", "2 steps"]
 
 
-def test_the_source_of_a_kernel_unfolds_below_its_row() -> None:
+def test_schedule_and_source_of_a_kernel_unfold_below_its_row() -> None:
     report = _report()
-    report.kernels[1] = Kernel("backward", "grad", "gradient of w", "8 x 8", 1000, 10, 1e-6, source="a < b && c;")
-    assert report.kernel("GRA").source == "a < b && c;"
-    assert "<details><summary>C++</summary><pre>a &lt; b &amp;&amp; c;</pre></details>" in report.html()
-    assert report.kernel("8 x").label == "grad", "the contents count where no label matches"
-    with pytest.raises(DaceoptError, match=r"'grat'; there are: matmul, grad; did you mean 'grad'\?"):
+    texts = {"source": "a < b && c;", "schedule": "for i0 < 8:\n  s0(i0)\n", "origin": "head"}
+    report.kernels[1] = Kernel("backward", "mul_backward", "w", "8 x 8", 1000, 10, 1e-6, **texts)
+    html, kernel = report.html(), report.kernel("BACK")
+    assert "<details><summary>C++</summary><pre>a &lt; b &amp;&amp; c;</pre></details>" in html
+    assert "<details><summary>schedule</summary><pre>for i0 &lt; 8:\n  s0(i0)\n</pre></details>" in html
+    assert '<div class="quiet">from head</div>' in html
+    assert kernel.text() == "// backward, mul_backward: w\n// from head\nfor i0 < 8:\n  s0(i0)\n\na < b && c;"
+    hint = "schedule and C++: print(report.kernel('matmul').text()), or explain --kernel matmul"
+    assert "s0" not in str(report) and hint in str(report)
+
+
+def _named(*labels: str) -> Report:
+    kernels = [
+        Kernel("backward" if label.endswith("_backward") else "forward", label, "y", f"{k} x tanh", 1, 1, 1e-6)
+        for k, label in enumerate(labels)
+    ]
+    return Report("Net", kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("softmax", "add__softmax"),
+        ("log", "logsoftmax"),
+        ("softmax_backward", "softmax__mul_backward"),
+        ("MUL_backward", "mul_backward"),
+        ("add__", "add__softmax"),
+        ("logsoftmax", "logsoftmax"),
+        ("3 x", "mul_backward"),
+    ],
+)
+def test_a_kernel_by_its_name(text: str, expected: str) -> None:
+    report = _named("add__softmax", "logsoftmax", "softmax__mul_backward", "mul_backward", "add__softmax")
+    assert report.kernel(text).label == expected
+
+
+def test_of_equal_kernels_the_origin_tells_which() -> None:
+    report = _named("add", "add")
+    report.kernels[:] = [replace(k, origin=f"blocks.{n}") for n, k in enumerate(report.kernels)]
+    assert report.kernel("add") is report.kernels[0] and report.kernel("blocks.1") is report.kernels[1]
+
+
+def test_a_name_that_fits_several_kernels_or_none() -> None:
+    report = _named("matmul", "grad", "gradual")
+    with pytest.raises(DaceoptError, match="'gra' fits several kernels: grad, gradual; say more of the label"):
+        report.kernel("gra")
+    with pytest.raises(DaceoptError, match=r"'grat'; there are: matmul, grad, gradual; did you mean 'grad'\?"):
         report.kernel("grat")

@@ -16,6 +16,7 @@ from torch import nn
 import daceopt
 from daceopt.errors import FallbackWarning
 from daceopt.explore import Report
+from daceopt.ir import schedule_text
 from tests.onnx_models import detector
 
 
@@ -72,6 +73,37 @@ def test_operators_of_the_model_are_listed(trained: Report) -> None:
     found = {o.name: o for o in trained.operators}
     assert found["native_layer_norm.default"].how == "native" and found["native_layer_norm.default"].count == 1
     assert not trained.fallbacks and not trained.hosted
+
+
+def test_generated_kernels_have_their_schedule_and_library_calls_have_none(trained: Report) -> None:
+    for kernel in trained.kernels:
+        assert bool(kernel.schedule) is not bool(kernel.library) and kernel.source
+        assert not kernel.schedule or schedule_text.text(schedule_text.parse(kernel.schedule)) == kernel.schedule
+
+
+def test_kernels_say_which_operators_and_modules_they_come_from(trained: Report) -> None:
+    assert trained.kernel("layernormalization").origin == "up, norm"
+    assert {k.direction for k in trained.matching("layernormalization")} == {"forward", "backward"}
+    labels = {k.label for k in trained.of("backward")}
+    assert "matmul_backward" in labels and all(label.endswith("_backward") for label in labels)
+    assert all(k.origin == "up" for k in trained.kernels if k.library)
+    assert not [k.label for k in trained.of("forward") if k.label.endswith("_backward")]
+
+
+def test_a_warm_start_shows_what_was_built() -> None:
+    x, compare = torch.randn(4, 16), ("label", "origin", "schedule", "source")
+    first, again = (daceopt.explain(Net(), x, scale=2.0, measure=False) for _ in range(2))
+    assert again.cached
+    for name in compare:
+        assert [getattr(k, name) for k in again.kernels] == [getattr(k, name) for k in first.kernels]
+
+
+def test_equal_layers_are_one_kernel_of_several_origins() -> None:
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Softmax(-1)) for _ in range(2)])
+    report = daceopt.explain(model, torch.randn(4, 8), backward=False, measure=False)
+    first, second = report.matching("softmax")
+    assert first.label == second.label == "add__softmax" and first.source == second.source
+    assert first.origin == "0.0, 0.1" and report.kernel("1.1") is second
 
 
 def test_it_shows_itself(trained: Report) -> None:

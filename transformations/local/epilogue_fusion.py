@@ -65,6 +65,7 @@ class EpilogueFusion(Transformation):
         bias, residual = _connectors(node)
         reads |= {c: a for c, a in ((bias, epilogue.bias), (residual, epilogue.residual)) if a is not None}
         attributes["activation"] = epilogue.activation
+        graph.join_origins(site.nodes)
         graph.remove(node)
         graph.remove(kernel)
         graph.add_node(

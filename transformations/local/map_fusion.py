@@ -44,6 +44,7 @@ class MapFusion(Transformation):
         yield from plan.misses
 
     def apply(self, site: Site) -> None:
+        site.graph.join_origins(site.nodes)
         for node in site.nodes:
             site.graph.remove(node)
         kernel = canonical(site["kernel"])

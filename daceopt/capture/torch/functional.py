@@ -71,7 +71,7 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
     stop_gradients(graph)
     mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
-    with _kept_whole():
+    with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         return _functional(Body(graph), inputs, mutating)
 
 

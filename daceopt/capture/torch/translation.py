@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
@@ -21,6 +22,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.provenance import Origins
 from daceopt.ops import widening
 from daceopt.ops.random import stream
 
@@ -29,6 +31,7 @@ logger = logging.getLogger("daceopt.importer")
 # why a call without a rule is left to ATen
 NONE, COMPLEX = "no native form", "no native form for complex numbers"
 
+_ROOT = re.compile(r"^[LG]\['\w+'\](\.__self__)?\.?")  # what Dynamo calls the module that is compiled
 _DRAWING = ("Dropout", "Multinomial")  # operators of ONNX that draw random numbers
 
 
@@ -256,7 +259,9 @@ class Translation:
         from daceopt.capture.torch import derivative
 
         outputs = [None if p.dtype is None else self.graph.add_array(self.label, *p) for p in self.promised]
-        self.graph.add_operator(derivative.op_type(call), list(operands), outputs, {"call": call}, derivative.DOMAIN)
+        kind, attributes = derivative.op_type(call), {"call": call}
+        node = self.graph.add_operator(kind, list(operands), outputs, attributes, derivative.DOMAIN)
+        node.label = self.graph.maker.label or self.label
         return outputs
 
     def host(self, call: Call, operands: Sequence[str], reason: str) -> list[str | None]:
@@ -345,8 +350,11 @@ class Importer:
                 continue  # only other known values read it
             elif node in known and not is_repeated(node):
                 self.values[node] = self.t.graph.add_constant("constant", to_numpy(known[node]))
+            elif node in self.known:
+                self.values[node] = self.known[node]
             elif node.op == "call_function":
-                self.values[node] = self.known[node] if node in self.known else self._call(node)
+                with self.t.graph.made_for(origins=origins(node)):
+                    self.values[node] = self._call(node)
         return [self._value(x) for x in self.module.graph.output_node().args[0]]
 
     def _constant(self, node: fx.Node) -> Any:
@@ -422,6 +430,13 @@ class Importer:
 
     def _value(self, x: Any) -> Any:
         return self.values[x] if isinstance(x, fx.Node) else x
+
+
+def origins(node: fx.Node) -> Origins:
+    """The path of the module whose ``forward`` called it, where Dynamo has noted one."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = _ROOT.sub("", stack[-1][0]) if stack else ""
+    return (path,) if path else ()
 
 
 def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def binary_cross_entropy(t: Translation, self: str, target: str, weight: str | N
 _LEAST = float(np.float32(1e-12))  # PyTorch's constant is a float, whatever the elements are
 
 
-@translates("binary_cross_entropy_backward")
+@translates("binary_cross_entropy_backward", derivative="aten")
 def binary_cross_entropy_backward(
     t: Translation, grad_output: str, self: str, target: str, weight: str | None, reduction: int
 ) -> str:

@@ -27,6 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An address in a name differs between processes, and workers that run in parallel refuse to start."""
+    named = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if named:
+        raise pytest.UsageError(f"give these parameters ids that are the same in each process: {named[:3]}")
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
     folder = config.stash.get(_FOLDER, None)
     if folder is not None:

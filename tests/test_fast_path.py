@@ -104,7 +104,9 @@ def _named_only(self, *, x, y=None, scale=1.0):
     return _forward(self, x, y, scale=scale)
 
 
-@pytest.mark.parametrize("forward", [_wrapped(_forward), _wrapped(_wrapped(_forward)), _forward], ids=str)
+@pytest.mark.parametrize(
+    "forward", [_wrapped(_forward), _wrapped(_wrapped(_forward)), _forward], ids=["wrapped", "wrapped twice", "plain"]
+)
 def test_variadic_forwards_go_past_dynamo(forward, monkeypatch):
     net = optimized_module(module(forward), fallback="raise")
     x, y = normal(3), normal(3) + 4

@@ -42,7 +42,11 @@ def test_what_is_written_through_a_view_connects_its_base() -> None:
     assert _gradients_are_absent(fn) == [False, False]
 
 
-@pytest.mark.parametrize("made", [torch.zeros_like, lambda x: x.detach() * 1, lambda x: x.new_ones(3)], ids=str)
+@pytest.mark.parametrize(
+    "made",
+    [torch.zeros_like, lambda x: x.detach() * 1, lambda x: x.new_ones(3)],
+    ids=["zeros_like", "detached", "new_ones"],
+)
 def test_what_is_written_into_a_new_value_does_not_connect_what_it_was_made_like(made: Callable[..., Any]) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         new = made(x)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from daceopt.errors import VerificationError
-from daceopt.recipe import Differentiate, Recipe
+from daceopt.recipe import DIFFERENTIATE, Recipe
 from daceopt.transform import Transformation
 from daceopt.verification import Numerics, Structure
 
@@ -36,7 +36,7 @@ def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = 
 
     None when all is well. The steps are bisected on copies: ``graph`` stays, and a long recipe needs few executions.
     """
-    steps = [s for s in recipe.resolved() if not isinstance(s, Differentiate)]
+    steps = [s for s in recipe.resolved() if s.level != DIFFERENTIATE]
     check = Numerics(graph.copy(), inputs)
     right, wrong = 0, len(steps) + 1  # the graph is right after ``right`` steps and wrong after ``wrong``
     while wrong - right > 1:

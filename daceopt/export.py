@@ -62,7 +62,7 @@ def write(model: Compiled, folder: str | os.PathLike[str], title: str = "an ONNX
 
     _check_whole(model)
     graphs, target = model.pair.graphs, Path(folder).absolute()  # the linker runs elsewhere
-    prepared = Prepared(graphs.forward, graphs.forward_roles, _implement, 0)
+    prepared = Prepared(*graphs.directions()[0], _implement, 0)
     flags = reduce(Flags.__add__, (job.flags for job in prepared.jobs), Flags())
     libraries = [*_openmp(), *_linked(flags)]
     _check_licenses(libraries)

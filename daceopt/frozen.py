@@ -16,11 +16,12 @@ from torch import fx, nn
 from daceopt import frames
 from daceopt.backend import Backend, describe, reason_of
 from daceopt.capture.quiet import quiet
+from daceopt.compiled import CompiledPair
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.observe import own_forward
 from daceopt.onnx_arrays import to_numpy
 from daceopt.options import Options
-from daceopt.pipeline import CompiledPair, compile_graph
+from daceopt.pipeline import compile_graph
 from daceopt.runtime.binding import Binding
 from daceopt.runtime.bridge import Program
 from daceopt.stats import Stats

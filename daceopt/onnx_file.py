@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import onnx
 
     from daceopt.build.bundle import Bundle
+    from daceopt.compiled import CompiledPair
     from daceopt.libs.onnxruntime_model import RuntimeModel
-    from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
 
 

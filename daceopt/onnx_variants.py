@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from daceopt.capture.partition import Split
+    from daceopt.compiled import CompiledPair
     from daceopt.onnx_tail import Tail
-    from daceopt.pipeline import CompiledPair
 
 LIMIT = 32
 """Programs that are kept of one model; the least recently used goes first."""

@@ -1,45 +1,34 @@
-"""Recipe: a named, ordered list of transformations; Runner: applies it step by step, verified, timed and recorded."""
+"""Recipe: a named, ordered list of transformations."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from daceopt import identity, progress, trace
-from daceopt.errors import DaceoptError, VerificationError
+from daceopt import identity
+from daceopt.errors import DaceoptError
 from daceopt.registry import transformations
-from daceopt.transform import LEVELS, NearMiss, Outcome, Site, Transformation
+from daceopt.transform import LEVELS, Transformation
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from daceopt.ir.graph import Graph
+    pass
 
 _BEFORE = ("coarse", "lower", "local")
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
-_VERIFY = (None, "structure", "numerics")
 
 
-@dataclass(frozen=True)
-class Differentiate(Transformation):
-    """The step at which the pipeline derives the backward graph; what stands after it runs on both graphs."""
-
-    level: ClassVar[str] = "differentiate"
-
-    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        """No site: the pipeline differentiates between the two parts of a recipe."""
-        return iter(())
+DIFFERENTIATE = "differentiate"
 
 
 def as_step(step: Transformation | type[Transformation] | str) -> Transformation:
     """A transformation from an instance, a class, or text like ``map-tiling{size=32}``. Raises DaceoptError."""
     if isinstance(step, str):
-        return _built_in(step) if transformations.is_built_in(_step_name(step)) else _parsed(step)
+        parse = _built_in if transformations.is_built_in(_step_name(step)) else Transformation.parse
+        return parse(step)
     if isinstance(step, type) and issubclass(step, Transformation):
         return step()
     if isinstance(step, Transformation):
@@ -47,11 +36,8 @@ def as_step(step: Transformation | type[Transformation] | str) -> Transformation
     raise DaceoptError(f"recipe step {step!r}: expected a Transformation or its name, found {type(step).__name__}")
 
 
-def _parsed(step: str) -> Transformation:
-    return Differentiate() if step.strip() == Differentiate.kebab_name() else Transformation.parse(step)
-
-
-_built_in = lru_cache(None)(_parsed)  # a recipe is read several times on its way; the user's own steps may be replaced
+# a recipe is read several times on its way; the user's own steps may be replaced
+_built_in = lru_cache(None)(Transformation.parse)
 
 
 @dataclass(frozen=True)
@@ -102,10 +88,10 @@ class Recipe:
         """
         if not isinstance(other, Recipe):
             step = as_step(other)
-            other = Recipe("", (step,) if step.level in ("coarse", "differentiate") else (Differentiate(), step))
+            other = Recipe("", (step,) if step.level in ("coarse", DIFFERENTIATE) else (DIFFERENTIATE, step))
         early = _by_level((*self.before_differentiation().steps, *other.before_differentiation().steps), _BEFORE)
         late = _by_level((*self.after_differentiation().steps, *other.after_differentiation().steps), _AFTER)
-        return self._edited([*early, Differentiate(), *late])
+        return self._edited([*early, self._differentiating(), *late])
 
     def before_differentiation(self) -> Recipe:
         """The steps that run on the forward graph alone."""
@@ -125,9 +111,7 @@ class Recipe:
         """
         digest = hashlib.sha256()
         for step in self.steps:
-            own = isinstance(step, str) and (
-                transformations.is_built_in(_step_name(step)) or _step_name(step) == Differentiate.kebab_name()
-            )
+            own = isinstance(step, str) and transformations.is_built_in(_step_name(step))
             digest.update(f"{step}\n{'' if own else _foreign_source(as_step(step))}\n".encode())
         return digest.hexdigest()
 
@@ -142,11 +126,20 @@ class Recipe:
             raise DaceoptError(f"recipe {self.name} has no step {name!r}; it has: {', '.join(map(str, self.steps))}")
         return found[-1 if last else 0]
 
+    def with_differentiation(self) -> Recipe:
+        """The recipe itself, or with the step that differentiates where its levels let it stand."""
+        first, last = self._split()
+        return self if first < last else self._edited([*self.steps[:first], DIFFERENTIATE, *self.steps[first:]])
+
+    def _differentiating(self) -> Transformation | str:
+        first, last = self._split()
+        return self.steps[first] if first < last else DIFFERENTIATE
+
     def _split(self) -> tuple[int, int]:
         """Where the part before differentiation ends and the part after it begins."""
         names = [_step_name(s) for s in self.steps]
-        if Differentiate.kebab_name() in names:
-            at = names.index(Differentiate.kebab_name())
+        if DIFFERENTIATE in names:
+            at = names.index(DIFFERENTIATE)
             return at, at + 1
         levels = [as_step(s).level for s in self.steps]
         at = next((k for k, level in enumerate(levels) if level not in _BEFORE), len(levels))
@@ -166,7 +159,7 @@ def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
     for step in steps:
         if step.level not in LEVELS:
             raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
-    at = next((k for k, s in enumerate(steps) if s.level == "differentiate"), None)
+    at = next((k for k, s in enumerate(steps) if s.level == DIFFERENTIATE), None)
     parts = [(steps, LEVELS)] if at is None else [(steps[:at], _BEFORE), (steps[at + 1 :], _AFTER)]
     for part, allowed in parts:
         _check_part(name, part, allowed)
@@ -186,137 +179,3 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
 def _foreign_source(step: Transformation) -> str:
     """What stands for a step: its class and its options; empty for daceopt's own, which their text stands for."""
     return "" if identity.is_own(type(step).__module__) else identity.text_of(step)
-
-
-# ---------------------------------------------------------------- running
-
-
-@dataclass
-class Step:
-    """What one step of a recipe did.
-
-    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``);
-    ``graph`` is the name of the graph, which tells the two directions apart.
-    """
-
-    name: str
-    level: str
-    seconds: float
-    sites: list[str]
-    near_misses: list[str]
-    nodes_before: int
-    nodes_after: int
-    bytes_before: Any
-    bytes_after: Any
-    error: float | None = None
-    graph: str = ""
-
-    def __str__(self) -> str:
-        effect = f"{len(self.sites)} sites, {self.nodes_before} -> {self.nodes_after} nodes"
-        return f"{self.level:<13} {self.name:<32} {self.seconds * 1e3:8.1f} ms  {effect}"
-
-
-class Runner:
-    """Applies a recipe to graphs and keeps the history of what it did.
-
-    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph
-    is also executed on ``inputs``, array name -> values, random where absent, and compared with float64).
-    ``progress``: called with each ``Step``.
-    """
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        verify: str | None = None,
-        *,
-        inputs: dict[str, np.ndarray] | None = None,
-        progress: Callable[[Step], None] | None = None,
-    ):
-        if verify not in _VERIFY:
-            raise DaceoptError(f"verify={verify!r}: expected one of {', '.join(map(repr, _VERIFY))}")
-        self.recipe = recipe
-        self.history: list[Step] = []
-        self._verify, self._inputs, self._progress = verify, inputs, progress
-
-    def run(self, graph: Graph, levels: Iterable[str] | None = None, part: str = "all") -> list[Step]:
-        """Apply the steps in place; returns their records, which also join ``history``.
-
-        ``part``: "all", or "before" or "after" the differentiation. ``levels`` restricts to some levels.
-        Raises VerificationError when a step breaks the graph, its numbers, or fails.
-        """
-        wanted = LEVELS if levels is None else tuple(levels)
-        self.recipe.resolved()  # checks the whole; a part alone has no order of its own
-        chosen = map(as_step, self._part(part).steps)
-        steps = [s for s in chosen if s.level in wanted and not isinstance(s, Differentiate)]
-        guard = self._guard(graph)
-        size, moved = len(graph.nodes()), bytes_moved(graph)
-        done: list[Step] = []
-        with progress.steps(len(steps)) as counter:
-            for transformation in steps:
-                step = self._apply(transformation, graph, guard, size, moved)
-                size, moved = step.nodes_after, step.bytes_after
-                done.append(step)
-                trace.write_step(len(self.history) + len(done), step, graph)
-                counter.advance(step.name)
-                if self._progress is not None:
-                    self._progress(step)
-        self.history.extend(done)
-        return done
-
-    def _part(self, part: str) -> Recipe:
-        parts = {
-            "all": lambda: self.recipe,
-            "before": self.recipe.before_differentiation,
-            "after": self.recipe.after_differentiation,
-        }
-        if part not in parts:
-            raise DaceoptError(f"part={part!r}: expected one of {', '.join(parts)}")
-        return parts[part]()
-
-    def _guard(self, graph: Graph) -> Any:
-        from daceopt import verification
-
-        if self._verify == "numerics":
-            return verification.Numerics(graph, self._inputs)
-        return verification.Structure(full=self._verify == "structure")
-
-    def _apply(self, transformation: Transformation, graph: Graph, guard: Any, size: int, moved: Any) -> Step:
-        guard.before(graph)
-        start = time.perf_counter()
-        outcome = _run(transformation, graph)
-        seconds = time.perf_counter() - start
-        error = guard.after(transformation, graph, outcome)
-        changed = bool(outcome.sites) and transformation.changes_dataflow
-        return Step(
-            str(transformation),
-            transformation.level,
-            seconds,
-            outcome.sites,
-            outcome.near_misses,
-            size,
-            len(graph.nodes()) if changed else size,
-            moved,
-            bytes_moved(graph) if changed else moved,
-            error,
-            graph.sdfg.name,
-        )
-
-
-def _run(transformation: Transformation, graph: Graph) -> Outcome:
-    try:
-        return transformation.run(graph)
-    except DaceoptError:
-        raise
-    except Exception as error:
-        raise VerificationError(
-            f"step {transformation} failed on graph {graph.sdfg.name}: {type(error).__name__}: {error}; "
-            "run `python -m daceopt bisect` to find the site"
-        ) from error
-
-
-def bytes_moved(graph: Graph) -> Any:
-    """Bytes that the graph's nodes read and write: an int, or an expression where shapes are symbolic."""
-    from daceopt.cost import data_movement
-
-    total = data_movement(graph).total
-    return int(total) if total.is_Integer else total

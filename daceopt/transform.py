@@ -14,6 +14,7 @@ from daceopt.errors import DaceoptError
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
+    from daceopt.ir.program import Program
 
 LEVELS = ("coarse", "lower", "local", "differentiate", "layout", "hardware")
 _MAX_ROUNDS = 64
@@ -83,6 +84,10 @@ class Transformation:
     def apply(self, site: Site) -> None:
         """Edit ``site.graph``; ``match`` has decided that it is legal."""
         raise NotImplementedError(f"{type(self).__name__} does not define apply")
+
+    def run_program(self, program: Program) -> Outcome:
+        """Override to edit both directions of a program in one step; the runner then asks for nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} runs on each graph by itself")
 
     @classmethod
     def kebab_name(cls) -> str:

@@ -14,7 +14,8 @@ from daceopt import registry, transformations
 from daceopt.bisect import bisect
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.ir.graph import Graph
-from daceopt.recipe import Differentiate, Recipe, Runner
+from daceopt.recipe import Recipe
+from daceopt.runner import Runner
 from daceopt.transform import NearMiss, Site, Transformation
 from tests.transformations.graphs import Net, op_types
 
@@ -247,13 +248,11 @@ def test_history() -> None:
     assert step.sites == ["Relu + Relu"] and step.seconds > 0
 
 
-def test_levels_and_parts_select_steps() -> None:
-    recipe = Recipe("r", (ReluOfRelu(), Differentiate(), "transient-reuse"))
+def test_levels_select_steps() -> None:
+    recipe = Recipe("r", (ReluOfRelu(), "differentiate", "transient-reuse"))
     graph = chain("Relu", "Relu")
-    assert Runner(recipe).run(graph, levels=["hardware"], part="before") == []
-    assert [s.name for s in Runner(recipe).run(graph, part="before")] == ["relu-of-relu"]
-    with pytest.raises(DaceoptError, match="expected one of all, before, after"):
-        Runner(recipe).run(graph, part="middle")
+    assert [s.name for s in Runner(recipe).run(graph, levels=["hardware"])] == ["transient-reuse"]
+    assert [s.name for s in Runner(recipe).run(graph, levels=["coarse"])] == ["relu-of-relu"]
 
 
 def test_a_failing_step_names_itself() -> None:

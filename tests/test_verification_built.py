@@ -59,9 +59,8 @@ def verify(graph: Graph, backward: bool = False, inputs: dict[str, np.ndarray] |
     """Compile both directions and check them."""
     everything = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
     graphs = pipeline.derive(Imported(graph, everything if backward else None), recipes.get("cpu"))
-    bundle = Bundle()
-    directions = [(graphs.forward, graphs.forward_roles), (graphs.backward, graphs.backward_roles)]
-    check(*(Built(g, r, bundle.add(g, r, libs.implement)) for g, r in directions if g is not None), inputs=inputs)
+    bundle, directions = Bundle(), graphs.directions()
+    check(*(Built(g, r, bundle.add(g, r, libs.implement)) for g, r in directions), inputs=inputs)
 
 
 @pytest.mark.parametrize("backward", [False, True])

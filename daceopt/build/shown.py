@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Pair(Protocol):
-    """A compiled pair, as ``pipeline.CompiledPair``."""
+    """A compiled pair, as ``compiled.CompiledPair``."""
 
     @property
     def forward(self) -> Executable: ...

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import onnx
 
     from daceopt.backend import CompiledGraph
+    from daceopt.compiled import CompiledPair
     from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
     from daceopt.onnx_variants import Variant, Variants
-    from daceopt.pipeline import CompiledPair
     from daceopt.recipe import Recipe
 
 Tensors = dict[int, torch.Tensor]
@@ -141,7 +141,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
             report.notes.append(str(variant.tail))
             report.operators = collect.operators(model, variant.tail.reasons)
         pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
-        tensors = _onnx_inputs(report, pair.graphs.forward, pair.graphs.forward_roles, taken)
+        tensors = _onnx_inputs(report, *pair.graphs.directions()[0], taken)
         names = Names(
             [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
         )
@@ -246,12 +246,10 @@ def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]
     from daceopt.build.shown import by_result
     from daceopt.explore.collect import Direction
 
-    graphs = pair.graphs
-    forward = by_result(pair.forward)
-    yield Direction("forward", graphs.forward, _boundary(graphs.forward_roles, names), seconds[0], forward)
-    if graphs.backward is not None and pair.backward is not None:
-        backward = by_result(pair.backward)
-        yield Direction("backward", graphs.backward, _boundary(graphs.backward_roles, names), seconds[1], backward)
+    programs = zip(("forward", "backward"), pair.graphs.directions(), (pair.forward, pair.backward), seconds)
+    for name, (graph, roles), program, spent in programs:
+        if program is not None:
+            yield Direction(name, graph, _boundary(roles, names), spent, by_result(program))
 
 
 def _boundary(roles: Mapping[str, str], names: Names) -> dict[str, str]:

@@ -14,7 +14,7 @@ from daceopt.runtime import memory
 from daceopt.runtime.bridge import Entry
 
 if TYPE_CHECKING:
-    from daceopt.pipeline import CompiledPair
+    from daceopt.compiled import CompiledPair
 
 Role = tuple[str, int]
 Times = dict[str, float]
@@ -41,12 +41,8 @@ def _build(pair: CompiledPair) -> list[Entry]:
     from daceopt import libs
     from daceopt.build import program
 
-    graphs = pair.graphs
-    parts = [(graphs.forward, graphs.forward_roles)]
-    if graphs.backward is not None:
-        parts.append((graphs.backward, graphs.backward_roles))
     identity = key("profile", *pair.report["programs"])
-    names = program.build(identity, parts, libs.implement, profiled=True)
+    names = program.build(identity, pair.graphs.directions(), libs.implement, profiled=True)
     return [Entry(_load(name)) for name in names]
 
 

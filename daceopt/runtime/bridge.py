@@ -21,7 +21,7 @@ from daceopt.runtime.random import draw_seed
 
 
 class Pair(Protocol):
-    """What the bridge needs of a compiled pair: see ``pipeline.CompiledPair``."""
+    """What the bridge needs of a compiled pair: see ``compiled.CompiledPair``."""
 
     forward: Any
     backward: Any

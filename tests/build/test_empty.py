@@ -90,9 +90,8 @@ def model(op_type: str, operands: list[Any], attributes: dict[str, Any]) -> onnx
 
 def directions(graph: Graph, bundle: Bundle, backward: bool = True) -> list[Built]:
     everything = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
-    graphs = pipeline.derive(Imported(graph, everything if backward else None), recipes.get("cpu"))
-    found = [(graphs.forward, graphs.forward_roles), (graphs.backward, graphs.backward_roles)]
-    return [Built(g, r, bundle.add(g, r, libs.implement)) for g, r in found if g is not None]
+    found = pipeline.derive(Imported(graph, everything if backward else None), recipes.get("cpu")).directions()
+    return [Built(g, r, bundle.add(g, r, libs.implement)) for g, r in found]
 
 
 def test_operators_over_nothing() -> None:

@@ -14,9 +14,10 @@ import torch
 import torch._dynamo
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from daceopt import pipeline, recipes
+from daceopt import pipeline
 from daceopt.backend import Backend, reason_of
 from daceopt.build.bundle import Bundle
+from daceopt.compiled import Source
 from daceopt.errors import DaceoptError
 from daceopt.options import Options
 from daceopt.stats import Stats
@@ -111,10 +112,10 @@ class _Bundled:
         self.bundle = bundle
 
     def compile(self, fingerprint: str, load: Callable[[], Any], *, recipe: str, **_: Any) -> Any:
-        return pipeline.bundled(_Source(load, recipes.get(recipe)), self.bundle)
+        return pipeline.bundled(_Source(**vars(pipeline.source_of(load, recipe))), self.bundle)
 
 
-class _Source(pipeline.Source):
+class _Source(Source):
     """Notes what ATen runs before libraries are chosen, which leaves no trace of it in the graphs."""
 
     def derive(self) -> Any:

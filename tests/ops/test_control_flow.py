@@ -17,7 +17,7 @@ from daceopt.importer import import_model
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.region import Conditional, Repeat, everything, regions
-from daceopt.recipe import Runner
+from daceopt.runner import Runner
 from tests.numerics import assert_within_rounding
 
 Feeds = Mapping[str, np.ndarray]

@@ -12,6 +12,7 @@ from daceopt.autodiff import differentiate
 from daceopt.build import trial
 from daceopt.build.bundle import Bundle
 from daceopt.build.executable import Executable
+from daceopt.compiled import Derived
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
@@ -84,15 +85,12 @@ def compile_case(case: Case, bundle: Bundle, recipe: str = "cpu") -> Compiled:
     for size in SIZES if graph.symbols else (NOMINAL,):
         given = _values(graph, case, size)
         runs.append(Run(given, *(_reference(graph, given, case.backward, t) for t in (np.float64, None))))
-    graphs = _derived(graph, case.backward, recipe)
-    forward = bundle.add(graphs.forward, graphs.forward_roles, libs.implement)
-    backward = None
-    if graphs.backward is not None:
-        backward = bundle.add(graphs.backward, graphs.backward_roles, libs.implement)
-    return Compiled(forward, backward, runs)
+    directions = _derived(graph, case.backward, recipe).directions()
+    forward, *backward = [bundle.add(g, roles, libs.implement) for g, roles in directions]
+    return Compiled(forward, backward[0] if backward else None, runs)
 
 
-def _derived(graph: Graph, backward: bool, recipe: str) -> pipeline.Graphs:
+def _derived(graph: Graph, backward: bool, recipe: str) -> Derived:
     gradients = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
     imported = Imported(graph.copy(), gradients if backward else None)
     return pipeline.derive(imported, recipes.get(recipe))

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from daceopt import pipeline, recipes
+from daceopt import pipeline
 from daceopt.build.executable import Sizes
+from daceopt.compiled import CompiledPair, report
 from daceopt.ir import types
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.interpret import interpret
@@ -20,14 +21,11 @@ _saved: dict[int, dict[str, np.ndarray]] = {}  # address of a saved block -> wha
 
 def compile_interpreted(fingerprint: str, load: Callable[[], Any], **_: Any) -> Any:
     """Stands in for ``pipeline.compile_graph``: recipe ``none``, both directions interpreted."""
-    source = pipeline.Source(load, recipes.get("none"))
+    source = pipeline.source_of(load, "none")
     source.graphs = graphs = source.derive()
-    report = {**pipeline._report(graphs, []), "notes": graphs.imported.notes}
-    forward = Interpreted(graphs.forward, graphs.forward_roles, graphs.forward.saved)
-    backward = None
-    if graphs.backward is not None:
-        backward = Interpreted(graphs.backward, graphs.backward_roles, graphs.forward.saved)
-    return pipeline.CompiledPair(report, forward, backward, source)  # type: ignore[arg-type]
+    forward, *backward = [Interpreted(g, roles, graphs.forward.saved) for g, roles in graphs.directions()]
+    made = report(graphs, [])
+    return CompiledPair(made, forward, backward[0] if backward else None, source)  # type: ignore[arg-type]
 
 
 class Interpreted:

@@ -1,0 +1,1 @@
+"""The step that derives the backward graph."""

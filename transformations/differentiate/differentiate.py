@@ -1,0 +1,74 @@
+"""Derive the backward graph of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from daceopt.autodiff import Derivative, differentiate
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.program import Kind, Program, Role
+from daceopt.transform import NearMiss, Outcome, Site, Transformation
+
+
+@dataclass(frozen=True)
+class Differentiate(Transformation):
+    """Add the backward graph to a program whose gradients are wanted; later steps run on both graphs.
+
+    before:  forward: y = f(x)
+    after:   forward: y = f(x), saved t    backward: dx = f'(t) * dy
+
+    Fusing before it means recomputing, after it storing (Rausch et al., DaCeML, section 5.3). ``policy``: ``recompute``
+    or ``store`` what both could do; None: as the program asks.
+    """
+
+    level: ClassVar[str] = "differentiate"
+    policy: str | None = None
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        """No site: a program is differentiated, not a graph."""
+        return iter(())
+
+    def run_program(self, program: Program) -> Outcome:
+        """Differentiate ``program`` where its gradients are wanted and one of them is not zero."""
+        wanted, graph = program.wanted, program.forward
+        if wanted is None or program.backward is not None:
+            return Outcome([], [])
+        program.wanted = None
+        outputs = [n for n in (graph.outputs[k] for k in wanted.outputs) if types.is_float(graph.dtype(n))]
+        inputs = {role.position: name for name, role in program.inputs.items()}
+        names = [inputs[k] for k in wanted.inputs]
+        result = differentiate(graph, outputs, names, policy=self.policy or wanted.policy)
+        if all(v is None for v in result.grad_inputs.values()):
+            return Outcome([], [f"{graph.sdfg.name}: every gradient is zero"])
+        _add_backward(program, result)
+        return Outcome([f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"], [])
+
+
+def _add_backward(program: Program, result: Derivative) -> None:
+    forward, backward = result.forward, result.backward
+    program.forward, program.backward = forward, backward
+    arguments = {**program.inputs, **{n: Role(Kind.OUTPUT, k) for k, n in enumerate(forward.outputs)}}
+    received = {n: role for n, role in arguments.items() if n in backward.inputs}
+    received |= {g: Role(Kind.GRADIENT_OF_OUTPUT, forward.outputs.index(n)) for n, g in result.grad_outputs.items()}
+    backward.outputs.clear()
+    backward.sdfg.name = f"{forward.sdfg.name}_backward"
+    for name, gradient in result.grad_inputs.items():
+        if gradient is not None:
+            _own_output(backward, gradient, {*received, *backward.outputs})
+            program.returned.append(Role(Kind.GRADIENT_OF_INPUT, program.inputs[name].position))
+    forward.saved = [n for n in result.saved if n not in received and n not in backward.outputs]
+    backward.saved = list(forward.saved)
+    # both programs take the same size symbols, in the same order, whichever input the backward still reads
+    backward.symbols = dict(forward.symbols)
+    program.received = {**{n: program.inputs[n] for n, _ in forward.symbols.values()}, **received}
+
+
+def _own_output(graph: Graph, name: str, taken: set[str]) -> None:
+    """``name`` as the graph's next output, or a copy of it where it is an output or an input already, or a view."""
+    if name in taken or name in graph.inputs or name in graph.saved or name in graph.constants or graph.is_view(name):
+        name = Builder(graph, "gradient").copy(name)
+    graph.add_output(name)

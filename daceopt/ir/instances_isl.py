@@ -12,7 +12,7 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
-from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes
+from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes, identifier
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
@@ -60,11 +60,6 @@ class Domains:
         for expr in self._assumed:
             domain = domain.intersect(of.of(expr).nonneg_set())
         return domain
-
-
-def identifier(name: str) -> isl.Id:
-    """A name of isl."""
-    return isl.Id(name, context=CONTEXT)
 
 
 def functions_on(sizes: Sizes, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:

@@ -21,9 +21,9 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
-from daceopt.ir.affine_isl import CONTEXT, expression, upper_bounds
+from daceopt.ir.affine_isl import CONTEXT, expression, identifier, upper_bounds
 from daceopt.ir.graph import Graph
-from daceopt.ir.instances_isl import Domains, identifier, loop_values
+from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Do, Loop, Sequence, Tree
 from daceopt.ir.schedule_text import parse, text
@@ -206,8 +206,12 @@ class _Reader:
         alone = values.project_out(_SET, 0, axis)
         sizes = self._sizes.by_name
         extent = upper_bounds(alone, [symbol], sizes)
-        if not extent:
-            raise Unsupported(f"a band of isl's schedule of {self._kernel.label} has no end")
+        if not extent or not alone.is_subset(isl.Set("{ [x] : x >= 0 }")):
+            raise Unsupported(
+                f"a band of isl's schedule of {self._kernel.label} begins below 0, or has no end: shift it"
+            )
+        if numbers := [n for n in extent if isinstance(n, int)]:
+            extent, alone = [min(numbers)], isl.Set(f"{{ [x] : 0 <= x < {min(numbers)} }}")
         known = values.project_out(_SET, axis, 1).add_dims(_SET, 1).intersect(alone.insert_dims(_SET, 0, axis))
         rest = upper_bounds(values.gist(known), [*outside, symbol], sizes)
         return Loop(symbol, _least(extent), _NOTHING, rest=_least(rest) if rest else None)

@@ -61,6 +61,8 @@ class Functions:
             return isl.PwAff.val_on_domain(self._space.universe_set(), isl.Val(int(expr), CONTEXT))
         if expr.is_Symbol and expr not in self._sizes.loops:
             return self._parameter(expr)
+        if expr.is_Symbol:
+            raise Unsupported(f"{expr} is no loop around the place that names it")
         rule = next((rule for kind, rule in _RULES.items() if isinstance(expr, kind)), None)
         if rule is None:
             raise Unsupported(f"{expr} is not affine in the loops and sizes")

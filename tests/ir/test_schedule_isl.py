@@ -8,6 +8,7 @@ from typing import Any
 import dace
 import islpy as isl
 import pytest
+import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
@@ -16,7 +17,7 @@ from daceopt.ir.affine_isl import CONTEXT
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Loop, Tree
 from daceopt.ir.schedule_isl import from_isl, kind_of, to_isl
-from daceopt.ir.schedule_text import text
+from daceopt.ir.schedule_text import parse, text
 from tests.ir.isl_checking import assert_agrees, unmarked
 from tests.ir.schedule_drawing import KERNELS
 from tests.ir.test_schedule_edits import copy, two_stages
@@ -70,6 +71,16 @@ def test_a_tile_of_such_a_loop_is_not_affine() -> None:
     tree = edits.split(edits.merge(edits.of(graph, entry), "i0", "i1"), "i1", 8)
     with pytest.raises(Unsupported, match="a division by n; isl takes positive numbers"):
         _there(graph, entry, tree)
+
+
+def test_sizes_that_are_rounded_keep_their_form() -> None:
+    """Half of a size, squared, in the index: a quotient of sizes is none of a loop."""
+    half = sympy.floor((N - 1) / 2) + 1
+    graph, entry = copy((4, half, half))
+    tree = edits.merge(edits.merge(edits.of(graph, entry), "i1", "i2"), "i0", "i2")
+    assert "// ((((n - 1) // 2) + 1)**2)" in text(tree)
+    assert parse(text(tree)) == tree
+    assert_agrees(graph, Kernel.extract(graph, entry), tree)
 
 
 def test_a_product_of_sizes_is_a_parameter() -> None:
@@ -157,6 +168,13 @@ def test_a_size_times_a_loop_is_not_affine() -> None:
     skewed = replace(tree, body=replace(tree.body, rest=tree.param * N))
     with pytest.raises(Unsupported, match=r"i0\*n is not affine in the loops: a size multiplies one"):
         _there(graph, entry, skewed)
+
+
+def test_a_bound_that_names_a_loop_inside() -> None:
+    graph, entry = copy((6, 7))
+    tree = edits.reorder(edits.split(edits.of(graph, entry), "i1", 5), ["i1", "i1_block"])
+    with pytest.raises(Unsupported, match="i1_block is no loop around the place that names it"):
+        _there(graph, entry, tree)
 
 
 def test_an_order_that_names_a_loop_twice() -> None:

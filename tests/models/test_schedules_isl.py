@@ -59,20 +59,20 @@ def test_schedules_of_a_novel_module(dynamic: bool) -> None:
     _check_all(demo.Novel(16), (torch.randn(2, 8, 16),), {}, dynamic)
 
 
-@pytest.mark.slow
+@pytest.mark.models
 def test_schedules_over_open_sizes() -> None:
     example = zoo.resnet()
     _check_all(example.module, (), example.inputs, dynamic=True)
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.parametrize("name", ["bert", "resnet", "unet", "gpt2"])
 def test_schedules_of_small_models(name: str) -> None:
     example = getattr(zoo, name)()
     _check_all(example.module, (), example.inputs)
 
 
-@pytest.mark.slow
+@pytest.mark.models
 @pytest.mark.parametrize("name", list(demo.MODELS))
 def test_schedules_of_the_demo(name: str) -> None:
     module, args = demo.MODELS[name]()

@@ -109,7 +109,7 @@ class _Emitter:
         self._innermost: dict[tuple[int, str], Accumulator] = {}
         self._note_accumulators(self._tree, {})
         self._scopes = {n.array: n.scope for n, _ in schedule.walk(self._tree) if isinstance(n, Alloc)}
-        self._leaves = {id(run[0]): self._leaf(run) for run in _runs(self._tree)}
+        self._leaves = {id(run[0]): self._leaf(run) for run in schedule.runs(self._tree)}
 
     # ---------------------------------------------------------------- preparation
 
@@ -302,7 +302,7 @@ class _Emitter:
             self._loop(tree, collecting)
 
     def _sequence(self, tree: schedule.Sequence) -> None:
-        for run in _in_runs(tree.children):
+        for run in schedule.in_runs(tree.children):
             if isinstance(run, list):
                 self._block(run)
             else:
@@ -375,7 +375,7 @@ class _Emitter:
         self._close()
 
     def _bad_clause(self, tree: Tree) -> str:
-        checks = any(self._leaves[id(run[0])].checks_index for run in _runs(tree))
+        checks = any(self._leaves[id(run[0])].checks_index for run in schedule.runs(tree))
         return " reduction(| : bad)" if checks else ""
 
     # ---------------------------------------------------------------- text
@@ -404,27 +404,6 @@ class _Emitter:
     def _close(self) -> None:
         self._depth -= 1
         self._line("}")
-
-
-def _runs(tree: Tree) -> list[list[Do]]:
-    """Statements that run in one iteration directly one after the other."""
-    if isinstance(tree, Do):
-        return [[tree]]
-    if not isinstance(tree, schedule.Sequence):
-        return [run for child in schedule.children(tree) for run in _runs(child)]
-    return [run for part in _in_runs(tree.children) for run in ([part] if isinstance(part, list) else _runs(part))]
-
-
-def _in_runs(trees: Sequence[Tree]) -> list[list[Do] | Tree]:
-    found: list[list[Do] | Tree] = []
-    for tree in trees:
-        if not isinstance(tree, Do):
-            found.append(tree)
-        elif found and isinstance(found[-1], list):
-            found[-1].append(tree)
-        else:
-            found.append([tree])
-    return found
 
 
 def _vector_loop(node: Accumulate) -> Loop | None:

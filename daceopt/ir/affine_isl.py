@@ -21,6 +21,12 @@ from daceopt.ir.graph import Dim, dim
 CONTEXT = isl.DEFAULT_CONTEXT
 
 
+def identifier(name: str) -> isl.Id:
+    """The name as isl itself makes it from a text: one that Python makes is another one for isl."""
+    kind = isl.dim_type.set
+    return isl.Space.set_alloc(CONTEXT, 0, 0).set_tuple_name(kind, name).get_tuple_id(kind)
+
+
 class Sizes:
     """The isl parameters that stand for sizes; ``loops`` are the symbols that are none."""
 
@@ -55,14 +61,15 @@ class Functions:
             return isl.PwAff.val_on_domain(self._space.universe_set(), isl.Val(int(expr), CONTEXT))
         if expr.is_Symbol and expr not in self._sizes.loops:
             return self._parameter(expr)
+        if expr.is_Symbol:
+            raise Unsupported(f"{expr} is no loop around the place that names it")
         rule = next((rule for kind, rule in _RULES.items() if isinstance(expr, kind)), None)
         if rule is None:
             raise Unsupported(f"{expr} is not affine in the loops and sizes")
         return rule(self, expr)
 
     def _parameter(self, size: Any) -> isl.PwAff:
-        parameter = isl.Id(self._sizes.name(size), context=CONTEXT)
-        return isl.PwAff.param_on_domain_id(self._space.universe_set(), parameter)
+        return isl.PwAff.param_on_domain_id(self._space.universe_set(), identifier(self._sizes.name(size)))
 
     def _sum(self, expr: Any) -> isl.PwAff:
         return reduce(isl.PwAff.add, map(self.of, expr.args))
@@ -154,7 +161,7 @@ def _whole(quotient: isl.Aff, variables: list[Any], sizes: Mapping[str, Any], do
     above = quotient.scale_val(below)
     positive = isl.PwAff.from_aff(above).nonneg_set()
     if not domain.is_subset(positive):
-        raise Unsupported(f"{quotient} may be negative")
+        raise Unsupported(f"{quotient} may be negative; expected loops that count from 0, without gaps")
     return idiv(expression(above, variables, sizes, domain), below.get_num_si())
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import islpy as isl
 
 from daceopt.errors import Unsupported
+from daceopt.ir.affine_isl import identifier
 from daceopt.ir.graph import Graph
-from daceopt.ir.instances_isl import Domains, identifier
+from daceopt.ir.instances_isl import Domains
 from daceopt.ir.kernel import Access, Kernel
 
 _OUT = isl.dim_type.out
@@ -56,7 +57,7 @@ class Accesses:
     def _outer(self, k: int) -> isl.Map:
         domain, _, values = self.domains.functions(k)
         found = isl.Map.from_domain(domain)
-        for p in self.kernel.outer:
+        for p in (p for p in self.kernel.outer if p in values):  # a scope without loops names one all the same
             found = found.flat_range_product(isl.Map.from_pw_aff(values[p]).intersect_domain(domain))
         return found
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Several
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -12,7 +14,7 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
-from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes
+from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes, identifier
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
@@ -44,7 +46,9 @@ class Domains:
         for axis, p in enumerate(params):
             space = space.set_dim_id(_SET, axis, identifier(str(p)))
         of, values = functions_on(self.sizes, space, params)
-        found = within(space.universe_set(), of, {p: (values[p], (self.kernel.extents[p],)) for p in params})
+        found = space.universe_set()
+        for p in params:
+            found = within(found, of, values[p], [self.kernel.extents[p]])
         return self._assuming(found, of), of, values
 
     def domain(self, k: int) -> isl.Set:
@@ -58,13 +62,9 @@ class Domains:
 
     def _assuming(self, domain: isl.Set, of: Functions) -> isl.Set:
         for expr in self._assumed:
-            domain = domain.intersect(of.of(expr).nonneg_set())
+            with suppress(Unsupported):  # what is not assumed is true for more sizes
+                domain = domain.intersect(of.of(expr).nonneg_set())
         return domain
-
-
-def identifier(name: str) -> isl.Id:
-    """A name of isl."""
-    return isl.Id(name, context=CONTEXT)
 
 
 def functions_on(sizes: Sizes, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
@@ -74,13 +74,10 @@ def functions_on(sizes: Sizes, space: isl.Space, names: Any) -> tuple[Functions,
     return Functions(sizes, space, values), values
 
 
-def within(points: isl.Set, of: Functions, ranges: dict[Any, tuple[isl.PwAff, tuple[Any, ...]]]) -> isl.Set:
-    """``points`` where each value is 0 or more and below all of its bounds."""
-    for value, bounds in ranges.values():
-        points = points.intersect(value.nonneg_set())
-        for bound in bounds:
-            points = points.intersect(value.lt_set(of.of(bound)))
-    return points
+def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
+    """``points`` where ``value`` is 0 or more and below all of its bounds."""
+    points = points.intersect(value.nonneg_set())
+    return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
 
 
 # ---------------------------------------------------------------- what the loops run
@@ -145,7 +142,10 @@ def _runs(instance: _Instance, domains: Domains) -> isl.Map:
     columns = [c for group in instance.columns for c in group]
     space = isl.Space.set_alloc(CONTEXT, 0, len(columns))
     of, values = functions_on(domains.sizes, space, [c.symbol for c in columns])
-    points = within(space.universe_set(), of, {c: (values[c.symbol], c.bounds) for c in columns})
+    points = space.universe_set()
+    for k, c in enumerate(columns):
+        outer = {other.symbol: values[other.symbol] for other in columns[:k]}
+        points = within(points, Functions(domains.sizes, space, outer), values[c.symbol], c.bounds)
     found = isl.Map.from_domain(points)
     for value in instance.index:
         found = found.flat_range_product(isl.Map.from_pw_aff(of.of(value)))

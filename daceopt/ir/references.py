@@ -109,7 +109,7 @@ def _magnitude(divisor: Dim) -> tuple[int, Any]:
 
 def same_element(a: Reference, b: Reference) -> bool:
     """True when both name the same element in every iteration."""
-    return a.buffer == b.buffer and dict(a.steps) == dict(b.steps) and a.rest == b.rest
+    return a.buffer == b.buffer and dict(a.steps) == dict(b.steps) and a.rest == b.rest and a.whole == b.whole
 
 
 def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Param]) -> Reference:

@@ -131,6 +131,28 @@ def dos(tree: Tree) -> list[Do]:
     return [node for node, _ in walk(tree) if isinstance(node, Do)]
 
 
+def runs(tree: Tree) -> list[list[Do]]:
+    """Statements that run in one iteration directly one after the other."""
+    if isinstance(tree, Do):
+        return [[tree]]
+    if not isinstance(tree, Sequence):
+        return [run for child in children(tree) for run in runs(child)]
+    return [run for part in in_runs(tree.children) for run in ([part] if isinstance(part, list) else runs(part))]
+
+
+def in_runs(trees: Several[Tree]) -> list[list[Do] | Tree]:
+    """Trees that stand one after the other, neighbouring statements put together."""
+    found: list[list[Do] | Tree] = []
+    for tree in trees:
+        if not isinstance(tree, Do):
+            found.append(tree)
+        elif found and isinstance(found[-1], list):
+            found[-1].append(tree)
+        else:
+            found.append([tree])
+    return found
+
+
 def transformed(tree: Tree, change: Callable[[Tree], Tree]) -> Tree:
     """``change`` applied to every node, children first."""
     below = children(tree)

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import sympy
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body, Reference, affine, equal, resolved
+from daceopt.ir.references import Body, Reference, affine, equal, resolved, same_element
 from daceopt.ir.schedule import (
     KINDS,
     SCOPES,
@@ -27,6 +27,7 @@ from daceopt.ir.schedule import (
     Tree,
     as_digit,
     reduced_loops,
+    runs,
     walk,
 )
 
@@ -42,10 +43,12 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
         if isinstance(node, Do):
             _check_domain(kernel, node, [n for n in around if isinstance(n, Loop)])
             _check_reductions(kernel, node, around)
-    _check_locals(kernel, tree, resolved(graph, kernel, tree))
+    bodies = resolved(graph, kernel, tree)
+    _check_locals(kernel, tree, bodies)
+    _check_registers(kernel, tree, bodies)
 
 
-def _refuse(kernel: Kernel, reason: str) -> None:
+def _refuse(kernel: Kernel, reason: str) -> NoReturn:
     raise IllegalSchedule(f"schedule of {kernel.label}: {reason}")
 
 
@@ -128,8 +131,8 @@ def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | Non
         part = next((d for d in left if equal(d[0], total)), None)
         if part is None:
             _refuse(kernel, f"statement {do.statement}: the digits of {base} do not follow one another")
-        left.remove(part)  # type: ignore[arg-type]
-        _, radix, p = part  # type: ignore[misc]
+        left.remove(part)
+        _, radix, p = part
         extent = kernel.extents[p]
         if ((radix is None) != (not left) and extent != 1) or (radix is not None and not equal(radix, extent)):
             _refuse(kernel, f"statement {do.statement}: {p} takes {radix} values of {base}; expected {extent}")
@@ -162,8 +165,8 @@ class _Tiles:
 
     @staticmethod
     def _sorted(loops: list[tuple[Dim, Loop]]) -> list[tuple[Dim, Loop]]:
-        """The largest steps first; sizes count as 7."""
-        return sorted(loops, key=lambda level: -_value(level[0]))
+        """The largest steps first, and of equal ones the loop that is not a single iteration; sizes count as 7."""
+        return sorted(loops, key=lambda level: (-_value(level[0]), level[1].extent == 1))
 
     def _check(self) -> str | None:
         if not self._levels:
@@ -257,10 +260,21 @@ def _check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
                     _check_dependence(kernel, places[writer], places[reader], connector, write, read)
 
 
+def _check_registers(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
+    """A register has what the statements directly before, in the same iteration, have put into it."""
+    followed = {s: run[:k] for run in runs(tree) for k, s in enumerate(do.statement for do in run)}
+    for array in (n.array for n, _ in walk(tree) if isinstance(n, Alloc) and n.scope == "register"):
+        for reader, body in bodies.items():
+            before = [r for do in followed[reader] for r in bodies[do.statement].writes.values()]
+            for read in (r for r in body.reads.values() if r.buffer.local and r.buffer.array == array):
+                if not any(same_element(w, read) and not w.wcr for w in before):
+                    _refuse(kernel, f"s{reader} reads {array} elsewhere than it is written; expected {array} in thread")
+
+
 def _check_dependence(
     kernel: Kernel, writer: Several[Tree], reader: Several[Tree], connector: str, write: Reference, read: Reference
 ) -> None:
-    """In loops that both share, the iteration that reads an element is the one that has written it, and completely."""
+    """What is read has been written, completely, and not been written over."""
     array = read.buffer.array
     common = [a for a, b in zip(writer, reader) if a is b]
     start = next((k for k, n in enumerate(common) if isinstance(n, Alloc) and n.array == array), None)
@@ -268,13 +282,53 @@ def _check_dependence(
     assert isinstance(do, Do)
     if start is None:
         _refuse(kernel, f"the local {array} does not live from s{do.statement} on until it is read")
-    shared = [n for n in common[start:] if isinstance(n, Loop)]
-    reduced = reduced_loops(kernel.stages[do.statement], connector, do, writer)
-    for loop in shared:
-        if loop in reduced:
-            _refuse(kernel, f"{array} is read in the loop over {loop.param}, which it is reduced over")
-        if read.whole or not _same_along(loop, write, read):
-            _refuse(kernel, f"{array} is read at another iteration of {loop.param} than writes it")
+    _check_outer(kernel, array, writer, reader, common)
+    reduced = set(kernel.stages[do.statement].reduced(connector))
+    for k, loop in enumerate(common):
+        if isinstance(loop, Loop):
+            # outside of its Alloc, a local is another one in each iteration of the outer parameters anyway
+            own = _walked(kernel, do, loop) - (set(kernel.outer) if k < start else set())
+            if own or k > start:
+                _check_along(kernel, loop, own & reduced, write, read)
+    if any(isinstance(n, Accumulate) and (do.statement, connector) in n.writes() for n in common):
+        _refuse(kernel, f"{array} is read inside of its accumulator, which is stored behind that")
+
+
+def _check_along(kernel: Kernel, loop: Loop, reduced: set[Any], write: Reference, read: Reference) -> None:
+    """In a loop that both share, the iteration that reads an element is the one that has written it."""
+    array = read.buffer.array
+    if reduced:
+        _refuse(kernel, f"{array} is read in the loop over {loop.param}, which it is reduced over")
+    if read.whole or not _same_along(loop, write, read):
+        _refuse(kernel, f"{array} is read at another iteration of {loop.param} than writes it")
+
+
+def _walked(kernel: Kernel, do: Do, loop: Loop) -> set[Any]:
+    """The parameters of a statement that change along ``loop``."""
+    values = zip(kernel.stages[do.statement].params, do.index)
+    return {p for p, value in values if loop.param in sympy.sympify(value).free_symbols}
+
+
+def _check_outer(
+    kernel: Kernel, array: str, writer: Several[Tree], reader: Several[Tree], common: Several[Tree]
+) -> None:
+    """An iteration of the outer parameters reads its local before the next one writes to the same memory."""
+    (first, one), (second, other) = (_index(kernel, path) for path in (writer, reader))
+    for p in (p for p in kernel.outer if p in one and p in other):  # a scope without loops names one all the same
+        loops = [n for n in writer if isinstance(n, Loop) and n.param in sympy.sympify(one[p]).free_symbols]
+        apart = next((n for n in loops if not any(n is c for c in common)), None)
+        if apart is not None:
+            where = f"in the loop over {apart.param}, which ends before s{second} reads it"
+            _refuse(kernel, f"{array} holds one iteration of {p} and s{first} writes it {where}; expected it inside")
+        if one[p] != other[p]:
+            places = f"where {p} is {one[p]}; s{second} reads it where {p} is {other[p]}"
+            _refuse(kernel, f"s{first} writes {array} {places}")
+
+
+def _index(kernel: Kernel, path: Several[Tree]) -> tuple[int, dict[Any, Any]]:
+    do = path[-1]
+    assert isinstance(do, Do)
+    return do.statement, dict(zip(kernel.stages[do.statement].params, do.index))
 
 
 def _same_along(loop: Loop, write: Reference, read: Reference) -> bool:

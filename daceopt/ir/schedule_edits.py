@@ -121,8 +121,9 @@ def _rechained(tree: Tree, names: Several[str], order: Any) -> Tree:
             new = iter(order(found))
             return nested([next(new) if str(loop.param) in found else loop for loop in loops], body)
         if found:
-            missing = next(n for n in names if n not in found)
-            raise IllegalSchedule(f"the loop over {missing} does not stand directly inside of the others")
+            missing = next((n for n in names if n not in found), None)
+            reason = f"the loop over {missing} does not stand directly inside of the others"
+            raise IllegalSchedule(reason if missing else f"the order {', '.join(names)} names a loop twice")
     below = [_rechained(c, names, order) for c in schedule.children(tree)]
     return schedule.with_children(tree, below)
 

@@ -11,6 +11,7 @@ members, because ``n*i + j`` is not affine.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from collections.abc import Sequence as Several
 from functools import reduce
 from typing import Any
@@ -21,9 +22,9 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
-from daceopt.ir.affine_isl import CONTEXT, expression, upper_bounds
+from daceopt.ir.affine_isl import CONTEXT, expression, identifier, upper_bounds
 from daceopt.ir.graph import Graph
-from daceopt.ir.instances_isl import Domains, identifier, loop_values
+from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Do, Loop, Sequence, Tree
 from daceopt.ir.schedule_text import parse, text
@@ -47,7 +48,8 @@ def from_isl(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
     Where it has marks of :func:`to_isl`, their lines are taken; other bands become serial loops whose extents isl
     knows. Raises Unsupported for nodes that a tree has no form for, and where marks and bands do not agree.
     """
-    tree = _Reader(graph, kernel).tree(found.get_root())
+    root = found.get_root()
+    tree = _Reader(graph, kernel, set(_bands(root))).tree(root)
     if not order(to_isl(graph, kernel, tree)).is_equal(order(found)):
         raise Unsupported(f"isl's schedule of {kernel.label} is another one than its marks say: remove the stale ones")
     return tree
@@ -66,10 +68,18 @@ def line_of(node: Tree) -> str:
 _NOTHING = Do(0, ())
 
 
-def marked(node: isl.ScheduleNode, symbol: Any = None) -> Tree:
-    """What a mark says: the node of its line, around nothing."""
+def marked(node: isl.ScheduleNode, symbol: Any = None, loops: Iterable[str] = ()) -> Tree:
+    """What a mark says: the node of its line, around nothing; ``loops``: the names of the loops in the schedule."""
     line = str(node.mark_get_id().name)
-    return parse(f"{line}\n  {line_of(_NOTHING)}" if line.endswith(":") else line, symbol)
+    return parse(f"{line}\n  {line_of(_NOTHING)}" if line.endswith(":") else line, symbol, loops)
+
+
+def _bands(node: isl.ScheduleNode) -> Iterator[str]:
+    """The names of all bands from ``node`` on."""
+    if kind_of(node) == _KIND.band and node.band_get_space().has_tuple_name(_SET):
+        yield str(node.band_get_space().get_tuple_name(_SET))
+    for k in range(node.n_children()):
+        yield from _bands(node.child(k))
 
 
 def kind_of(node: isl.ScheduleNode) -> Any:
@@ -144,8 +154,8 @@ class _Writer:
 
 
 class _Reader:
-    def __init__(self, graph: Graph | None, kernel: Kernel):
-        self._kernel = kernel
+    def __init__(self, graph: Graph | None, kernel: Kernel, names: set[str]):
+        self._kernel, self._names = kernel, names
         domains = Domains(graph, kernel)
         domains.all()  # names the sizes
         self._sizes = domains.sizes
@@ -170,7 +180,7 @@ class _Reader:
         raise Unsupported(f"isl's schedule of {self._kernel.label} has a node of {kind}, which a tree has no form for")
 
     def _mark(self, node: isl.ScheduleNode, around: tuple[Loop, ...]) -> Tree:
-        found = marked(node, self._symbol)
+        found = marked(node, self._symbol, self._names)
         if isinstance(found, Do):
             self._statements[found.statement] = found
             return self.tree(node.child(0), around)
@@ -206,8 +216,12 @@ class _Reader:
         alone = values.project_out(_SET, 0, axis)
         sizes = self._sizes.by_name
         extent = upper_bounds(alone, [symbol], sizes)
-        if not extent:
-            raise Unsupported(f"a band of isl's schedule of {self._kernel.label} has no end")
+        if not extent or not alone.is_subset(isl.Set("{ [x] : x >= 0 }")):
+            raise Unsupported(
+                f"a band of isl's schedule of {self._kernel.label} begins below 0, or has no end: shift it"
+            )
+        if numbers := [n for n in extent if isinstance(n, int)]:
+            extent, alone = [min(numbers)], isl.Set(f"{{ [x] : 0 <= x < {min(numbers)} }}")
         known = values.project_out(_SET, axis, 1).add_dims(_SET, 1).intersect(alone.insert_dims(_SET, 0, axis))
         rest = upper_bounds(values.gist(known), [*outside, symbol], sizes)
         return Loop(symbol, _least(extent), _NOTHING, rest=_least(rest) if rest else None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import dace
@@ -28,6 +28,7 @@ from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Do, Loop, Part
 
 _INDENT = "  "
 _MAX_LENGTH = 1000
+_MAX_EXPONENT = 16
 _LOOP = re.compile(r"(?:(?P<kind>[a-z ]+) )?for (?P<param>\w+) < (?P<extent>.+?)(?: when (?P<when>.+))?:")
 _ACCUMULATE = re.compile(r"accumulate (?P<private>private )?(?P<own>own )?(?P<partials>.+):")
 _ALLOC = re.compile(r"local (?P<array>\w+) in (?P<scope>\w+):")
@@ -100,13 +101,15 @@ def _operand(expr: Any) -> str:
 # ---------------------------------------------------------------- reading
 
 
-def parse(source: str, symbol: Callable[[str], Any] | None = None) -> Tree:
+def parse(source: str, symbol: Callable[[str], Any] | None = None, loops: Iterable[str] = ()) -> Tree:
     """The schedule that :func:`text` wrote; ``symbol`` makes the parameters and sizes from their names.
 
-    Raises Unsupported with the line that is no part of a schedule.
+    ``loops``: names of parameters whose loops stand outside of ``source``; others without a loop are sizes. Raises
+    Unsupported with the line that is no part of a schedule.
     """
     lines = [line for line in source.splitlines() if line.strip()]
-    reader = _Reader(lines, symbol or (lambda name: dace.symbolic.symbol(name, dace.int64)))
+    names = {match["param"] for line in lines if (match := _LOOP.fullmatch(line.strip()))}
+    reader = _Reader(lines, symbol or (lambda name: dace.symbolic.symbol(name, dace.int64)), names.union(loops))
     tree = reader.block(0)
     if reader.at < len(lines):
         raise Unsupported(f"line {reader.at + 1} of a schedule, {lines[reader.at]!r}: its indentation fits no loop")
@@ -114,8 +117,8 @@ def parse(source: str, symbol: Callable[[str], Any] | None = None) -> Tree:
 
 
 class _Reader:
-    def __init__(self, lines: list[str], symbol: Callable[[str], Any]):
-        self._lines, self._symbol = lines, symbol
+    def __init__(self, lines: list[str], symbol: Callable[[str], Any], loops: set[str]):
+        self._lines, self._symbol, self._loops = lines, symbol, loops
         self.at = 0
 
     def block(self, depth: int) -> Tree:
@@ -192,13 +195,20 @@ class _Reader:
     def _binary(self, node: ast.BinOp, sizes: bool) -> Any:
         left, right = self._value(node.left, sizes), self._value(node.right, sizes)
         if isinstance(node.op, ast.FloorDiv):
-            return sympy.floor(left / right) if sizes else idiv(left, right)
+            return sympy.floor(left / right) if sizes or self._is_size(left) else idiv(left, right)
         if isinstance(node.op, ast.Mod) and not sizes:
             return pymod(left, right)
+        if isinstance(node.op, ast.Pow) and right.is_Integer and 0 <= right <= _MAX_EXPONENT:
+            return left**right
         plain = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}.get(type(node.op))
         if plain is None:
             raise ValueError(ast.dump(node)[:80])
         return plain(left, right)
+
+    def _is_size(self, expr: Any) -> bool:
+        """Sizes are divided as extents are, statements' parameters as scalar code is."""
+        names = {str(s) for s in expr.free_symbols}
+        return bool(names) and not names & self._loops
 
 
 def _depth(line: str) -> int:

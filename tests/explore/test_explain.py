@@ -187,6 +187,12 @@ def test_an_onnx_file_a_proto_and_a_callable(tmp_path: Path) -> None:
     assert daceopt.explain(path).notes  # random inputs, small sizes
 
 
+def test_kernels_of_an_onnx_file_come_from_its_nodes() -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["h"], name="/first/Exp"), helper.make_node("Relu", ["h"], ["y"], name="b")]
+    (kernel,) = daceopt.explain(_model(*nodes), measure=False).kernels
+    assert (kernel.label, kernel.origin) == ("exp__relu", "/first/Exp, b") and "s0(" in kernel.schedule
+
+
 def test_wrong_inputs_of_an_onnx_model_are_the_callers_error() -> None:
     proto = _model(helper.make_node("Relu", ["x"], ["y"]))
     with pytest.raises(TypeError, match="takes 1 input"):

@@ -20,6 +20,7 @@ from daceopt.ir.schedule import Alloc, Loop, Sequence, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.ir.schedule_text import parse, text
 from daceopt.ir.tasklet import Assignment
+from tests.ir.isl_checking import assert_agrees
 
 F = dace.float32
 ROW, COLUMN = param(0), param(1)
@@ -56,6 +57,19 @@ def two_stages(*, shifted: bool = False, reduced: bool = False) -> tuple[Graph, 
     Kernel("pair", {ROW: 8, COLUMN: 16}, [first, second], (ROW,), local).emit(graph)
     graph.add_output(y)
     return graph, graph.kernels()[0]
+
+
+@pytest.fixture(autouse=True)
+def _isl_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever these tests put in place, isl finds legal, and gives it back."""
+    put = edits.commit
+
+    def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
+        placed = put(graph, entry, tree)
+        assert_agrees(graph, Kernel.extract(graph, entry))
+        return placed
+
+    monkeypatch.setattr(edits, "commit", commit)
 
 
 def _shown(tree: Tree) -> str:

@@ -19,6 +19,7 @@ from daceopt.ir.schedule_edits import bind, commit, fuse_loops, of, split
 from daceopt.ir.schedule_text import text
 from daceopt.runner import Runner
 from daceopt.transform import Transformation
+from tests.ir.isl_checking import assert_agrees
 from tests.ir.test_schedule_edits import two_stages
 from tests.transformations.lowered import apply, finish, size_symbol, start
 
@@ -29,7 +30,9 @@ def _after(graph: Graph, *steps: str) -> str:
     for step in steps:
         apply(Transformation.parse(step), graph)
     (entry,) = graph.kernels()
-    return "\n" + text(schedule_of(Kernel.extract(graph, entry))).rstrip()
+    kernel = Kernel.extract(graph, entry)
+    assert_agrees(graph, kernel)
+    return "\n" + text(schedule_of(kernel)).rstrip()
 
 
 def _sum(shape: tuple[Any, ...], *axes: int) -> Graph:
@@ -151,6 +154,7 @@ def test_a_schedule_given_by_hand_is_kept() -> None:
     graph, entry = two_stages()
     commit(graph, entry, bind(bind(of(graph, entry), "i0", "parallel"), "i1", "unroll"))
     Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
+    assert_agrees(graph, Kernel.extract(graph, entry))
     kept = text(graph.schedules[entry])
     assert "unroll for i1 < 16:" in kept and "parallel for i0 < 8:" in kept
 
@@ -158,6 +162,7 @@ def test_a_schedule_given_by_hand_is_kept() -> None:
 def test_forms_that_the_steps_do_not_know_are_near_misses() -> None:
     graph, entry = two_stages()
     commit(graph, entry, fuse_loops(split(of(graph, entry), "i1", 8), "i1_block"))
+    assert_agrees(graph, Kernel.extract(graph, entry))
     found = list(Transformation.parse("vectorization").match(graph))
     assert [str(f) for f in found] == ["pair: its schedule was given by hand"]
 
@@ -185,5 +190,7 @@ def test_the_whole_level_keeps_the_numbers(shape: tuple[int, int]) -> None:
     data = {x: np.random.default_rng(1).standard_normal(shape).astype(np.float32)}
     before = interpret(graph, data, dtype=np.float64)
     Runner(recipes.get("cpu"), "numerics").run(graph, levels=("hardware",))
+    for entry in graph.kernels():
+        assert_agrees(graph, Kernel.extract(graph, entry))
     for ours, theirs in zip(interpret(graph, data, dtype=np.float64).values(), before.values()):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)

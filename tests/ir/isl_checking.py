@@ -1,0 +1,34 @@
+"""isl's opinion on schedules: is one a schedule at all, does it come back as it was, does it keep the dependences?"""
+
+from __future__ import annotations
+
+import islpy as isl
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.legality_isl import violation
+from daceopt.ir.schedule import Tree, schedule_of
+from daceopt.ir.schedule_isl import from_isl, kind_of, to_isl
+
+
+def verdict(graph: Graph, kernel: Kernel, tree: Tree) -> str | None:
+    """Why ``tree`` is no legal schedule of ``kernel``; None where it is."""
+    try:
+        return violation(graph, kernel, to_isl(graph, kernel, tree))
+    except IllegalSchedule as error:
+        return str(error)
+
+
+def assert_agrees(graph: Graph, kernel: Kernel, tree: Tree | None = None) -> None:
+    """``tree`` (or the kernel's own schedule) goes to isl and back, and isl finds it legal."""
+    tree = schedule_of(kernel) if tree is None else tree
+    there = to_isl(graph, kernel, tree)
+    assert from_isl(graph, kernel, there) == tree
+    assert violation(graph, kernel, there) is None
+
+
+def unmarked(found: isl.Schedule) -> isl.Schedule:
+    """Without the marks: what isl itself knows."""
+    mark = isl.schedule_node_type.mark
+    return found.map_schedule_node_bottom_up(lambda node: node.delete() if kind_of(node) == mark else node)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import constant, int_list, is_op, made_by, scalar, substitute
+from daceopt.ir.operators import constant, int_list, is_op, made_by, scalar
+from daceopt.transform import NearMiss, Site, Transformation, sweep
 
 _SAME_SHAPE_IS_IDENTITY = ("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten")
 _ALONE = ("Concat", "Sum", "Max", "Min", "Mean")
@@ -49,10 +49,10 @@ class IdentityRemoval(Transformation):
             graph.remove(node)
         elif site["op_type"] == "Cast":
             target = types.to_onnx(graph.dtype(str(graph.outputs_of(node)[0])))
-            substitute(graph, node, "Cast", [graph.inputs_of(node)[0]], to=target)
+            _substitute(graph, node, "Cast", [graph.inputs_of(node)[0]], to=target)
         else:
             operands = [site["source"], *graph.inputs_of(node)[1:]]
-            substitute(graph, node, site["op_type"], operands, **{**node.attributes, **site["attributes"]})
+            _substitute(graph, node, site["op_type"], operands, **{**node.attributes, **site["attributes"]})
 
 
 def _can_stand_for(graph: Graph, source: str, output: str) -> bool:
@@ -129,3 +129,12 @@ def _merged(graph: Graph, node: Any) -> Iterable[Site]:
     elif 0 in (int_list(graph, node, "shape", 1) or [0]):
         return  # a zero copies an extent of the direct input
     yield Site(graph, (node, inner), {"source": source, "op_type": node.op_type, "attributes": attributes})
+
+
+def _substitute(graph: Graph, node: Any, op_type: str, inputs: Sequence[str | None], **attributes: Any) -> None:
+    """Let a new operator write what ``node`` wrote, and remove ``node`` and what only it needed."""
+    output = graph.outputs_of(node)[0]
+    sources = [graph.producer(n) for n in graph.inputs_of(node) if n is not None]
+    graph.remove(node)
+    graph.add_operator(op_type, inputs, [output], attributes)
+    sweep(graph, sources)

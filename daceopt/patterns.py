@@ -178,9 +178,9 @@ class Then:
 
     def _joined(self, match: Match, node: Any, name: str) -> Match:
         bound = {**match.bound, HERE: name}
-        if not self.replaced:
-            return replace(match, bound=bound, nodes=tuple(n for n in match.nodes if n is not node))
         private = {n: text for n, text in match.private.items() if n is not node}
+        if not self.replaced:
+            return replace(match, bound=bound, private=private, nodes=tuple(n for n in match.nodes if n is not node))
         return replace(match, bound=bound, private=private, chain=(*match.chain, node), result=name)
 
 
@@ -243,12 +243,13 @@ class PatternRule(Transformation):
         if not self.pattern.ends_in(node):
             return
         refused = ""
-        for match in self._readings(graph, node, -1):
-            found = self._followed(match)
-            refused = refused or (found if isinstance(found, str) else self._refusal(found) or "")
-            if isinstance(found, Match) and not self._refusal(found):
-                yield Site(graph, (*found.chain, *(n for n in found.nodes if n not in found.chain)), {"match": found})
+        for reading in self._readings(graph, node, -1):
+            match, reason = self._judged(reading)
+            if reason is None:
+                inner = (n for n in match.nodes if n not in match.chain)
+                yield Site(graph, (*match.chain, *inner), {"match": match})
                 return
+            refused = refused or reason
         reason = refused or self._nearly(graph, node)
         if reason:
             yield NearMiss(node, reason)
@@ -271,16 +272,14 @@ class PatternRule(Transformation):
         for match in itertools.islice(found, _MOST_READINGS):
             yield replace(match, bound={**match.bound, HERE: result}, chain=(node,), result=str(result))
 
-    def _followed(self, match: Match) -> Match | str:
+    def _judged(self, match: Match) -> tuple[Match, str | None]:
+        """``match`` with the pieces after the root, and why it is no site, if it is none."""
         for piece in self.after:
             found = piece.after(match)
             if found is None and piece.required:
-                return piece.required
+                return match, piece.required
             match = found or match
-        return match
-
-    def _refusal(self, match: Match) -> str | None:
-        return self.why_not(match) or _other_user(match, self.thing)
+        return match, self.why_not(match) or _other_user(match, self.thing)
 
     def _nearly(self, graph: Graph, node: Any) -> str | None:
         """What one piece is in place of what is expected, where most of the pattern is there."""

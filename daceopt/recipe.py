@@ -8,18 +8,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from daceopt import identity, progress, trace
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.registry import transformations
-from daceopt.transform import LEVELS, NearMiss, Outcome, Site, Transformation
+from daceopt.transform import LEVELS, NearMiss, Site, Transformation
 
 if TYPE_CHECKING:
     import numpy as np
 
     from daceopt.ir.graph import Graph
 
+_T = TypeVar("_T")
 _BEFORE = ("coarse", "lower", "local")
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
 _VERIFY = (None, "structure", "numerics")
@@ -282,8 +283,9 @@ class Runner:
 
     def _apply(self, transformation: Transformation, graph: Graph, guard: Any, size: int, moved: Any) -> Step:
         guard.before(graph)
+        _named(transformation, graph, guard.looking)
         start = time.perf_counter()
-        outcome = _run(transformation, graph)
+        outcome = _named(transformation, graph, type(transformation).run)
         seconds = time.perf_counter() - start
         error = guard.after(transformation, graph, outcome)
         changed = bool(outcome.sites) and transformation.changes_dataflow
@@ -302,9 +304,10 @@ class Runner:
         )
 
 
-def _run(transformation: Transformation, graph: Graph) -> Outcome:
+def _named(transformation: Transformation, graph: Graph, action: Callable[[Transformation, Graph], _T]) -> _T:
+    """``action``; what it raises by mistake is told with the name of the step."""
     try:
-        return transformation.run(graph)
+        return action(transformation, graph)
     except DaceoptError:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isclose
 from typing import Any
 
 import numpy as np
@@ -226,9 +227,9 @@ class Op(Pattern):
     def _attributes(self, node: Any, match: Match) -> Iterator[Match]:
         for key, expected in self.attributes.items():
             value = node.attribute(key)
-            if not (expected(value) if callable(expected) else _plain(value) == _plain(expected)):
-                wanted = "another" if callable(expected) else expected
-                yield from match.skipping(f"{key} of {node.op_type} is {value}, expected {wanted}")
+            if not _accepts(expected, value):
+                wanted = "which is not accepted" if callable(expected) else f"expected {expected}"
+                yield from match.skipping(f"{key} of {node.op_type} is {value}, {wanted}")
                 return
         yield match
 
@@ -271,6 +272,15 @@ def origin(graph: Graph, name: str | None) -> str:
         return f"a view of {graph.view_source(name)}"
     node = graph.producer(name)
     return "an input" if node is None else f"made by {getattr(node, 'op_type', type(node).__name__)}"
+
+
+def _accepts(expected: Any, value: Any) -> bool:
+    """Is the attribute as expected? Floats are what float32 makes of them."""
+    if callable(expected):
+        return bool(expected(value))
+    if isinstance(expected, float) and isinstance(value, (int, float)):
+        return isclose(value, expected, rel_tol=1e-6)
+    return bool(_plain(value) == _plain(expected))
 
 
 def _plain(value: Any) -> Any:

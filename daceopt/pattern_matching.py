@@ -185,6 +185,7 @@ class Op(Pattern):
     name: str | None = None
     text: str = ""
     private: bool = True
+    condition: Callable[[Match], bool] | None = None
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -202,6 +203,10 @@ class Op(Pattern):
         """Its result may have other readers: it is computed for them, then."""
         return replace(self, private=False)
 
+    def when(self, condition: Callable[[Match], bool]) -> Op:
+        """It is this operator only where ``condition`` holds for what was captured so far."""
+        return replace(self, condition=condition)
+
     def ends_in(self, node: Any) -> bool:
         return getattr(node, "op_type", None) in self.types and node.domain == self.domain
 
@@ -217,7 +222,11 @@ class Op(Pattern):
         for begun in match.binding(self.name, name, where):
             for entered in self._attributes(node, self._entered(node, begun)):
                 for operands in self._orders(graph, inputs):
-                    yield from find_all(self.operands, operands, entered, here)
+                    found = find_all(self.operands, operands, entered, here)
+                    yield from (m for m in found if self._holds(m))
+
+    def _holds(self, match: Match) -> bool:
+        return self.condition is None or bool(match.missed) or self.condition(match)
 
     def _entered(self, node: Any, match: Match) -> Match:
         made = match.made if self.name is None else {**match.made, self.name: node}

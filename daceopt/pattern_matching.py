@@ -213,7 +213,7 @@ class Op(Pattern):
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
         graph = match.graph
         node = graph.producer(name) if name is not None and not graph.is_view(name) else None
-        if node is None or not self.ends_in(node):
+        if node is None or not self.ends_in(node) or graph.outputs_of(node)[0] != name:
             expected = self.text or f"made by {' or '.join(self.types)}"
             made = f"it is {origin(graph, name)}, expected {' or '.join(self.types)}"
             yield from match.skipping(f"{name} is not {expected} ({where}): {made}", self.size)

@@ -24,10 +24,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.pattern_algebra import Polynomial, Product
 from daceopt.pattern_matching import Absent, Array, Constant, Either, Match, Op, Pattern, Scalar
+from daceopt.pattern_replacement import Value, put
 from daceopt.transform import NearMiss, Site, Transformation, sweep
 
 __all__ = [
@@ -139,17 +139,10 @@ def _as_pattern(operand: Any) -> Pattern:
     if isinstance(operand, (int, float, np.number)):
         return Scalar(value=float(operand))
     if isinstance(operand, np.ndarray):
-        return _Value(operand)
+        return Value(operand)
     raise DaceoptError(
         f"operand {operand!r} of a pattern: expected a name, a number, None, a pattern, or ... at the end"
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _Value(Pattern):
-    """A constant of a replacement."""
-
-    value: np.ndarray
 
 
 # ---------------------------------------------------------------- what follows the root
@@ -258,11 +251,7 @@ class PatternRule(Transformation):
         graph, m = site.graph, site["match"]
         made = self.replace(m)
         sources = [graph.producer(n) for node in m.chain for n in graph.inputs_of(node) if n is not None]
-        if isinstance(made, Op):
-            _remove(graph, m)
-            _add(made, m, m.result)
-        else:
-            _stand_in(m, str(m.get(made, made)))
+        put(made, m)
         sweep(graph, sources)
 
     def _readings(self, graph: Graph, node: Any, slack: int) -> Iterator[Match]:
@@ -279,7 +268,7 @@ class PatternRule(Transformation):
             if found is None and piece.required:
                 return match, piece.required
             match = found or match
-        return match, self.why_not(match) or _other_user(match, self.thing)
+        return match, self.why_not(match) or _other_user(match, self.thing) or _other_result(match)
 
     def _nearly(self, graph: Graph, node: Any) -> str | None:
         """What one piece is in place of what is expected, where most of the pattern is there."""
@@ -315,70 +304,18 @@ def _other_user(match: Match, thing: str) -> str | None:
     return None
 
 
+def _other_result(match: Match) -> str | None:
+    """That one of the operators that go has another result, which somebody reads."""
+    graph = match.graph
+    for node in match.chain:
+        for name in graph.outputs_of(node)[1:]:
+            if name is not None and (graph.is_kept(name) or graph.all_consumers(name)):
+                return f"{name}, another result of {node.op_type}, has a user"
+    return None
+
+
 def _readers(graph: Graph, name: str, most: int) -> list[Any]:
     """The readers of ``name``; of many, which cannot all be inside, none is listed."""
     if len(graph.state.nx[graph.access(name)]) > most + len(graph.views_of(name)):
         return [None]
     return graph.all_consumers(name)
-
-
-# ---------------------------------------------------------------- replacing
-
-
-def _remove(graph: Graph, m: Match) -> None:
-    for node in reversed(m.chain):
-        graph.remove(node)
-
-
-def _stand_in(m: Match, name: str) -> None:
-    """Let the readers of the result read ``name``."""
-    graph = m.graph
-    if (graph.shape(name), graph.dtype(name)) != (graph.shape(m.result), graph.dtype(m.result)):
-        raise DaceoptError(
-            f"the replacement {name} of {m.result} has shape {graph.shape(name)} and type {graph.dtype(name)}: "
-            f"expected {graph.shape(m.result)} and {graph.dtype(m.result)}"
-        )
-    if graph.is_kept(m.result) and (graph.is_view(name) or not graph.desc(name).transient):
-        _remove(graph, m)
-        graph.add_operator("Identity", [name], [m.result])
-        return
-    graph.replace_uses(m.result, name)
-    _remove(graph, m)
-
-
-def _add(template: Op, m: Match, result: str | None = None) -> str:
-    """Add the operator that ``template`` says, after those that it reads; returns what it writes."""
-    graph = m.graph
-    operands = [_operand(o, m) for o in template.operands]
-    while operands and operands[-1] is None:
-        operands.pop()
-    (op_type,) = template.types
-    name = result or _array_for(graph, op_type, operands, dict(template.attributes))
-    graph.add_operator(op_type, operands, [name], dict(template.attributes), template.domain)
-    return name
-
-
-def _operand(pattern: Pattern, m: Match) -> str | None:
-    graph = m.graph
-    if isinstance(pattern, Op):
-        return _add(pattern, m)
-    value: Any = None
-    if isinstance(pattern, Array):
-        value = m.bound.get(pattern.name, None if pattern.optional else pattern.name)
-    elif isinstance(pattern, (Scalar, _Value)):
-        value = pattern.value
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, np.ndarray):
-        value = np.asarray(value, types.to_numpy(graph.dtype(m.result)))
-    return graph.add_constant("constant", value)
-
-
-def _array_for(graph: Graph, op_type: str, operands: list[str | None], attributes: dict[str, Any]) -> str:
-    from daceopt.ops import inference
-
-    (shape,) = inference.result_shapes(graph, op_type, operands, 1, attributes)
-    like = next((n for n in operands if n is not None), None)
-    if shape is None or like is None:
-        raise DaceoptError(f"the shape of {op_type} in a replacement is not known: build it with Builder")
-    return graph.add_array(op_type, shape, graph.dtype(like))

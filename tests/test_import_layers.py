@@ -32,7 +32,7 @@ FLOORS = (
 # files that are one room with another
 SAME_ROOM = {
     **dict.fromkeys(("registry", "trace", "verification", "verification_built", "transform"), "recipe"),
-    **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra"), "recipe"),
+    **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
     **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),
 }
 # Upward, but only inside functions: the graph asks for operator nodes, the checks for how to execute them, by name.

@@ -215,6 +215,29 @@ def test_symbolic_shapes_of_inner_operators() -> None:
     assert [graph.shape(str(graph.outputs_of(o)[0])) for o in graph.operators()] == [(3, n), (n, 3)]
 
 
+def test_types_of_inner_operators() -> None:
+    net = Net(x=(2, 3), y=(2, 3))
+    graph = net.done(net.op("Max", net.op("Relu", net.x), net.y))
+    chosen = op("Where", op("Greater", op("Relu", "x"), "y"), "x", "y")
+    assert rule(op("Max", op("Relu", "x"), "y"), chosen).run(graph).sites
+    graph.validate()
+    assert [graph.dtype(str(graph.outputs_of(n)[0])) for n in graph.operators()] == [
+        dace.float32,
+        dace.bool_,
+        dace.float32,
+    ]
+
+
+def test_other_results_of_the_operator_that_goes() -> None:
+    net = Net(x=(2, 3))
+    y, mask = net.graph.add_array("y", (2, 3), dace.float32), net.graph.add_array("mask", (2, 3), dace.bool_)
+    net.graph.add_operator("Dropout", [net.op("Neg", net.x)], [y, mask])
+    dropped = rule(op("Dropout", op("Neg", "x")))
+    assert "mask_3, another result of Dropout, has a user" in near_misses(dropped, net.done(y, mask))
+    negated = rule(op("Not", op("Dropout", "x", ...)), op("Neg", "x"))
+    assert negated.run(net.done(net.op("Not", mask))).sites == []
+
+
 def test_domains_and_alternatives() -> None:
     graph = Graph("test")
     x = graph.add_input("x", (3,), dace.float32)

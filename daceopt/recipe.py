@@ -7,20 +7,15 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from daceopt import identity
 from daceopt.errors import DaceoptError
 from daceopt.registry import transformations
 from daceopt.transform import LEVELS, Transformation
 
-if TYPE_CHECKING:
-    pass
-
 _BEFORE = ("coarse", "lower", "local")
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
-
-
 DIFFERENTIATE = "differentiate"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from daceopt import progress, trace
 from daceopt.errors import DaceoptError, VerificationError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
 
+_T = TypeVar("_T")
 _VERIFY = (None, "structure", "numerics")
 
 
@@ -146,6 +147,7 @@ def _on_program(transformation: Transformation, program: Program, states: _State
 
 def _on_graph(transformation: Transformation, graph: Graph, state: _State) -> Step:
     state.guard.before(graph)
+    _guarded(transformation, graph.sdfg.name, lambda: state.guard.looking(transformation, graph))
     start = time.perf_counter()
     outcome = _guarded(transformation, graph.sdfg.name, lambda: transformation.run(graph))
     seconds = time.perf_counter() - start
@@ -166,7 +168,8 @@ def _record(
     return Step(name, level, seconds, sites, misses, nodes, *after, error, graph.sdfg.name)
 
 
-def _guarded(transformation: Transformation, graph: str, run: Callable[[], Outcome]) -> Outcome:
+def _guarded(transformation: Transformation, graph: str, run: Callable[[], _T]) -> _T:
+    """What ``run`` gives; what it raises by mistake is told with the name of the step."""
     try:
         return run()
     except DaceoptError:

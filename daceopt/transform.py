@@ -137,6 +137,20 @@ class Transformation:
         return outcome
 
 
+def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
+    """What ``transformation`` finds in ``graph`` and in bodies of control flow; nothing is applied."""
+    from daceopt.ir import region
+
+    found: list[Site | NearMiss] = []
+    for body in region.everything(graph):
+        if type(transformation).match is not Transformation.match:
+            found += transformation.match(body)
+            continue
+        for node in body.nodes():
+            found += [] if is_dead(body, node) else transformation.match_at(body, node)
+    return found
+
+
 def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name{option=value, ...}`` into the name and its options (Python literals)."""
     parts = re.fullmatch(r"\s*([a-z0-9-]+)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)

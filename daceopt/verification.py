@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
 _FACTOR = 4.0
 _ULPS = 16.0
+_SHOWN = 3  # changes that a message lists
+_STATED = ("inputs", "outputs", "saved", "symbols", "shape_values", "assumptions", "reuse_memory")
 _SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
 
 
@@ -31,6 +33,11 @@ class Structure:
     def before(self, graph: Graph) -> None:
         """Raise VerificationError when the graph is broken already."""
         self._check(graph, "before the step")
+
+    def looking(self, transformation: Transformation, graph: Graph) -> None:
+        """Raise VerificationError when matching alone changes the graph."""
+        if self._full:
+            check_match(transformation, graph)
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float | None:
         """Raise VerificationError when ``transformation`` broke the graph."""
@@ -62,6 +69,37 @@ def check_complete(graph: Graph) -> None:
             raise ValueError(f"array {name} is read but never written")
 
 
+def check_match(transformation: Transformation, graph: Graph) -> None:
+    """Raise VerificationError where the ``match`` of a transformation edits the graph that it should only look at."""
+    from daceopt.transform import look
+
+    before = contents(graph)
+    look(transformation, graph)
+    after = contents(graph)
+    gone, new = [line for line in before if line not in after], [line for line in after if line not in before]
+    changes = [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
+    if changes:
+        shown = "; ".join([*changes[:_SHOWN], *(["..."] if len(changes) > _SHOWN else [])])
+        edited = f"step {transformation}: match edited graph {graph.sdfg.name}: {shown}"
+        raise VerificationError(f"{edited}; match only looks, edits belong into apply")
+
+
+def contents(graph: Graph) -> dict[str, None]:
+    """All that a graph says, line by line: its nodes and edges, arrays, names and schedules."""
+    from daceopt.ir import region
+    from daceopt.ir.render import render
+
+    lines: list[str] = []
+    for body in region.everything(graph):
+        lines += render(body).splitlines()
+        lines += [f"{n}: {body.desc(n)} strides {body.strides(n)}" for n in body.arrays()]
+        lines += [f"{len(body.state.nodes())} nodes and {body.state.number_of_edges()} edges of {body.sdfg.name}"]
+        lines += [f"{node} scheduled {tree}" for node, tree in body.schedules.items()]
+        lines += [f"{key} = {getattr(body, key)}" for key in _STATED]
+        lines += [f"{n} of {body.sdfg.name} holds {id(value)}" for n, value in body.constants.items()]
+    return dict.fromkeys(lines)
+
+
 def check_schedules(graph: Graph) -> None:
     """Raise IllegalSchedule where the schedule of a kernel does not compute what the kernel says."""
     from daceopt.ir.kernel import Kernel
@@ -85,6 +123,10 @@ class Numerics:
     def before(self, graph: Graph) -> None:
         """Keep a copy, to reproduce what the step does."""
         self._previous = graph.copy()
+
+    def looking(self, transformation: Transformation, graph: Graph) -> None:
+        """Raise VerificationError when matching alone changes the graph."""
+        self._structure.looking(transformation, graph)
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float:
         """The error now. Raises VerificationError, with the site and a reproducer, when it is more than rounding."""

@@ -33,6 +33,7 @@ FLOORS = (
 SAME_ROOM = {
     **dict.fromkeys(("registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"),
     "compiled": "pipeline",
+    **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
     **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),
 }
 # Upward, but only inside functions: the graph asks for operator nodes, the checks for how to execute them, by name.

@@ -99,7 +99,7 @@ def test_no_lifting_when_the_weights_are_returned() -> None:
     y = attention(net, "s")
     weights = next(n for n in net.graph.operators() if n.op_type == "Softmax")
     graph = net.done(y, str(net.graph.outputs_of(weights)[0]))
-    assert "have another user" in near_misses(AttentionLifting(), graph)
+    assert "the attention has another user" in near_misses(AttentionLifting(), graph)
 
 
 def test_no_lifting_over_another_axis() -> None:

@@ -2,66 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation, sweep
-from daceopt.transformations.coarse._patterns import is_op, made_by, reads_only
+from daceopt.patterns import Match, Op, PatternRule, constant, either, op
 
 
 @dataclass(frozen=True)
-class BatchNormFolding(Transformation):
+class BatchNormFolding(PatternRule):
     """Scale the weights and shift the bias by the running statistics; all of them must be constants.
 
     before:  y = BatchNormalization(Conv(x, w, b), gamma, beta, mean, var; training_mode=0)
     after:   y = Conv(x, w * f, (b - mean) * f + beta)     with f = gamma / sqrt(var + epsilon)
     """
 
-    level: ClassVar[str] = "coarse"
+    pattern = op(
+        "BatchNormalization",
+        op("Conv", "x", constant("w"), either(None, constant("b"))).named("conv").called("the result of a convolution"),
+        *(constant("gamma"), constant("beta"), constant("mean"), constant("variance")),
+    ).named("norm")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not is_op(node, "BatchNormalization"):
-            return
-        convolution = made_by(graph, graph.inputs_of(node)[0], "Conv")
-        if convolution is None:
-            return
-        reason = _refuse(graph, node, convolution)
-        yield NearMiss(node, reason) if reason else Site(graph, (node, convolution))
+    def why_not(self, m: Match) -> str | None:
+        node = m.node("norm")
+        statistics = any(n is not None for n in m.graph.outputs_of(node)[1:])
+        training = node.attribute("training_mode", 0) or statistics
+        return "it is in training mode: the statistics come from the batch" if training else None
 
-    def apply(self, site: Site) -> None:
-        graph, (node, convolution) = site.graph, site.nodes
-        x, weights = graph.inputs_of(convolution)[:2]
-        w, b = _folded(graph, node, convolution)
-        hint = graph.source_names.get(str(weights), "weights")
-        operands = [x, graph.add_constant(hint, w), graph.add_constant(f"{hint}_bias", b)]
-        output = graph.outputs_of(node)[0]
-        sources = [graph.producer(n) for n in graph.inputs_of(convolution) if n is not None]
-        graph.remove(node)
-        graph.remove(convolution)
-        graph.add_operator("Conv", operands, [output], convolution.attributes)
-        sweep(graph, sources)
+    def replace(self, m: Match) -> Op:
+        conv = m.node("conv")
+        hint = m.graph.source_names.get(str(m.graph.inputs_of(conv)[1]), "weights")
+        w, b = _folded(m)
+        weights, bias = m.graph.add_constant(hint, w), m.graph.add_constant(f"{hint}_bias", b)
+        return op("Conv", "x", weights, bias, **conv.attributes)
 
 
-def _refuse(graph: Graph, node: Any, convolution: Any) -> str | None:
-    if node.attribute("training_mode", 0) or any(n is not None for n in graph.outputs_of(node)[1:]):
-        return "it is in training mode: the statistics come from the batch"
-    if not reads_only(graph, str(graph.inputs_of(node)[0]), node):
-        return "the result of the convolution has another user"
-    operands = [*graph.inputs_of(node)[1:], *graph.inputs_of(convolution)[1:]]
-    varying = [n for n in operands if n is not None and n not in graph.constants]
-    return f"{varying[0]} is no constant: its value may change from call to call" if varying else None
-
-
-def _folded(graph: Graph, node: Any, convolution: Any) -> tuple[np.ndarray, np.ndarray]:
+def _folded(m: Match) -> tuple[np.ndarray, np.ndarray]:
     """Weights and bias, computed in float64 and rounded once."""
-    gamma, beta, mean, variance = (graph.constants[str(n)].astype(np.float64) for n in graph.inputs_of(node)[1:])
-    _, weights, *bias = graph.inputs_of(convolution)
-    w = graph.constants[str(weights)]
-    b = graph.constants[bias[0]].astype(np.float64) if bias and bias[0] is not None else np.zeros_like(mean)
-    factor = gamma / np.sqrt(variance + node.attribute("epsilon", 1e-5))
-    scaled = w.astype(np.float64) * factor.reshape(-1, *[1] * (w.ndim - 1))
-    return scaled.astype(w.dtype), ((b - mean) * factor + beta).astype(w.dtype)
+    gamma, beta, mean, variance = (m[n].astype(np.float64) for n in ("gamma", "beta", "mean", "variance"))
+    w, b = m["w"], m.get("b", np.zeros_like(mean)).astype(np.float64)
+    factor = gamma / np.sqrt(variance + m.node("norm").attribute("epsilon", 1e-5))
+    weights = w.astype(np.float64) * factor.reshape(-1, *[1] * (w.ndim - 1))
+    return weights.astype(w.dtype), ((b - mean) * factor + beta).astype(w.dtype)

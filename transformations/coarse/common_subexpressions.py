@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from daceopt.ir.graph import Graph
+from daceopt.ir.operators import RANDOM
 from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import RANDOM
 
 _SMALL = 64  # constants up to this size are compared by value
 

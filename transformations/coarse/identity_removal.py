@@ -2,84 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import constant, int_list, is_op, made_by, scalar, substitute
+from daceopt.ir.operators import constant, int_list, is_op, scalar
+from daceopt.patterns import Match, Op, PatternRule, either, op
 
-_SAME_SHAPE_IS_IDENTITY = ("Reshape", "Expand", "Squeeze", "Unsqueeze", "Flatten")
-_ALONE = ("Concat", "Sum", "Max", "Min", "Mean")
+_SAME_SHAPE_IS_IDENTITY = "Identity|Cast|CastLike|Reshape|Expand|Squeeze|Unsqueeze|Flatten"
+_ALONE = "Concat|Sum|Max|Min|Mean"
+_BY_VALUE = "Dropout|Transpose|Slice|Mul|Div"
 _FIRST_DROPOUT_WITH_MODE = 12  # before this version the operator is for inference only
 
 
+def _does_nothing(m: Match) -> bool:
+    graph, node = m.graph, m.node("same")
+    if graph.shape(m["x"]) != graph.shape(m["same"]) or graph.dtype(m["x"]) != graph.dtype(m["same"]):
+        return False
+    if is_op(node, *_ALONE.split("|")):
+        return len(graph.inputs_of(node)) == 1
+    rules = {"Dropout": _dropout_off, "Transpose": _keeps_order, "Slice": _takes_all, "Mul": _by_one, "Div": _by_one}
+    return node.op_type not in rules or rules[node.op_type](graph, node)
+
+
+def _copies_no_extent(m: Match) -> bool:
+    """A zero in a Reshape copies an extent of the direct input."""
+    return 0 not in (int_list(m.graph, m.node("reshape"), "shape", 1) or [0])
+
+
 @dataclass(frozen=True)
-class IdentityRemoval(Transformation):
+class IdentityRemoval(PatternRule):
     """Remove what does nothing, merge transpositions and reshapes of one another, and turn CastLike into Cast.
 
     before:  a = Dropout(x); b = Transpose(a, [1, 0]); y = Relu(Transpose(b, [1, 0]))
     after:   y = Relu(x)
     """
 
-    level: ClassVar[str] = "coarse"
+    pattern = either(
+        op(f"{_SAME_SHAPE_IS_IDENTITY}|{_ALONE}|{_BY_VALUE}", "x", ...).named("same").when(_does_nothing),
+        op("CastLike", "x", "like"),
+        op("Transpose", op("Transpose", "x").named("first").shared()).named("transpose"),
+        op("Reshape", op("Reshape", "x", ...).shared(), ...).named("reshape").when(_copies_no_extent),
+    )
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if getattr(node, "domain", None) != "":
-            return
-        if _does_nothing(graph, node):
-            source, output = str(graph.inputs_of(node)[0]), str(graph.outputs_of(node)[0])
-            if not _can_stand_for(graph, source, output):
-                yield NearMiss(
-                    node, f"{node.op_type} does nothing, but its result {output} is a graph output of its own"
-                )
-            else:
-                yield Site(graph, (node,), {"source": source})
-        elif is_op(node, "CastLike"):
-            yield Site(graph, (node,), {"op_type": "Cast"})
-        elif is_op(node, "Transpose", "Reshape"):
-            yield from _merged(graph, node)
+    def why_not(self, m: Match) -> str | None:
+        if "same" not in m or m.result not in m.graph.outputs or _can_be_output(m.graph, m["x"]):
+            return None
+        return f"{m.node('same').op_type} does nothing, but its result {m.result} is a graph output of its own"
 
-    def apply(self, site: Site) -> None:
-        graph, node = site.graph, site.nodes[0]
-        if "op_type" not in site.found:
-            graph.replace_uses(str(graph.outputs_of(node)[0]), site["source"])
-            graph.remove(node)
-        elif site["op_type"] == "Cast":
-            target = types.to_onnx(graph.dtype(str(graph.outputs_of(node)[0])))
-            substitute(graph, node, "Cast", [graph.inputs_of(node)[0]], to=target)
-        else:
-            operands = [site["source"], *graph.inputs_of(node)[1:]]
-            substitute(graph, node, site["op_type"], operands, **{**node.attributes, **site["attributes"]})
+    def replace(self, m: Match) -> Op | str:
+        if "transpose" in m:
+            first, second = _perm(m.graph, m.node("first")), _perm(m.graph, m.node("transpose"))
+            return op("Transpose", "x", perm=[first[p] for p in second])
+        if "reshape" in m:
+            node = m.node("reshape")
+            return op("Reshape", "x", *m.graph.inputs_of(node)[1:], **node.attributes)
+        return "x" if "same" in m else op("Cast", "x", to=types.to_onnx(m.graph.dtype(m.result)))
 
 
-def _can_stand_for(graph: Graph, source: str, output: str) -> bool:
-    if output not in graph.outputs:
-        return True
-    return graph.desc(source).transient and not graph.is_view(source)
-
-
-def _does_nothing(graph: Graph, node: Any) -> bool:
-    inputs, output = graph.inputs_of(node), graph.outputs_of(node)[0]
-    if not inputs or inputs[0] is None or output is None:
-        return False
-    same = graph.shape(inputs[0]) == graph.shape(output) and graph.dtype(inputs[0]) == graph.dtype(output)
-    if not same:
-        return False
-    if is_op(node, "Identity", "Cast", "CastLike", *_SAME_SHAPE_IS_IDENTITY):
-        return True
-    if is_op(node, *_ALONE):
-        return len(inputs) == 1
-    rule = {
-        "Dropout": _dropout_off,
-        "Transpose": _keeps_order,
-        "Slice": _takes_all,
-        "Mul": _by_one,
-        "Div": _by_one,
-    }.get(node.op_type)
-    return rule is not None and rule(graph, node)
+def _can_be_output(graph: Graph, name: str) -> bool:
+    return graph.desc(name).transient and not graph.is_view(name)
 
 
 def _dropout_off(graph: Graph, node: Any) -> bool:
@@ -114,18 +97,3 @@ def _takes_all(graph: Graph, node: Any) -> bool:
 
 def _by_one(graph: Graph, node: Any) -> bool:
     return scalar(graph, graph.inputs_of(node)[1]) == 1.0
-
-
-def _merged(graph: Graph, node: Any) -> Iterable[Site]:
-    """Transpose of Transpose is one; Reshape of Reshape reads the first one's input."""
-    inner = made_by(graph, graph.inputs_of(node)[0], node.op_type)
-    if inner is None:
-        return
-    source = graph.inputs_of(inner)[0]
-    attributes: dict[str, Any] = {}
-    if is_op(node, "Transpose"):
-        first = _perm(graph, inner)
-        attributes["perm"] = [first[p] for p in _perm(graph, node)]
-    elif 0 in (int_list(graph, node, "shape", 1) or [0]):
-        return  # a zero copies an extent of the direct input
-    yield Site(graph, (node, inner), {"source": source, "op_type": node.op_type, "attributes": attributes})

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._normalization import Normalization, apply_normalization, find_mean, parts_of
-from daceopt.transformations.coarse._patterns import made_by, trailing
+from daceopt.ir.operators import trailing
+from daceopt.patterns import Match, Op, PatternRule, op, over_root, scalar, square
+from daceopt.transformations.coarse._normalization import BIAS, SCALE, normalization, unknown_shape
 
 
 @dataclass(frozen=True)
-class LayerNormLifting(Transformation):
+class LayerNormLifting(PatternRule):
     """One LayerNormalization instead of mean, difference, variance, root and quotient; scale and bias join it.
 
     before:  d = x - ReduceMean(x); y = d / Sqrt(ReduceMean(d * d) + eps) * gamma + beta
     after:   y = LayerNormalization(x, gamma, beta; epsilon=eps)
     """
 
-    level: ClassVar[str] = "coarse"
+    thing = "the normalization"
+    pattern = over_root(
+        op("Sub", "x", op("ReduceMean", "x", ...).named("mean").called("its mean")).named("difference"),
+        op("Add", op("ReduceMean", square("difference"), ...).named("variance"), scalar("epsilon")),
+    )
+    after = (SCALE, BIAS)
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        parts = parts_of(graph, node)
-        if parts is None:
-            return
-        centered = made_by(graph, parts.numerator, "Sub")
-        if centered is None:
-            return
-        x, mean = graph.inputs_of(centered)
-        reduction = find_mean(graph, mean)
-        if reduction is None or graph.inputs_of(reduction)[0] != x:
-            yield NearMiss(node, f"what is subtracted from {x} is not its mean")
-        elif parts.of != parts.numerator:
-            yield NearMiss(node, f"the variance is taken of {parts.of}, expected {parts.numerator}")
-        elif trailing(graph, reduction) is None or trailing(graph, reduction) != trailing(graph, parts.reduction):
-            yield NearMiss(node, "mean and variance must be over the same trailing dimensions, which are kept")
-        else:
-            yield from _site(graph, node, str(x), parts)
+    def why_not(self, m: Match) -> str | None:
+        axes = trailing(m.graph, m.node("mean"))
+        if axes is None or axes != trailing(m.graph, m.node("variance")):
+            return "mean and variance must be over the same trailing dimensions, which are kept"
+        return unknown_shape(m)
 
-    def apply(self, site: Site) -> None:
-        apply_normalization(site, "LayerNormalization")
-
-
-def _site(graph: Graph, node: Any, x: str, parts: Normalization) -> Iterable[Site | NearMiss]:
-    found = parts.site(graph, node, x, ("Mul", "Add"))
-    yield NearMiss(node, found) if isinstance(found, str) else found
+    def replace(self, m: Match) -> Op:
+        return normalization(m, "LayerNormalization")

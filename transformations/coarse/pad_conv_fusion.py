@@ -2,62 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import int_list, is_op, made_by, reads_only, scalar, substitute
+from daceopt.ir.operators import int_list, scalar
+from daceopt.patterns import Match, Op, PatternRule, op
 
 
 @dataclass(frozen=True)
-class PadConvFusion(Transformation):
+class PadConvFusion(PatternRule):
     """Fold a constant zero padding of the spatial dimensions into the convolution that reads it.
 
     before:  y = Conv(Pad(x, [0, 0, a, b, 0, 0, c, d]), w; pads=p)
     after:   y = Conv(x, w; pads=p + [a, b, c, d])
     """
 
-    level: ClassVar[str] = "coarse"
+    pattern = op("Conv", op("Pad", "x", ...).named("pad").called("the padded array"), "w", "b?").named("conv")
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        pad = made_by(graph, graph.inputs_of(node)[0], "Pad") if is_op(node, "Conv") else None
-        if pad is None:
-            return
-        added = _spatial_pads(graph, node, pad)
-        if isinstance(added, str):
-            yield NearMiss(node, added)
-            return
-        own = node.attribute("pads") or [0] * len(added)
-        yield Site(graph, (node, pad), {"pads": [int(p) + a for p, a in zip(own, added, strict=True)]})
+    def why_not(self, m: Match) -> str | None:
+        graph, conv, pad = m.graph, m.node("conv"), m.node("pad")
+        if conv.attribute("auto_pad", "NOTSET") != "NOTSET":
+            return f"the convolution chooses its padding itself (auto_pad={conv.attribute('auto_pad')})"
+        if pad.attribute("mode", "constant") != "constant":
+            return f"the padding is of mode {pad.attribute('mode')}, expected constant"
+        if not _is_zero(graph, pad):
+            return "the padding value is not the constant zero"
+        return _not_spatial(_all_pads(graph, pad))
 
-    def apply(self, site: Site) -> None:
-        graph, (node, pad) = site.graph, site.nodes
-        operands = [graph.inputs_of(pad)[0], *graph.inputs_of(node)[1:]]
-        substitute(graph, node, "Conv", operands, **{**node.attributes, "pads": site["pads"]})
+    def replace(self, m: Match) -> Op:
+        conv, pads = m.node("conv"), _all_pads(m.graph, m.node("pad")) or []
+        rank = len(pads) // 2
+        added = [*pads[2:rank], *pads[rank + 2 :]]
+        own = conv.attribute("pads") or [0] * len(added)
+        total = [int(p) + a for p, a in zip(own, added, strict=True)]
+        return op("Conv", "x", "w", "b?", **{**conv.attributes, "pads": total})
 
 
-def _spatial_pads(graph: Graph, node: Any, pad: Any) -> list[int] | str:
-    """Begins and ends of the padding of the spatial dimensions, or why it cannot move."""
-    if node.attribute("auto_pad", "NOTSET") != "NOTSET":
-        return f"the convolution chooses its padding itself (auto_pad={node.attribute('auto_pad')})"
-    if pad.attribute("mode", "constant") != "constant":
-        return f"the padding is of mode {pad.attribute('mode')}, expected constant"
-    if not _is_zero(graph, pad):
-        return "the padding value is not the constant zero"
-    pads = _all_pads(graph, pad)
+def _not_spatial(pads: list[int] | None) -> str | None:
     if pads is None:
         return "the padding is not constant"
-    if not reads_only(graph, str(graph.outputs_of(pad)[0]), node):
-        return "the padded array has another user"
     rank = len(pads) // 2
-    begins, ends = pads[:rank], pads[rank:]
-    if any((*begins[:2], *ends[:2])):
+    if any((*pads[:2], *pads[rank : rank + 2])):
         return f"batch or channels are padded too ({pads}): only spatial dimensions can be folded"
-    if min(pads) < 0:
-        return f"the padding crops ({pads}): a convolution can only add"
-    return [*begins[2:], *ends[2:]]
+    return f"the padding crops ({pads}): a convolution can only add" if min(pads) < 0 else None
 
 
 def _is_zero(graph: Graph, pad: Any) -> bool:

@@ -2,44 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._normalization import apply_normalization, parts_of
-from daceopt.transformations.coarse._patterns import made_by, trailing
+from daceopt.ir.operators import made_by, trailing
+from daceopt.patterns import Match, Op, PatternRule, op, over_root, scalar, square
+from daceopt.transformations.coarse._normalization import SCALE, normalization, unknown_shape
 
 
 @dataclass(frozen=True)
-class RmsNormLifting(Transformation):
+class RmsNormLifting(PatternRule):
     """One RMSNormalization instead of square, mean, root and quotient; the scale joins it.
 
     before:  y = x * Reciprocal(Sqrt(ReduceMean(x * x) + eps)) * gamma
     after:   y = RMSNormalization(x, gamma; epsilon=eps)
     """
 
-    level: ClassVar[str] = "coarse"
+    thing = "the normalization"
+    pattern = over_root("x", op("Add", op("ReduceMean", square("of"), ...).named("variance"), scalar("epsilon")))
+    after = (SCALE,)
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        parts = parts_of(graph, node)
-        if parts is None:
-            return
-        if parts.of != parts.numerator:
-            yield NearMiss(node, f"the mean square is of {parts.of}, but {parts.numerator} is divided by its root")
-        elif trailing(graph, parts.reduction) is None:
-            yield NearMiss(node, "the mean must be over trailing dimensions, which are kept")
-        elif not _is_difference_from_mean(graph, parts.numerator):
-            found = parts.site(graph, node, parts.numerator, ("Mul",))
-            yield NearMiss(node, found) if isinstance(found, str) else found
+    def why_not(self, m: Match) -> str | None:
+        if m["of"] != m["x"]:
+            return f"the mean square is of {m['of']}, but {m['x']} is divided by its root"
+        if trailing(m.graph, m.node("variance")) is None:
+            return "the mean must be over trailing dimensions, which are kept"
+        if _is_difference_from_mean(m):
+            return f"{m['x']} is a difference from a mean: that is layer normalization"
+        return unknown_shape(m)
 
-    def apply(self, site: Site) -> None:
-        apply_normalization(site, "RMSNormalization")
+    def replace(self, m: Match) -> Op:
+        return normalization(m, "RMSNormalization")
 
 
-def _is_difference_from_mean(graph: Graph, name: str) -> bool:
+def _is_difference_from_mean(m: Match) -> bool:
     """That is layer normalization, which has a lifting of its own."""
-    node = made_by(graph, name, "Sub")
-    mean = made_by(graph, graph.inputs_of(node)[1], "ReduceMean") if node is not None else None
-    return mean is not None and graph.inputs_of(mean)[0] == graph.inputs_of(node)[0]
+    node = made_by(m.graph, m["x"], "Sub")
+    mean = made_by(m.graph, m.graph.inputs_of(node)[1], "ReduceMean") if node is not None else None
+    return mean is not None and m.graph.inputs_of(mean)[0] == m.graph.inputs_of(node)[0]

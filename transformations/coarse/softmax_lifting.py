@@ -2,54 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import axes_of, is_op, made_by, substitute
+from daceopt.ir.operators import axes_of
+from daceopt.patterns import Match, Op, PatternRule, either, op
 
 
 @dataclass(frozen=True)
-class SoftmaxLifting(Transformation):
+class SoftmaxLifting(PatternRule):
     """One Softmax, which is numerically stable, with or without the maximum subtracted before.
 
     before:  e = Exp(x - ReduceMax(x, k)); y = e / ReduceSum(e, k)
     after:   y = Softmax(x; axis=k)
     """
 
-    level: ClassVar[str] = "coarse"
+    thing = "the softmax"
+    pattern = op(
+        "Div",
+        op("Exp", either(op("Sub", "x", op("ReduceMax", "x", ...).named("maximum").shared()).shared(), "x"))
+        .named("numerator")
+        .called("the exponential"),
+        op("ReduceSum", "numerator", ..., keepdims=1).named("sum").shared(),
+    )
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not is_op(node, "Div"):
-            return
-        numerator, denominator = graph.inputs_of(node)
-        exponential, total = made_by(graph, numerator, "Exp"), made_by(graph, denominator, "ReduceSum")
-        if exponential is None or total is None:
-            return
-        axes = axes_of(graph, total)
-        if graph.inputs_of(total)[0] != numerator:
-            yield NearMiss(node, f"the sum is of {graph.inputs_of(total)[0]}, expected the numerator {numerator}")
-        elif axes is None or len(axes) != 1 or total.attribute("keepdims", 1) != 1:
-            yield NearMiss(node, f"the sum is over axes {axes}, expected one constant axis that is kept")
-        elif set(graph.all_consumers(str(numerator))) != {node, total} or numerator in graph.outputs:
-            yield NearMiss(node, f"the exponential {numerator} has another user")
-        else:
-            x = _before_shift(graph, str(graph.inputs_of(exponential)[0]), axes)
-            yield Site(graph, (node,), {"x": x, "axis": axes[0]})
+    def why_not(self, m: Match) -> str | None:
+        axes = axes_of(m.graph, m.node("sum"))
+        if axes is None or len(axes) != 1:
+            return f"the sum is over axes {axes}, expected one constant axis that is kept"
+        maximum = m.made.get("maximum")  # any other shift belongs to x: softmax ignores it
+        if maximum is not None and (axes_of(m.graph, maximum) != axes or maximum.attribute("keepdims", 1) != 1):
+            return f"the maximum is over axes {axes_of(m.graph, maximum)}, the sum over {axes}"
+        return None
 
-    def apply(self, site: Site) -> None:
-        substitute(site.graph, site.nodes[0], "Softmax", [site["x"]], axis=site["axis"])
-
-
-def _before_shift(graph: Graph, name: str, axes: list[int]) -> str:
-    """``x`` when ``name`` is ``x - max(x)`` over the same axis, else ``name`` itself: softmax ignores any shift."""
-    node = made_by(graph, name, "Sub")
-    if node is None:
-        return name
-    x, shift = graph.inputs_of(node)
-    maximum = made_by(graph, shift, "ReduceMax")
-    if maximum is None or graph.inputs_of(maximum)[0] != x or axes_of(graph, maximum) != axes:
-        return name
-    return str(x) if maximum.attribute("keepdims", 1) == 1 else name
+    def replace(self, m: Match) -> Op:
+        axes = axes_of(m.graph, m.node("sum"))
+        assert axes is not None, "decided by why_not"
+        return op("Softmax", "x", axis=axes[0])

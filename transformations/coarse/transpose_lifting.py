@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import is_op, made_by, substitute
+from daceopt.patterns import Match, Op, PatternRule, op
 
 
 @dataclass(frozen=True)
-class TransposeLifting(Transformation):
+class TransposeLifting(PatternRule):
     """One Transpose of the whole array, which is a view, instead of a Reshape on either side.
 
     before:  y = Reshape(Transpose(Reshape(x, [b*h, s, d]), [0, 2, 1]), [b, h, d, s])
     after:   y = Transpose(x, [0, 1, 3, 2])
     """
 
-    level: ClassVar[str] = "coarse"
+    pattern = op(
+        "Reshape", op("Transpose", op("Reshape", "x", ...).named("merged").shared(), perm=[0, 2, 1]).shared(), ...
+    )
 
-    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not is_op(node, "Reshape"):
-            return
-        middle = made_by(graph, graph.inputs_of(node)[0], "Transpose")
-        first = made_by(graph, graph.inputs_of(middle)[0], "Reshape") if middle is not None else None
-        if first is None or list(middle.attribute("perm") or ()) != [0, 2, 1]:
-            return
-        x, output = str(graph.inputs_of(first)[0]), str(graph.outputs_of(node)[0])
-        shape, merged = graph.shape(x), graph.shape(str(graph.inputs_of(middle)[0]))
-        if len(shape) < 2 or graph.shape(output) != (*shape[:-2], shape[-1], shape[-2]):
-            yield NearMiss(
-                node,
-                f"{output} of shape {graph.shape(output)} is not {x} of shape {shape} with its last dimensions swapped",
-            )
-        elif merged[1:] != shape[-2:]:
-            yield NearMiss(node, f"the first Reshape splits the last two dimensions of {shape} into {merged[1:]}")
-        else:
-            yield Site(graph, (node,), {"x": x})
+    def why_not(self, m: Match) -> str | None:
+        shape, merged, output = m.shape("x"), m.shape("merged"), m.graph.shape(m.result)
+        if len(shape) < 2 or output != (*shape[:-2], shape[-1], shape[-2]):
+            return f"{m.result} of shape {output} is not {m['x']} of shape {shape} with its last dimensions swapped"
+        if merged[1:] != shape[-2:]:
+            return f"the first Reshape splits the last two dimensions of {shape} into {merged[1:]}"
+        return None
 
-    def apply(self, site: Site) -> None:
-        rank = len(site.graph.shape(site["x"]))
-        substitute(site.graph, site.nodes[0], "Transpose", [site["x"]], perm=[*range(rank - 2), rank - 1, rank - 2])
+    def replace(self, m: Match) -> Op:
+        rank = len(m.shape("x"))
+        return op("Transpose", "x", perm=[*range(rank - 2), rank - 1, rank - 2])

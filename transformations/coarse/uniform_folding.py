@@ -11,9 +11,9 @@ import numpy as np
 from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
+from daceopt.ir.operators import is_op, made_by
 from daceopt.ops import reference
 from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._patterns import is_op, made_by
 
 _POINTWISE = (
     *("Add", "Sub", "Mul", "Div", "Neg", "Min", "Max", "Cast", "Not", "And", "Or", "Xor", "IsNaN"),

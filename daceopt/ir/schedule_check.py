@@ -8,12 +8,18 @@ write and later ones read.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from collections.abc import Set
 from math import prod
 from typing import Any, NoReturn
 
+import dace
+import numpy as np
 import sympy
 
 from daceopt.errors import IllegalSchedule
+from daceopt.ir import scalar
+from daceopt.ir.extents import in_scalar_code
+from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body, Reference, affine, equal, resolved, same_element
@@ -170,27 +176,27 @@ class _Tiles:
 
     def _check(self) -> str | None:
         if not self._levels:
-            return None if equal(self._total, 1) else f"takes 1 value; expected {self._total}"
-        if not equal(self._levels[-1][0], 1):
+            return None if _same(self._total, 1) else f"takes 1 value; expected {self._total}"
+        if not _same(self._levels[-1][0], 1):
             return "leaves gaps: no loop steps by 1"
         values = f"takes {' * '.join(str(loop.extent) for _, loop in reversed(self._levels))} values"
         bound = self._total
         for step, loop in self._levels:
             if loop.rest is not None and loop is not self._levels[-1][1]:
                 return f"has partial tiles in the outer loop over {loop.param}"
-            if not equal(loop.extent, _ceiling(bound, step)) and not self._is_short(loop, bound):
+            if not _same(loop.extent, _ceiling(bound, step)) and not self._is_short(loop, bound):
                 return f"{values}; expected {self._total}"
             bound = step
-        needed, given = self._bounds(), _minima(self._levels[-1][1].rest)
-        if any(must and not any(equal(e, g) for g in given) for e, must in needed):
+        needed, given = self._bounds(), _minima(self._levels[-1][1].rest, {loop.param for _, loop in self._levels})
+        if any(must and not any(_same(e, g) for g in given) for e, must in needed):
             return f"{values}; expected {self._total}"
-        if any(not any(equal(e, g) for e, _ in needed) for g in given):
+        if any(not any(_same(e, g) for e, _ in needed) for g in given):
             return f"ends its innermost loop at {self._levels[-1][1].rest}"
         return None
 
     def _is_short(self, loop: Loop, bound: Dim) -> bool:
         """A tile longer than a loop of known extent is as long as that."""
-        return len(self._levels) > 1 and loop is self._levels[-1][1] and equal(loop.extent, self._total)
+        return len(self._levels) > 1 and loop is self._levels[-1][1] and _same(loop.extent, self._total)
 
     def _bounds(self) -> list[tuple[Any, bool]]:
         """What is left for the innermost loop at each level, and whether the extents do not ensure it."""
@@ -200,7 +206,7 @@ class _Tiles:
             taken = sum((step * loop.param for step, loop in inside[:-1]), sympy.S.Zero)
             reached = prod(loop.extent for _, loop in inside)
             within = isinstance(reached, int) and isinstance(bound, int) and reached <= bound
-            found.append((bound - taken, not within and not equal(reached, bound)))
+            found.append((bound - taken, not within and not _same(reached, bound)))
         return found
 
 
@@ -208,15 +214,34 @@ def _value(step: Dim) -> int:
     return step if isinstance(step, int) else int(step.subs(dict.fromkeys(step.free_symbols, 7)))
 
 
-def _minima(rest: Any) -> list[Any]:
-    """The expressions of which ``rest`` is the smallest."""
+def _minima(rest: Any, params: Set[Any]) -> list[Any]:
+    """The expressions of which ``rest`` is the smallest; minima of sizes alone are numbers like others."""
     if rest is None:
         return []
     expr = sympy.sympify(rest)
-    inner = next(iter(expr.atoms(sympy.Min)), None)
+    inner = next((m for m in expr.atoms(sympy.Min) if m.free_symbols & params), None)
     if inner is None:
         return [expr]
-    return [m for a in inner.args for m in _minima(expr.xreplace({inner: a}))]
+    return [m for a in inner.args for m in _minima(expr.xreplace({inner: a}), params)]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Are two sizes equal? What SymPy cannot decide (floors, minima and maxima of sizes) is computed for sizes around
+    each number that occurs in them, and its multiples, where tiles begin and end."""
+    if equal(a, b):
+        return True
+    difference = sympy.sympify(a - b)
+    if not difference.has(sympy.floor, sympy.Min, sympy.Max, idiv, pymod):
+        return False
+    difference = in_scalar_code(difference)
+    numbers = {abs(int(n)) for n in difference.atoms(sympy.Integer)} | {1, 7}
+    points = sorted({p for n in numbers for p in (n - 1, n, n + 1, 2 * n, 2 * n + 1, 5 * n) if p >= 0})
+    symbols = sorted(difference.free_symbols, key=str)
+    values = {
+        s: np.array([points[(k * (j + 1) + j) % len(points)] for k in range(2 * len(points))])
+        for j, s in enumerate(symbols)
+    }
+    return not np.any(scalar.evaluate(difference, values, None, dace.int64))
 
 
 def _ceiling(total: Dim, below: Dim) -> Any:

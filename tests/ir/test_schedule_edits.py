@@ -23,6 +23,7 @@ from daceopt.ir.tasklet import Assignment
 from tests.ir.isl_checking import assert_agrees
 
 F = dace.float32
+N = dace.symbolic.symbol("n", dace.int64)
 ROW, COLUMN = param(0), param(1)
 
 
@@ -202,6 +203,11 @@ def _tile_dropped(tree: Tree) -> Tree:
     return _with_loop(edits.split(tree, "i1", 32), "i1_block", extent=2)
 
 
+def _tile_too_many(tree: Tree) -> Tree:
+    """Right for most sizes."""
+    return _with_loop(edits.split(tree, "i0", 32), "i0_block", extent=sympy.floor(N / 32) + 1)
+
+
 def _twice(tree: Tree) -> Tree:
     return Loop(param(7), 2, tree)
 
@@ -237,6 +243,7 @@ _WRONG = {
     "a loop that ends early": (copy, _shorter, "i1 takes 69 values; expected 70"),
     "a partial tile that runs too far": (copy, _tile_beyond, r"takes 32 \* 3 values; expected 70"),
     "a tile that drops the remainder": (copy, _tile_dropped, r"takes 32 \* 2 values; expected 70"),
+    "a tile too many where tiles divide the size": (lambda: copy((N, 4)), _tile_too_many, "expected n"),
     "statements that run twice": (copy, _twice, "runs again for each iteration of i7"),
     "a statement that is left out": (two_stages, _left_out, "statement 1 stands in it 0 times"),
     "a local that is read before it is written": (two_stages, _backwards, "s1 reads row before s0 writes it"),

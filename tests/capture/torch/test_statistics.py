@@ -65,4 +65,4 @@ def test_norms_in_another_type_and_of_open_sizes() -> None:
 
 def test_what_is_made_of_norms() -> None:
     check(lambda x, y: torch.cosine_similarity(x, y, dim=-1), X, X.flip(0))
-    check(lambda x: torch.renorm(x, 2, 0, 0.7), X)
+    check(lambda x: torch.renorm(x, 2, 0, 0.7), X, native=False)  # in half precision ATen's has no derivative

@@ -17,8 +17,9 @@ Function = Callable[..., Any]
 _NOISE = (
     "The .grad attribute of a Tensor that is not a leaf",
     "Dynamo detected a call to a `functools.lru_cache`",
+    "<class '[^']*'> should not be instantiated",  # it makes instances of the user's autograd functions
 )
-"""How warnings of Dynamo begin that say nothing about the user's module."""
+"""How warnings of Dynamo begin that say nothing about the user's module, as regular expressions."""
 
 
 def compiled(function: Function, backend: Function, *, suppress_errors: bool = True, **options: Any) -> Any:

@@ -221,3 +221,19 @@ def test_a_wrong_call_fails_and_the_next_does_not(forward, good, bad):
         return net(good)
 
     check(scenario, fallback="silent")
+
+
+def test_recurrent_layers_over_sizes_that_change():
+    """Open sizes bring conditions of sizes, which are negated and are no tensors."""
+
+    def scenario(optimize):
+        torch.manual_seed(0)
+        net = optimize(nn.LSTM(3, 4, bidirectional=True, batch_first=True).double())
+        seen = []
+        for shape in ((4, 5, 3), (2, 5, 3), (2, 6, 3)):
+            result = net(normal(*shape))
+            result[0].square().sum().backward()
+            seen.append((result, grads(net)))
+        return seen
+
+    check(scenario)

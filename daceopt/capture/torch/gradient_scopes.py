@@ -6,6 +6,7 @@ which says the same to a graph that is differentiated later.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -163,7 +164,8 @@ def is_in_place(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if name in _AUGMENTED or node.kwargs.get("inplace") is True:
         return True
-    return name.endswith("_") and not name.endswith("__")
+    is_pythons = getattr(node.target, "__module__", None) == operator.and_.__module__  # whose and_, or_, not_ are words
+    return name.endswith("_") and not name.endswith("__") and not is_pythons
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 
+from daceopt.capture.torch.gradient_scopes import is_in_place
 from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
+
+
+@pytest.mark.parametrize(
+    ("target", "writes"),
+    [(operator.and_, False), (operator.not_, False), (operator.iand, True), (torch.relu_, True), (torch.relu, False)],
+    ids=["and_", "not_", "iand", "relu_", "relu"],
+)
+def test_what_is_in_place(target: Callable[..., Any], writes: bool) -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    assert is_in_place(graph.call_function(target, (x, x))) is writes
 
 
 def test_what_is_written_later_does_not_connect_what_a_region_read() -> None:

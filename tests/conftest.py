@@ -50,3 +50,18 @@ def _fixed_seeds() -> None:
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  (libraries under test draw from the global generator)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Most of what modules do is decided around their programs, so these are interpreted and need no compiler;
+    a test that takes ``built`` gets compiled ones all the same."""
+    if "built" not in request.fixturenames:
+        from tests.capture.torch.interpreted import compile_interpreted
+
+        monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+
+
+@pytest.fixture
+def built() -> None:
+    """Programs come from the compiler."""

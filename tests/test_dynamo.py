@@ -10,14 +10,12 @@ import torch
 from torch import nn
 
 from daceopt.errors import FallbackWarning
-from tests.capture.torch.interpreted import compile_interpreted
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+def _programs(interpreted):
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -13,13 +13,7 @@ import torch
 from daceopt import optimized_module
 from daceopt.dispatch import Dispatcher
 from daceopt.fast_path import Frame
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, module, normal
-
-
-@pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
 
 
 def _surrounded() -> Callable[..., Any]:
@@ -44,6 +38,8 @@ SIGNATURES: tuple[Callable[..., Any], ...] = (
     lambda self, x, y=2, *args, z, w=4, **kwargs: 0,
     _surrounded(),
 )
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 CALLS: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = (
     ((0,), {}),
     ((0, 1), {}),

@@ -10,15 +10,13 @@ import torch
 from torch._dynamo import config
 
 from daceopt import optimized_module
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import module, normal
 
 SEEN: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+def _programs(interpreted):
     SEEN.clear()
 
 

@@ -17,14 +17,9 @@ from torch import nn
 
 from daceopt import optimized_module
 from daceopt.errors import FallbackWarning
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding
 
-
-@pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    """The contract is about all that surrounds a program, so most of it is tested on programs that need no compiler."""
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 class Net(nn.Module):

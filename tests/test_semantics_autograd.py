@@ -10,23 +10,9 @@ from torch.utils.checkpoint import checkpoint
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, grads, module, normal
 
-
-@pytest.fixture(autouse=True)
-def _programs(request, monkeypatch):
-    """Most of this is decided before anything is compiled; ``built`` asks for the compiler all the same."""
-    if "built" not in request.fixturenames:
-        monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
-
-
-@pytest.fixture
-def built():
-    """Programs come from the compiler."""
-
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by Dynamo
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def mlp():

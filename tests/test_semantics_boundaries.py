@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, grads, module, normal
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 Pair = namedtuple("Pair", "first second")
 
@@ -20,18 +21,6 @@ Pair = namedtuple("Pair", "first second")
 class Scores:
     values: torch.Tensor
     count: int = 3
-
-
-@pytest.fixture(autouse=True)
-def _programs(request, monkeypatch):
-    """Most of this is decided around the programs; ``built`` asks for the compiler all the same."""
-    if "built" not in request.fixturenames:
-        monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
-
-
-@pytest.fixture
-def built():
-    """Programs come from the compiler."""
 
 
 def calls(forward, *arguments, **state):

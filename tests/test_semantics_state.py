@@ -9,18 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, grads, module, normal
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 SCALE = 2.0
 SHIFT = torch.ones(3, dtype=torch.float64)
 TABLE = {"k": 1.0}
-
-
-@pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    """All of this is decided around the programs, so none is built."""
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
 
 
 def test_globals():

@@ -8,15 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, module, normal
 
-
-@pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    """All of this is decided around the programs, so none is built."""
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
-
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 # -------------------------------------------------------------------- methods that are replaced
 

@@ -13,16 +13,9 @@ import torch
 
 from daceopt import optimized_module
 from daceopt.errors import CaptureError, FallbackWarning
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, module, normal
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by Dynamo
-
-
-@pytest.fixture(autouse=True)
-def _programs(monkeypatch):
-    """All of this is decided around the programs, so none is built."""
-    monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def check_breaks(scenario, reason):

@@ -9,22 +9,12 @@ from torch.autograd import grad
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
-from tests.capture.torch.interpreted import compile_interpreted
 from tests.twins import check, grads, module, normal
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning")  # by PyTorch's forward mode
-
-
-@pytest.fixture(autouse=True)
-def _programs(request, monkeypatch):
-    """Most of this is decided around the programs; ``built`` asks for the compiler all the same."""
-    if "built" not in request.fixturenames:
-        monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
-
-
-@pytest.fixture
-def built():
-    """Programs come from the compiler."""
+pytestmark = [
+    pytest.mark.usefixtures("interpreted"),
+    pytest.mark.filterwarnings("ignore:.*jit.script:DeprecationWarning"),  # by PyTorch's forward mode
+]
 
 
 def mlp():

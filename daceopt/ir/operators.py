@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.ir.graph import Graph
+from daceopt.ir.operands import required
 
 RANDOM = {
     "RandomNormal",
@@ -56,7 +57,7 @@ def int_list(graph: Graph, node: Any, attribute: str, position: int) -> list[int
 def axes_of(graph: Graph, node: Any) -> list[int] | None:
     """Normalized axes of a reduction; None when they are not constant. No axes means all of them."""
     inputs = graph.inputs_of(node)
-    rank = len(graph.shape(str(inputs[0])))
+    rank = len(graph.shape(required(inputs, 0)))
     absent = node.attribute("axes") is None and (len(inputs) < 2 or inputs[1] is None)
     if absent:
         return list(range(rank))
@@ -66,6 +67,6 @@ def axes_of(graph: Graph, node: Any) -> list[int] | None:
 
 def trailing(graph: Graph, node: Any) -> list[int] | None:
     """The axes of a reduction if they are the last ones and the reduced dimensions are kept."""
-    axes, rank = axes_of(graph, node), len(graph.shape(str(graph.inputs_of(node)[0])))
+    axes, rank = axes_of(graph, node), len(graph.shape(required(graph.inputs_of(node), 0)))
     kept = node.attribute("keepdims", 1) == 1
     return axes if axes and kept and axes == list(range(axes[0], rank)) else None

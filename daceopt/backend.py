@@ -18,7 +18,13 @@ from torch._dynamo.exc import RestartAnalysis, TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import TensorifyState
 from torch._dynamo.utils import counters
 
+from daceopt import pipeline
 from daceopt.capture.torch import conditions, effects, guards, tracing
+from daceopt.capture.torch.connection import connected, differentiable
+from daceopt.capture.torch.fingerprint import describe as kind
+from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.capture.torch.functional import functional
+from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
 from daceopt.piece import Piece
@@ -149,8 +155,6 @@ class CompiledGraph:
         self._backend, self.traced = backend, traced
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
-        from daceopt.capture.torch.connection import connected
-
         options = backend.options
         pair = backend.compile(_identity(traced), self._load, recipe=options.recipe, verify=options.verify)
         notes = pair.report["notes"]
@@ -180,8 +184,6 @@ class CompiledGraph:
 
     def operators(self) -> Counter[str]:
         """How often each ATen operator occurs in the graph."""
-        from daceopt.capture.torch.functional import functional
-
         nodes = functional(self.traced.graph, self.traced.inputs).graph.graph.nodes
         called = [n.target for n in nodes if isinstance(n.target, torch._ops.OpOverload)]
         return Counter(str(t).removeprefix("aten.") for t in called)
@@ -281,8 +283,6 @@ def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
 
 
 def _compile_graph(*args: Any, **kwargs: Any) -> Any:
-    from daceopt import pipeline
-
     return pipeline.compile_graph(*args, **kwargs)
 
 
@@ -294,9 +294,6 @@ def reason_of(error: BaseException) -> str:
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
-    from daceopt.capture.torch.connection import differentiable
-    from daceopt.capture.torch.traced import Traced
-
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
     for node, value in zip(placeholders, values):
@@ -379,12 +376,10 @@ def _is_state(placeholder: fx.Node) -> bool:
 
 def _identity(traced: Traced) -> str:
     """Of a graph with everything that decides what is compiled."""
-    from daceopt.capture.torch.fingerprint import describe, fingerprint
-
     autocast = [
         (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
         for d in ("cpu",)
     ]
-    inputs = [describe(x) for x in traced.inputs]
+    inputs = [kind(x) for x in traced.inputs]
     inputs += guards.hints(traced.inputs)
     return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])

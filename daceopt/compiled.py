@@ -13,6 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import daceopt.recipes
+import daceopt.transformations
 from daceopt import progress
 from daceopt._version import __version__
 from daceopt.build import machine
@@ -201,9 +203,6 @@ def _own_source() -> str:
     """Digest of daceopt's own code, so that an edited transformation or printer is never served from the cache."""
     global _digest
     if _digest is None:
-        import daceopt.recipes
-        import daceopt.transformations
-
         packages = [Path(__file__).parent, *map(Path, (*daceopt.recipes.__path__, *daceopt.transformations.__path__))]
         files = sorted(f for p in packages for pattern in ("*.py", "*.h", "*.cpp") for f in p.rglob(pattern))
         _digest = key(*((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files))

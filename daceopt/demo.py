@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+import daceopt
+from daceopt import optimized_module
 from daceopt.cost.measure import interleave
 
 Call = Callable[[], Any]
@@ -130,8 +132,6 @@ def run(seconds: float = 0.5, show: Callable[[str], None] = print) -> bool:
 
 
 def _module_row(name: str, make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]], seconds: float) -> Row:
-    from daceopt import optimized_module
-
     row = Row(name)
     model, inputs = make()
     eager, peer, exact = copy.deepcopy(model), copy.deepcopy(model), copy.deepcopy(model).double()
@@ -231,8 +231,6 @@ def _statistics(row: Row, model: nn.Module) -> None:
 def _onnx_row(seconds: float) -> Row:
     import numpy as np
     import onnxruntime
-
-    import daceopt
 
     row = Row("ONNX file (novel, exported)")
     model, (x,) = novel()

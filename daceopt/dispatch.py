@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from daceopt import frames
+from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.options import Options
@@ -147,8 +148,6 @@ class Dispatcher:
         return original(module, *args, **kwargs)
 
     def _mark(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        from daceopt.capture.torch.dynamic import mark
-
         try:
             mark(self.options.dynamic, forward, args, kwargs)
         except CaptureError as error:

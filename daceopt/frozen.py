@@ -15,7 +15,10 @@ from torch import fx, nn
 
 from daceopt import frames
 from daceopt.backend import Backend, describe, reason_of
+from daceopt.build.cache import key
 from daceopt.capture.quiet import quiet
+from daceopt.capture.torch.fingerprint import describe as kind
+from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.compiled import CompiledPair
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.observe import own_forward
@@ -25,6 +28,7 @@ from daceopt.pipeline import compile_graph
 from daceopt.runtime.binding import Binding
 from daceopt.runtime.bridge import Program
 from daceopt.stats import Stats
+from daceopt.verification import outputs
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
@@ -76,8 +80,6 @@ class Frozen:
 
     def exact(self) -> list[np.ndarray]:
         """What it computes in float64; the interpreter, where the module insists on another type."""
-        from daceopt.verification import outputs
-
         try:
             return self.call.widened().run()
         except (RuntimeError, TypeError):
@@ -100,10 +102,6 @@ class Frozen:
 
     def compile(self, recipe: Any, verify: str | None = None) -> FrozenProgram:
         """The compiled program. Raises Unsupported with the reason."""
-        from daceopt.build.cache import key
-        from daceopt.capture.torch.fingerprint import describe as kind
-        from daceopt.capture.torch.fingerprint import fingerprint
-
         state = [key(_bytes(x)) for k, x in enumerate(self.arguments) if k not in self.inputs]
         kinds = [kind(x) for x in self.traced.inputs]
         identity = fingerprint(self.traced.graph, ["frozen", kinds, state, list(self.inputs), self.order])

@@ -15,7 +15,9 @@ from onnx import numpy_helper
 from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
+from daceopt.ir.extents import parse
 from daceopt.ir.graph import Dim, Graph
+from daceopt.libs import onnxruntime_call
 from daceopt.ops import control_flow, inference, registry, subgraph, values, widening
 
 logger = logging.getLogger("daceopt.importer")
@@ -293,8 +295,6 @@ class _Importer:
     ) -> None:
         if not self.fallback:
             raise Unsupported(f"operator {node.op_type} ({node.name!r}): {reason}")
-        from daceopt.libs import onnxruntime_call
-
         self.refusals.append((node, reason))
         self.graph.remove(operator)
         onnxruntime_call.add(self.graph, self.model, node, inputs, outputs)
@@ -366,6 +366,4 @@ def _value_types(graph: onnx.GraphProto) -> Mapping[str, onnx.TypeProto]:
 
 def _parse_extent(text: str, symbols: dict[str, Any]) -> Dim:
     """A dimension name becomes a fresh symbol; the sums and products of names that exporters write are understood."""
-    from daceopt.ir.extents import parse
-
     return parse(text, lambda name: symbols.setdefault(name, dace.symbolic.symbol(f"s{len(symbols)}", dace.int64)))

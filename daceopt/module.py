@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+import daceopt
 from daceopt import options as checked
+from daceopt.build.shown import source_of
 from daceopt.dispatch import Dispatcher
 from daceopt.errors import Unsupported
 from daceopt.options import Options
@@ -302,8 +304,6 @@ class Handle:
 
     def explain(self, *inputs: Any, **kwargs: Any) -> Report:
         """``daceopt.explain`` of this module on the arguments of a call."""
-        import daceopt
-
         return daceopt.explain(self._module, *inputs, **kwargs)
 
     def source(self, kernel: str | None = None) -> str:
@@ -311,8 +311,6 @@ class Handle:
 
         Raises Unsupported when there is no program, DaceoptError when there is no such kernel.
         """
-        from daceopt.build.shown import source_of
-
         return source_of(self._pair(), kernel)
 
     def _pair(self) -> Any:

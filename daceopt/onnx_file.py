@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from daceopt import pipeline
+from daceopt.capture.onnx_file import load
 from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
+from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.logs import caller_depth
 from daceopt.onnx_arrays import as_tensor, dtype_of, to_numpy, to_torch
 from daceopt.onnx_variants import Compile, Variant, Variants
@@ -44,8 +47,6 @@ def from_onnx(
     without it, it raises Unsupported. ``bundle``: compile it together with other models, when the first of them runs.
     Raises ModelFileError for a damaged, invalid or unsafe file.
     """
-    from daceopt import pipeline
-    from daceopt.capture.onnx_file import load
 
     def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
         return pipeline.compile_model(
@@ -184,8 +185,6 @@ class OnnxModel:
         """The whole model in ONNX Runtime, because of ``error``, or that error."""
         if not self._may_run_elsewhere(error):
             raise error
-        from daceopt.libs.onnxruntime_model import RuntimeModel
-
         reason = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
         try:
             session = RuntimeModel(self._model)

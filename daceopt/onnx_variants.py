@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from daceopt.capture.binding import ALL, MAX_ELEMENTS, NONE, Requirements, Sizes, bound, requirements
+from daceopt.capture.partition import split
 from daceopt.errors import DaceoptError, ModelFileError, NotKnownYet, Unsupported
+from daceopt.onnx_tail import Tail
 from daceopt.runtime.bridge import Program
 
 if TYPE_CHECKING:
@@ -190,14 +192,10 @@ class Variants:
     def _split(self, needs: Requirements, model: onnx.ModelProto) -> Split | None:
         if not self._fallback:
             return None
-        from daceopt.capture.partition import split
-
         return split(model, lambda gap: self._more(needs, model, gap) is None)
 
     def _tail(self, parts: Split, pair: CompiledPair) -> Tail:
         """What runs after the program ``pair``, whose report then says so; it is announced once."""
-        from daceopt.onnx_tail import Tail
-
         tail = Tail(self.input_names, [v.name for v in self._model.graph.output], parts)
         pair.report = {**pair.report, "fallbacks": {**pair.report["fallbacks"], **tail.operators}}
         if str(tail) not in self._announced:

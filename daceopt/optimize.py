@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daceopt import export, standalone
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.verification import relative_error, within_rounding
+from daceopt.verification import outputs, random_inputs, relative_error, within_rounding
 
 if TYPE_CHECKING:
     from daceopt.frozen import FrozenProgram
@@ -157,7 +158,6 @@ def _within_rounding(errors: Sequence[Sequence[float]], exact: Arrays) -> bool:
 def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
     """Arrays for the model's inputs: those of the file, or random ones."""
     from daceopt.onnx_arrays import from_file
-    from daceopt.verification import random_inputs
 
     if given is not None:
         return from_file(given, compiled.input_names)
@@ -185,7 +185,6 @@ def _checked(compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any] | N
     """What the compiled part (or ``program`` in its place) computes, what ONNX Runtime does, and what both should."""
     from daceopt.onnx_arrays import dtype_of, to_numpy, to_torch
     from daceopt.runtime.bridge import Program
-    from daceopt.verification import outputs
 
     reference, names = _reference(compiled)
     given = dict(zip(compiled.input_names, feeds, strict=True))
@@ -224,7 +223,6 @@ def _megabytes(amount: Any) -> str:
 
 def _write(folder: Path, summary: Summary, made: _Subject) -> None:
     """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary."""
-    from daceopt import export, standalone
     from daceopt.ir.render import render
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from daceopt.errors import did_you_mean
-
-if TYPE_CHECKING:
-    from daceopt.recipe import Recipe
+from daceopt.recipe import Recipe, recipes
 
 FALLBACKS = ("warn", "raise", "silent")
 VERIFICATIONS = ("structure", "numerics")
@@ -50,9 +48,7 @@ def check(
 
 
 def _check_recipe(recipe: Any) -> None:
-    from daceopt import recipes
-
-    if not isinstance(recipe, recipes.Recipe):
+    if not isinstance(recipe, Recipe):
         _check_name("recipe", recipe, recipes.names(), "a daceopt.Recipe or ")
 
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from daceopt.build.cache import key
 from daceopt.compiled import CompiledPair, Derived, Source, compiled
+from daceopt.recipe import DIFFERENTIATE, Recipe, recipes
+from daceopt.runner import Runner
 
 if TYPE_CHECKING:
     import onnx
 
     from daceopt.build.bundle import Bundle
     from daceopt.ir.imported import Imported
-    from daceopt.recipe import Recipe
 
 
 def compile_graph(
@@ -65,8 +66,6 @@ def compile_model(
 def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Derived:
     """From a graph of operator nodes to the graphs that are built."""
     from daceopt.ir.program import Program
-    from daceopt.recipe import DIFFERENTIATE
-    from daceopt.runner import Runner
 
     derived = Derived(Program.of(imported.graph, imported.gradients), imported)
     with derived.timed("recipe"):
@@ -92,7 +91,5 @@ def source_of(
     model: onnx.ModelProto | None = None,
 ) -> Source:
     """What is compiled: what ``load`` gives, the way it goes, and the ONNX model that it comes from."""
-    from daceopt import recipes
-
     chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
     return Source(load, chosen, derive, verify, model)

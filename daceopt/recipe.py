@@ -7,12 +7,13 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 from daceopt import identity
 from daceopt.errors import DaceoptError
-from daceopt.registry import transformations
-from daceopt.transform import LEVELS, Transformation
+from daceopt.registry import Registry
+from daceopt.transform import LEVELS, Transformation, transformations
 
 _BEFORE = ("coarse", "lower", "local")
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
@@ -174,3 +175,10 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
 def _foreign_source(step: Transformation) -> str:
     """What stands for a step: its class and its options; empty for daceopt's own, which their text stands for."""
     return "" if identity.is_own(type(step).__module__) else identity.text_of(step)
+
+
+def _defined_in(module: ModuleType) -> dict[str, Recipe]:
+    return {r.name: r for r in vars(module).values() if isinstance(r, Recipe)}
+
+
+recipes = Registry("recipe", "daceopt.recipes", _defined_in)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.util
-import inspect
 import pkgutil
-import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -80,51 +76,3 @@ def _modules(package: ModuleType) -> Iterator[tuple[str, str]]:
             yield from _modules(importlib.import_module(info.name))
         else:
             yield stem.replace("_", "-"), info.name
-
-
-def _transformations_in(module: ModuleType) -> dict[str, Any]:
-    from daceopt.transform import Transformation
-
-    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
-    return {c.kebab_name(): c for c in classes if issubclass(c, Transformation) and not c.__name__.startswith("_")}
-
-
-def _recipes_in(module: ModuleType) -> dict[str, Any]:
-    from daceopt.recipe import Recipe
-
-    return {r.name: r for r in vars(module).values() if isinstance(r, Recipe)}
-
-
-transformations = Registry("transformation", "daceopt.transformations", _transformations_in)
-recipes = Registry("recipe", "daceopt.recipes", _recipes_in)
-
-
-def load_file(path: str | Path) -> list[str]:
-    """Register the transformations and recipes that a plain Python file defines; returns their names.
-
-    Raises DaceoptError when the file is missing, fails to run, or defines none.
-    """
-    path = Path(path).resolve()
-    module = run_file(path, f"--load {path}")
-    names = transformations.add_module(module) + recipes.add_module(module)
-    if not names:
-        raise DaceoptError(f"--load {path}: expected at least one Transformation subclass or Recipe, found none")
-    return names
-
-
-def run_file(path: Path, said: str) -> ModuleType:
-    """Run a plain Python file as a module of its own. DaceoptError, which begins with ``said``, when it fails."""
-    if not path.is_file():
-        raise DaceoptError(f"{said}: {'it is a folder' if path.is_dir() else 'no such file'}")
-    name = f"daceopt_loaded_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise DaceoptError(f"{said}: expected a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look a class's module up there
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise DaceoptError(f"{said} failed: {type(error).__name__}: {error}") from error
-    return module

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from daceopt import progress, trace
+from daceopt import progress, trace, verification
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.recipe import DIFFERENTIATE, Recipe
 from daceopt.transform import LEVELS, Outcome, Transformation
@@ -117,8 +117,6 @@ class _States(dict["Graph", _State]):
         return self[graph]
 
     def _guard(self, graph: Graph) -> Any:
-        from daceopt import verification
-
         if self._verify == "numerics":
             return verification.Numerics(graph, self._inputs)
         return verification.Structure(full=self._verify == "structure")

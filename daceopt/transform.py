@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt.errors import DaceoptError
+from daceopt.registry import Registry
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -115,8 +118,6 @@ class Transformation:
     @staticmethod
     def parse(text: str) -> Transformation:
         """``"map-tiling{size=32}"`` -> the transformation. Raises DaceoptError for a wrong name, syntax or option."""
-        from daceopt.registry import transformations
-
         name, options = parse_step(text)
         return transformations.get(name).with_options(options)
 
@@ -265,3 +266,11 @@ def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None)
         if len(edits.sites) == before or edits.exhausted or transformation.sites_are_independent:
             return Outcome(edits.sites, misses)
     raise DaceoptError(f"{transformation} still finds sites after {_MAX_ROUNDS} rounds, the last at {edits.sites[-1]}")
+
+
+def _defined_in(module: ModuleType) -> dict[str, Any]:
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    return {c.kebab_name(): c for c in classes if issubclass(c, Transformation) and not c.__name__.startswith("_")}
+
+
+transformations = Registry("transformation", "daceopt.transformations", _defined_in)

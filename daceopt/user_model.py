@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.registry import run_file
+from daceopt.loading import run_file
 
 if TYPE_CHECKING:
     from torch import nn

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daceopt import trace
+from daceopt.build.cache import default_folder
 from daceopt.errors import VerificationError
+from daceopt.transform import look
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -71,8 +74,6 @@ def check_complete(graph: Graph) -> None:
 
 def check_match(transformation: Transformation, graph: Graph) -> None:
     """Raise VerificationError where the ``match`` of a transformation edits the graph that it should only look at."""
-    from daceopt.transform import look
-
     before = contents(graph)
     look(transformation, graph)
     after = contents(graph)
@@ -240,9 +241,6 @@ def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
 def save_reproducer(name: str, text: str, graph: Graph, inputs: dict[str, np.ndarray]) -> Path:
     """Write what happened (text), the graph that it happened to (JSON) and the inputs into a folder of their own;
     returns it."""
-    from daceopt import trace
-    from daceopt.build.cache import default_folder
-
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     folder = (trace.folder() or default_folder()) / "reproducers" / f"{name}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,8 @@ from daceopt.build.executable import Executable
 from daceopt.errors import RunError, VerificationError
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.ir.interpret import Memory, strided
+from daceopt.ir.interpret import Memory, interpret, strided
+from daceopt.ir.render import render
 from daceopt.verification import random_inputs, relative_error, save_reproducer, within_rounding
 
 Arrays = dict[str, np.ndarray]
@@ -95,7 +96,6 @@ def _compare(built: Built, feeds: Arrays, outputs: Arrays, saved: Arrays) -> Non
 
 def _interpreted(graph: Graph, feeds: Arrays, dtype: Any) -> Arrays:
     import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
-    from daceopt.ir.interpret import interpret
 
     return interpret(graph, feeds, dtype)
 
@@ -139,8 +139,6 @@ def _error(built: Built, feeds: Arrays, what: str) -> VerificationError:
 
 
 def _story(built: Built, what: str) -> Iterator[str]:
-    from daceopt.ir.render import render
-
     yield f"{what}\n\ncompiled:\n{render(built.graph)}"
     yield f"roles: {dict(built.roles)}\nsaved: {built.graph.saved}\n"
     yield built.program.source()

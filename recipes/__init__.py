@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from daceopt.recipe import Recipe
-from daceopt.registry import recipes as _registry
+from daceopt.recipe import recipes as _registry
 
 __all__ = ["Recipe", "get", "names"]
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 @contextmanager
 def restored() -> Iterator[None]:
     """Forget, at the end, the operators, gradient rules, libraries and transformations registered meanwhile."""
-    from daceopt import registry
+    from daceopt import recipe, transform
     from daceopt.autodiff import rules
     from daceopt.libs import base
     from daceopt.ops import registry as operators
@@ -24,8 +24,8 @@ def restored() -> Iterator[None]:
         rules._RULES,
         base._LIBRARIES,
         base.PREFERENCE,
-        registry.transformations._loaded,
-        registry.recipes._loaded,
+        transform.transformations._loaded,
+        recipe.recipes._loaded,
     )
     before = [dict(table) for table in tables]
     try:

@@ -14,7 +14,7 @@ import pytest
 import sympy
 import torch
 
-from daceopt import identity, registry
+from daceopt import identity, loading, transform
 from daceopt.ops import registry as operators
 from daceopt.recipe import Recipe
 
@@ -261,11 +261,11 @@ class OwnStep(Transformation):
 
 
 def test_a_transformation_stands_for_what_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry.transformations, "_loaded", {})
+    monkeypatch.setattr(transform.transformations, "_loaded", {})
     path = tmp_path / "steps.py"
     path.write_text(STEP)
-    assert registry.load_file(path) == ["own-step"]
-    cls = registry.transformations.get("own-step")
+    assert loading.load_file(path) == ["own-step"]
+    cls = transform.transformations.get("own-step")
     own = sys.modules[cls.__module__]
     plain = Recipe("r", ("own-step",)).fingerprint()
     assert Recipe("r", ("own-step",)).fingerprint() == plain

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from daceopt import registry, transformations
+from daceopt import recipe, transform, transformations
 from daceopt.bisect import bisect
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.ir.graph import Graph
@@ -75,7 +75,7 @@ def chain(*op_types: str, length: int = 1) -> Graph:
 
 
 def test_options_print_and_parse() -> None:
-    registry.transformations.add("exp-to-neg", ExpToNeg)
+    transform.transformations.add("exp-to-neg", ExpToNeg)
     made = ExpToNeg(at=2, width=(1, 2))
     assert str(made) == "exp-to-neg{at=2, width=(1, 2)}"
     assert Transformation.parse(str(made)) == made
@@ -209,17 +209,17 @@ mine = recipe.Recipe("mine", (NothingAtAll(), "dead-code-elimination"))
 
 
 def test_a_file_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for table in (registry.transformations, registry.recipes):
+    for table in (transform.transformations, recipe.recipes):
         monkeypatch.setattr(table, "_loaded", dict(table._loaded))
     path = tmp_path / "nothing.py"
     path.write_text(USER_FILE.format(size=1))
-    assert transformations.load_file(path) == ["mine", "nothing-at-all"] or registry.recipes.get("mine")
+    assert transformations.load_file(path) == ["mine", "nothing-at-all"] or recipe.recipes.get("mine")
     step = transformations.get("nothing-at-all", size=7)
     assert str(step) == "nothing-at-all{size=7}"
-    first = registry.recipes.get("mine").fingerprint()
+    first = recipe.recipes.get("mine").fingerprint()
     path.write_text(USER_FILE.format(size=1) + "# edited\n")
     transformations.load_file(path)
-    assert registry.recipes.get("mine").fingerprint() != first, "the source text is part of the key"
+    assert recipe.recipes.get("mine").fingerprint() != first, "the source text is part of the key"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from daceopt.autodiff.differentiate import extend
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.autodiff.sums import total
 from daceopt.ir import types
@@ -31,8 +32,6 @@ def choice(b: Builder, node: Conditional, grads: Grads, wanted: Collection[str])
 
 def _fill(graph: Graph, node: Conditional, which: int, branch: Body, grads: Grads, arrays: list[str]) -> None:
     """Make ``branch`` compute the gradients of ``arrays``."""
-    from daceopt.autodiff.differentiate import extend
-
     reads, writes = graph.reads(node), graph.writes(node)
     body, captured = node.bodies[which].copy(), node.captures[which]
     places = {name: grads[writes[f"Out{k}"]] for k, name in enumerate(body.outputs) if writes.get(f"Out{k}") in grads}

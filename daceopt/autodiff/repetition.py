@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.autodiff.differentiate import extend
 from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
@@ -62,8 +63,6 @@ class _Backward:
         self._stacked = [first + k for k, s in enumerate(node.stacked) if self._writes.get(s.connector) in grads]
 
     def run(self) -> Contributions:
-        from daceopt.autodiff.differentiate import extend
-
         node, body = self._node, self._body
         slices = list(self._expose_slices())
         sliced = {s.array for s in slices}

@@ -11,6 +11,7 @@ from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.report import Kernel, Operator, Step
+from daceopt.ir.kernel import Kernel as Loops
 from daceopt.ir.region import Region, iterations
 from daceopt.stats import number
 
@@ -141,8 +142,6 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
 
 def _loops(graph: Graph, entry: Any) -> str:
     """What a kernel computes: reductions and functions, and the loops they stand in."""
-    from daceopt.ir.kernel import Kernel as Loops
-
     loops = Loops.extract(graph, entry)
     reductions = Counter(a.wcr for s in loops.stages for a in s.writes.values() if a.wcr)
     functions = dict.fromkeys(f for s in loops.stages for a in s.assignments for f in _functions(a.expr))

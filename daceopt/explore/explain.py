@@ -11,8 +11,19 @@ import numpy as np
 import torch
 from torch import nn
 
+from daceopt import pipeline
+from daceopt.build.shown import by_result
+from daceopt.cost.machine import this_machine
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
+from daceopt.explore import collect
+from daceopt.explore.collect import Direction, operators
+from daceopt.explore.profile import profile
 from daceopt.explore.report import Report
+from daceopt.ir import types
+from daceopt.observe import observe
+from daceopt.options import Options
+from daceopt.stats import effect, sizes_of
+from daceopt.verification import random_inputs
 
 if TYPE_CHECKING:
     import onnx
@@ -73,10 +84,6 @@ def _module(
     verify: str | None,
     measure: bool,
 ) -> Report:
-    from daceopt.explore import collect
-    from daceopt.observe import observe
-    from daceopt.options import Options
-
     given = getattr(getattr(model, "daceopt", None), "options", None) or Options()
     chosen = Options(
         given.recipe if recipe is None else recipe,
@@ -118,7 +125,6 @@ def _describe(name: str, tensor: torch.Tensor) -> str:
 
 def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
     from daceopt.capture.onnx_file import load
-    from daceopt.explore import collect
 
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
     report = Report(str(title), recipe=_name(recipe))
@@ -155,7 +161,6 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
 
 
 def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None) -> Variants:
-    from daceopt import pipeline
     from daceopt.onnx_variants import Variants
 
     def compile_(made: onnx.ModelProto, patient: bool) -> CompiledPair:
@@ -180,9 +185,6 @@ def _variant(variants: Variants, inputs: Sequence[Any]) -> Variant | None:
 
 def _onnx_inputs(report: Report, graph: Graph, roles: Mapping[str, str], given: Sequence[Any]) -> Tensors:
     """The given arrays by position, or random ones. Raises TypeError when the number or a shape does not fit."""
-    from daceopt.ir import types
-    from daceopt.verification import random_inputs
-
     made = random_inputs(graph)
     if not given:
         if graph.symbols:
@@ -215,17 +217,11 @@ def _name(recipe: str | Recipe) -> str:
 
 
 def _operators(report: Report, model: onnx.ModelProto) -> None:
-    from daceopt.explore.collect import operators
-
     report.operators = operators(model)
 
 
 def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names, measure: bool) -> None:
     """Fill in what the compiled pair shows."""
-    from daceopt.cost.machine import this_machine
-    from daceopt.explore import collect
-    from daceopt.stats import effect, sizes_of
-
     report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
     report.cached, report.machine = pair.cached, this_machine()
     report.seconds = {k: v + report.seconds.get(k, 0.0) for k, v in pair.report["seconds"].items()}
@@ -243,9 +239,6 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
 
 
 def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
-    from daceopt.build.shown import by_result
-    from daceopt.explore.collect import Direction
-
     programs = zip(("forward", "backward"), pair.graphs.directions(), (pair.forward, pair.backward), seconds)
     for name, (graph, roles), program, spent in programs:
         if program is not None:
@@ -261,8 +254,6 @@ def _boundary(roles: Mapping[str, str], names: Names) -> dict[str, str]:
 
 def _measured(report: Report, pair: CompiledPair, tensors: Tensors) -> list[dict[str, float]]:
     """Seconds by node of each direction; a note when the profiled run fails."""
-    from daceopt.explore.profile import profile
-
     dense = {k: t.detach().contiguous() for k, t in tensors.items()}
     try:
         with torch.no_grad():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, ClassVar
 
+from daceopt._version import __version__
 from daceopt.build.compiler import CompileJob, Flags
 from daceopt.ir import types
 from daceopt.libs.base import INCLUDE, Library, Missing, Requirements, headers_digest, register
@@ -28,8 +29,6 @@ class Algorithms(Library):
 
     def version(self) -> str:
         """Return daceopt's own version."""
-        from daceopt._version import __version__
-
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:

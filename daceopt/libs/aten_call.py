@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daceopt.errors import RunError, Unsupported
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
 from daceopt.ir.operands import required
+from daceopt.ops.library import HostCall
 
 if TYPE_CHECKING:
     import torch
@@ -45,8 +48,6 @@ def add(
     depends on it (``_linalg_det`` decomposes a matrix or its transpose), and their derivatives with it.
     Raises Unsupported for arguments that cannot be written down.
     """
-    from daceopt.ops.library import HostCall
-
     encoder = _Encoder(graph, list(operands))
     given = {name: encoder.encode(value) for name, value in arguments.items()}
     outputs = [None if dtype is None else graph.add_array("host", shape, dtype) for shape, dtype in results]
@@ -67,8 +68,6 @@ def add(
 
 
 def _kind(dtype: Any, is_complex: bool) -> str:
-    from daceopt.ir import types
-
     name = types.name_of(dtype)
     return {"float32": "complex64", "float64": "complex128", "float16": "complex32"}[name] if is_complex else name
 
@@ -103,9 +102,6 @@ class _Encoder:
         raise Unsupported(f"an argument of type {type(value).__name__} ({value})")
 
     def _size(self, value: Any, dtype: str = "int64") -> int:
-        from daceopt.ir import types
-        from daceopt.ir.builder import Builder
-
         out = self.graph.add_array("size", (), types.from_name(dtype))
         Builder(self.graph, "size").map((), {}, {"out": (out, lambda: ())}, lambda i: value)
         self.operands.append(out)
@@ -114,8 +110,6 @@ class _Encoder:
 
 def refusal(graph: Graph, message: str, results: Sequence[Any]) -> list[str]:
     """Arrays of these (shape, dtype) that nobody can compute: a program that does raises RuntimeError(``message``)."""
-    from daceopt.ops.library import HostCall
-
     outputs = [graph.add_array("refused", shape, dtype) for shape, dtype in results]
     call = HostCall("refused", callback="daceopt.libs.aten_call:refuse", payload=message)
     graph.add_node(call, {}, {f"Out{k}": name for k, name in enumerate(outputs)})

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from daceopt import identity
 from daceopt.build.compiler import CompileJob, Flags
 from daceopt.errors import DaceoptError, Unsupported
+from daceopt.ir import types
+from daceopt.ir.region import Region, Repeat
+from daceopt.ops.library import DenseNode
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -177,9 +180,6 @@ def implement(graph: Graph) -> Requirements:
 
     The tasklet has the node's connectors, typed as pointers, over whole arrays. Raises Unsupported as ``choose`` does.
     """
-    from daceopt.ir.region import Region, Repeat
-    from daceopt.ops.library import DenseNode
-
     total = Requirements()
     for node in graph.nodes():
         if isinstance(node, DenseNode):
@@ -213,8 +213,6 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
 
 def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:
     import dace
-
-    from daceopt.ir import types
 
     return {connector: dace.pointer(types.bits(graph.dtype(name))) for connector, name in operands.items()}
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from daceopt._version import __version__
 from daceopt.build.compiler import Flags
 from daceopt.errors import RunError
 from daceopt.ir import types
 from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.emission import braces, literal
 from daceopt.ops.library import HostCall
 
 if TYPE_CHECKING:
@@ -85,8 +87,6 @@ def dispatcher_address() -> int:
 
 def emit_call(graph: Graph, callback: str, payload: str, inputs: dict[str, str], outputs: dict[str, str]) -> str:
     """Return C++ that calls ``callback`` with ``payload`` over the operands (connector -> array), in their order."""
-    from daceopt.libs.emission import braces, literal
-
     rows = []
     for connector, name in {**inputs, **outputs}.items():
         kind = literal(types.name_of(graph.dtype(name)))
@@ -105,8 +105,6 @@ class Host(Library):
 
     def version(self) -> str:
         """Return daceopt's own version."""
-        from daceopt._version import __version__
-
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 import sympy
 
+from daceopt._version import __version__
 from daceopt.ir import types
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
@@ -32,8 +33,6 @@ class Native(Library):
 
     def version(self) -> str:
         """Return daceopt's own version."""
-        from daceopt._version import __version__
-
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:

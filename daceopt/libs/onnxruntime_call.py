@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ops.library import HostCall
 
 if TYPE_CHECKING:
     import onnx
@@ -32,8 +34,6 @@ def add(
     Raises Unsupported for an operator that holds a graph (If, Loop, Scan), because its body may read values by name,
     and for one that ONNX Runtime does not know either.
     """
-    from daceopt.ops.library import HostCall
-
     payload = base64.b64encode(_single_node_model(graph, model, node, inputs, outputs).SerializeToString()).decode()
     _check(node, payload)
     reads = {f"In{i}": name for i, name in enumerate(n for n in inputs if n is not None)}
@@ -112,8 +112,6 @@ def _opsets(model: onnx.ModelProto, node: onnx.NodeProto) -> list[onnx.OperatorS
 def _values(graph: Graph, names: Sequence[str | None], prefix: str) -> tuple[list[str], list[onnx.ValueInfoProto]]:
     """Names of operands ("" = absent) and their types, ranks without sizes."""
     import onnx
-
-    from daceopt.ir import types
 
     labels: list[str] = []
     infos: list[onnx.ValueInfoProto] = []

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
+from daceopt._version import __version__
 from daceopt.ir import types
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import boolean, braces, extent
@@ -31,8 +32,6 @@ class NativePool(Library):
 
     def version(self) -> str:
         """Return daceopt's own version."""
-        from daceopt._version import __version__
-
         return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:

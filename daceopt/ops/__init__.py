@@ -11,6 +11,7 @@ from daceopt.ops import (  # noqa: F401
     determinant,
     einsum,
     elementwise as _elementwise,
+    function_body,
     grid,
     indexing,
     joining,

@@ -20,7 +20,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape
 from daceopt.ir.operands import all_required, required
 from daceopt.ir.region_builder import Body, ChoiceBuilder, LoopBuilder
-from daceopt.ops import subgraph, values
+from daceopt.ops import onnx_nodes, subgraph, values
 from daceopt.ops.operator import Operator, make
 from daceopt.ops.registry import ANY, Names, lowering, present, supports
 
@@ -52,7 +52,7 @@ class _Scope:
             if name not in self._outside:
                 raise Unsupported(f"graph {proto.name!r} reads {name!r}, which nothing outside defines")
             arrays[name] = self._capture(self._outside[name])
-        return subgraph.add(self.body.b, proto, arrays)
+        return onnx_nodes.add(self.body.b, proto, arrays)
 
     def _capture(self, name: str) -> str:
         """What is known of small integers outside is known inside."""
@@ -126,7 +126,7 @@ def if_(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     _check_single(b.graph, [condition], "the condition of If")
     taken = values.scalar_value(b.graph, condition)
     if taken is not None:
-        results = subgraph.add(b, _branch(node, bool(taken)), outside)
+        results = onnx_nodes.add(b, _branch(node, bool(taken)), outside)
         for result, out in zip(results, outputs):
             if out is not None:
                 name = _result(b.graph, out, b.graph.shape(result), b.graph.dtype(result), "the branch's result")
@@ -353,7 +353,7 @@ def why_not(graph: Graph, node: Operator) -> str | None:
     It may go away once a condition, a trip count or a small operand of the graph is known.
     """
     inputs = graph.inputs_of(node)
-    trial, operands, results = subgraph.trial(graph, inputs, graph.outputs_of(node))
+    trial, operands, results = onnx_nodes.trial(graph, inputs, graph.outputs_of(node))
     try:
         _RULES[node.op_type](Builder(trial, "trial"), node, operands, results)
     except Unsupported as error:
@@ -362,6 +362,7 @@ def why_not(graph: Graph, node: Operator) -> str | None:
     return None
 
 
+@onnx_nodes.expands_regions
 def expand(
     b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Sequence[str | None]
 ) -> list[str | None]:
@@ -386,7 +387,7 @@ def result_shapes(
     graph: Graph, proto: Any, inputs: Sequence[str | None], attributes: dict[str, Any]
 ) -> list[Shape | None]:
     """Shapes of the outputs of an ONNX node with graphs over arrays of ``graph``; None where they are not known."""
-    trial, operands, _ = subgraph.trial(graph, inputs, [])
+    trial, operands, _ = onnx_nodes.trial(graph, inputs, [])
     asked = [_Open() if name else None for name in proto.output]
     try:
         _expand(Builder(trial, "trial"), proto, operands, attributes, asked)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
-from itertools import product
-from math import prod
+import sys
 from typing import Any
 
 import numpy as np
 
 from daceopt.errors import NotKnownYet, Unsupported
-from daceopt.ir import types
 from daceopt.ir.builder import Builder
-from daceopt.ir.extents import parse
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ops import values
+from daceopt.ir.graph import Graph
+from daceopt.ops import registry, values
+from daceopt.ops.onnx_nodes import declare_operands, import_node, value_info
 from daceopt.ops.operator import Operator, schema_of
 
-_ITERATIONS = 4096  # of which an extent is looked at one by one
 
-
-def exists(op_type: str, domain: str = "", version: int | None = None) -> bool:
+def exists(op_type: str, domain: str, version: int | None) -> bool:
     """Does the schema have a function body whose operators, as far as they are fixed, are supported?"""
-    from daceopt.ops import registry
-
     schema = schema_of(op_type, domain, version)
     if schema is None or not (schema.has_function or schema.has_context_dependent_function):
         return False
@@ -46,26 +38,9 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
     return None
 
 
-def lower_body(b: Builder, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> None:
+def lower(b: Builder, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> None:
     """Replace ``node``, which is no longer in the graph, by its body's operators."""
     _import_body(b, _inlined(b.graph, node, inputs, outputs), inputs, outputs)
-
-
-def declare_operands(
-    graph: Graph, inputs: Sequence[str | None], outputs: Sequence[str | None]
-) -> tuple[Graph, list[str | None], list[str | None]]:
-    """A scratch graph with arrays like these operands of a node, in which its lowering is tried."""
-    trial = Graph("trial")
-    trial.opset = dict(graph.opset)
-
-    def declare(name: str | None) -> str | None:
-        if name is None:
-            return None
-        if name in graph.constants:
-            return trial.add_constant("constant", graph.constants[name])
-        return trial.add_array("operand", graph.shape(name), graph.dtype(name))
-
-    return trial, [declare(n) for n in inputs], [declare(n) for n in outputs]
 
 
 def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: list[str | None]) -> Any:
@@ -121,14 +96,6 @@ def _labels(stem: str, names: list[str | None]) -> list[str]:
     return ["" if n is None else f"{stem}{k}" for k, n in enumerate(names)]
 
 
-def value_info(label: str, graph: Graph, name: str) -> Any:
-    """The ONNX type of an array, called ``label``."""
-    from onnx import helper
-
-    extents = [e if isinstance(e, int) else str(e) for e in graph.shape(name)]
-    return helper.make_tensor_value_info(label, types.to_onnx(graph.dtype(name)), extents)
-
-
 def _import_body(b: Builder, body: Any, inputs: list[str | None], outputs: list[str | None]) -> None:
     arrays: dict[str, str] = {}
     for stem, names in (("in", inputs), ("out", outputs)):
@@ -144,116 +111,4 @@ def _size_symbols(graph: Graph, names: list[str]) -> dict[str, Any]:
     return {str(s): s for e in extents for s in e.free_symbols}
 
 
-def import_node(
-    b: Builder, proto: Any, arrays: dict[str, str], inferred: dict[str, Any], symbols: dict[str, Any]
-) -> None:
-    """Add an ONNX node that reads ``arrays`` (ONNX name -> array) and note its results there.
-
-    ``inferred``: types by ONNX name; ``symbols``: sizes by the names that these use. Graphs inside become regions at
-    once. Raises Unsupported for what cannot be lowered.
-    """
-    from onnx import helper
-
-    from daceopt.ops import registry, subgraph, widening
-
-    attributes = {a.name: helper.get_attribute_value(a) for a in proto.attribute}
-    if proto.op_type == "Constant":
-        node = registry.make("Constant", "", 0, 1, attributes)
-        arrays[proto.output[0]] = b.constant(registry.constant_value(node.attributes))
-        return
-    captured = subgraph.captures(proto)
-    attributes |= {"captures": captured} if captured else {}
-    undefined = [n for n in (*proto.input, *captured) if n and n not in arrays]
-    if undefined:
-        raise Unsupported(f"{proto.op_type} reads {undefined[0]!r}, which nothing before it defines")
-    read = [arrays[n] if n else None for n in (*proto.input, *captured)]
-    if subgraph.graphs_of(proto):
-        _import_region(b, proto, read, attributes, arrays, inferred, symbols)
-        return
-    for k, name in enumerate(proto.output):
-        if name and name not in arrays:
-            shape = _result_shape(b.graph, proto, k, read, attributes, inferred, symbols)
-            arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
-    written = [arrays[n] if n else None for n in proto.output]
-    operator = widening.add_operator(b.graph, proto.op_type, read, written, attributes, proto.domain)
-    reason = registry.why_unsupported(b.graph, operator)
-    if reason is not None:
-        raise NotKnownYet(reason) if isinstance(reason, values.UnknownValue) else Unsupported(reason)
-
-
-def _import_region(
-    b: Builder,
-    proto: Any,
-    read: list[str | None],
-    attributes: dict[str, Any],
-    arrays: dict[str, str],
-    inferred: dict[str, Any],
-    symbols: dict[str, Any],
-) -> None:
-    """Expand a node with graphs; what inference does not know of its results follows from them."""
-    from daceopt.ops import control_flow
-
-    known: list[str | None] = []
-    for name in proto.output:
-        if name and name not in arrays:
-            with suppress(Unsupported):
-                shape = extents(name, inferred.get(name), symbols)
-                arrays[name] = b.graph.add_array(b.label, shape, _dtype(inferred[name]))
-        known.append(arrays.get(name))
-    made = control_flow.expand(b, proto, read, attributes, known)
-    arrays.update((n, array) for n, array in zip(proto.output, made) if n and array is not None)
-
-
-def _result_shape(
-    graph: Graph,
-    proto: Any,
-    position: int,
-    read: list[str | None],
-    attributes: dict[str, Any],
-    inferred: dict[str, Any],
-    symbols: dict[str, Any],
-) -> Sequence[Dim]:
-    """The inferred shape; where that is open, what follows from the arrays that are read."""
-    from daceopt.ops import inference
-
-    name = proto.output[position]
-    try:
-        return extents(name, inferred.get(name), symbols)
-    except Unsupported:
-        found = inference.result_shapes(graph, proto.op_type, read, len(proto.output), attributes, proto.domain)
-        shape = found[position]
-        if name not in inferred or shape is None:
-            raise
-        return [_steady(graph, e) for e in shape]
-
-
-def _steady(graph: Graph, extent: Dim) -> Dim:
-    """An extent that has one value in all iterations of the loops around, as that value."""
-    counters = [] if isinstance(extent, int) else [s for s in extent.free_symbols if str(s) in graph.trips]
-    ranges = [range(graph.trips[str(s)]) for s in counters]
-    if not counters or isinstance(extent, int) or prod(len(r) for r in ranges) > _ITERATIONS:
-        return extent
-    found = {dim(extent.subs(dict(zip(counters, at)))) for at in product(*ranges)}
-    return found.pop() if len(found) == 1 else extent
-
-
-def _dtype(tensor: Any) -> Any:
-    return types.from_onnx(tensor.elem_type)
-
-
-def extents(name: str, tensor: Any, symbols: dict[str, Any]) -> list[Dim]:
-    """The shape of an inferred type. Raises Unsupported where it is not known over ``symbols``."""
-    if tensor is None or not tensor.HasField("shape"):
-        raise NotKnownYet(f"the shape of {name} is not known before running")
-    return [_extent(name, d, symbols) for d in tensor.shape.dim]
-
-
-def _extent(name: str, proto: Any, symbols: dict[str, Any]) -> Dim:
-    def known(text: str) -> Any:
-        if text not in symbols:
-            raise NotKnownYet(f"a dimension of {name} is not known before running")
-        return symbols[text]
-
-    if not proto.dim_param and not proto.HasField("dim_value"):
-        raise NotKnownYet(f"a dimension of {name} is not known before running")
-    return parse(proto.dim_param, known) if proto.dim_param else int(proto.dim_value)
+registry.provide_bodies(sys.modules[__name__])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from daceopt import identity
 from daceopt.errors import Unsupported
@@ -104,6 +104,31 @@ def supports(*op_types: str, domain: str = "") -> Callable[[Check], Check]:
     return register
 
 
+class Bodies(Protocol):
+    """What stands in for a lowering where an operator has none: its schema's function body."""
+
+    def exists(self, op_type: str, domain: str, version: int | None) -> bool:
+        """Is there a body that consists of supported operators?"""
+
+    def why_unsupported(self, graph: Graph, node: Operator) -> str | None:
+        """The reason for which the body of this node cannot take its place."""
+
+    def lower(self, b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+        """Put the body in the place of a node that was taken out of the graph."""
+
+
+_BODIES: list[Bodies] = []
+
+
+def provide_bodies(bodies: Bodies) -> None:
+    """Say how function bodies are found: they consist of operators, so that they stand above this table of them."""
+    _BODIES[:] = [bodies]
+
+
+def _bodies() -> Bodies:
+    return _BODIES[0]
+
+
 def present(names: Names) -> list[str]:
     return [n for n in names if n is not None]
 
@@ -182,9 +207,7 @@ def supported(op_type: str, domain: str = "", version: int | None = None) -> boo
     """Is there a native lowering, or a function body that consists of operators?"""
     if (_domain(domain), op_type) in _LOWERINGS:
         return True
-    from daceopt.ops import function_body
-
-    return function_body.exists(op_type, _domain(domain), version)
+    return _bodies().exists(op_type, _domain(domain), version)
 
 
 def why_unsupported(graph: Graph, node: Operator) -> str | None:
@@ -199,11 +222,9 @@ def why_unsupported(graph: Graph, node: Operator) -> str | None:
 
 
 def _why_no_body(graph: Graph, node: Operator) -> str | None:
-    from daceopt.ops import function_body
-
-    if not function_body.exists(node.op_type, node.domain, node.since_version or None):
+    if not _bodies().exists(node.op_type, node.domain, node.since_version or None):
         return f"{_title(node)} has no native lowering"
-    return function_body.why_unsupported(graph, node)
+    return _bodies().why_unsupported(graph, node)
 
 
 def _wrong_type(graph: Graph, node: Operator, key: tuple[str, str]) -> str | None:
@@ -271,9 +292,7 @@ def expand(graph: Graph, node: Operator) -> None:
     """:func:`lower` without asking first: where a rule raises Unsupported, the graph is left half done."""
     rule = _LOWERINGS.get((node.domain, node.op_type))
     if rule is None:
-        from daceopt.ops import function_body
-
-        rule = function_body.lower_body
+        rule = _bodies().lower
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
     origins = graph.origins_of(node)
     graph.remove(node)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from daceopt.ir import philox
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -23,8 +25,6 @@ def uniform(seed: int, node: int, elements: int | np.ndarray) -> np.ndarray:
     `elements` is a count (the first elements) or an int64 array of element numbers; the result has that array's shape.
     """
     import numpy as np
-
-    from daceopt.ir import philox
 
     index = np.arange(elements, dtype=np.int64) if isinstance(elements, int) else elements
     return philox.uniform(seed, node, index)

@@ -12,17 +12,18 @@ from typing import Any
 import torch
 from torch import fx
 
+from daceopt.capture.torch.calls import Call, Item, Operand
 from daceopt.capture.torch.functional import Body, trace
 from daceopt.capture.torch.strides import dense_order
-from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
+from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.operands import required
+from daceopt.libs import aten_call
 from daceopt.ops import registry
 from daceopt.ops.elementwise import alias
 from daceopt.ops.operator import Operator
 
-DOMAIN = "aten"
 Names = list["str | None"]
 
 
@@ -106,8 +107,6 @@ def _traced(b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Na
 
 def _refused(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names:
     """Where PyTorch has no derivative, its error comes when the backward pass runs, not when a model is compiled."""
-    from daceopt.libs import aten_call
-
     message = reason.strip().splitlines()[0]
     promises = [(b.graph.shape(required(inputs, k)), b.graph.dtype(required(inputs, k))) for k in by]
     return _by_position(aten_call.refusal(b.graph, message, promises), by, len(inputs))

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch import guards
+from daceopt.capture.torch import derivative, guards
+from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.functional import Functional, functional
 from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
-from daceopt.capture.torch.translation import Context, Importer, Translation
+from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
@@ -59,7 +60,7 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     """Build the graph that computes what ``planned`` says."""
     context, graph = Context(), Graph("program")
     trains = any(o.differentiable for o in planned.outputs)
-    translation = Translation(graph, context, whole=trains)
+    translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)
     importer = Importer(translation, found.graph, found.backwards)
     importer.run(inputs)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from importlib import import_module
 from operator import mul
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -79,10 +80,8 @@ def translated(complexes: bool = False) -> dict[Any, Entry]:
 
 @cache
 def _load() -> None:
-    from daceopt.capture.torch import aten
-
-    for module in iter_modules(aten.__path__):
-        import_module(f"{aten.__name__}.{module.name}")
+    for module in iter_modules([str(Path(__file__).with_name("aten"))]):
+        import_module(f"{__package__}.aten.{module.name}")
 
 
 @cache

@@ -5,29 +5,30 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import fx
 
 from daceopt.capture.torch import table
+from daceopt.capture.torch.calls import Call, Context, Item, NumberArray, Operand, Promise
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
-from daceopt.capture.torch.sizes import Sizes
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.provenance import Origins
+from daceopt.libs import aten_call
 from daceopt.ops import widening
 from daceopt.ops.random import stream
 
 logger = logging.getLogger("daceopt.importer")
 
+DOMAIN = "aten"  # of calls that stay one node
 # why a call without a rule is left to ATen
 NONE, COMPLEX = "no native form", "no native form for complex numbers"
 
@@ -35,73 +36,15 @@ _ROOT = re.compile(r"^[LG]\['\w+'\](\.__self__)?\.?")  # what Dynamo calls the m
 _DRAWING = ("Dropout", "Multinomial")  # operators of ONNX that draw random numbers
 
 
-class Promise(NamedTuple):
-    """What PyTorch says of a result."""
-
-    shape: Shape
-    dtype: Any
-
-
-@dataclass(frozen=True)
-class Context:
-    """What all translations of one graph share: its size symbols, and the calls that ATen runs, with the reasons."""
-
-    sizes: Sizes = field(default_factory=Sizes)
-    hosted: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of an ATen operator, apart from the arrays it reads.
-
-    ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
-    ``arguments``: by name of the schema, an ``Operand`` for each tensor, extents for sizes; ``traced``: the same with
-    PyTorch's own sizes. ``results``: what it gave, fake. ``position``: how many calls that draw random numbers stand
-    before it in the graph.
-    """
-
-    target: Any
-    arguments: Mapping[str, Any]
-    traced: Mapping[str, Any]
-    operands: tuple[torch.Tensor, ...]
-    results: tuple[torch.Tensor | None, ...]
-    context: Context
-    backward: Backward | None = None
-    position: int = 0
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether complex tensors go in or come out."""
-        return any(isinstance(x, torch.Tensor) and x.is_complex() for x in (*self.operands, *self.results))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Call:
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{self.target}>"
-
-
-class Operand(int):
-    """Position of a tensor argument among the operands of a :class:`Call`."""
-
-
-class Item(Operand):
-    """Position of an operand of one element that stands for a number: a float among the arguments of the call."""
-
-
-class NumberArray(str):
-    """The name of a float64 array of rank 0 that stands for a number."""
-
-
 class Translation:
     """Adds ATen calls to ``graph``; rules get it as their first argument.
 
     ``b`` builds kernels and views. ``promised`` describes the results of the call that is being translated, ``shape``
-    and ``dtype`` its first one. ``whole``: keep calls whose derivative is PyTorch's own as one node until they are
-    lowered.
+    and ``dtype`` its first one. ``whole``: calls whose derivative is PyTorch's own stay one node of the domain ``aten``
+    until they are lowered, an operator of the type that it says.
     """
 
-    def __init__(self, graph: Graph, context: Context, whole: bool = False) -> None:
+    def __init__(self, graph: Graph, context: Context, whole: Callable[[Call], str] | None = None) -> None:
         self.graph, self.context, self.whole = graph, context, whole
         self.sizes = context.sizes
         self.call: Call | None = None
@@ -256,18 +199,14 @@ class Translation:
         return results
 
     def _opaque(self, call: Call, operands: Sequence[str]) -> list[str | None]:
-        from daceopt.capture.torch import derivative
-
         outputs = [None if p.dtype is None else self.graph.add_array(self.label, *p) for p in self.promised]
-        kind, attributes = derivative.op_type(call), {"call": call}
-        node = self.graph.add_operator(kind, list(operands), outputs, attributes, derivative.DOMAIN)
+        assert self.whole is not None
+        node = self.graph.add_operator(self.whole(call), list(operands), outputs, {"call": call}, DOMAIN)
         node.label = self.graph.maker.label or self.label
         return outputs
 
     def host(self, call: Call, operands: Sequence[str], reason: str) -> list[str | None]:
         """Let ATen itself run the call when the program runs."""
-        from daceopt.libs import aten_call
-
         self.context.hosted.setdefault(str(call.target).removeprefix("aten."), reason)
         complexes = [[k for k, x in enumerate(found) if x is not None and x.is_complex()]
                      for found in (call.operands, call.results)]  # fmt: skip

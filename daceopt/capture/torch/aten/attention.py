@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import sympy
 
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import broadcast_shapes

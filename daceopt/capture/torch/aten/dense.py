@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Shape, dim

@@ -8,8 +8,9 @@ from typing import Any
 import sympy
 import torch
 
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
 from daceopt.ops.reduction import element_count, mean

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, dim

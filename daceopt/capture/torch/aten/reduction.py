@@ -8,8 +8,9 @@ from typing import Any
 import dace
 
 from daceopt.capture.torch.aten.shape import axis_in
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, Shape

@@ -9,8 +9,9 @@ import numpy as np
 
 from daceopt.capture.torch.aten.indexing import check_reduction, product, put_rows, ranked
 from daceopt.capture.torch.aten.shape import check_memory, extents_of
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim

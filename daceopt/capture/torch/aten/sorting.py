@@ -9,8 +9,9 @@ import sympy
 
 from daceopt.capture.torch.aten.reduction import flat, reduced_shape
 from daceopt.capture.torch.aten.shape import axis_in
+from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Promise, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ops.indexing import whole

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from benchmarks.harness import OURS
-from daceopt import demo, optimized_module
+from daceopt import optimized_module
+from daceopt.commands import demo
 
 EAGER, COMPILED = "eager", "torch.compile"
 Call = Callable[[], object]

@@ -22,7 +22,7 @@ from torch import nn
 
 from benchmarks.harness import OURS
 from benchmarks.models.named import MODELS
-from daceopt import demo
+from daceopt.commands import demo
 
 _ROOT = Path(__file__).resolve().parents[1]
 

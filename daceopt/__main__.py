@@ -2,7 +2,7 @@
 
 import sys
 
-from daceopt.cli import main
+from daceopt.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

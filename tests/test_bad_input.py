@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 import daceopt
-from daceopt.cli import main
+from daceopt.commands.main import main
 from daceopt.errors import DaceoptError, FallbackWarning, ModelFileError, Unsupported
 from tests.numerics import assert_within_rounding
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import daceopt
-from daceopt.cli import main
+from daceopt.commands.main import main
 from daceopt.errors import FallbackWarning
 from daceopt.onnx_file import OnnxModel
 from tests.numerics import assert_within_rounding
@@ -113,7 +113,7 @@ def test_operators_of_aten_as_their_document_has_them(capsys: pytest.CaptureFixt
 
 
 def test_importing_the_command_line_is_light() -> None:
-    code = "import sys, daceopt.cli, daceopt.recipes; daceopt.recipes.get('cpu').fingerprint(); print(*sys.modules)"
+    code = "import sys, daceopt.commands.main, daceopt.recipes as r; r.get('cpu').fingerprint(); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"dace", "onnx", "sympy", "torch"} & set(done.stdout.split())
 
@@ -223,7 +223,7 @@ def test_optimize_takes_what_a_python_file_makes(
 def test_a_module_on_disk_needs_no_onnx(models: Path, tmp_path: Path) -> None:
     """From the file to the folder that runs alone, through PyTorch's own front end."""
     block = "import sys\nfor name in ('onnxscript', 'onnxruntime'): sys.modules[name] = None\n"
-    code = block + "from daceopt.cli import main\nsys.exit(main(sys.argv[1:]))"
+    code = block + "from daceopt.commands.main import main\nsys.exit(main(sys.argv[1:]))"
     target = f"{models}:named"
     for command in (["optimize", target, "--seconds", "0", "-o", str(tmp_path / "out")], ["bisect", target]):
         done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True, check=False)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from daceopt import doctor
-from daceopt.doctor import MISSING, NOTE, Finding
+from daceopt.commands import doctor
+from daceopt.commands.doctor import MISSING, NOTE, Finding
 
-PRINT = "import sys; from daceopt import doctor; sys.exit(doctor.main())"
+PRINT = "import sys; from daceopt.commands import doctor; sys.exit(doctor.run(None))"
 
 
 def test_report_names_everything(monkeypatch, tmp_path: Path) -> None:

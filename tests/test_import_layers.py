@@ -31,7 +31,9 @@ FLOORS = (
 )
 # files that are one room with another
 SAME_ROOM = {
-    **dict.fromkeys(("loading", "registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"),
+    **dict.fromkeys(
+        ("loading", "registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"
+    ),
     "compiled": "pipeline",
     **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
     **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),

@@ -67,7 +67,7 @@ def test_entry_points(wheel: Path) -> None:
     archive = zipfile.ZipFile(wheel)
     (name,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
     text = archive.read(name).decode()
-    assert "daceopt = daceopt.cli:main" in text
+    assert "daceopt = daceopt.commands.main:main" in text
     assert "[torch_dynamo_backends]\ndaceopt = daceopt.dynamo:daceopt" in text
 
 

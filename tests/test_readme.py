@@ -15,7 +15,7 @@ import pytest
 
 from daceopt import ops
 from daceopt.autodiff import differentiate
-from daceopt.cli import main
+from daceopt.commands.main import main
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.logs import ARTIFACTS

@@ -1,1 +1,1 @@
-"""Models that benchmarks share; the demo's own are in ``daceopt.demo``."""
+"""Models that benchmarks share; the demo's own are in ``daceopt.commands.demo``."""

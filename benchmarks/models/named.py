@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from daceopt import demo
+from daceopt.commands import demo
 
 Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
 

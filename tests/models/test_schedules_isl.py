@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt import demo
+from daceopt.commands import demo
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Alloc, Loop, Tree, bare, default, schedule_of, transformed

@@ -1,4 +1,4 @@
-"""Models as the command line names them: an ONNX file, or ``file.py:factory`` with what to call the module on."""
+"""Models as the command line names them, an ONNX file or ``file.py:factory``, and what is done to them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import inspect
 import os
 import sys
 import traceback
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.loading import run_file
+from daceopt.loading import load_file, run_file
+from daceopt.recipe import Recipe, recipes
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +38,48 @@ class ModuleOnDisk:
         from daceopt.frozen import freeze
 
         return freeze(self.title, self.module, self.args, self.kwargs)
+
+
+def arguments(parser: ArgumentParser) -> None:
+    """What every command takes that compiles a model."""
+    parser.add_argument("model", help="an ONNX file, or file.py:name of a module or of what makes one")
+    parser.add_argument("--recipe", default="auto", help="name of a recipe (default: auto)")
+    parser.add_argument(
+        "--load", type=Path, action="append", default=[], metavar="FILE", help="register the transformations of a file"
+    )
+    parser.add_argument(
+        "--add",
+        action="append",
+        default=[],
+        metavar="STEP",
+        help="add a step, e.g. my-fusion{size=32}, after its level's last",
+    )
+    parser.add_argument("--verify", choices=("structure", "numerics"), help="check the graph around every step")
+
+
+def inputs_argument(parser: ArgumentParser) -> None:
+    """On what an ONNX model is called."""
+    parser.add_argument(
+        "--inputs", type=Path, metavar="FILE", help="an .npz file with an ONNX model's inputs by name, not random ones"
+    )
+
+
+def recipe(options: Namespace) -> Recipe:
+    """The recipe that the options describe, with files loaded before it is looked up."""
+    for path in options.load:
+        load_file(path)
+    chosen: Recipe = recipes.get(options.recipe)
+    for step in options.add:
+        chosen = chosen + step
+    return chosen
+
+
+def named(options: Namespace) -> Path | ModuleOnDisk:
+    """The ONNX file's path, or the module that a Python file makes."""
+    found = find(options.model)
+    if not isinstance(found, Path) and getattr(options, "inputs", None) is not None:
+        raise DaceoptError("--inputs is for ONNX files: a Python file says itself on what its module is called")
+    return found
 
 
 def find(name: str) -> Path | ModuleOnDisk:

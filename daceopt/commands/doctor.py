@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import os
 import sys
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -57,7 +58,11 @@ def render(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def arguments(parser: ArgumentParser) -> None:
+    """It takes none."""
+
+
+def run(options: Namespace) -> int:
     """Print the report; return 1 if something needed is missing, else 0."""
     findings = report()
     print(render(findings))

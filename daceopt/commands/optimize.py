@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from daceopt import export, standalone
+from daceopt.commands import model
+from daceopt.cost.measure import interleave
 from daceopt.errors import DaceoptError, Unsupported
+from daceopt.frozen import FrozenProgram
+from daceopt.importer import import_model
+from daceopt.ir.render import render
+from daceopt.onnx_arrays import dtype_of, from_file, to_numpy, to_torch
+from daceopt.onnx_file import OnnxModel, from_onnx
+from daceopt.runtime.bridge import Program
 from daceopt.verification import outputs, random_inputs, relative_error, within_rounding
-
-if TYPE_CHECKING:
-    from daceopt.frozen import FrozenProgram
-    from daceopt.onnx_file import OnnxModel
-    from daceopt.user_model import ModuleOnDisk
 
 Arrays = list[np.ndarray]
 
@@ -78,27 +82,45 @@ class _Subject:
     fallbacks: dict[str, str]
 
 
-def run(
-    model: Path | ModuleOnDisk,
+def arguments(parser: ArgumentParser) -> None:
+    model.arguments(parser)
+    model.inputs_argument(parser)
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write what daceopt.load runs, the graph and the report here"
+    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="time to spend on measuring (default: 1)")
+
+
+def run(options: Namespace) -> int:
+    recipe, found = model.recipe(options), model.named(options)
+    summary = optimize(found, recipe, options.verify, options.output, options.seconds, options.inputs)
+    print(summary)
+    if summary.refused:
+        raise DaceoptError(f"{options.output} has no program: {summary.refused}")
+    return 0 if summary.correct else 1
+
+
+def optimize(
+    subject: Path | model.ModuleOnDisk,
     recipe: Any,
     verify: str | None = None,
     output: Path | None = None,
     seconds: float = 1.0,
     inputs: Path | None = None,
 ) -> Summary:
-    """Compile ``model`` with ``recipe`` and compare it with float64 and with ONNX Runtime; a module, with PyTorch.
+    """Compile ``subject`` with ``recipe`` and compare it with float64 and with ONNX Runtime; a module, with PyTorch.
 
     ``inputs``: an ``.npz`` file with an array for each of an ONNX model's inputs; random ones without it. ``output``: a
     folder for what ``daceopt.load`` runs, the optimized graph as text and the summary as JSON. Raises DaceoptError with
     the reason.
     """
-    from daceopt.cost.measure import interleave
-
     start = time.perf_counter()
-    made = _of_file(model, recipe, verify, inputs) if isinstance(model, Path) else _of_module(model, recipe, verify)
+    made = (
+        _of_file(subject, recipe, verify, inputs) if isinstance(subject, Path) else _of_module(subject, recipe, verify)
+    )
     elapsed = time.perf_counter() - start
     times = interleave({"ours": lambda: made.compiled(*made.feeds), "peer": made.theirs}, seconds=seconds)
-    title = str(model) if isinstance(model, Path) else model.title
+    title = str(subject) if isinstance(subject, Path) else subject.title
     summary = _summary(title, recipe.name, made, times, elapsed)
     if output is not None:
         _write(output, summary, made)
@@ -106,8 +128,6 @@ def run(
 
 
 def _of_file(path: Path, recipe: Any, verify: str | None, inputs: Path | None) -> _Subject:
-    from daceopt.onnx_file import from_onnx
-
     compiled = from_onnx(path, recipe=recipe, verify=verify)
     feeds = _feeds(compiled, inputs)
     compiled.prepare(*feeds)
@@ -119,8 +139,8 @@ def _of_file(path: Path, recipe: Any, verify: str | None, inputs: Path | None) -
     return _Subject(compiled, feeds, "ONNX Runtime", theirs, checked, dict(compiled.pair.report["fallbacks"]))
 
 
-def _of_module(model: ModuleOnDisk, recipe: Any, verify: str | None) -> _Subject:
-    frozen = model.frozen()
+def _of_module(on_disk: model.ModuleOnDisk, recipe: Any, verify: str | None) -> _Subject:
+    frozen = on_disk.frozen()
     compiled, feeds = frozen.compile(recipe, verify), frozen.feeds
 
     def checked(program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
@@ -157,8 +177,6 @@ def _within_rounding(errors: Sequence[Sequence[float]], exact: Arrays) -> bool:
 
 def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
     """Arrays for the model's inputs: those of the file, or random ones."""
-    from daceopt.onnx_arrays import from_file
-
     if given is not None:
         return from_file(given, compiled.input_names)
     if compiled.wanted:
@@ -173,37 +191,32 @@ def _feeds(compiled: OnnxModel, given: Path | None) -> Arrays:
 
 def _reference(compiled: OnnxModel) -> tuple[Any, list[str]]:
     """The graph of what is compiled, before the recipe, and the model's names of its inputs."""
-    from daceopt.importer import import_model
-
-    model = compiled.pair.model
-    constants = {t.name for t in model.graph.initializer}
-    reference = import_model(model, fallback=True, refused=lambda node, reason: None)
-    return reference, [v.name for v in model.graph.input if v.name not in constants]
+    proto = compiled.pair.model
+    constants = {t.name for t in proto.graph.initializer}
+    reference = import_model(proto, fallback=True, refused=lambda node, reason: None)
+    return reference, [v.name for v in proto.graph.input if v.name not in constants]
 
 
 def _checked(compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any] | None) -> tuple[Arrays, Arrays, Arrays]:
     """What the compiled part (or ``program`` in its place) computes, what ONNX Runtime does, and what both should."""
-    from daceopt.onnx_arrays import dtype_of, to_numpy, to_torch
-    from daceopt.runtime.bridge import Program
-
     reference, names = _reference(compiled)
     given = dict(zip(compiled.input_names, feeds, strict=True))
     taken = [given[name] for name in names]
-    model = compiled.pair.model
-    if program is not None or [v.name for v in model.graph.output] == compiled.output_names:
+    proto = compiled.pair.model
+    if program is not None or [v.name for v in proto.graph.output] == compiled.output_names:
         ours = _arrays((program or compiled)(*feeds))
     else:
         found = Program(compiled.pair, len(taken))([to_torch(array) for array in taken])
-        dtypes = map(dtype_of, model.graph.output)
+        dtypes = map(dtype_of, proto.graph.output)
         ours = [to_numpy(t, dtype) for t, dtype in zip(found, dtypes, strict=True) if dtype is not None]
     exact = outputs(reference, dict(zip(reference.inputs, taken, strict=True)), exact=True)
-    return ours, _onnxruntime(model.SerializeToString(), taken)(), exact
+    return ours, _onnxruntime(proto.SerializeToString(), taken)(), exact
 
 
-def _onnxruntime(model: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[], Arrays]:
+def _onnxruntime(proto: str | bytes, feeds: Sequence[np.ndarray]) -> Callable[[], Arrays]:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(proto, providers=["CPUExecutionProvider"])
     named = dict(zip((i.name for i in session.get_inputs()), feeds, strict=True))
     return lambda: [np.asarray(v) for v in session.run(None, named)]
 
@@ -223,8 +236,6 @@ def _megabytes(amount: Any) -> str:
 
 def _write(folder: Path, summary: Summary, made: _Subject) -> None:
     """The model as ``daceopt.load`` runs it, checked by doing so; its graph and the summary."""
-    from daceopt.ir.render import render
-
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graph.txt").write_text(render(made.compiled.pair.graphs.forward), encoding="utf-8")
     try:

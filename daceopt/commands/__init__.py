@@ -1,0 +1,1 @@
+"""The commands of ``python -m daceopt``, one file each: ``arguments(parser)`` and ``run(options) -> exit status``."""

@@ -1,0 +1,29 @@
+"""``python -m daceopt bench``: runs the benchmarks of a checkout, in a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from daceopt.errors import DaceoptError
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", help="benchmarks to run (default: all)")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="DIR", help="write the results as JSON here (default: nowhere)"
+    )
+
+
+def run(options: Namespace) -> int:
+    folder = Path(__file__).resolve().parents[2] / "benchmarks"
+    if not folder.is_dir():
+        raise DaceoptError(f"expected the benchmarks in {folder}: run this command in a checkout of the source")
+    # -B: nothing is written into the checkout, compiled modules included.
+    command = [sys.executable, "-B", "-m", "benchmarks", *options.names, *(["--quick"] if options.quick else [])]
+    if options.output is not None:
+        command += ["--output", str(options.output.absolute())]
+    return subprocess.call(command, cwd=folder.parent)

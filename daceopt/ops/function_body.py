@@ -56,7 +56,7 @@ def declare_operands(
 ) -> tuple[Graph, list[str | None], list[str | None]]:
     """A scratch graph with arrays like these operands of a node, in which its lowering is tried."""
     trial = Graph("trial")
-    trial.opset = dict(graph.opset)
+    trial.source.opset = dict(graph.source.opset)
 
     def declare(name: str | None) -> str | None:
         if name is None:
@@ -82,8 +82,8 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
     given = [
         numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants
     ]
-    versions = {"": graph.opset.get("", onnx.defs.onnx_opset_version())}
-    versions[node.domain] = max(node.since_version, graph.opset.get(node.domain, 0))
+    versions = {"": graph.source.opset.get("", onnx.defs.onnx_opset_version())}
+    versions[node.domain] = max(node.since_version, graph.source.opset.get(node.domain, 0))
     model = helper.make_model(
         helper.make_graph([call], "body", values, results, given),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],
@@ -229,8 +229,8 @@ def _result_shape(
 
 def _steady(graph: Graph, extent: Dim) -> Dim:
     """An extent that has one value in all iterations of the loops around, as that value."""
-    counters = [] if isinstance(extent, int) else [s for s in extent.free_symbols if str(s) in graph.trips]
-    ranges = [range(graph.trips[str(s)]) for s in counters]
+    counters = [] if isinstance(extent, int) else [s for s in extent.free_symbols if str(s) in graph.source.trips]
+    ranges = [range(graph.source.trips[str(s)]) for s in counters]
     if not counters or isinstance(extent, int) or prod(len(r) for r in ranges) > _ITERATIONS:
         return extent
     found = {dim(extent.subs(dict(zip(counters, at)))) for at in product(*ranges)}

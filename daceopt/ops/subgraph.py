@@ -93,7 +93,7 @@ def _infer(graph: Graph, proto: Any, arrays: Mapping[str, str]) -> dict[str, Any
     ]
     outputs = [onnx.ValueInfoProto(name=v.name) for v in proto.output]
     copied = helper.make_graph(proto.node, "body", inputs, outputs, [*proto.initializer, *constants])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in graph.opset.items()]
+    opsets = [helper.make_opsetid(domain, version) for domain, version in graph.source.opset.items()]
     model = helper.make_model(copied, opset_imports=opsets or None)
     try:
         done = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
@@ -112,7 +112,7 @@ def trial(
         if name is not None and own is not None and types.is_integer(graph.dtype(name)) and name not in graph.constants:
             known = values.known(graph, name)
             if known is not None:
-                made.shape_values[own] = known
+                made.source.shape_values[own] = known
     for symbol in graph.sdfg.symbols:
         if symbol not in made.sdfg.symbols:
             made.sdfg.add_symbol(symbol, graph.sdfg.symbols[symbol])

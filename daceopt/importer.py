@@ -98,8 +98,8 @@ class _Importer:
         self.refusals: list[tuple[onnx.NodeProto, str]] = []
         self.fallback = fallback
         self.graph = Graph("program")
-        self.graph.speculative = speculative
-        self.graph.opset = {o.domain or "": o.version for o in model.opset_import}
+        self.graph.source.speculative = speculative
+        self.graph.source.opset = {o.domain or "": o.version for o in model.opset_import}
         self.types = _value_types(model.graph)
         self.names: dict[str, str] = {}  # ONNX value -> array
         self.symbols: dict[str, Any] = {}  # ONNX dimension name -> symbol, or the extent it turned out to be
@@ -119,7 +119,7 @@ class _Importer:
             if value.name not in initializers:
                 self._tolerant(self._add_input, value, [value.name])
         for name in self.graph.inputs:
-            self._check_sizes(self.graph.shape(name), f"graph input {self.graph.source_names.get(name, name)!r}")
+            self._check_sizes(self.graph.shape(name), f"graph input {self.graph.source.names.get(name, name)!r}")
         for name, tensor in initializers.items():
             self._tolerant(self._add_initializer, tensor, [name])
         for node in self.model.graph.node:

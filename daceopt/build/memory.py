@@ -176,7 +176,7 @@ def _workspace(inner: Inner) -> MemoryPlan:
         result.arena_bytes = dim(result.arena_bytes + _bytes(buffer))
     start = result.arena_bytes
     for scope in inner.scopes:
-        body = _Planner(scope, set(), scope.graph.reuse_memory).place(MemoryPlan())
+        body = _Planner(scope, set(), scope.graph.options.reuse_memory).place(MemoryPlan())
         result.arena |= {name: dim(start + offset) for name, offset in body.arena.items()}
         result.arena_bytes = _larger(result.arena_bytes, dim(start + body.arena_bytes))
     return result

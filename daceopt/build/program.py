@@ -76,7 +76,7 @@ class Prepared:
         region.settle(self.graph)
         needs = implement(self.graph)
         ticks = self._add_ticks() if profiled else None
-        self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.reuse_memory)
+        self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
         self.generated = target.generate(self.graph, ticks)
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]

@@ -133,7 +133,7 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
     library, why = ("", "") if generated or isinstance(cost.node, Region) else _library(graph, cost.node)
     contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
-    writes = ", ".join(direction.names.get(n) or graph.source_names.get(n, n) for n in written)
+    writes = ", ".join(direction.names.get(n) or graph.source.names.get(n, n) for n in written)
     costs = cost.bytes, cost.flops, cost.seconds, _seconds(direction, cost.node)
     shown = _by_result(direction, cost.node, direction.shown) or ("", "")
     origin = ", ".join(graph.origins_of(cost.node))

@@ -4,38 +4,20 @@ what."""
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
-import dace
-import numpy as np
-import sympy
 from dace import nodes
-from dace.memlet import Memlet
 from dace.sdfg.nodes import MapEntry, Node
 
-from daceopt.ir import types
+from daceopt.ir.arrays import SEED, Arrays
+from daceopt.ir.build_options import BuildOptions
+from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major
 from daceopt.ir.operands import Operands
 from daceopt.ir.provenance import Maker, Origins, joined
-from daceopt.ir.views import rebase
 
-Dim: TypeAlias = int | sympy.Expr
-Shape = tuple[Dim, ...]
-
-SEED = "rng_seed"
-_SEED_WORDS = 1
-_MAX_HINT = 30
-
-
-def dim(value: Any) -> Dim:
-    """An extent in its canonical form: ``int`` when it is a number, else a SymPy expression."""
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    value = sympy.sympify(value)
-    return int(value) if value.is_Integer else value
+__all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
 
 
 def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:
@@ -47,21 +29,7 @@ def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:
     return Operands(sorted(set(by_connector.values())), owner)
 
 
-def row_major(shape: Sequence[Dim]) -> Shape:
-    """Contiguous strides, in elements, of ``shape``. An extent of 0 counts as 1: strides of 0 would be broadcasts."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step = dim(step * (1 if extent == 0 else extent))
-    return tuple(reversed(strides))
-
-
-def _in_rows(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
-    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, row_major(shape)))
-
-
-class Graph:
+class Graph(Arrays):
     """One SDFG with one state; see docs/architecture.md for the invariants.
 
     ``inputs`` and ``outputs`` are array names in call order; ``constants`` maps arrays to values known at compile time;
@@ -70,203 +38,14 @@ class Graph:
     """
 
     def __init__(self, name: str = "program"):
-        self.sdfg = dace.SDFG(_clean(name) or "program")
-        self.state = self.sdfg.add_state("main", is_start_block=True)
-        # without it DaCe inspects the whole Python call stack for each access node: up to 60 ms
-        self.state.set_default_lineinfo(dace.dtypes.DebugInfo(0))
-        self.inputs: list[str] = []
-        self.outputs: list[str] = []
-        self.constants: dict[str, np.ndarray] = {}
-        self.symbols: dict[str, tuple[str, int]] = {}
-        self.source_names: dict[str, str] = {}
-        self.origins: dict[str, Origins] = {}  # array -> where in the model it is computed, where that is known
-        self.maker = Maker()  # whose nodes and arrays are being added: see made_for
-        self.opset: dict[str, int] = {}  # operator domain -> version
-        # contents of integer arrays that are functions of the size symbols
-        self.shape_values: dict[str, tuple[Dim, ...]] = {}
-        self.assumptions: list[sympy.Expr] = []  # polynomials over sizes that are 0 or more in every call
-        self.speculative = False  # may shapes be made simpler by further assumptions?
-        self.trips: dict[str, int] = {}  # counters of loops around this body -> iterations at most, where known
-        self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
-        self.reuse_memory = False  # may arrays that are never alive together share memory?
-        self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
-        self._views: dict[str, tuple[str, Dim]] = {}
-        self._access: dict[str, nodes.AccessNode] = {}
+        super().__init__(name)
+        self.options = BuildOptions()
         self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
         self._entries: dict[nodes.MapExit, MapEntry] = {}
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
         self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
-        self._counter = 0
-
-    # ---------------------------------------------------------------- arrays
-
-    def _fresh(self, hint: str) -> str:
-        self._counter += 1
-        return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
-
-    def add_array(
-        self,
-        hint: str,
-        shape: Sequence[Any],
-        dtype: Any,
-        strides: Sequence[Any] | None = None,
-        *,
-        transient: bool = True,
-    ) -> str:
-        """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
-        given."""
-        name = self._fresh(hint)
-        self._declare(name, shape, dtype, strides, transient)
-        self.source_names.setdefault(name, hint)
-        return name
-
-    def _declare(
-        self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None, transient: bool
-    ) -> None:
-        extents = tuple(dim(s) for s in shape)
-        if self.maker.origins:
-            self.origins[name] = self.maker.origins
-        if not extents:
-            self.scalars.add(name)
-        stored = extents or (1,)
-        steps = tuple(dim(s) for s in strides) if strides else row_major(stored)
-        self._declare_symbols(stored)
-        self.sdfg.add_array(name, stored, dtype, transient=transient, strides=steps, total_size=_span(stored, steps))
-        self._access[name] = self.state.add_access(name)
-
-    def _declare_symbols(self, exprs: Iterable[Dim]) -> None:
-        for expr in exprs:
-            for symbol in getattr(expr, "free_symbols", ()):
-                if str(symbol) not in self.sdfg.symbols:
-                    self.sdfg.add_symbol(str(symbol), dace.int64)
-
-    def add_input(self, hint: str, shape: Sequence[Any], dtype: Any) -> str:
-        name = self.add_array(hint, shape, dtype, transient=False)
-        self.inputs.append(name)
-        return name
-
-    def add_constant(self, hint: str, value: np.ndarray) -> str:
-        """An array whose value is known now; it becomes an argument that the loader binds, or a literal in a
-        tasklet."""
-        value = np.asarray(value)
-        name = self.add_array(hint, value.shape, types.from_numpy(value.dtype), transient=False)
-        self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
-        return name
-
-    def bind(self, name: str, value: np.ndarray) -> None:
-        """Turn an input into a constant of the same shape and dtype."""
-        self.inputs.remove(name)
-        self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
-
-    def add_output(self, name: str) -> None:
-        """Declare an array that is no view as the next output."""
-        if name in self._views:
-            raise ValueError(f"output {name} is a view; copy it first")
-        self.desc(name).transient = False
-        self.outputs.append(name)
-
-    def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
-        """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
-        buffer from the source's start."""
-        name = self._fresh(hint)
-        extents = tuple(dim(s) for s in shape)
-        if not extents:
-            self.scalars.add(name)
-        stored, steps = extents or (1,), tuple(dim(s) for s in strides) or (1,)
-        self._declare_symbols((*stored, *steps, dim(offset)))
-        self.sdfg.add_view(name, stored, self.dtype(source), strides=steps, total_size=_span(stored, steps))
-        self._views[name] = (source, dim(offset))
-        node = self._access[name] = self.state.add_access(name)
-        node.add_in_connector("views")
-        self.state.add_edge(self._access[source], None, node, "views", Memlet.from_array(source, self.desc(source)))
-        self.source_names.setdefault(name, hint)
-        return name
-
-    def seed(self) -> str:
-        """The int64 array of one element that random kernels read; added at the first use."""
-        if SEED not in self.sdfg.arrays:
-            self._declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
-        return SEED
-
-    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
-        """Change the physical layout of an array; its views select the same elements as before. ValueError, and nothing
-        changed, for a view and where a view cannot follow."""
-        if name in self._views:
-            raise ValueError(f"{name} is a view; its layout is fixed")
-        desc, steps = self.desc(name), tuple(dim(s) for s in strides)
-        layouts = self._rebased(name, self.strides(name), steps)
-        desc.strides, desc.total_size = steps, _span(self.shape(name), steps)
-        self._lay_out(layouts)
-
-    @property
-    def uses_seed(self) -> bool:
-        return SEED in self.sdfg.arrays
-
-    def desc(self, name: str) -> dace.data.Array:
-        return self.sdfg.arrays[name]
-
-    def shape(self, name: str) -> Shape:
-        return () if name in self.scalars else tuple(dim(s) for s in self.desc(name).shape)
-
-    def dtype(self, name: str) -> dace.typeclass:
-        return self.desc(name).dtype
-
-    def strides(self, name: str) -> Shape:
-        return () if name in self.scalars else tuple(dim(s) for s in self.desc(name).strides)
-
-    def size(self, name: str) -> Dim:
-        """Number of elements."""
-        return dim(prod(self.shape(name)))
-
-    def arrays(self) -> list[str]:
-        return list(self._access)
-
-    def access(self, name: str) -> nodes.AccessNode:
-        return self._access[name]
-
-    def is_view(self, name: str) -> bool:
-        return name in self._views
-
-    def view_source(self, name: str) -> str:
-        return self._views[name][0]
-
-    def view_offset(self, name: str) -> Dim:
-        return self._views[name][1]
-
-    def root(self, name: str) -> tuple[str, Dim]:
-        """The buffer that ``name`` aliases, and where it starts there (in elements)."""
-        offset: Dim = 0
-        while name in self._views:
-            name, step = self._views[name]
-            offset = dim(offset + step)
-        return name, offset
-
-    def views_of(self, name: str) -> list[str]:
-        """Direct views of ``name``."""
-        return [e.dst.data for e in self.state.out_edges(self._access[name]) if e.dst_conn == "views"]
-
-    def aliases(self, name: str) -> list[str]:
-        """``name`` and all its direct and indirect views."""
-        found = [name]
-        for alias in found:
-            found.extend(self.views_of(alias))
-        return found
-
-    def is_contiguous(self, name: str) -> bool:
-        """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
-        return _in_rows(self.shape(name), self.strides(name))
 
     # ---------------------------------------------------------------- provenance
-
-    @contextmanager
-    def made_for(self, label: str = "", origins: Origins = ()) -> Iterator[None]:
-        """Within the block, nodes that a builder adds are called ``label``, whatever they say, and arrays that are
-        added come from ``origins``."""
-        outer, self.maker = self.maker, self.maker.then(label, origins)
-        try:
-            yield
-        finally:
-            self.maker = outer
 
     def origins_of(self, node: Node) -> Origins:
         """Where in the model the results of ``node`` come from."""
@@ -292,7 +71,9 @@ class Graph:
         """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent)."""
         from daceopt.ops import registry
 
-        node = registry.make(op_type, domain, len(inputs), len(outputs), attributes or {}, self.opset.get(domain))
+        node = registry.make(
+            op_type, domain, len(inputs), len(outputs), attributes or {}, self.source.opset.get(domain)
+        )
         reads = {c: n for c, n in zip(node.input_connectors, inputs) if n is not None}
         writes = {c: n for c, n in zip(node.output_connectors, outputs) if n is not None}
         self.add_node(node, reads, writes)
@@ -315,9 +96,6 @@ class Graph:
         """Register a map scope whose nodes and edges stand in the state already."""
         self._compute[entry] = exit_
         self._entries[exit_] = entry
-
-    def whole(self, name: str) -> Memlet:
-        return Memlet.from_array(name, self.desc(name))
 
     def _check_unwritten(self, name: str) -> None:
         if name in self._views or self.state.in_degree(self._access[name]):
@@ -424,30 +202,10 @@ class Graph:
     def _check_rows(self, strides: dict[str, Shape]) -> None:
         """Raise ValueError where a node that wants its operands row-major would read one that is no longer."""
         for name, steps in strides.items():
-            if _in_rows(self.shape(name), steps):
+            if in_rows(self.shape(name), steps):
                 continue
             if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
                 raise ValueError(f"{name} is read by a node that takes contiguous arrays only")
-
-    def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
-        for view, (strides, offset) in layouts.items():
-            desc = self.desc(view)
-            desc.strides, desc.total_size = strides or (1,), _span(self.shape(view), strides)
-            self._views[view] = (self._views[view][0], offset)
-
-    def _rebased(self, source: str, before: Shape, after: Shape) -> dict[str, tuple[Shape, Dim]]:
-        """New strides and offsets of all views over ``source`` when its strides change. Raises ValueError."""
-        found: dict[str, tuple[Shape, Dim]] = {}
-        if before == after:
-            return found
-        for view in self.views_of(source):
-            own = self.strides(view)
-            layout = rebase(self.shape(view), own, self._views[view][1], self.shape(source), before, after)
-            if layout is None:
-                raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
-            found[view] = layout
-            found |= self._rebased(view, own, layout[0])
-        return found
 
     def _reconnect(self, edge: Any, old: str, new: str) -> None:
         self.state.remove_edge(edge)
@@ -541,7 +299,7 @@ class Graph:
         for name, value in vars(self).items():
             setattr(new, name, copy.copy(value) if isinstance(value, (list, dict, set)) else value)
         new.sdfg = copy.deepcopy(self.sdfg, memo)
-        new.state, new.maker = memo[id(self.state)], Maker()
+        new.state, new.maker, new.source = memo[id(self.state)], Maker(), self.source.copy()
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}
         new.schedules = {memo[id(n)]: tree for n, tree in self.schedules.items()}
@@ -582,16 +340,3 @@ class Graph:
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes())
-
-
-def _clean(hint: str) -> str:
-    """Only what C++, DaCe and file systems all take: lower-case ASCII letters, digits and single underscores."""
-    text = re.sub(r"[^a-z0-9]+", "_", hint.lower().encode("ascii", "ignore").decode()).strip("_")
-    return text if not text or text[0].isalpha() else f"v{text}"
-
-
-def _span(shape: Shape, strides: Shape) -> Dim:
-    """Elements from the first to the last that (shape, strides) touches, at least 1."""
-    if all(isinstance(s, int) for s in shape) and prod(shape) == 0:
-        return 1
-    return dim(1 + sum((s - 1) * t for s, t in zip(shape, strides)))

@@ -179,7 +179,7 @@ def is_counter(symbol: Any) -> bool:
 def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:
     """An empty body for a region of ``graph``: it knows the sizes of ``graph`` and, if given, a loop's counter."""
     body = Graph(name)
-    body.opset, body.trips = dict(graph.opset), dict(graph.trips)
+    body.source.opset, body.source.trips = dict(graph.source.opset), dict(graph.source.trips)
     for symbol in (*graph.sdfg.symbols, *([str(counter)] if counter is not None else [])):
         body.sdfg.add_symbol(symbol, dace.int64)
     return body
@@ -382,7 +382,7 @@ def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str
         value = body.constants.pop(name)
         key = (value.__array_interface__["data"][0], value.shape, value.dtype)
         if key not in known:
-            known[key] = graph.add_constant(body.source_names.get(name, name), value)
+            known[key] = graph.add_constant(body.source.names.get(name, name), value)
         body.inputs.append(name)
         node.captures[which][name] = operand(graph, node, known[key])
 

@@ -45,7 +45,7 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
     moving = _counters(offset, ranges)
     extents = (*graph.shape(name), *graph.strides(name))
     if any(_counters(e, ranges) for e in extents):
-        raise Unsupported(f"{graph.source_names.get(name, name)!r} changes its shape from iteration to iteration")
+        raise Unsupported(f"{graph.source.names.get(name, name)!r} changes its shape from iteration to iteration")
     if not moving or 0 in graph.shape(name):
         return
     last = sum((n - 1) * s for n, s in zip(graph.shape(name), graph.strides(name)))
@@ -54,7 +54,7 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
         start = sympy.sympify(offset).xreplace(corner)
         if not (_is_natural(start) and _is_natural(room - last - start)):
             raise Unsupported(
-                f"{graph.source_names.get(name, name)!r} moves along {root} with a loop, and may leave it: "
+                f"{graph.source.names.get(name, name)!r} moves along {root} with a loop, and may leave it: "
                 f"it starts at element {offset}"
             )
 

@@ -62,14 +62,14 @@ class Body:
 
     def _bind(self, name: str) -> str:
         outer, body = self.outer, self.graph
-        hint = outer.source_names.get(name, name)
+        hint = outer.source.names.get(name, name)
         if name in outer.constants:
             return body.add_constant(hint, outer.constants[name])
         strides = outer.strides(name)
         inner = body.add_array(hint, outer.shape(name), outer.dtype(name), strides or None, transient=False)
         body.inputs.append(inner)
-        if name in outer.shape_values:
-            body.shape_values[inner] = outer.shape_values[name]
+        if name in outer.source.shape_values:
+            body.source.shape_values[inner] = outer.source.shape_values[name]
         self.captured[inner] = self._operands.connect(name)
         return inner
 
@@ -77,7 +77,7 @@ class Body:
         """Make ``names`` the outputs; what is no array of its own, or an output already, is copied."""
         for name in self.graph.arrays():
             if any(map(is_counter, free_symbols(self.graph.shape(name)))):
-                what = self.graph.source_names.get(name, name)
+                what = self.graph.source.names.get(name, name)
                 raise Unsupported(f"the size of {what!r} changes from iteration to iteration")
         for name in names:
             taken = name in self.graph.outputs or self.graph.producer(name) is None or self.graph.is_view(name)
@@ -113,7 +113,7 @@ class LoopBuilder(Body):
         """A value of the last iteration, in the first one the array ``initial`` of the graph around."""
         outer = self.outer
         inner = self.graph.add_input(
-            outer.source_names.get(initial, "carried"), outer.shape(initial), outer.dtype(initial)
+            outer.source.names.get(initial, "carried"), outer.shape(initial), outer.dtype(initial)
         )
         self._carried.append((inner, self._own.connect(initial)))
         return inner

@@ -63,9 +63,9 @@ class _Scope:
         if all(isinstance(v, int) for v in known):
             shape = [int(e) for e in outer.shape(name)]
             value = np.asarray(known, outer.dtype(name).as_numpy_dtype()).reshape(shape)
-            return body.add_constant(outer.source_names.get(name, name), value)
+            return body.add_constant(outer.source.names.get(name, name), value)
         inner = self.body.capture(name)
-        body.shape_values[inner] = known
+        body.source.shape_values[inner] = known
         return inner
 
 
@@ -168,7 +168,7 @@ def loop(b: Builder, node: Operator, inputs: Names, outputs: Results) -> None:
     states = [builder.carry(n) for n in all_required(initial)]
     bound = [n for n in (trips, limit) if isinstance(n, int) and n < _LONGEST]
     if bound:
-        builder.graph.trips[str(builder.counter)] = min(bound)
+        builder.graph.source.trips[str(builder.counter)] = min(bound)
     number = _iteration(builder, proto.input[0], known=bool(bound) or _is_symbolic(trips))
     goes_on, *results = _Scope(builder, _outside(node, inputs)).run(proto, [number, going, *states])
     _next(builder, states, results[:carried])
@@ -223,7 +223,7 @@ def _iteration(builder: LoopBuilder, declared: Any, known: bool) -> str:
     number = builder.graph.add_array("iteration", (1,) * rank, dace.int64)
     builder.b.map((1,) * rank, {}, {"out": (number, lambda *i: i)}, lambda i: builder.counter, label="iteration")
     if known:
-        builder.graph.shape_values[number] = (builder.counter,)
+        builder.graph.source.shape_values[number] = (builder.counter,)
     return number
 
 
@@ -309,7 +309,7 @@ def _scan(b: Builder, proto: Any, parts: _Scan, outside: Mapping[str, str]) -> N
     builder = LoopBuilder(graph, "scan")
     t = builder.counter
     if isinstance(steps, int):
-        builder.graph.trips[str(t)] = steps
+        builder.graph.source.trips[str(t)] = steps
     carried = [builder.carry(n) for n in parts.states]
     slices = [
         builder.slice_of(n, axis, steps - 1 - t if back else t)
@@ -379,7 +379,7 @@ def expand(
 def _expand(b: Builder, proto: Any, inputs: Names, attributes: dict[str, Any], outputs: Results) -> None:
     if proto.op_type not in _RULES or proto.domain not in ("", "ai.onnx"):
         raise Unsupported(f"{proto.domain or 'onnx'}.{proto.op_type} has no native lowering")
-    node = make(proto.op_type, "", len(inputs), len(outputs), attributes, b.graph.opset.get(""))
+    node = make(proto.op_type, "", len(inputs), len(outputs), attributes, b.graph.source.opset.get(""))
     _RULES[proto.op_type](b, node, inputs, outputs)
 
 

@@ -53,8 +53,8 @@ class Folding:
             return None
         if name in graph.constants:
             return _objects(graph.constants[name])
-        if name in graph.shape_values:
-            return _filled(graph.shape_values[name], graph.shape(name))
+        if name in graph.source.shape_values:
+            return _filled(graph.source.shape_values[name], graph.shape(name))
         if graph.is_view(name):
             return self._of_view(name)
         node = graph.producer(name)
@@ -62,7 +62,7 @@ class Folding:
             return None
         found = self._computed(node, name)
         if found is not None and types.is_integer(graph.dtype(name)):
-            graph.shape_values[name] = tuple(dim(v) for v in found.reshape(-1))
+            graph.source.shape_values[name] = tuple(dim(v) for v in found.reshape(-1))
         return found
 
     def _of_view(self, name: str) -> Value | None:

@@ -57,8 +57,8 @@ def _inlined(graph: Graph, node: Operator, inputs: list[str | None], outputs: li
     given = [
         numpy_helper.from_array(graph.constants[n], f"in{k}") for k, n in enumerate(inputs) if n in graph.constants
     ]
-    versions = {"": graph.opset.get("", onnx.defs.onnx_opset_version())}
-    versions[node.domain] = max(node.since_version, graph.opset.get(node.domain, 0))
+    versions = {"": graph.source.opset.get("", onnx.defs.onnx_opset_version())}
+    versions[node.domain] = max(node.since_version, graph.source.opset.get(node.domain, 0))
     model = helper.make_model(
         helper.make_graph([call], "body", values, results, given),
         opset_imports=[helper.make_opsetid(domain, version) for domain, version in versions.items()],

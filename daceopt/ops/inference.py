@@ -38,7 +38,7 @@ def result_shapes(
     domain: str = "",
 ) -> list[Shape | None]:
     """The shapes of the outputs of an operator over arrays of ``graph``; None where they are not known."""
-    node = make(op_type, domain, len(inputs), outputs, attributes, graph.opset.get(domain))
+    node = make(op_type, domain, len(inputs), outputs, attributes, graph.source.opset.get(domain))
     rule = _RULES.get(op_type) if not node.domain else None
     try:
         found = rule(graph, node, list(inputs)) if rule is not None else None
@@ -107,7 +107,7 @@ def _count(graph: Graph, start: Any, end: Any, step: int, extent: Any) -> Any:
 
 
 def _taken_for_granted(graph: Graph, extent: Any) -> bool:
-    return values.is_natural(extent) or (graph.speculative and assume(graph, extent))
+    return values.is_natural(extent) or (graph.source.speculative and assume(graph, extent))
 
 
 def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
@@ -122,7 +122,7 @@ def position(graph: Graph, place: Any, extent: Any, bold: bool = False) -> Any:
             raise ValueError(f"{place} may count from either end")
         if isinstance(place, int):
             return extent + place if values.is_natural(extent + place) else sympy.Max(extent + place, 0)
-        bold = bold or graph.speculative
+        bold = bold or graph.source.speculative
         if not values.is_natural(-place - 1) and not (bold and assume(graph, -place - 1)):
             raise ValueError(f"{place} may be 0, which counts from the start")
         inside = values.is_natural(extent + place) or (bold and assume(graph, extent + place))
@@ -263,7 +263,7 @@ def _by_onnx(graph: Graph, node: Operator, inputs: Sequence[str | None], outputs
         value = values.constant(graph, name) if types.is_integer(graph.dtype(name)) else None
         given += [] if value is None else [numpy_helper.from_array(value, label)]
     results = [helper.make_empty_tensor_value_info(n) for n in names_out]
-    version = [helper.make_opsetid(node.domain, max(node.since_version, graph.opset.get(node.domain, 1)))]
+    version = [helper.make_opsetid(node.domain, max(node.since_version, graph.source.opset.get(node.domain, 1)))]
     model = helper.make_model(helper.make_graph([proto], "one", operands, results, given), opset_imports=version)
     try:
         inferred = shape_inference.infer_shapes(model, data_prop=True)

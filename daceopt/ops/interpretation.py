@@ -221,7 +221,7 @@ def _operator(memory: Memory, node: Operator) -> None:
 def _by_lowering(memory: Memory, node: Operator) -> list[np.ndarray]:
     """Lower and execute a copy of ``node`` in a graph of its own, with the sizes of this execution."""
     source, graph = memory.graph, Graph("single")
-    graph.opset = dict(source.opset)
+    graph.source.opset = dict(source.source.opset)
     feeds: dict[str, np.ndarray] = {}
 
     def operand(name: str | None) -> str | None:

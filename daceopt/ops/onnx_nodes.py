@@ -84,7 +84,7 @@ def _infer(graph: Graph, proto: Any, arrays: Mapping[str, str]) -> dict[str, Any
     ]
     outputs = [onnx.ValueInfoProto(name=v.name) for v in proto.output]
     copied = helper.make_graph(proto.node, "body", inputs, outputs, [*proto.initializer, *constants])
-    opsets = [helper.make_opsetid(domain, version) for domain, version in graph.opset.items()]
+    opsets = [helper.make_opsetid(domain, version) for domain, version in graph.source.opset.items()]
     model = helper.make_model(copied, opset_imports=opsets or None)
     try:
         done = shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
@@ -103,7 +103,7 @@ def trial(
         if name is not None and own is not None and types.is_integer(graph.dtype(name)) and name not in graph.constants:
             known = values.known(graph, name)
             if known is not None:
-                made.shape_values[own] = known
+                made.source.shape_values[own] = known
     for symbol in graph.sdfg.symbols:
         if symbol not in made.sdfg.symbols:
             made.sdfg.add_symbol(symbol, graph.sdfg.symbols[symbol])
@@ -115,7 +115,7 @@ def declare_operands(
 ) -> tuple[Graph, list[str | None], list[str | None]]:
     """A scratch graph with arrays like these operands of a node, in which its lowering is tried."""
     trial = Graph("trial")
-    trial.opset = dict(graph.opset)
+    trial.source.opset = dict(graph.source.opset)
 
     def declare(name: str | None) -> str | None:
         if name is None:
@@ -214,8 +214,8 @@ def _result_shape(
 
 def _steady(graph: Graph, extent: Dim) -> Dim:
     """An extent that has one value in all iterations of the loops around, as that value."""
-    counters = [] if isinstance(extent, int) else [s for s in extent.free_symbols if str(s) in graph.trips]
-    ranges = [range(graph.trips[str(s)]) for s in counters]
+    counters = [] if isinstance(extent, int) else [s for s in extent.free_symbols if str(s) in graph.source.trips]
+    ranges = [range(graph.source.trips[str(s)]) for s in counters]
     if not counters or isinstance(extent, int) or prod(len(r) for r in ranges) > _ITERATIONS:
         return extent
     found = {dim(extent.subs(dict(zip(counters, at)))) for at in product(*ranges)}

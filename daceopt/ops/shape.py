@@ -119,7 +119,7 @@ def _write_integers(b: Builder, extents: tuple[Dim, ...], out: str) -> None:
     if all(isinstance(e, int) for e in extents):
         b.reshape(b.constant(np.asarray(extents, np.int64).reshape([int(s) for s in shape])), shape, out=out)
         return
-    b.graph.shape_values[out] = extents
+    b.graph.source.shape_values[out] = extents
 
     def pick(i: Any) -> Any:
         if not i:

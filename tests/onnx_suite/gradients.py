@@ -76,7 +76,7 @@ def problem(base: Base) -> Problem:
     graph = import_model(bound(load(base.model), fixed, {}, set(fixed)))
     ops.lower_all(graph, keep=ops.has_gradient)
     values = dict(zip((v.name for v in base.model.graph.input), base.inputs))
-    given = {n: np.asarray(values[graph.source_names.get(n, n)], np.float64) for n in graph.inputs}
+    given = {n: np.asarray(values[graph.source.names.get(n, n)], np.float64) for n in graph.inputs}
     feeds = {n: np.clip(np.nan_to_num(v), -100, 100) for n, v in given.items()}
     return Problem(graph, list(graph.inputs), feeds)
 

@@ -33,7 +33,7 @@ def single(
     """
     results = like or reference(op_type, inputs, outputs, opset, **attributes)
     graph = Graph(op_type)
-    graph.opset[""] = opset
+    graph.source.opset[""] = opset
     names: list[str | None] = []
     feeds: dict[str, np.ndarray] = {}
     for k, value in enumerate(inputs):

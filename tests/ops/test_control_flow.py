@@ -47,7 +47,7 @@ def imported(proto: onnx.ModelProto) -> Graph:
 
 
 def interpreted(graph: Graph, feeds: Feeds, exact: bool = False) -> list[np.ndarray]:
-    named = {n: feeds[graph.source_names[n]] for n in graph.inputs}
+    named = {n: feeds[graph.source.names[n]] for n in graph.inputs}
     done = interpret(graph, named, np.float64 if exact else None)
     return [done[n] for n in graph.outputs]
 

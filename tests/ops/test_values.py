@@ -31,7 +31,7 @@ class Shapes:
 
     def __init__(self) -> None:
         self.graph = Graph("shapes")
-        self.graph.opset[""] = 21
+        self.graph.source.opset[""] = 21
         self.x = self.graph.add_input("x", (N, M, 6), dace.float32)
         self.graph.symbols.update(n=(self.x, 0), m=(self.x, 1))
         self.shape = self.add("Shape", [self.x], (3,))

@@ -19,7 +19,7 @@ class Net:
 
     def __init__(self, opset: int = 21, **inputs: Any):
         self.graph = Graph("test")
-        self.graph.opset[""] = opset
+        self.graph.source.opset[""] = opset
         for name, shape in inputs.items():
             setattr(self, name, self.graph.add_input(name, shape, dace.float32))
 

@@ -51,7 +51,7 @@ def test_symbolic_shapes_are_kept_in_the_table() -> None:
     product = net.op("Mul", start, net.const([3, 1], np.int64), shape=(2,), dtype=INT)
     graph = net.done(net.op("Expand", net.op("Neg", net.x, shape=(batch, 3, 4)), product, shape=(batch, 3, 4)))
     ConstantFolding().run(graph)
-    assert graph.shape_values[product] == (3 * batch, 3)
+    assert graph.source.shape_values[product] == (3 * batch, 3)
 
 
 def test_cast_like_of_a_constant() -> None:

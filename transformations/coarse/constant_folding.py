@@ -52,7 +52,7 @@ class ConstantFolding(Transformation):
             return self._state_shape(site)
         present = [n for n in graph.outputs_of(node) if n is not None]
         for name, value in zip(present, site["values"], strict=True):
-            graph.replace_uses(name, graph.add_constant(graph.source_names.get(name, name), value))
+            graph.replace_uses(name, graph.add_constant(graph.source.names.get(name, name), value))
         return sweep(graph, [node])
 
     def _value(self, graph: Graph, node: Any) -> list[np.ndarray] | str | None:
@@ -61,7 +61,7 @@ class ConstantFolding(Transformation):
         output = graph.outputs_of(node)[0]
         if known is not None and output is not None:
             if not all(isinstance(v, int) for v in known):
-                graph.shape_values[output] = known
+                graph.source.shape_values[output] = known
                 return None
             return [np.asarray(known, types.to_numpy(graph.dtype(output))).reshape(_ints(graph, output))]
         inputs = [n for n in graph.inputs_of(node) if n is not None]

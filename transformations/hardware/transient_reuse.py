@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from daceopt.ir.graph import Graph
@@ -24,8 +24,8 @@ class TransientReuse(Transformation):
     level: ClassVar[str] = "hardware"
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        if not graph.reuse_memory:
+        if not graph.options.reuse_memory:
             yield Site(graph, ())
 
     def apply(self, site: Site) -> None:
-        site.graph.reuse_memory = True
+        site.graph.options = replace(site.graph.options, reuse_memory=True)

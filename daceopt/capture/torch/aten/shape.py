@@ -26,7 +26,7 @@ def extents_of(t: Translation, values: Sequence[Dim]) -> str:
     if found is not None:
         return found
     out = t.graph.add_array("sizes", (len(values),), dace.int64)
-    t.graph.shape_values[out] = tuple(values)
+    t.graph.source.shape_values[out] = tuple(values)
     parts = [t.reshape(t.array(v, dace.int64), (1,)) for v in values]
     t.graph.add_operator("Concat", parts, [out], {"axis": 0})
     return out

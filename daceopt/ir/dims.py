@@ -1,0 +1,43 @@
+"""Extents and strides: integers, or SymPy expressions over the sizes of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+import sympy
+
+Dim: TypeAlias = int | sympy.Expr
+Shape = tuple[Dim, ...]
+
+
+def dim(value: Any) -> Dim:
+    """An extent in its canonical form: ``int`` when it is a number, else a SymPy expression."""
+    if isinstance(value, (int, np.integer)):
+        return int(value)
+    value = sympy.sympify(value)
+    return int(value) if value.is_Integer else value
+
+
+def row_major(shape: Sequence[Dim]) -> Shape:
+    """Contiguous strides, in elements, of ``shape``. An extent of 0 counts as 1: strides of 0 would be broadcasts."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = dim(step * (1 if extent == 0 else extent))
+    return tuple(reversed(strides))
+
+
+def in_rows(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
+    return 0 in shape or all(n == 1 or s == t for n, s, t in zip(shape, strides, row_major(shape)))
+
+
+def span(shape: Shape, strides: Shape) -> Dim:
+    """Elements from the first to the last that (shape, strides) touches, at least 1."""
+    if all(isinstance(s, int) for s in shape) and prod(shape) == 0:
+        return 1
+    return dim(1 + sum((s - 1) * t for s, t in zip(shape, strides)))

@@ -32,6 +32,7 @@ FLOORS = (
 # files that are one room with another
 SAME_ROOM = {
     **dict.fromkeys(("registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"),
+    "codegen": "build",
     "compiled": "pipeline",
     **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
     **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),

@@ -34,6 +34,7 @@ SAME_ROOM = {
     **dict.fromkeys(
         ("loading", "registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"
     ),
+    "codegen": "build",
     "compiled": "pipeline",
     **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
     **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),

@@ -13,8 +13,8 @@ import pytest
 import sympy
 
 from daceopt import libs, pipeline, recipes
-from daceopt.build import target
 from daceopt.build.bundle import Bundle
+from daceopt.codegen import frame
 from daceopt.errors import VerificationError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -29,13 +29,13 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Let printed kernels have one text in place of another."""
 
     def plant(right: str, wrong: str) -> None:
-        original = target.kernel_source
+        original = frame.kernel_source
 
         def changed(*args: Any) -> Any:
             source = original(*args)
             return dataclasses.replace(source, text=source.text.replace(right, wrong))
 
-        monkeypatch.setattr(target, "kernel_source", changed)
+        monkeypatch.setattr(frame, "kernel_source", changed)
 
     return plant
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from daceopt import progress
 from daceopt.build import machine
 from daceopt.build.cache import Cache, default_cache, key
+from daceopt.codegen.include import INCLUDE
 from daceopt.errors import BuildError
 
 OBJECT = "object.o"
-INCLUDE = Path(__file__).parent / "include"
 _PRELUDE = "prelude.h"
 _STDERR_LINES = 12
 _COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 from dace import nodes
 
-from daceopt.build.regions import Buffer, Inner, Scope
+from daceopt.codegen.regions import Buffer, Inner, Scope
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel

@@ -10,12 +10,13 @@ import dace
 import numpy as np
 import sympy
 
-from daceopt.build import entry, memory, target
+from daceopt.build import entry, memory
 from daceopt.build.assemble import build_program, program_key
 from daceopt.build.compiler import CompileJob, Flags, compile_objects
 from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
-from daceopt.build.printer import Printer
 from daceopt.build.sources import Sources
+from daceopt.codegen import frame
+from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import region, region_bounds, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
@@ -77,7 +78,7 @@ class Prepared:
         needs = implement(self.graph)
         ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
-        self.generated = target.generate(self.graph, ticks)
+        self.generated = frame.generate(self.graph, ticks)
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
         self.manifest = self._manifest(needs)
@@ -184,7 +185,7 @@ class Prepared:
     def _argument(self, name: str) -> entry.Argument:
         """Where the address (or value) of the frame's parameter ``name`` comes from."""
         graph = self.graph
-        if name == target.STATUS:
+        if name == frame.STATUS:
             return entry.Argument("status")
         if name == SEED:
             return entry.Argument("seed")

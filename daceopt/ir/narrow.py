@@ -1,4 +1,4 @@
-"""Rounding to the values of narrow types in NumPy; ``build/include/daceopt/narrow.h`` computes the same in C++."""
+"""Rounding to the values of narrow types in NumPy; ``codegen/include/daceopt/narrow.h`` computes the same in C++."""
 
 from __future__ import annotations
 

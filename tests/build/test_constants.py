@@ -17,7 +17,7 @@ from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from tests.build.kernels import run
+from tests.codegen.cpu.kernels import run
 
 # as a number in an expression, and as a one-element constant of the graph
 VALUES = [

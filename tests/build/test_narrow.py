@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.build.printer import Printer
+from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.tasklet import Assignment
 from daceopt.ops import algorithm
-from tests.build.kernels import run
+from tests.codegen.cpu.kernels import run
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import compiled
 

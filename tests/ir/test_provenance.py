@@ -6,7 +6,7 @@ import dace
 import pytest
 
 from daceopt.autodiff import differentiate
-from daceopt.build.kernel_source import kernel_source
+from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.build import memory, target
+from daceopt.build import memory
+from daceopt.codegen import frame
 from daceopt.cost import data_movement, flops
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import region, region_bounds, scalar
@@ -107,7 +108,7 @@ def test_memory_of_bodies_stands_in_one_slot_of_the_arena() -> None:
     region.settle(graph)
     plan = memory.plan(graph)
     assert set(plan.arena) == {"R0_C0"} and plan.arena_bytes == 64
-    generated = target.generate(graph)
+    generated = frame.generate(graph)
     assert "for (step0 = 0; (step0 < 5); step0 = (step0 + 1))" in generated.frame_source
     assert "R0_C0" in generated.arguments
 

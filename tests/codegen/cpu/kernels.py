@@ -11,7 +11,7 @@ import sympy
 
 from daceopt import recipes
 from daceopt.build.compiler import CompileJob, compile_objects, link
-from daceopt.build.kernel_source import KernelSource, kernel_source
+from daceopt.codegen.cpu.kernel_source import KernelSource, kernel_source
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import strided

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.build.kernel_source import kernel_source
+from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.errors import Unsupported
 from daceopt.ir import philox, scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.tasklet import Assignment
-from tests.build.kernels import IndexOutOfRange, run, sources_of
+from tests.codegen.cpu.kernels import IndexOutOfRange, run, sources_of
 from tests.numerics import assert_within_rounding
 
 F = dace.float32

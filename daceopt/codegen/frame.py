@@ -19,10 +19,10 @@ from dace.config import Config, temporary_config
 from dace.memlet import Memlet
 from dace.symbolic import symstr
 
-from daceopt.build.flow import Flow
-from daceopt.build.kernel_source import Argument, KernelSource, kernel_source
-from daceopt.build.printer import Printer
-from daceopt.build.regions import Buffer, Scope, odd, slot
+from daceopt.codegen.cpu.kernel_source import Argument, KernelSource, kernel_source
+from daceopt.codegen.flow import Flow
+from daceopt.codegen.regions import Buffer, Scope, odd, slot
+from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, dim

@@ -11,14 +11,14 @@ import pytest
 import sympy
 
 from daceopt.build.compiler import CompileJob, compile_objects, link
-from daceopt.build.kernel_source import kernel_source, support_header
-from daceopt.build.printer import Printer, literal
+from daceopt.codegen.cpu.kernel_source import kernel_source, support_header
+from daceopt.codegen.scalar.printer import Printer, literal
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
-from tests.build.kernels import EXPORT
+from tests.codegen.cpu.kernels import EXPORT
 
 F, D = dace.float32, dace.float64
 x, y = scalar.symbol("x", F), scalar.symbol("y", F)

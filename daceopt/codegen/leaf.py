@@ -9,9 +9,9 @@ from typing import Any
 
 import sympy
 
-from daceopt.build.algebra import simplify
-from daceopt.build.names import Names
-from daceopt.build.printer import Printer, statements
+from daceopt.codegen.names import Names
+from daceopt.codegen.scalar.algebra import simplify
+from daceopt.codegen.scalar.printer import Printer, statements
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.references import Body, Reference

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from pathlib import Path
 
-from daceopt.build.leaf import Accumulator, Leaf, identity, stored
-from daceopt.build.names import Names
+from daceopt.codegen.include import INCLUDE
+from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
+from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
@@ -22,7 +22,6 @@ from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Do, Loop, Partial, Tree
 from daceopt.ir.schedule_check import check
 
-INCLUDE = Path(__file__).parent / "include"
 _STACK_BYTES = 1 << 15
 _REPORT = "if (bad && !*status) *status = bad;"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dace
 import sympy
 
-from daceopt.build.algebra import simplify
+from daceopt.codegen.scalar.algebra import simplify
 from daceopt.ir import scalar
 from daceopt.ir.tasklet import Assignment
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.build.printer import Printer
+from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
 from daceopt.ir.references import Buffer, Param, Reference

@@ -8,7 +8,7 @@ import dace
 import pytest
 import sympy
 
-from daceopt.build.target import STATUS, generate
+from daceopt.codegen.frame import STATUS, generate
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder

@@ -1,0 +1,1 @@
+"""Kernels as C++ for the CPU."""

@@ -1,0 +1,1 @@
+"""Scalar expressions as C-like text, in the dialect of each target."""

@@ -17,7 +17,7 @@ from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Ten
 from daceopt.build.printer import Printer
 from daceopt.build.sources import Sources
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import region, region_bounds, schedule, schedule_text, types
+from daceopt.ir import order, region, region_bounds, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
 
@@ -75,6 +75,7 @@ class Prepared:
         region_bounds.check(self.graph)
         region.settle(self.graph)
         needs = implement(self.graph)
+        order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.reuse_memory)
         self.generated = target.generate(self.graph, ticks)

@@ -17,8 +17,8 @@ from dace import nodes
 from dace.memlet import Memlet
 from dace.sdfg.nodes import MapEntry, Node
 
-from daceopt.ir import types
 from daceopt.ir import order as orders
+from daceopt.ir import types
 from daceopt.ir.operands import Operands
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined

@@ -1,4 +1,4 @@
-"""The order of execution: legal, kept by edits and copies, followed by the interpreter, the memory plan and the frame."""
+"""The order of execution: legal, kept by edits, followed by the interpreter, the memory plan and the frame."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_new_nodes_take_a_place_before_their_first_reader() -> None:
 
 
 def test_it_survives_copies_fusion_and_replacement_of_uses() -> None:
-    graph, (first, second, sums, *_) = _diamond()
+    graph, (first, second, *_) = _diamond()
     graph.order = _by_label(graph, "second", "more", "first", "sums", "last")
     twin = graph.copy()
     assert _labels(twin) == _labels(graph)

@@ -69,3 +69,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     near = get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+class IllegalOrder(DaceoptError, ValueError):
+    """Nodes cannot run in this order: one reads what another writes later, is missing, or runs twice."""

@@ -42,17 +42,19 @@ class _Slot:
     regions: list[MemoryPlan] = field(default_factory=list)
 
 
-def plan(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> MemoryPlan:
+def plan(
+    graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True, order: Sequence[Any] | None = None
+) -> MemoryPlan:
     """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
 
-    The order is that of ``graph.nodes()``, in which the frame executes them. An element-wise kernel may write where an
+    The order is that of ``graph.nodes()``, in which the frame executes them, unless another is asked about. An element-wise kernel may write where an
     input that dies there stands, when it reads and writes the same element in each iteration. ``saved`` (arrays that a
     later program reads) are laid out by their order alone, so forward and backward agree. What stands inside of a
     region shares one slot, which is in use while the region runs.
     """
     offsets, size = saved_offsets(graph, saved)
     result = MemoryPlan(saved=offsets, saved_bytes=size)
-    return _Planner(Scope(graph), set(result.saved), reuse).place(result)
+    return _Planner(Scope(graph), set(result.saved), reuse, order).place(result)
 
 
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
@@ -78,10 +80,10 @@ def _aligned(elements: Dim, dtype: types.DType) -> Dim:
 
 
 class _Planner:
-    def __init__(self, scope: Scope, elsewhere: set[str], reuse: bool):
+    def __init__(self, scope: Scope, elsewhere: set[str], reuse: bool, order: Sequence[Any] | None = None):
         self._scope, self._reuse = scope, reuse
         self._graph = graph = scope.graph
-        self._order = graph.nodes()
+        self._order = graph.nodes() if order is None else order
         self._elsewhere = elsewhere
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}

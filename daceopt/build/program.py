@@ -18,7 +18,7 @@ from daceopt.build.sources import Sources
 from daceopt.codegen import frame
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import region, region_bounds, schedule, schedule_text, types
+from daceopt.ir import order, region, region_bounds, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
 
@@ -76,6 +76,7 @@ class Prepared:
         region_bounds.check(self.graph)
         region.settle(self.graph)
         needs = implement(self.graph)
+        order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
         self.generated = frame.generate(self.graph, ticks)

@@ -11,10 +11,12 @@ from typing import Any
 from dace import nodes
 from dace.sdfg.nodes import MapEntry, Node
 
+from daceopt.ir import order as orders
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major
 from daceopt.ir.operands import Operands
+from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
@@ -44,6 +46,7 @@ class Graph(Arrays):
         self._entries: dict[nodes.MapExit, MapEntry] = {}
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
         self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
+        self._order = Order()
 
     # ---------------------------------------------------------------- provenance
 
@@ -86,16 +89,23 @@ class Graph(Arrays):
         node.in_connectors = {c: node.in_connectors.get(c) for c in reads}
         node.out_connectors = {c: node.out_connectors.get(c) for c in writes}
         for conn, name in reads.items():
-            self.state.add_edge(self._access[name], None, node, conn, self.whole(name))
+            self.read(node, conn, name)
         for conn, name in writes.items():
             self._check_unwritten(name)
             self.state.add_edge(node, conn, self._access[name], None, self.whole(name))
         self._compute[node] = None
+        self._order.settled = False
+
+    def read(self, node: nodes.CodeNode, connector: str, name: str) -> None:
+        """Let ``connector`` of a library node or region read the array ``name``."""
+        self.state.add_edge(self._access[name], None, node, connector, self.whole(name))
+        self._order.settled = False
 
     def add_scope(self, entry: MapEntry, exit_: nodes.MapExit) -> None:
         """Register a map scope whose nodes and edges stand in the state already."""
         self._compute[entry] = exit_
         self._entries[exit_] = entry
+        self._order.settled = False
 
     def _check_unwritten(self, name: str) -> None:
         if name in self._views or self.state.in_degree(self._access[name]):
@@ -112,6 +122,10 @@ class Graph(Arrays):
         if not edges:
             return None
         return self._owner(edges[0].src)
+
+    def producers(self, name: str) -> list[Node]:
+        """The nodes that write ``name`` (a view's root), in no order; none for inputs and constants."""
+        return [self._owner(e.src) for e in self.state.in_edges(self._access[self.root(name)[0]])]
 
     def consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name`` itself, each once."""
@@ -144,23 +158,24 @@ class Graph(Arrays):
         return {e.src_conn: e.dst.data for e in self.state.out_edges(node) if e.src_conn}
 
     def nodes(self) -> list[Node]:
-        """Top-level compute nodes in a topological order that is stable under insertion order."""
-        waiting: dict[Node, int] = {}
-        users: dict[Node, list[Node]] = {}
-        for node in self._compute:
-            sources = {self.producer(n) for n in self.inputs_of(node) if n is not None} - {None}
-            waiting[node] = len(sources)
-            for source in sources:
-                users.setdefault(source, []).append(node)
-        order = [n for n, count in waiting.items() if count == 0]
-        for node in order:
-            for user in users.get(node, ()):
-                waiting[user] -= 1
-                if waiting[user] == 0:
-                    order.append(user)
-        if len(order) != len(self._compute):
-            raise ValueError("the graph has a cycle")
-        return order
+        """Top-level compute nodes in the order in which they run."""
+        return self._order.of(self)
+
+    def compute(self) -> list[Node]:
+        """The same nodes in the order in which they were added."""
+        return list(self._compute)
+
+    @property
+    def order(self) -> tuple[Node, ...]:
+        """The order of execution: by default topological, and stable under insertion order. What is assigned is checked
+        (IllegalOrder) and kept by later edits, as near as they let it; None returns to the default."""
+        return tuple(self.nodes())
+
+    @order.setter
+    def order(self, nodes: Sequence[Node] | None) -> None:
+        self._order = Order()
+        if nodes is not None:
+            self._order.set(self, nodes)
 
     def operators(self) -> list[Any]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""
@@ -209,6 +224,7 @@ class Graph(Arrays):
 
     def _reconnect(self, edge: Any, old: str, new: str) -> None:
         self.state.remove_edge(edge)
+        self._order.settled = False
         memlet = self.whole(new)
         self.state.add_edge(self._access[new], None, edge.dst, edge.dst_conn, memlet)
         if edge.dst_conn == "views":
@@ -300,6 +316,7 @@ class Graph(Arrays):
             setattr(new, name, copy.copy(value) if isinstance(value, (list, dict, set)) else value)
         new.sdfg = copy.deepcopy(self.sdfg, memo)
         new.state, new.maker, new.source = memo[id(self.state)], Maker(), self.source.copy()
+        new._order = self._order.copy()
         new._access = {n: memo[id(a)] for n, a in self._access.items()}
         new._compute = {memo[id(n)]: memo[id(x)] if x is not None else None for n, x in self._compute.items()}
         new.schedules = {memo[id(n)]: tree for n, tree in self.schedules.items()}
@@ -317,7 +334,7 @@ class Graph(Arrays):
         for name in self.outputs:
             if name not in self._access:
                 raise ValueError(f"output {name} does not exist")
-        self.nodes()
+        orders.check(self, self.nodes())
         with self._without_isolated():
             self._validate_sdfg()
 

@@ -296,7 +296,7 @@ def operand(graph: Graph, node: Region, name: str) -> str:
     while f"In{k}" in taken:
         k += 1
     node.add_in_connector(f"In{k}")
-    graph.state.add_edge(graph.access(name), None, node, f"In{k}", graph.whole(name))
+    graph.read(node, f"In{k}", name)
     return f"In{k}"
 
 
@@ -432,7 +432,7 @@ def _rebind(graph: Graph, node: Region, connector: str, name: str) -> None:
     """Let ``connector`` read the array ``name``."""
     (edge,) = [e for e in graph.state.in_edges(node) if e.dst_conn == connector]
     graph.state.remove_edge(edge)
-    graph.state.add_edge(graph.access(name), None, node, connector, graph.whole(name))
+    graph.read(node, connector, name)
 
 
 def _lay_out_outputs(bodies: Sequence[Graph], layouts: Sequence[tuple[Dim, ...]]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import dace
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -16,6 +15,7 @@ from daceopt.errors import NotKnownYet, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.symbols import size
 from daceopt.ops import control_flow, inference, registry, subgraph, values, widening
 
 logger = logging.getLogger("daceopt.importer")
@@ -368,4 +368,4 @@ def _parse_extent(text: str, symbols: dict[str, Any]) -> Dim:
     """A dimension name becomes a fresh symbol; the sums and products of names that exporters write are understood."""
     from daceopt.ir.extents import parse
 
-    return parse(text, lambda name: symbols.setdefault(name, dace.symbolic.symbol(f"s{len(symbols)}", dace.int64)))
+    return parse(text, lambda name: symbols.setdefault(name, size(f"s{len(symbols)}")))

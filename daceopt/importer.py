@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import dace
 import numpy as np
 import onnx
 from onnx import numpy_helper
@@ -17,6 +16,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.extents import parse
 from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.symbols import size
 from daceopt.libs import onnxruntime_call
 from daceopt.ops import control_flow, inference, registry, subgraph, values, widening
 
@@ -366,4 +366,4 @@ def _value_types(graph: onnx.GraphProto) -> Mapping[str, onnx.TypeProto]:
 
 def _parse_extent(text: str, symbols: dict[str, Any]) -> Dim:
     """A dimension name becomes a fresh symbol; the sums and products of names that exporters write are understood."""
-    return parse(text, lambda name: symbols.setdefault(name, dace.symbolic.symbol(f"s{len(symbols)}", dace.int64)))
+    return parse(text, lambda name: symbols.setdefault(name, size(f"s{len(symbols)}")))

@@ -12,7 +12,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
-from daceopt.ir.kernel import param
+from daceopt.ir.symbols import param
 
 
 def place(

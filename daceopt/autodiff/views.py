@@ -13,7 +13,7 @@ from daceopt.autodiff.placement import place
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder, reshaped_strides
 from daceopt.ir.graph import Dim, Shape, dim, row_major
-from daceopt.ir.kernel import param
+from daceopt.ir.symbols import param
 from daceopt.ops.library import IndexAdd
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.ir.graph import SEED, Dim, Graph, dim
 from daceopt.ir.region import Conditional, Region, Repeat, regions, stacked_offset
+from daceopt.ir.symbols import Counter
 
 _LINE = 64  # elements; the two copies of a carried value start on cache lines of their own
 
@@ -65,7 +65,7 @@ class Inner:
 
 def odd(node: Repeat) -> Any:
     """The symbol for the counter modulo 2."""
-    return dace.symbolic.symbol(f"{node.counter}_odd", dace.int64)
+    return Counter(f"{node.counter}_odd")
 
 
 def slot(buffer: Buffer) -> Dim:

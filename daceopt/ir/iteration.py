@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.symbols import Parameter, is_parameter, param
 
 _fresh = count()
 
@@ -54,8 +54,8 @@ def address(graph: Graph, access: Access) -> Address | None:
 
 def _affine(expr: sympy.Expr) -> tuple[dict[sympy.Symbol, Any], Any] | None:
     if expr.is_Symbol:
-        return ({expr: 1}, 0) if _is_param(expr) else ({}, expr)
-    params = [s for s in expr.free_symbols if _is_param(s)]
+        return ({expr: 1}, 0) if is_parameter(expr) else ({}, expr)
+    params = [s for s in expr.free_symbols if is_parameter(s)]
     try:
         poly = sympy.Poly(expr, *params)
     except sympy.PolynomialError:
@@ -65,13 +65,9 @@ def _affine(expr: sympy.Expr) -> tuple[dict[sympy.Symbol, Any], Any] | None:
     return {p: dim(poly.coeff_monomial(p)) for p in params}, dim(poly.coeff_monomial(1))
 
 
-def _is_param(symbol: Any) -> bool:
-    return str(symbol).startswith("i")
-
-
 def fresh_param() -> sympy.Symbol:
     """A parameter symbol that no other kernel uses."""
-    return dace.symbolic.symbol(f"i_f{next(_fresh)}", dace.int64)
+    return Parameter(f"i_f{next(_fresh)}")
 
 
 def split(kernel: Kernel, parameter: sympy.Symbol, inner: Dim) -> tuple[Kernel, sympy.Symbol, sympy.Symbol]:
@@ -187,6 +183,6 @@ def canonical(kernel: Kernel) -> Kernel:
     used = dict.fromkeys([*kernel.outer, *(p for s in kernel.stages for p in s.params)])
     via = rename(kernel, {p: fresh_param() for p in used})
     used_now = dict.fromkeys([*via.outer, *(p for s in via.stages for p in s.params)])
-    result = rename(via, {p: Kernel.param(k) for k, p in enumerate(used_now)})
-    result.extents = {p: result.extents[p] for p in (Kernel.param(k) for k in range(len(used_now)))}
+    result = rename(via, {p: param(k) for k, p in enumerate(used_now)})
+    result.extents = {p: result.extents[p] for p in (param(k) for k in range(len(used_now)))}
     return result

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import dace
@@ -20,6 +19,7 @@ from dace.memlet import Memlet
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.symbols import Parameter, as_parameters, param
 from daceopt.ir.tasklet import Assignment, SymbolicTasklet
 
 WCR = {
@@ -31,10 +31,7 @@ WCR = {
 _WCR_NAMES = {source: name for name, source in WCR.items()}
 
 
-@cache
-def param(k: int) -> sympy.Symbol:
-    """The k-th canonical iteration parameter."""
-    return dace.symbolic.symbol(f"i{k}", dace.int64)
+_ONCE = Parameter("i_once")  # the loop of a scope without loops
 
 
 @dataclass(frozen=True)
@@ -138,10 +135,10 @@ class Kernel:
         stages = []
         for tasklet in _stage_order(graph, tasklets, entry):
             renaming = {}
-            params: list[sympy.Symbol] = []
+            params: list[Parameter] = []
             for map_ in chains[tasklet]:
                 for name, (begin, end, step) in zip(map_.params, map_.range.ranges):
-                    symbol = dace.symbolic.symbol(name, dace.int64)
+                    symbol = Parameter(name)
                     if step != 1:
                         raise Unsupported(f"map {map_.label} has step {step}; expected 1: normalise the map first")
                     extents[symbol] = dim(end - begin + 1)
@@ -152,7 +149,7 @@ class Kernel:
             stages.append(stage.subs(renaming, stage.params) if renaming else stage)
         local = {n.data: n for n in members if isinstance(n, nodes.AccessNode)}
         many = len(stages) > 1 or bool(local)
-        outer = tuple(dace.symbolic.symbol(p, dace.int64) for p in entry.map.params) if many else ()
+        outer = tuple(map(Parameter, entry.map.params)) if many else ()
         sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
         return cls(entry.map.label, extents, stages, outer, sizes)
 
@@ -189,7 +186,7 @@ class Kernel:
         self, graph: Graph, label: str, params: Iterable[sympy.Symbol]
     ) -> tuple[nodes.MapEntry, nodes.MapExit]:
         params = tuple(params)
-        names = [str(p) for p in params] or ["i_once"]
+        names = [str(p) for p in params] or [str(_ONCE)]
         ranges = [(0, self.extents[p] - 1, 1) for p in params] or [(0, 0, 1)]
         map_ = nodes.Map(label, names, subsets.Range(ranges))
         pair = nodes.MapEntry(map_), nodes.MapExit(map_)
@@ -341,18 +338,19 @@ def _stage_order(graph: Graph, tasklets: list[nodes.Tasklet], entry: nodes.MapEn
     return sorted(tasklets, key=lambda t: getattr(t, "stage_index", 0))
 
 
-def _read_stage(graph: Graph, tasklet: nodes.Tasklet, params: tuple[sympy.Symbol, ...]) -> Stage:
+def _read_stage(graph: Graph, tasklet: nodes.Tasklet, params: tuple[Parameter, ...]) -> Stage:
     if not isinstance(tasklet, SymbolicTasklet):
         raise Unsupported(f"tasklet {tasklet.label} has no symbolic form; expected a SymbolicTasklet")
     whole = getattr(tasklet, "whole_dimensions", {})
     edges = [e for e in graph.state.in_edges(tasklet) if e.dst_conn]
-    reads = {e.dst_conn: _access(graph, e.data, whole.get(e.dst_conn)) for e in edges}
-    writes = {e.src_conn: _access(graph, e.data) for e in graph.state.out_edges(tasklet) if e.src_conn}
-    params = tuple(p for p in params if str(p) != "i_once")
-    return Stage(params, reads, writes, tuple(tasklet.assignments))
+    reads = {e.dst_conn: _access(graph, e.data, params, whole.get(e.dst_conn)) for e in edges}
+    writes = {e.src_conn: _access(graph, e.data, params) for e in graph.state.out_edges(tasklet) if e.src_conn}
+    return Stage(tuple(p for p in params if p != _ONCE), reads, writes, tuple(tasklet.assignments))
 
 
-def _access(graph: Graph, memlet: Memlet, whole_dimensions: set[int] | None = None) -> Access:
+def _access(
+    graph: Graph, memlet: Memlet, params: tuple[Parameter, ...], whole_dimensions: set[int] | None = None
+) -> Access:
     name = memlet.data
     source = _wcr_source(memlet)
     wcr = None if source is None else _WCR_NAMES[source]
@@ -363,5 +361,5 @@ def _access(graph: Graph, memlet: Memlet, whole_dimensions: set[int] | None = No
         whole = axis in whole_dimensions if whole_dimensions is not None else begin != end and begin == 0
         if begin != end and not whole:
             raise Unsupported(f"memlet {memlet} is neither one element nor a whole dimension")
-        index.append(None if whole else dim(begin))
+        index.append(None if whole else dim(as_parameters(begin, params)))
     return Access(name, tuple(index), wcr)

@@ -6,7 +6,6 @@ symbols of the graph around them; what a body reads from outside is an input of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim, row_major
 from daceopt.ir.interpret import Memory, interpret, interprets
+from daceopt.ir.symbols import Counter
 
 CONDITION, TRIPS = "Condition", "Trips"
 
@@ -168,12 +168,7 @@ def counter_for(graph: Graph) -> Any:
     k = 0
     while f"step{k}" in graph.sdfg.symbols:
         k += 1
-    return dace.symbolic.symbol(f"step{k}", dace.int64)
-
-
-def is_counter(symbol: Any) -> bool:
-    """Does the symbol count iterations?"""
-    return re.fullmatch(r"step\d+", str(symbol)) is not None
+    return Counter(f"step{k}")
 
 
 def body_of(graph: Graph, name: str, counter: Any = None) -> Graph:

@@ -10,7 +10,8 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for, is_counter
+from daceopt.ir.region import CONDITION, TRIPS, Carried, Conditional, Repeat, Stacked, body_of, counter_for
+from daceopt.ir.symbols import is_counter
 
 
 def free_symbols(extents: Sequence[Dim]) -> set[Any]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence as Several
 from dataclasses import replace
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.errors import IllegalSchedule
@@ -20,6 +19,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import KINDS, Loop, Param, Sequence, Tree, bare, chain, nested, substituted, transformed
 from daceopt.ir.schedule_check import check
+from daceopt.ir.symbols import Parameter
 
 
 def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
@@ -75,7 +75,7 @@ def split_loop(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, 
     if size < 1:
         raise IllegalSchedule(f"tiles of {size} iterations of {loop.param}; expected at least 1")
     full = loop.extent
-    block = dace.symbolic.symbol(f"{loop.param}_{name}", dace.int64)
+    block = Parameter(f"{loop.param}_{name}")
     blocks = -(-full // size) if isinstance(full, int) else dim(sympy.floor((full + size - 1) / size))
     inner = replace(loop, extent=min(size, full) if isinstance(full, int) else size, rest=_rest(loop, size, block))
     return Loop(block, blocks, loop.body), inner, {loop.param: size * block + loop.param}

@@ -16,7 +16,6 @@ from collections.abc import Sequence as Several
 from functools import reduce
 from typing import Any
 
-import dace
 import islpy as isl
 import sympy
 
@@ -28,6 +27,7 @@ from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Do, Loop, Sequence, Tree
 from daceopt.ir.schedule_text import parse, text
+from daceopt.ir.symbols import Parameter
 
 _SET, _OUT = isl.dim_type.set, isl.dim_type.out
 _KIND = isl.schedule_node_type
@@ -192,7 +192,7 @@ class _Reader:
         return schedule.nested([found], self.tree(band.child(0), (*around, found)))
 
     def _symbol(self, name: str) -> Any:
-        return self._symbols.setdefault(name, dace.symbolic.symbol(name, dace.int64))
+        return self._symbols.setdefault(name, Parameter(name))
 
     # ------------------------------------------------------------ what no mark says
 

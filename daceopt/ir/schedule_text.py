@@ -18,13 +18,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import dim
 from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Do, Loop, Partial, Sequence, Tree
+from daceopt.ir.symbols import Parameter, size
 
 _INDENT = "  "
 _MAX_LENGTH = 1000
@@ -108,8 +108,8 @@ def parse(source: str, symbol: Callable[[str], Any] | None = None, loops: Iterab
     Unsupported with the line that is no part of a schedule.
     """
     lines = [line for line in source.splitlines() if line.strip()]
-    names = {match["param"] for line in lines if (match := _LOOP.fullmatch(line.strip()))}
-    reader = _Reader(lines, symbol or (lambda name: dace.symbolic.symbol(name, dace.int64)), names.union(loops))
+    names = {match["param"] for line in lines if (match := _LOOP.fullmatch(line.strip()))}.union(loops)
+    reader = _Reader(lines, symbol or (lambda name: Parameter(name) if name in names else size(name)), names)
     tree = reader.block(0)
     if reader.at < len(lines):
         raise Unsupported(f"line {reader.at + 1} of a schedule, {lines[reader.at]!r}: its indentation fits no loop")

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
+from daceopt.ir.clusters import Clusters
 from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import address, canonical
@@ -55,10 +56,9 @@ class MapFusion(Transformation):
 class _Group:
     """Compute nodes that will be one: a fused kernel, or a single node that cannot fuse (``kernel`` is None)."""
 
-    members: list[Any]
+    members: tuple[Any, ...]
     kernel: Kernel | None
-    first: int  # topological positions of the earliest and the latest member
-    last: int
+    last: int  # topological position of the latest member
     reads: dict[str, None] = field(default_factory=dict)  # root buffers
     writes: dict[str, None] = field(default_factory=dict)
 
@@ -67,18 +67,20 @@ class _Plan:
     def __init__(self, graph: Graph, max_stages: int):
         self.graph, self.max_stages = graph, max_stages
         self.misses: list[NearMiss] = []
-        self.order = [self._group(k, node) for k, node in enumerate(graph.nodes())]
-        self.writer: dict[str, _Group] = {a: g for g in self.order for a in g.writes}
+        self.nodes = graph.nodes()
+        self.groups = {node: self._group(k, node) for k, node in enumerate(self.nodes)}  # by the leader of the cluster
+        self.writer: dict[str, _Group] = {a: g for g in self.groups.values() for a in g.writes}
         self.readers: dict[str, dict[_Group, None]] = {}
-        for group in self.order:
+        for group in self.groups.values():
             for array in group.reads:
                 self.readers.setdefault(array, {})[group] = None
+        self.clusters = Clusters({n: [r.members[0] for r in self._readers_of(g)] for n, g in self.groups.items()})
 
     def _group(self, position: int, node: Any) -> _Group:
         graph = self.graph
         reads = dict.fromkeys(graph.root(n)[0] for n in graph.inputs_of(node) if n is not None)
         writes = dict.fromkeys(n for n in graph.outputs_of(node) if n is not None)
-        return _Group([node], self._kernel(node), position, position, reads, writes)
+        return _Group((node,), self._kernel(node), position, reads, writes)
 
     def _kernel(self, node: Any) -> Kernel | None:
         if not isinstance(node, nodes.MapEntry):
@@ -90,16 +92,22 @@ class _Plan:
             return None
 
     def fused(self) -> list[_Group]:
-        return [g for g in dict.fromkeys(self.order) if len(g.members) > 1]
+        return [self.groups[n] for n in self.clusters if len(self.groups[n].members) > 1]
+
+    def _group_of(self, node: Any) -> _Group:
+        return self.groups[self.clusters.leader(node)]
+
+    def _readers_of(self, group: _Group) -> list[_Group]:
+        return list(dict.fromkeys(r for a in group.writes for r in self.readers.get(a, ()) if r is not group))
 
     # ------------------------------------------------------------ vertical
 
     def fuse_producers(self) -> None:
-        for k in range(len(self.order)):
+        for node in self.nodes:
             tried: set[_Group] = set()
-            while (pair := self._next_producer(self.order[k], tried)) is not None:
+            while (pair := self._next_producer(self._group_of(node), tried)) is not None:
                 tried.add(pair)
-                self._try(pair, self.order[k])
+                self._try(pair, self._group_of(node))
 
     def _next_producer(self, group: _Group, tried: set[_Group]) -> _Group | None:
         if group.kernel is None:
@@ -123,7 +131,7 @@ class _Plan:
                 for first in groups[:k]:
                     if first in self.readers[array] and second in self.readers[array] and first is not second:
                         early, late = sorted((first, second), key=lambda g: g.last)
-                        pair = (late, early) if early in self._successors(late) else (early, late)
+                        pair = (late, early) if early in self._readers_of(late) else (early, late)
                         self._try(*pair, siblings=True)
 
     # ------------------------------------------------------------ one step
@@ -132,7 +140,7 @@ class _Plan:
         assert first.kernel is not None and second.kernel is not None
         if len(first.kernel.stages) + len(second.kernel.stages) > self.max_stages:
             return
-        if self._path(first, second) or self._path(second, first):
+        if self.clusters.obstacle(first.members[0], second.members[0]):
             return
         result = merge(self.graph, first.kernel, second.kernel, lambda a: self._needed(a, first, second))
         if isinstance(result, Kernel):
@@ -150,30 +158,11 @@ class _Plan:
             return True
         return any(g is not first and g is not second for g in self.readers.get(array, ()))
 
-    def _path(self, first: _Group, second: _Group) -> bool:
-        """Does a path of more than one step lead from ``first`` to ``second``? Members' positions bound the search."""
-        stack = [g for g in self._successors(first) if g is not second]
-        seen = set(stack)
-        while stack:
-            group = stack.pop()
-            if group.first > second.last:
-                continue
-            for successor in self._successors(group):
-                if successor is second:
-                    return True
-                if successor not in seen:
-                    seen.add(successor)
-                    stack.append(successor)
-        return False
-
-    def _successors(self, group: _Group) -> list[_Group]:
-        return list(dict.fromkeys(r for a in group.writes for r in self.readers.get(a, ()) if r is not group))
-
     def _join(self, first: _Group, second: _Group, kernel: Kernel) -> None:
-        joined = _Group(
-            [*first.members, *second.members],
+        leader = self.clusters.merge(first.members[0], second.members[0])
+        joined = self.groups[leader] = _Group(
+            self.clusters.members(leader),
             kernel,
-            min(first.first, second.first),
             max(first.last, second.last),
             {**first.reads, **second.reads},
             {**first.writes, **second.writes},
@@ -187,9 +176,6 @@ class _Plan:
             readers[joined] = None
         for array in [a for a in joined.writes if not self._needed_by(a, joined)]:
             joined.reads.pop(array, None)
-        for member_position in range(joined.first, joined.last + 1):
-            if self.order[member_position] in (first, second):
-                self.order[member_position] = joined
 
     def _needed_by(self, array: str, group: _Group) -> bool:
         if self.graph.is_kept(array):

@@ -9,10 +9,12 @@ import dace
 import sympy
 import torch
 from torch.utils._sympy import functions as torch_functions
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, dim
+from daceopt.ir.symbols import size
 
 
 class Sizes:
@@ -42,7 +44,7 @@ class Sizes:
     def symbol(self, name: str) -> Any:
         """Our symbol for PyTorch's symbol ``name``."""
         if name not in self._known:
-            self._known[name] = dace.symbolic.symbol(f"s{len(self._known)}", dace.int64)
+            self._known[name] = size(f"s{len(self._known)}")
         return self._known[name]
 
     def _real(self, expr: Any, floats: Mapping[str, Any]) -> sympy.Expr:
@@ -66,7 +68,7 @@ class Sizes:
 
     def _convert(self, expr: Any) -> Any:
         if isinstance(expr, sympy.Symbol):
-            if not expr.name.startswith("s"):
+            if not symbol_is_type(expr, SymT.SIZE):
                 raise Unsupported(f"a size that only the data decides ({expr})")
             return self.symbol(expr.name)
         if isinstance(expr, sympy.Integer):

@@ -1,0 +1,55 @@
+"""Integer symbols and their kinds: what a symbol stands for is its class, and nobody reads it out of a name.
+
+Symbols of two kinds are two symbols, even of one name; sums, substitution, pickling and copies keep the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import dace
+
+
+class Parameter(dace.symbolic.symbol):
+    """Counts the iterations of a loop of a kernel, from 0."""
+
+    def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: Any) -> Parameter:
+        return super().__new__(cls, name, dtype, **assumptions)
+
+
+class Counter(dace.symbolic.symbol):
+    """Counts the iterations of a loop around a body (``region.Repeat``), from 0."""
+
+    def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: Any) -> Counter:
+        return super().__new__(cls, name, dtype, **assumptions)
+
+
+def size(name: str) -> Any:
+    """An extent that is known when running. Any symbol that is of no other kind is one, so users write DaCe's own."""
+    return dace.symbolic.symbol(name, dace.int64)
+
+
+@cache
+def param(k: int) -> Parameter:
+    """The k-th canonical iteration parameter."""
+    return Parameter(f"i{k}")
+
+
+def is_parameter(symbol: Any) -> bool:
+    """Does the symbol count the iterations of a kernel's loop?"""
+    return isinstance(symbol, Parameter)
+
+
+def is_counter(symbol: Any) -> bool:
+    """Does the symbol count the iterations of a loop around a body?"""
+    return isinstance(symbol, Counter)
+
+
+def as_parameters(expr: Any, params: Iterable[Parameter]) -> Any:
+    """``expr`` with symbols called like one of ``params`` replaced by it: foreign graphs know loops by their names."""
+    free = getattr(expr, "free_symbols", ())
+    by_name = {p.name: p for p in params} if any(not isinstance(s, Parameter) for s in free) else {}
+    mapping = {s: by_name[s.name] for s in free if s.name in by_name and not isinstance(s, Parameter)}
+    return expr.xreplace(mapping) if mapping else expr

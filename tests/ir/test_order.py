@@ -6,8 +6,8 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.build import target
 from daceopt.build.memory import plan
+from daceopt.codegen import frame
 from daceopt.errors import IllegalOrder
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -55,7 +55,7 @@ def test_the_frame_and_the_arena_follow_it() -> None:
     graph, (first, second, *_) = _diamond()
     together = plan(graph)
     graph.order = _by_label(graph, "second", "more", "first", "sums", "last")
-    generated = target.generate(graph)
+    generated = frame.generate(graph)
     kernels = [generated.calls[n] for n in graph.nodes()]
     source = generated.frame_source[generated.frame_source.index("__program_diamond_internal") :]
     places = [source.index(f"{name}(") for name in kernels]

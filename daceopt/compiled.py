@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from daceopt.ir.imported import Imported
     from daceopt.ir.program import Program
     from daceopt.recipe import Recipe
-    from daceopt.runner import Step
+    from daceopt.step import Step
 
 REPORT = "report.json"
 

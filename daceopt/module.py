@@ -27,7 +27,6 @@ from daceopt.stats import Stats
 if TYPE_CHECKING:
     import dace
 
-    from daceopt.explore import Report
     from daceopt.recipe import Recipe
 
 _STATE = "_daceopt_dispatcher"  # where an instance of a decorated class keeps its dispatcher
@@ -302,7 +301,7 @@ class Handle:
         """What ``optimized_module`` was called with."""
         return self._dispatcher.options
 
-    def explain(self, *inputs: Any, **kwargs: Any) -> Report:
+    def explain(self, *inputs: Any, **kwargs: Any) -> Any:
         """``daceopt.explain`` of this module on the arguments of a call."""
         return daceopt.explain(self._module, *inputs, **kwargs)
 

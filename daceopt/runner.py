@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daceopt import progress, trace, verification
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.recipe import DIFFERENTIATE, Recipe
+from daceopt.step import Step
 from daceopt.transform import LEVELS, Outcome, Transformation
 
 if TYPE_CHECKING:
@@ -20,31 +21,6 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _VERIFY = (None, "structure", "numerics")
-
-
-@dataclass
-class Step:
-    """What one step of a recipe did.
-
-    Bytes are symbolic if shapes are; ``error`` is the numeric error after the step (with ``verify="numerics"``);
-    ``graph`` is the name of the graph, which tells the two directions apart.
-    """
-
-    name: str
-    level: str
-    seconds: float
-    sites: list[str]
-    near_misses: list[str]
-    nodes_before: int
-    nodes_after: int
-    bytes_before: Any
-    bytes_after: Any
-    error: float | None = None
-    graph: str = ""
-
-    def __str__(self) -> str:
-        effect = f"{len(self.sites)} sites, {self.nodes_before} -> {self.nodes_after} nodes"
-        return f"{self.level:<13} {self.name:<32} {self.seconds * 1e3:8.1f} ms  {effect}"
 
 
 class Runner:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.runner import Step
+    from daceopt.step import Step
 
 _calls = itertools.count(1)
 

@@ -32,7 +32,7 @@ FLOORS = (
 # files that are one room with another
 SAME_ROOM = {
     **dict.fromkeys(
-        ("loading", "registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"
+        ("loading", "registry", "runner", "step", "trace", "verification", "verification_built", "transform"), "recipe"
     ),
     "codegen": "build",
     "compiled": "pipeline",

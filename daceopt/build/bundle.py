@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from daceopt.build.cache import default_cache, key
-from daceopt.build.compiler import CompileJob, Flags, compile_objects, link
+from daceopt.build.compiler import CompileJob, Flags, Requirements, compile_objects, link
 from daceopt.build.executable import LIBRARY, Executable, Functions, open_library
-from daceopt.build.program import Prepared, Requirements, Roles
+from daceopt.build.program import Prepared, Roles
 from daceopt.build.sources import Sources
 from daceopt.errors import BuildError
 from daceopt.ir.graph import Graph

@@ -63,6 +63,17 @@ class CompileJob:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class Requirements:
+    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it."""
+
+    flags: Flags = Flags()
+    jobs: tuple[CompileJob, ...] = ()
+
+    def __add__(self, other: Requirements) -> Requirements:
+        return Requirements(self.flags + other.flags, tuple(dict.fromkeys((*self.jobs, *other.jobs))))
+
+
 _always = Flags()
 
 

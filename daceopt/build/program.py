@@ -4,7 +4,6 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import dace
 import numpy as np
@@ -12,7 +11,7 @@ import sympy
 
 from daceopt.build import entry, memory
 from daceopt.build.assemble import build_program, program_key
-from daceopt.build.compiler import CompileJob, Flags, compile_objects
+from daceopt.build.compiler import CompileJob, Requirements, compile_objects
 from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.build.sources import Sources
 from daceopt.codegen import frame
@@ -23,16 +22,6 @@ from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
 
 Roles = Mapping[str, str]  # array -> what it is at the boundary ("input:0", "output:1", ...)
-
-
-class Requirements(Protocol):
-    """What library calls need: ``flags`` for the frame and for linking, ``jobs`` to compile beside it."""
-
-    @property
-    def flags(self) -> Flags: ...
-
-    @property
-    def jobs(self) -> tuple[CompileJob, ...]: ...
 
 
 def build(

@@ -6,13 +6,12 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from daceopt import identity
-from daceopt.build.compiler import CompileJob, Flags
+from daceopt.build.compiler import CompileJob, Flags, Requirements
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import types
 from daceopt.ir.region import Region, Repeat
@@ -34,17 +33,6 @@ class Missing(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.what}; {self.install}"
-
-
-@dataclass(frozen=True)
-class Requirements:
-    """What a program that calls libraries needs: ``flags`` for its frame and linking, ``jobs`` to compile beside it."""
-
-    flags: Flags = field(default_factory=Flags)
-    jobs: tuple[CompileJob, ...] = ()
-
-    def __add__(self, other: Requirements) -> Requirements:
-        return Requirements(self.flags + other.flags, tuple(dict.fromkeys((*self.jobs, *other.jobs))))
 
 
 class Library:

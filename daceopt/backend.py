@@ -295,6 +295,7 @@ def reason_of(error: BaseException) -> str:
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
     from daceopt.capture.torch.connection import differentiable
+    from daceopt.capture.torch.gradient_scopes import join_undropped
     from daceopt.capture.torch.traced import Traced
 
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -303,6 +304,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
         _check_input(node.name, value)
     _check_storage(graph)
     _check_transforms(graph)
+    join_undropped(graph.graph)
     results = graph.graph.output_node().args[0]
     given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     wanted = {n for n, flag in zip(placeholders, given) if flag}

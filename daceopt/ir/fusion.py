@@ -130,6 +130,7 @@ def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
     if a is None or b is None:
         return f"{read.array} is read at a run-time index"
     same = a.constant == b.constant and a.coefficients() == b.coefficients()
+    same = same and write.params() <= read.params()  # strides of an empty array may be 0
     return None if same else f"{read.array} is read at other elements than the iteration writes"
 
 

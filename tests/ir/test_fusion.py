@@ -83,6 +83,15 @@ def test_reasons(second: Any, reason: str) -> None:
     assert isinstance(found, str) and reason in found
 
 
+def test_an_empty_array_of_stride_zero_is_not_read_in_other_loops() -> None:
+    graph, b, x = start(3, 0)
+    t = b.elementwise(sympy.exp, x)
+    b.elementwise(sympy.tanh, t)
+    graph.set_strides(t, (0, 1))
+    found = merged(graph)
+    assert isinstance(found, str) and "read at other elements" in found
+
+
 def test_no_common_loop() -> None:
     graph, b, x = start()
     b.elementwise(lambda v, s: v / s, x, b.reduce("sum", None, x, axes=[0, 1], keepdims=True))

@@ -6,6 +6,7 @@ by PyTorch's functionalization, which runs only for graphs that have any.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -51,6 +52,15 @@ KEPT = (
 )
 
 
+_REFLECTED = {
+    operator.lt: operator.gt,
+    operator.gt: operator.lt,
+    operator.le: operator.ge,
+    operator.ge: operator.le,
+    operator.eq: operator.eq,
+    operator.ne: operator.ne,
+}
+
 _BATCH_NORMS = (torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm)
 
 
@@ -71,9 +81,23 @@ class Functional:
 def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
     stop_gradients(graph)
+    _reflect(graph)
     mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         return _functional(Body(graph), inputs, mutating)
+
+
+def _reflect(graph: fx.GraphModule) -> None:
+    """Compare as Python does, which asks a Parameter on the right first, its class being derived from that of tensors:
+    the result stands in memory as the operand that is asked."""
+    for node in graph.graph.nodes:
+        if node.target in _REFLECTED and list(map(_is_parameter, node.args)) == [False, True]:
+            node.target, node.args = _REFLECTED[node.target], node.args[::-1]
+    graph.recompile()
+
+
+def _is_parameter(argument: Any) -> bool:
+    return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.nn.Parameter)
 
 
 def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:

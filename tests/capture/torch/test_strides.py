@@ -130,3 +130,14 @@ def test_writes_into_windows_that_overlap_or_end_apart_are_refused(size: int, st
 def test_a_start_that_is_an_element_of_a_tensor_is_refused() -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="only the data decides"):
         check(lambda x, k: x.narrow(1, k, 2), X, torch.tensor(1))
+
+
+def test_comparisons_with_a_parameter_on_the_right() -> None:
+    parameter = torch.nn.Parameter(torch.randn(5, 4))
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x > parameter, x <= parameter, parameter < x, torch.gt(x, parameter), x > x.t().contiguous().t()
+
+    x = torch.randn(4, 5).t()
+    for ours, theirs in zip(compiled(fn)(x), fn(x), strict=True):
+        assert ours.stride() == theirs.stride() and torch.equal(ours, theirs)

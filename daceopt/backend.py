@@ -24,6 +24,7 @@ from daceopt.capture.torch.connection import connected, differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.functional import functional
+from daceopt.capture.torch.gradient_scopes import join_undropped
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.options import Options
@@ -300,6 +301,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
         _check_input(node.name, value)
     _check_storage(graph)
     _check_transforms(graph)
+    join_undropped(graph.graph)
     results = graph.graph.output_node().args[0]
     given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     wanted = {n for n, flag in zip(placeholders, given) if flag}

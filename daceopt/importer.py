@@ -110,6 +110,7 @@ class _Importer:
         self._report_gaps()
         for value in self.model.graph.output:
             self._add_output(value.name)
+        widening.settle(self.graph)
         self.graph.prune()
         return self.graph
 

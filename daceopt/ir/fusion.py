@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir import types
+from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.iteration import Address, address, fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
@@ -118,11 +118,30 @@ def _keep_inside(
             reason = _same_walk(graph, producer.writes[out], access)
             if reason is not None:
                 return reason
+            kept = needed(access.array) or f"{producer.writes[out].array}_l" in first.locals
             local = _local_copy(graph, merged, producer.writes[out])
+            if kept and not _is_rounded(graph, producer, out):
+                stage = _rounding(stage, conn, graph.dtype(access.array))
             stage = merged.stages[k] = replace(stage, reads={**stage.reads, conn: local})
     for position, stage in enumerate(merged.stages[: len(first.stages)]):
         merged.stages[position] = _write_locally(graph, merged, stage, needed)
     return None
+
+
+def _is_rounded(graph: Graph, stage: Stage, conn: str) -> bool:
+    """Whether what the stage writes there is what memory holds of it."""
+    dtype = graph.dtype(stage.writes[conn].array)
+    expr = next(a.expr for a in stage.assignments if str(a.symbol) == conn)
+    if not types.is_narrow(dtype):
+        return True
+    return expr.func is scalar.cast(sympy.Symbol("x"), dtype).func and not stage.writes[conn].wcr
+
+
+def _rounding(stage: Stage, conn: str, dtype: Any) -> Stage:
+    """The stage with what it reads there as memory holds it: others read that, and a value is the same to all."""
+    symbols = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) == conn}
+    rounded = {s: scalar.cast(s, dtype) for s in symbols}
+    return replace(stage, assignments=tuple(a.subs(rounded) for a in stage.assignments))
 
 
 def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
@@ -130,6 +149,7 @@ def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
     if a is None or b is None:
         return f"{read.array} is read at a run-time index"
     same = a.constant == b.constant and a.coefficients() == b.coefficients()
+    same = same and write.params() <= read.params()  # strides of an empty array may be 0
     return None if same else f"{read.array} is read at other elements than the iteration writes"
 
 

@@ -194,8 +194,10 @@ class Graph(Arrays):
 
     # ---------------------------------------------------------------- edits
 
-    def replace_uses(self, old: str, new: str) -> None:
+    def replace_uses(self, old: str, new: str, keep: Sequence[Node] = ()) -> None:
         """Every compute node and view that reads ``old`` reads ``new`` instead (same shape); graph outputs too.
+
+        But ``keep``, the nodes that go on reading ``old``.
 
         Views of ``old`` are laid out again over ``new``. ValueError, and nothing changed, if that is impossible or if
         ``new`` cannot be an output that ``old`` is (a view, an input, a constant, an output already), or what a reader
@@ -206,7 +208,7 @@ class Graph(Arrays):
             raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
         layouts = self._rebased(old, self.strides(old), self.strides(new))
         self._check_rows({old: self.strides(new), **{view: strides for view, (strides, _) in layouts.items()}})
-        for edge in list(self.state.out_edges(self._access[old])):
+        for edge in [e for e in self.state.out_edges(self._access[old]) if e.dst not in keep]:
             self._reconnect(edge, old, new)
         self._lay_out(layouts)
         self.saved = [new if n == old else n for n in self.saved]

@@ -17,6 +17,8 @@ _MOVES = frozenset(
     "Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape Slice Split Squeeze Tile Transpose "
     "Unsqueeze Where".split()
 )
+# whose results are among the elements of their operands, up to the sign, too
+_SELECTS = _MOVES.union("Abs Clip Max MaxPool Min Neg ReduceMax ReduceMin Relu ScatterElements ScatterND TopK".split())
 
 
 def add_operator(
@@ -43,6 +45,48 @@ def add_operator(
         if wide is not None and wide != name:
             graph.add_operator("Cast", [wide], [name], {"to": types.to_onnx(graph.dtype(str(name))), _OURS: 1})
     return operator
+
+
+def settle(graph: Graph) -> None:
+    """Let all that reads a value of ours read it rounded where anything does: otherwise it is not the same to two
+    readers, and no element equal to a maximum that was found in another way.
+
+    For a graph that is complete and not pruned yet. What moves or selects values that are read rounded does so with
+    rounded ones.
+    """
+    casts = [n for n in graph.operators() if n.attribute(_OURS)]
+    waiting = [n for n in casts if _is_read(graph, required(graph.outputs_of(n), 0))]
+    settled = dict.fromkeys(waiting)
+    while waiting:
+        source = required(graph.inputs_of(waiting.pop()), 0)
+        mover = graph.producer(source)
+        moved = graph.inputs_of(mover) if getattr(mover, "op_type", "") in _SELECTS else []
+        found = [n for wide in (source, *moved) if wide for n in _roundings(graph, wide) if n not in settled]
+        settled.update(dict.fromkeys(found))
+        waiting += found
+    for wide in dict.fromkeys(required(graph.inputs_of(n), 0) for n in settled):
+        _round(graph, wide)
+
+
+def _is_read(graph: Graph, name: str) -> bool:
+    return name in graph.outputs or bool(graph.consumers(name) or graph.views_of(name))
+
+
+def _roundings(graph: Graph, wide: str) -> list[Operator]:
+    return [n for n in graph.consumers(wide) if isinstance(n, Operator) and n.attribute(_OURS)]
+
+
+def _round(graph: Graph, wide: str) -> None:
+    """Let all that reads ``wide`` read what our Casts of it give."""
+    casts = _roundings(graph, wide)
+    for cast in casts:
+        del cast.attributes[_OURS]
+    if len(graph.consumers(wide)) == len(casts):
+        return
+    again = graph.add_array("wide", graph.shape(wide), graph.dtype(wide))
+    graph.replace_uses(wide, again, keep=casts)
+    narrow = required(graph.outputs_of(casts[0]), 0)
+    graph.add_operator("Cast", [narrow], [again], {"to": types.to_onnx(graph.dtype(again))})
 
 
 def _add_cast(graph: Graph, source: str, target: str, attributes: dict[str, Any]) -> Operator:

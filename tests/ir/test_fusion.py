@@ -8,6 +8,7 @@ import dace
 import pytest
 import sympy
 
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.fusion import collapse, common_parameters, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
@@ -16,6 +17,7 @@ from daceopt.ir.scalar import symbol
 from daceopt.ir.tasklet import Assignment
 
 F = dace.float32
+HALF = types.from_name("float16")
 A, B = param(0), param(1)
 
 
@@ -59,6 +61,21 @@ def test_an_array_that_others_need_is_written_twice() -> None:
     assert {a.array: a.wcr for a in kernel.stages[0].writes.values()} == {total: "sum", f"{total}_l": "sum"}
 
 
+@pytest.mark.parametrize("rounds", [False, True])
+def test_what_others_read_rounded_is_read_rounded(rounds: bool) -> None:
+    """Within a kernel values are of the type in which they are computed; memory holds them rounded."""
+    graph = Graph("test")
+    b, x = Builder(graph), graph.add_input("x", (4,), dace.float32)
+    half = graph.add_array("half", (4,), HALF)
+    b.elementwise(lambda v: scalar.cast(v * v, HALF) if rounds else v * v, x, out=half)
+    b.elementwise(lambda v: v * v, half, dtype=dace.float32)
+    for needed in (False, True):
+        kernel = merged(graph, needed=needed)
+        assert isinstance(kernel, Kernel)
+        rounded = [a for a in kernel.stages[1].assignments if "cast_float16" in str(a.expr)]
+        assert bool(rounded) is (needed and not rounds)
+
+
 def test_a_chain_collapses_to_one_stage() -> None:
     graph, b, x = start()
     b.elementwise(lambda v: v + 1, b.transpose(b.elementwise(sympy.exp, x), [1, 0]))
@@ -81,6 +98,15 @@ def test_reasons(second: Any, reason: str) -> None:
     second(b, b.elementwise(sympy.exp, x))
     found = merged(graph)
     assert isinstance(found, str) and reason in found
+
+
+def test_an_empty_array_of_stride_zero_is_not_read_in_other_loops() -> None:
+    graph, b, x = start(3, 0)
+    t = b.elementwise(sympy.exp, x)
+    b.elementwise(sympy.tanh, t)
+    graph.set_strides(t, (0, 1))
+    found = merged(graph)
+    assert isinstance(found, str) and "read at other elements" in found
 
 
 def test_no_common_loop() -> None:

@@ -13,7 +13,7 @@ X = np.linspace(0.1, 3, 24, dtype=np.float16).reshape(4, 6)
 
 
 def run(*nodes: object) -> tuple[np.ndarray, list[str]]:
-    """The result y of a chain that starts at x, and the operators of the imported graph."""
+    """The result y of a graph that starts at x, and the operators of the imported graph."""
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, [4, 6])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["rows", "columns"])
     graph = helper.make_graph(list(nodes), "half", [x], [y])
@@ -54,3 +54,15 @@ def test_what_only_moves_data_stays_narrow() -> None:
     found, operators = run(node("Transpose", "x", "y"))
     np.testing.assert_array_equal(found, X.T)
     assert operators == ["Transpose"]
+
+
+def test_what_is_read_rounded_anywhere_is_read_rounded_everywhere() -> None:
+    """Trilu takes half types as they are."""
+    found, _ = run(node("Exp", "x", "a"), node("Trilu", "a", "t"), helper.make_node("Sub", ["a", "t"], ["y"]))
+    np.testing.assert_array_equal(found, np.tril(np.exp(X.astype(np.float32)).astype(np.float16), -1))
+
+
+def test_what_is_moved_before_it_is_read_rounded_is_rounded() -> None:
+    moves = [node("Transpose", "a", "m"), node("Trilu", "m", "t"), node("Transpose", "t", "b")]
+    found, _ = run(node("Exp", "x", "a"), *moves, helper.make_node("Sub", ["a", "b"], ["y"]))
+    np.testing.assert_array_equal(found, np.triu(np.exp(X.astype(np.float32)).astype(np.float16), 1))

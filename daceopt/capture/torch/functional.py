@@ -6,6 +6,7 @@ by PyTorch's functionalization, which runs only for graphs that have any.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._C import _functionalization
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._prims_common import suggest_memory_format
@@ -50,6 +52,15 @@ KEPT = (
 )
 
 
+_REFLECTED = {
+    operator.lt: operator.gt,
+    operator.gt: operator.lt,
+    operator.le: operator.ge,
+    operator.ge: operator.le,
+    operator.eq: operator.eq,
+    operator.ne: operator.ne,
+}
+
 _BATCH_NORMS = (torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm)
 
 
@@ -70,9 +81,23 @@ class Functional:
 def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
     stop_gradients(graph)
+    _reflect(graph)
     mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         return _functional(Body(graph), inputs, mutating)
+
+
+def _reflect(graph: fx.GraphModule) -> None:
+    """Compare as Python does, which asks a Parameter on the right first, its class being derived from that of tensors:
+    the result stands in memory as the operand that is asked."""
+    for node in graph.graph.nodes:
+        if node.target in _REFLECTED and list(map(_is_parameter, node.args)) == [False, True]:
+            node.target, node.args = _REFLECTED[node.target], node.args[::-1]
+    graph.recompile()
+
+
+def _is_parameter(argument: Any) -> bool:
+    return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.nn.Parameter)
 
 
 def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
@@ -136,8 +161,14 @@ class Body(fx.Interpreter):
         changed = self.env[n.all_input_nodes[0]] if is_in_place(n) and n.all_input_nodes else None
         if not isinstance(changed, FunctionalTensor):
             return super().run_node(n)
+        _check_windows(changed)
         with _same_strides(changed):
             return super().run_node(n)
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target == "unfold" and isinstance(args[0], FunctionalTensor):
+            return _windows(*args, **kwargs)
+        return super().call_method(target, args, kwargs)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
@@ -208,8 +239,12 @@ def _is_changed(tensor: Any) -> bool:
 
 
 @contextmanager
-def _same_strides(tensor: FunctionalTensor) -> Iterator[None]:
-    """What is changed in place stands in memory as before, which the operators that give a new value do not know."""
+def _same_strides(changed: FunctionalTensor) -> Iterator[None]:
+    """What is changed in place stands in memory as before, which the operators that give a new value do not know.
+
+    Of a view that holds for what it is a view of, from whose new value all views are made again.
+    """
+    tensor = changed._base if changed._is_view() else changed
     before, seen = _plain(tensor), tensor.stride()
     yield
     value, order = _plain(tensor), dense_order(before)
@@ -219,6 +254,27 @@ def _same_strides(tensor: FunctionalTensor) -> Iterator[None]:
     torch._functionalize_replace(tensor.elem, kept)
     torch._functionalize_commit_update(tensor.elem)
     torch._sync(tensor)
+
+
+def _windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> Any:
+    """``unfold`` in views through which functionalization writes right: its inverse of ``unfold`` itself loses what is
+    in no window, and adds what is in several."""
+    if tensor.dim() == 0:
+        return tensor.unfold(dimension, size, step)
+    axis = dimension % tensor.dim()
+    count = (tensor.shape[axis] - size) // step + 1
+    step = size if count == 1 and step > tensor.shape[axis] else step
+    if step < size or count * step > tensor.shape[axis]:
+        return tensor.unfold(dimension, size, step)
+    apart = tensor.narrow(axis, 0, count * step).unflatten(axis, (count, step))
+    return apart.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
+
+
+def _check_windows(changed: FunctionalTensor) -> None:
+    """Raises Unsupported for a view by ``unfold`` itself."""
+    views = _functionalization.get_view_meta_sequence(changed.elem)
+    if any(type(view).__name__ == "unfold_ViewMeta" for view in views):
+        raise Unsupported("a write into windows (by unfold) that overlap, or end apart from their source")
 
 
 def _plain(value: Any) -> Any:

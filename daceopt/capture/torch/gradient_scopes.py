@@ -28,6 +28,7 @@ def stop_gradients(graph: fx.GraphModule) -> None:
     for node in unrecorded:
         if is_in_place(node) and node.all_input_nodes:
             _refuse_unrecorded(node, node.all_input_nodes[0])
+    for node in filter(_is_undropped, called):
         _refuse_undropped(node, unrecorded)
     for write in hidden_writes(graph.graph):
         _refuse_hidden(write)
@@ -59,7 +60,7 @@ def writes(node: fx.Node) -> bool:
 def family(node: fx.Node) -> int:
     """The same number for tensors that autograd knows to be views of one another."""
     value = node.meta["example_value"]
-    return id(value._base if value._is_view() else value)
+    return int(node.meta.get("family") or id(value._base if value._is_view() else value))
 
 
 def _refuse_hidden(write: fx.Node) -> None:
@@ -80,13 +81,32 @@ def _refuse_hidden(write: fx.Node) -> None:
                 raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
 
 
-def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
-    """Dropout that drops nothing gives its very argument, and Dynamo knows it as a copy without a gradient."""
-    if getattr(node.target, "__name__", "") != "dropout" or not requires_grad(node.all_input_nodes[0]):
-        return
+def join_undropped(graph: fx.Graph) -> None:
+    """Dropout that drops nothing gives its very argument, and Dynamo knows it as a copy: note that they are one."""
+    for node in filter(_is_undropped, graph.nodes):
+        memory, kin = storage(node), family(node)
+        kept = storage(node.all_input_nodes[0]), family(node.all_input_nodes[0])
+        for other in [n for n in graph.nodes if storage(n) == memory]:
+            if family(other) == kin:
+                other.meta["family"] = kept[1]
+            other.meta["storage"] = kept[0]
+
+
+def _is_undropped(node: fx.Node) -> bool:
+    if getattr(node.target, "__name__", "") != "dropout" or storage(node) is None:
+        return False
     _, p, training = (*node.args, *(0.5, True)[len(node.args) - 1 :])[:3]
-    undropped = not node.kwargs.get("training", training) or not node.kwargs.get("p", p)
-    if undropped and any(user not in unrecorded for user in node.users):
+    return not node.kwargs.get("training", training) or not node.kwargs.get("p", p)
+
+
+def _refuse_undropped(node: fx.Node, unrecorded: set[fx.Node]) -> None:
+    """Whether its argument requires a gradient is not known of a copy that autograd did not see, or that one of both
+    was written into."""
+    if requires_grad(node) == requires_grad(node.all_input_nodes[0]):
+        return
+    if node not in unrecorded:
+        raise Unsupported(f"{node.name} drops nothing of a value that is written into; write into a clone")
+    if any(user not in unrecorded for user in node.users):
         raise Unsupported(f"{node.name} drops nothing of a value that requires a gradient, where gradients are off")
 
 
@@ -105,8 +125,9 @@ def requires_grad(node: fx.Node) -> bool:
 def storage(node: fx.Node) -> int | None:
     """What tensors share that are views of one another."""
     value = node.meta.get("example_value")
-    plain = isinstance(value, torch.Tensor) and not is_wrapped(value)
-    return value.untyped_storage()._cdata if plain else None
+    if not isinstance(value, torch.Tensor) or is_wrapped(value):
+        return None
+    return int(node.meta.get("storage") or value.untyped_storage()._cdata)
 
 
 def _stops(node: fx.Node) -> bool:

@@ -22,6 +22,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
+from daceopt.ops import widening
 from daceopt.runtime.binding import Binding
 
 
@@ -68,6 +69,7 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
         _add_output(
             graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order
         )
+    widening.settle(graph)
     graph.prune()
     kept = Binding(
         tuple(binding),

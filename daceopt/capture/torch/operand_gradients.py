@@ -15,8 +15,8 @@ def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Nod
     if node.op not in ("call_function", "call_method") or isinstance(node.target, torch._ops.HigherOrderOperator):
         return operands
     wanted = [x for x in operands if _requires_grad(x.meta.get("example_value"))]
-    if len(wanted) < 2:
-        return operands  # the result requires a gradient, and it can be this operand's alone
+    if not wanted:
+        return operands
     try:
         found = _gradients(node, wanted)
     except Exception:  # a call with another's fake tensors may fail in any way

@@ -33,3 +33,9 @@ def test_steps_have_a_gradient_of_zero() -> None:
 
 def test_operands_written_in_place() -> None:
     check(lambda x, t: functional.hinge_embedding_loss(x.sum(1).mul_(t.round()), t), X, SIGNS)
+
+
+def test_a_count_of_what_is_not_zero_requires_a_gradient_and_has_none() -> None:
+    check(lambda x: x.norm(0), X)
+    check(lambda x: torch.linalg.vector_norm(x, 0, dim=1), X)
+    check(lambda x, y: x.norm(0) + y.floor().sum(), X, Y)

@@ -99,6 +99,33 @@ def test_dropout_that_drops_nothing_is_refused_where_it_leaves_a_region() -> Non
         check(fn, torch.randn(2, 3))
 
 
+@pytest.mark.parametrize("written", [0, 1])
+@pytest.mark.parametrize("read", [0, 1])
+@pytest.mark.parametrize("options", [{"training": False}, {"p": 0.0}], ids=str)
+def test_writes_after_dropout_that_drops_nothing_connect_both_names(
+    written: int, read: int, options: dict[str, Any]
+) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        value = x * 2
+        names = value, F.dropout(value, **options)[1:]
+        names[written][-1:].sub_(y * y)
+        return names[read] * 3
+
+    check(fn, torch.randn(2, 3), torch.randn(3))
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_dropout_that_drops_nothing_of_what_comes_to_require_a_gradient_is_refused(written: int) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        value = x.detach() * 2
+        names = value, F.dropout(value, training=False)
+        names[written].sub_(x)
+        return names
+
+    with pytest.raises(Exception, match="drops nothing of a value that is written into"):
+        check(fn, torch.randn(2, 3))
+
+
 def test_an_argument_is_changed_through_a_detached_value() -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = x * y

@@ -95,3 +95,22 @@ def test_searches_in_rows_in_any_order_and_for_a_number() -> None:
     check(lambda e, v, k: torch.searchsorted(e, v, sorter=k), EDGES[order.argsort()], VALUES, order)
     check(lambda e: torch.searchsorted(e, 0.5), EDGES)
     check(lambda e: torch.bucketize(3, e), EDGES.long())
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda s: s.sort().values.flip(-1)[..., :1],
+        lambda s: s.topk(3).values[..., 1:2],
+        lambda s: s.flip(1).contiguous()[:, 3:4],
+        lambda s: s.t().contiguous().t()[:, 2:3],
+        lambda s: s.gather(1, s.argmax(-1, keepdim=True)),
+    ],
+)
+def test_what_is_picked_of_narrow_values_is_among_them(select: Callable[..., Any]) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        product = x * y
+        return (product == select(product)).any(-1)
+
+    x = torch.sin(torch.arange(60.0) ** 2).reshape(3, 20).bfloat16()
+    check(fn, x, x.cos(), grad=False)

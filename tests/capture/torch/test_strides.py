@@ -79,6 +79,65 @@ def test_what_is_changed_in_place_stands_as_before(x: torch.Tensor, change: Call
     check(fn, x[:4, :4], dynamic=dynamic)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.diagonal(0, 0, 1).mul_(0.3),
+        lambda v: v[:, ::2].exp_(),
+        lambda v: v[1:, 1:].copy_(v[1:, 1:].t().clone()),
+        lambda v: v[::2].masked_fill_(v[::2] > 0, 0.3),
+        lambda v: v.unfold(0, 1, 2).mul_(2),
+    ],
+)
+@pytest.mark.parametrize("x", [X[0], X[0].t()], ids=["rows", "columns"])
+def test_what_is_changed_through_a_view_stands_as_before(
+    x: torch.Tensor, change: Callable[..., Any], dynamic: bool
+) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        base = x * 2
+        return change(base), base, base + 1, base.unfold(1, 1, 2)
+
+    check(fn, x[:4, :4], dynamic=dynamic)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("axis, size, step", [(0, 2, 2), (1, 2, 2), (-1, 2, 2), (0, 3, 4)])
+def test_writes_into_windows_leave_the_rest(axis: int, size: int, step: int, dynamic: bool) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        base = x * 2
+        windows = base.unfold(axis, size, step)
+        windows.mul_(x.unfold(axis, size, step))
+        windows[:1].add_(3)
+        return base, windows, windows + 1
+
+    check(fn, X[0], dynamic=dynamic)
+
+
+def test_writes_into_windows_of_an_argument() -> None:
+    ours, theirs = X[0].clone(), X[0].clone()
+    compiled(lambda x: x.unfold(1, 2, 2).sigmoid_())(ours)
+    theirs.unfold(1, 2, 2).sigmoid_()
+    assert torch.allclose(ours, theirs, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("size, step", [(3, 2), (1, 3)])
+def test_writes_into_windows_that_overlap_or_end_apart_are_refused(size: int, step: int) -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="windows"):
+        check(lambda x: (x * 2).unfold(1, size, step)[:, 1:].exp_(), X[0])
+
+
 def test_a_start_that_is_an_element_of_a_tensor_is_refused() -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="only the data decides"):
         check(lambda x, k: x.narrow(1, k, 2), X, torch.tensor(1))
+
+
+def test_comparisons_with_a_parameter_on_the_right() -> None:
+    parameter = torch.nn.Parameter(torch.randn(5, 4))
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x > parameter, x <= parameter, parameter < x, torch.gt(x, parameter), x > x.t().contiguous().t()
+
+    x = torch.randn(4, 5).t()
+    for ours, theirs in zip(compiled(fn)(x), fn(x), strict=True):
+        assert ours.stride() == theirs.stride() and torch.equal(ours, theirs)

@@ -109,6 +109,7 @@ class _Reverse:
     def __init__(self, graph: Graph, path: Path):
         self._graph, self._path = graph, path
         self._parts: dict[str, list[str]] = {}
+        self._wholes: dict[str, str | None] = {}  # gradients of arrays that are written in parts
 
     def seed(self, output: str) -> str:
         """A backward input for the gradient of ``output``."""
@@ -139,7 +140,19 @@ class _Reverse:
             g = self.gradient(view)
             if g is not None:
                 parts.append(view_adjoint(b, view, g))
+        if self._graph.is_part(array) and (g := self._of_part(b, array)) is not None:
+            parts.append(g)
         return total(b, parts, self._graph.dtype(array)) if parts else None
+
+
+    def _of_part(self, b: Builder, name: str) -> str | None:
+        """The box of the whole's gradient where the part stands; all readers of the whole run after its writers."""
+        whole, starts = self._graph.part(name)
+        if whole not in self._wholes:
+            self._wholes[whole] = self.gradient(whole)
+        g = self._wholes[whole]
+        ends = [s + n for s, n in zip(starts, self._graph.shape(name), strict=True)]
+        return None if g is None else b.slice(g, starts, ends)
 
 
 def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> dict[str, str | None]:

@@ -47,10 +47,10 @@ def plan(
 ) -> MemoryPlan:
     """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
 
-    The order is that of ``graph.nodes()``, in which the frame executes them, unless another is asked about. An element-wise kernel may write where an
-    input that dies there stands, when it reads and writes the same element in each iteration. ``saved`` (arrays that a
-    later program reads) are laid out by their order alone, so forward and backward agree. What stands inside of a
-    region shares one slot, which is in use while the region runs.
+    The order is that of ``graph.nodes()``, in which the frame executes them, unless another is asked about. An
+    element-wise kernel may write where an input that dies there stands, when it reads and writes the same element in
+    each iteration. ``saved`` (arrays that a later program reads) are laid out by their order alone, so forward and
+    backward agree. What stands inside of a region shares one slot, which is in use while the region runs.
     """
     offsets, size = saved_offsets(graph, saved)
     result = MemoryPlan(saved=offsets, saved_bytes=size)

@@ -17,12 +17,12 @@ from dace import nodes
 from dace.memlet import Memlet
 from dace.sdfg.nodes import MapEntry, Node
 
-from daceopt.ir import order as orders
-from daceopt.ir import types
+from daceopt.ir import parts, pruning, types, validation
 from daceopt.ir.operands import Operands
 from daceopt.ir.order import Order
+from daceopt.ir.parts import Part
 from daceopt.ir.provenance import Maker, Origins, joined
-from daceopt.ir.views import rebase
+from daceopt.ir.views import follow
 
 Dim: TypeAlias = int | sympy.Expr
 Shape = tuple[Dim, ...]
@@ -93,6 +93,7 @@ class Graph:
         self.reuse_memory = False  # may arrays that are never alive together share memory?
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
+        self._parts: dict[str, Part] = {}
         self._access: dict[str, nodes.AccessNode] = {}
         self._compute: dict[Node, nodes.MapExit | None] = {}  # top-level compute nodes; kernels with their exit
         self._entries: dict[nodes.MapExit, MapEntry] = {}
@@ -163,8 +164,8 @@ class Graph:
 
     def add_output(self, name: str) -> None:
         """Declare an array that is no view as the next output."""
-        if name in self._views:
-            raise ValueError(f"output {name} is a view; copy it first")
+        if name in self._views or name in self._parts:
+            raise ValueError(f"output {name} is a {'view' if name in self._views else 'part'}; copy it first")
         self.desc(name).transient = False
         self.outputs.append(name)
 
@@ -185,6 +186,13 @@ class Graph:
         self.source_names.setdefault(name, hint)
         return name
 
+    def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
+        """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
+        write the rest of ``whole``."""
+        name = self.add_array(hint, shape, self.dtype(whole))
+        parts.attach(self, name, whole, [dim(s) for s in starts])
+        return name
+
     def seed(self) -> str:
         """The int64 array of one element that random kernels read; added at the first use."""
         if SEED not in self.sdfg.arrays:
@@ -192,14 +200,16 @@ class Graph:
         return SEED
 
     def set_strides(self, name: str, strides: Sequence[Any]) -> None:
-        """Change the physical layout of an array; its views select the same elements as before. ValueError, and nothing
-        changed, for a view and where a view cannot follow."""
-        if name in self._views:
-            raise ValueError(f"{name} is a view; its layout is fixed")
-        desc, steps = self.desc(name), tuple(dim(s) for s in strides)
-        layouts = self._rebased(name, self.strides(name), steps)
-        desc.strides, desc.total_size = steps, _span(self.shape(name), steps)
-        self._lay_out(layouts)
+        """Change the physical layout of an array; its views and parts select the same elements as before. ValueError,
+        and nothing changed, for a view or part and where a view cannot follow."""
+        if name in self._views or name in self._parts:
+            raise ValueError(f"{name} is a view or part; its layout is fixed")
+        steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
+        layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
+        for part in members[1:]:
+            self._check_rows_written(part, steps)
+            self._check_rows({part: steps})
+        self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
 
     @property
     def uses_seed(self) -> bool:
@@ -236,23 +246,51 @@ class Graph:
     def view_offset(self, name: str) -> Dim:
         return self._views[name][1]
 
+    def is_given(self, name: str) -> bool:
+        """Is ``name`` an input, a constant or the seed, which no node writes?"""
+        return name in self.inputs or name in self.constants or name == SEED
+
+    def is_part(self, name: str) -> bool:
+        return name in self._parts
+
+    def part(self, name: str) -> Part:
+        """Of which array ``name`` is a part, and where it begins there."""
+        return self._parts[name]
+
+    def parts_of(self, name: str) -> list[str]:
+        """The arrays that ``name`` is put together from; none where one node writes all of it."""
+        return [e.src.data for e in self.state.in_edges(self._access[name]) if parts.joins(e)]
+
     def root(self, name: str) -> tuple[str, Dim]:
-        """The buffer that ``name`` aliases, and where it starts there (in elements)."""
+        """The buffer that ``name`` aliases or is a part of, and where it starts there (in elements)."""
         offset: Dim = 0
-        while name in self._views:
-            name, step = self._views[name]
+        while True:
+            if name in self._views:
+                name, step = self._views[name]
+            elif name in self._parts:
+                name, starts = self._parts[name]
+                step = sum(s * t for s, t in zip(starts, self.strides(name), strict=True))
+            else:
+                return name, offset
             offset = dim(offset + step)
-        return name, offset
+
+    def written(self, name: str) -> str:
+        """``name``, or what it is a view of: an array that nodes write."""
+        while name in self._views:
+            name = self._views[name][0]
+        return name
 
     def views_of(self, name: str) -> list[str]:
         """Direct views of ``name``."""
         return [e.dst.data for e in self.state.out_edges(self._access[name]) if e.dst_conn == "views"]
 
     def aliases(self, name: str) -> list[str]:
-        """``name`` and all its direct and indirect views."""
+        """``name`` and all through which its elements are read: direct and indirect views, the array that it is a part
+        of."""
         found = [name]
         for alias in found:
             found.extend(self.views_of(alias))
+            found.extend([self._parts[alias].whole] if alias in self._parts else [])
         return found
 
     def is_contiguous(self, name: str) -> bool:
@@ -339,23 +377,29 @@ class Graph:
         return exit_
 
     def producer(self, name: str) -> Node | None:
-        """The node that writes ``name`` (a view's root); None for inputs and constants."""
-        edges = self.state.in_edges(self._access[self.root(name)[0]])
-        if not edges:
+        """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
+        nodes write in parts (see :meth:`producers`)."""
+        edges = self.state.in_edges(self._access[self.written(name)])
+        if not edges or parts.joins(edges[0]):
             return None
         return self._owner(edges[0].src)
 
+    def sources(self, name: str) -> list[str]:
+        """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
+        members = parts.within(self, self.written(name)) if self._parts else [self.written(name)]
+        return [m for m in members if not self._parts or not self.parts_of(m)]
+
     def producers(self, name: str) -> list[Node]:
-        """The nodes that write ``name`` (a view's root), in no order; none for inputs and constants."""
-        return [self._owner(e.src) for e in self.state.in_edges(self._access[self.root(name)[0]])]
+        """The nodes that write ``name``, what it is a view of, or a part of that; none for inputs and constants."""
+        return [node for node in map(self.producer, self.sources(name)) if node is not None]
 
     def consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name`` itself, each once."""
         edges = self.state.out_edges(self._access[name])
-        return list(dict.fromkeys(e.dst for e in edges if e.dst_conn != "views"))
+        return list(dict.fromkeys(e.dst for e in edges if not isinstance(e.dst, nodes.AccessNode)))
 
     def all_consumers(self, name: str) -> list[Node]:
-        """Compute nodes that read ``name`` or any view of it."""
+        """Compute nodes that read ``name``, any view of it, or what it is a part of."""
         return list(dict.fromkeys(c for alias in self.aliases(name) for c in self.consumers(alias)))
 
     def _owner(self, node: Node) -> Node:
@@ -408,7 +452,8 @@ class Graph:
         return [n for n in self.nodes() if isinstance(n, MapEntry)]
 
     def is_kept(self, name: str) -> bool:
-        """Does ``name`` or a view of it outlive the program: as an output, or saved for the backward pass?"""
+        """Does ``name``, a view of it, or what it is a part of outlive the program: as an output, or saved for the
+        backward pass?"""
         return any(alias in self.outputs or alias in self.saved for alias in self.aliases(name))
 
     def __contains__(self, node: object) -> bool:
@@ -424,9 +469,11 @@ class Graph:
         takes that wants contiguous arrays: the caller must copy ``new`` into ``old`` instead.
         """
         held = old in self.outputs or old in self.saved
-        if held and (new in self._views or not self.desc(new).transient or new in self.saved):
+        if old in self._parts:
+            raise ValueError(f"{old} is a part of {self._parts[old].whole}; copy {new} into it instead")
+        if held and (new in self._views or new in self._parts or not self.desc(new).transient or new in self.saved):
             raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
-        layouts = self._rebased(old, self.strides(old), self.strides(new))
+        layouts = follow(self, old, self.strides(old), self.strides(new))
         self._check_rows({old: self.strides(new), **{view: strides for view, (strides, _) in layouts.items()}})
         for edge in list(self.state.out_edges(self._access[old])):
             self._reconnect(edge, old, new)
@@ -444,25 +491,17 @@ class Graph:
             if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
                 raise ValueError(f"{name} is read by a node that takes contiguous arrays only")
 
+    def _check_rows_written(self, name: str, strides: Shape) -> None:
+        """Raise ValueError where what writes ``name`` wants it row-major and it would be no longer."""
+        if getattr(self.producer(name), "wants_rows", False) and not _in_rows(self.shape(name), strides):
+            raise ValueError(f"{name} is written by a node that takes contiguous arrays only")
+
     def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
         for view, (strides, offset) in layouts.items():
             desc = self.desc(view)
             desc.strides, desc.total_size = strides or (1,), _span(self.shape(view), strides)
-            self._views[view] = (self._views[view][0], offset)
-
-    def _rebased(self, source: str, before: Shape, after: Shape) -> dict[str, tuple[Shape, Dim]]:
-        """New strides and offsets of all views over ``source`` when its strides change. Raises ValueError."""
-        found: dict[str, tuple[Shape, Dim]] = {}
-        if before == after:
-            return found
-        for view in self.views_of(source):
-            own = self.strides(view)
-            layout = rebase(self.shape(view), own, self._views[view][1], self.shape(source), before, after)
-            if layout is None:
-                raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
-            found[view] = layout
-            found |= self._rebased(view, own, layout[0])
-        return found
+            if view in self._views:
+                self._views[view] = (self._views[view][0], offset)
 
     def _reconnect(self, edge: Any, old: str, new: str) -> None:
         self.state.remove_edge(edge)
@@ -514,35 +553,11 @@ class Graph:
 
     def prune(self) -> int:
         """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
-        before = len(self._compute) + len(self._access)
-        for node in reversed(self.nodes()):
-            if getattr(node, "has_side_effects_", False):
-                continue
-            if not any(self._is_used(n) for n in self.outputs_of(node) if n is not None):
-                self.remove(node)
-            elif hasattr(node, "output_connectors"):
-                self._drop_unused_outputs(node)
-        for name in reversed(self._access):
-            self._drop_array(name)
-        self._access = {n: a for n, a in self._access.items() if n in self.sdfg.arrays}
-        return before - len(self._compute) - len(self._access)
+        return pruning.prune(self)
 
-    def _is_used(self, name: str) -> bool:
-        return self.is_kept(name) or any(self.consumers(alias) for alias in self.aliases(name))
-
-    def _drop_unused_outputs(self, node: Any) -> None:
-        for edge in list(self.state.out_edges(node)):
-            if not self._is_used(edge.dst.data):
-                self.state.remove_edge(edge)
-                node.remove_out_connector(edge.src_conn)
-
-    def _drop_array(self, name: str) -> None:
-        node = self._access[name]
-        if name in self.inputs or self.is_kept(name) or self.state.out_degree(node):
-            return
-        if self.state.in_degree(node) and name not in self._views:
-            return
-        self.state.remove_node(node)
+    def drop(self, name: str) -> None:
+        """Remove an array that no node reads or writes."""
+        self.state.remove_node(self._access.pop(name))
         self.sdfg.remove_data(name, validate=False)
         self._views.pop(name, None)
         self.constants.pop(name, None)
@@ -567,34 +582,7 @@ class Graph:
 
     def validate(self) -> None:
         """Raise ``ValueError`` or DaCe's ``InvalidSDFGError`` when an invariant does not hold."""
-        for name, node in self._access.items():
-            writers = self.state.in_degree(node)
-            given = name in self.inputs or name in self.constants or name == SEED
-            if writers > 1 or (writers == 1 and given):
-                raise ValueError(f"array {name} is written more than once")
-        for name in self.outputs:
-            if name not in self._access:
-                raise ValueError(f"output {name} does not exist")
-        orders.check(self, self.nodes())
-        with self._without_isolated():
-            self._validate_sdfg()
-
-    @contextmanager
-    def _without_isolated(self) -> Iterator[None]:
-        """DaCe refuses access nodes without edges, which unused inputs have."""
-        isolated = [a for a in self._access.values() if not self.state.degree(a)]
-        self.state.remove_nodes_from(isolated)
-        try:
-            yield
-        finally:
-            self.state.add_nodes_from(isolated)
-
-    def _validate_sdfg(self) -> None:
-        self.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
-        try:
-            self.sdfg.validate()
-        finally:
-            del self.sdfg.save
+        validation.validate(self)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes())

@@ -107,7 +107,7 @@ class _Alive:
 
     def run(self, node: Any) -> list[Any]:
         """``node`` runs; returns those whose growth has changed by that."""
-        changed = []
+        changed: list[Any] = []
         for name in self._touched[node]:
             self._users[name].discard(node)
             if name not in self._alive or len(self._users[name]) == 1:

@@ -144,7 +144,6 @@ class _Reverse:
             parts.append(g)
         return total(b, parts, self._graph.dtype(array)) if parts else None
 
-
     def _of_part(self, b: Builder, name: str) -> str | None:
         """The box of the whole's gradient where the part stands; all readers of the whole run after its writers."""
         whole, starts = self._graph.part(name)

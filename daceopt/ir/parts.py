@@ -105,6 +105,16 @@ def within(graph: Graph, whole: str) -> list[str]:
     return found
 
 
+def covering(graph: Graph, name: str, starts: Sequence[Dim], extents: Sequence[Dim]) -> tuple[str, list[Dim]]:
+    """The smallest part of ``name`` that surely has the whole box, and where the box begins in it; else ``name``."""
+    for part in graph.parts_of(name):
+        inside = [_plain(s - t) for s, t in zip(starts, graph.part(part).starts, strict=True)]
+        rest = [n - s - e for n, s, e in zip(graph.shape(part), inside, extents, strict=True)]
+        if all(map(surely, [*inside, *rest])):
+            return covering(graph, part, inside, extents)
+    return name, list(starts)
+
+
 # -------------------------------------------------------------------- validation
 
 
@@ -115,7 +125,7 @@ def check(graph: Graph, whole: str) -> None:
     for name, (starts, extents) in boxes.items():
         if not graph.producers(name):
             raise IllegalParts(f"{name}, a part of {whole}, is never written")
-        if not all(_surely(s) and _surely(n - s - e) for s, e, n in zip(starts, extents, shape, strict=True)):
+        if not all(surely(s) and surely(n - s - e) for s, e, n in zip(starts, extents, shape, strict=True)):
             raise IllegalParts(f"part {_shown(name, boxes)} leaves {whole}, of shape {_listed(shape)}")
     for one, other in combinations(boxes, 2):
         if not _apart(boxes[one], boxes[other]):
@@ -130,10 +140,15 @@ def _apart(one: Any, other: Any) -> bool:
     """Do two boxes (starts, extents) have no element in common?"""
     if any(e == 0 for _, extents in (one, other) for e in extents):
         return True
-    return any(_surely(t - s - e) or _surely(s - t - f) for s, e, t, f in zip(*one, *other, strict=True))
+    return any(surely(t - s - e) or surely(s - t - f) for s, e, t, f in zip(*one, *other, strict=True))
 
 
-def _surely(value: Any) -> bool:
+def _plain(value: Any) -> Dim:
+    value = sympy.expand(value)
+    return int(value) if value.is_Integer else value
+
+
+def surely(value: Any) -> bool:
     """Is an integer 0 or more, whatever the sizes in it?"""
     if isinstance(value, int):
         return value >= 0

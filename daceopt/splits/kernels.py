@@ -58,7 +58,8 @@ def _check_locals(kernel: Kernel, p: sympy.Symbol) -> None:
     """Raise CannotSplit where one iteration of ``p`` reads what another has written."""
     for stage in kernel.stages:
         for conn, access in stage.writes.items():
-            if p in stage.reduced(conn):
+            inside = access.array in kernel.locals and p in kernel.outer  # one value for each iteration of p
+            if p in stage.reduced(conn) and not inside:
                 raise CannotSplit(f"kernel {kernel.label} reduces over {p} into {access.array}")
     written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
     for access in (a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals):

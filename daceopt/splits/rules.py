@@ -121,6 +121,8 @@ def _pieces(size: Dim, into: int | Sequence[Dim], label: str) -> list[tuple[Dim,
         extents = [size * (k + 1) // extents - size * k // extents for k in range(extents)]
     if dim(sympy.expand(sympy.sympify(sum(extents)) - size)) != 0:
         raise CannotSplit(f"{label}: parts of {list(extents)} elements, {sum(extents)} together; expected {size}")
+    if unsure := [e for e in extents if not parts.surely(e)]:
+        raise CannotSplit(f"{label}: the extent {unsure[0]} may be negative")
     starts: list[Dim] = [0]
     for extent in extents:
         starts.append(dim(starts[-1] + extent))

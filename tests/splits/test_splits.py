@@ -21,7 +21,6 @@ from tests.properties.graphs import NOMINAL, SIZE, Maker
 from transformations.local.map_fusion import MapFusion
 
 F = dace.float32
-N = dace.symbolic.symbol("n", dace.int64)
 
 
 def _inputs(graph: Graph, size: int = 5) -> dict[str, Any]:
@@ -75,11 +74,11 @@ def test_most_axes_of_random_graphs_can_be_split() -> None:
     assert allowed > 9 * refused
 
 
-def _node(kind: type, inputs: dict[str, Any], outputs: dict[str, Any], types: Any = None, **attributes: Any) -> Any:
+def _node(cls: type, inputs: dict[str, Any], outputs: dict[str, Any], types: Any = None, **attributes: Any) -> Any:
     graph = Graph("one")
     reads = {c: graph.add_input(c, shape, (types or {}).get(c, F)) for c, shape in inputs.items()}
     writes = {c: graph.add_array(c, shape, (types or {}).get(c, F)) for c, shape in outputs.items()}
-    node = kind("node", inputs=list(reads), outputs=list(writes), **attributes)
+    node = cls("node", inputs=list(reads), outputs=list(writes), **attributes)
     graph.add_node(node, reads, writes)
     for name in writes.values():
         graph.add_output(name)
@@ -166,7 +165,7 @@ def test_library_nodes(case: str, parts: int) -> None:
             continue
         assert len(made) == parts and all(type(n) is type(node) for n in made)
         done += 1
-    assert done >= min(2, sum(n >= parts for n in shape)) or case in ("groups", "backward weights of groups")
+    assert done or (case, parts) == ("backward weights of groups", 3)  # 8 channels of 4 groups
 
 
 @pytest.mark.parametrize(("case", "axis", "parts"), REFUSED)
@@ -222,13 +221,15 @@ def test_a_reduction_is_split_along_what_it_keeps() -> None:
 
 def test_extents_may_be_open() -> None:
     graph = Graph("open")
-    x = graph.add_input("x", (SIZE, 4), F)
-    graph.symbols["s0"] = (x, 0)
+    x, y = graph.add_input("x", (SIZE + 2, 4), F), graph.add_input("y", (SIZE,), F)
+    graph.symbols["s0"] = (y, 0)
     graph.add_output(Builder(graph).elementwise(lambda v: v * 2, x))
-    made = _check(graph, graph.nodes()[0], 0, [2, SIZE - 2])
+    made = _check(graph, graph.nodes()[0], 0, [2, SIZE])
     assert len(made) == 2
-    with pytest.raises(CannotSplit, match=r"expected s0"):
-        split(graph, graph.nodes()[0], 0, [2, SIZE])
+    with pytest.raises(CannotSplit, match=r"expected s0 \+ 2"):
+        split(graph, graph.nodes()[0], 0, [3, SIZE])
+    with pytest.raises(CannotSplit, match="may be negative"):
+        split(graph, graph.nodes()[0], 0, [3, SIZE - 1])
     with pytest.raises(CannotSplit, match="2 parts"):
         split(graph, graph.nodes()[0], 0, 2)
 
@@ -279,4 +280,3 @@ def test_nodes_without_a_rule_say_so() -> None:
     given = graph.add_array("given", (4, 4), F)
     graph.add_node(call, {"In0": x}, {"Out0": given})
     assert "calls Python (numpy:copyto)" in str(why_not(graph, call, 0))
-    assert N

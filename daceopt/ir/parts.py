@@ -33,13 +33,13 @@ def attach(graph: Graph, name: str, whole: str, starts: Sequence[Dim]) -> None:
     ValueError, and changes nothing, where a view cannot follow, and for arrays that have a place already: views,
     inputs, constants, outputs, saved arrays, parts of another array.
     """
-    _check_free(graph, name, whole)
+    _check_fits(graph, name, whole)
     steps = graph.strides(whole)
     layouts = follow(graph, name, graph.strides(name), steps)
     graph._check_rows({name: steps, **{view: strides for view, (strides, _) in layouts.items()}})
     graph._check_rows_written(name, steps)
+    graph.set_strides(name, steps)
     graph._parts[name] = Part(whole, tuple(starts))
-    graph._lay_out({name: (steps, 0)} | layouts)
     graph.state.add_edge(graph.access(name), None, graph.access(whole), None, _copied(graph, name))
     graph._order.settled = False
 
@@ -75,14 +75,20 @@ def _copied(graph: Graph, name: str) -> Memlet:
     return Memlet(data=name, subset=Range(own), other_subset=Range(box))
 
 
-def _check_free(graph: Graph, name: str, whole: str) -> None:
+def why_no_part(graph: Graph, name: str) -> str | None:
+    """What keeps ``name`` from becoming a part of another array, or None."""
     taken = {
         "a view": graph.is_view(name),
         "a part already": graph.is_part(name),
         "an input, output or constant": not graph.desc(name).transient,
-        "saved": name in graph.saved,
+        "saved for the backward graph": name in graph.saved,
+        "an array of rank 0": not graph.shape(name),
     }
-    if reason := next((text for text, holds in taken.items() if holds), None):
+    return next((text for text, holds in taken.items() if holds), None)
+
+
+def _check_fits(graph: Graph, name: str, whole: str) -> None:
+    if reason := why_no_part(graph, name):
         raise ValueError(f"{name} cannot be a part of {whole}: it is {reason}")
     if graph.is_view(whole) or (graph.producers(whole) and not graph.parts_of(whole)) or whole in graph.constants:
         raise ValueError(f"{whole} has no room for the part {name}: it is a view, a constant, or written as a whole")

@@ -123,3 +123,22 @@ class _Narrowing:
             return False
         low = constant + sum(c * (self._extents[p] - 1) for p, c in linear.items() if c < 0)
         return parts.surely(low - least)
+
+
+def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.Symbol, set[int]]:
+    """Parameter -> the places along it from which on a comparison of places has another result."""
+    params = frozenset(extents)
+    found: dict[sympy.Symbol, set[int]] = {}
+    for comparison in (e for a in stage.assignments for e in sympy.preorder_traversal(a.expr)):
+        if type(comparison).__name__ not in _BELOW:
+            continue
+        small, large, least = _BELOW[type(comparison).__name__]
+        difference = sympy.expand(comparison.args[large] - comparison.args[small] - least)  # true from 0 on
+        if not _is_of_sizes(difference):
+            continue
+        linear, constant, opaque = affine(dim(difference), params)
+        if opaque == 0 and len(linear) == 1 and isinstance(constant, int):
+            ((p, factor),) = linear.items()
+            if factor in (1, -1):
+                found.setdefault(p, set()).add(-constant if factor == 1 else constant + 1)
+    return found

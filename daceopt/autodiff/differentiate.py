@@ -13,7 +13,7 @@ from daceopt.autodiff import forwarding, rules, splitting
 from daceopt.autodiff.extremes import compared_arrays
 from daceopt.autodiff.path import Path
 from daceopt.autodiff.sums import total
-from daceopt.autodiff.views import view_adjoint
+from daceopt.autodiff.views import joined_adjoint, view_adjoint
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.provenance import backward_label, label_of
@@ -136,10 +136,10 @@ class _Reverse:
     def gradient(self, array: str) -> str | None:
         """The gradient of ``array``, complete once all its readers were reversed; None when nothing contributes."""
         parts, b = self._parts.pop(array, []), Builder(self._graph, "gradient")
-        for view in self._graph.views_of(array):
-            g = self.gradient(view)
-            if g is not None:
-                parts.append(view_adjoint(b, view, g))
+        found = {view: self.gradient(view) for view in self._graph.views_of(array)}
+        grads = {view: g for view, g in found.items() if g is not None}
+        joined = joined_adjoint(b, array, grads)
+        parts += [view_adjoint(b, view, g) for view, g in grads.items()] if joined is None else [joined]
         if self._graph.is_part(array) and (g := self._of_part(b, array)) is not None:
             parts.append(g)
         return total(b, parts, self._graph.dtype(array)) if parts else None

@@ -124,6 +124,18 @@ def covering(graph: Graph, name: str, starts: Sequence[Dim], extents: Sequence[D
 # -------------------------------------------------------------------- validation
 
 
+Box = tuple[Sequence[Dim], Sequence[Dim]]
+"""Starts and extents."""
+
+
+def tile(boxes: Sequence[Box], shape: Sequence[Dim]) -> bool:
+    """Do boxes have each element of an array of ``shape`` once, for all sizes?"""
+    inside = all(surely(s) and surely(n - s - e) for box in boxes for s, e, n in zip(*box, shape, strict=True))
+    total: Any = sum(prod(extents) for _, extents in boxes)
+    full = sympy.expand(total - prod(shape)) == 0
+    return inside and full and all(_apart(one, other) for one, other in combinations(boxes, 2))
+
+
 def check(graph: Graph, whole: str) -> None:
     """Raise IllegalParts unless the parts of ``whole`` have each of its elements once, for all sizes."""
     shape, parts = graph.shape(whole), graph.parts_of(whole)

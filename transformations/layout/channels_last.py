@@ -55,7 +55,7 @@ class ChannelsLast(Transformation):
 
     @staticmethod
     def _may_change(graph: Graph, name: str) -> bool:
-        if len(graph.shape(name)) < 3 or not graph.desc(name).transient or graph.views_of(name):
+        if len(graph.shape(name)) < 3 or not graph.desc(name).transient or graph.views_of(name) or graph.is_part(name):
             return False
         return not any(getattr(n, "wants_rows", False) for n in (graph.producer(name), *graph.consumers(name)))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import sympy
@@ -11,23 +12,14 @@ from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import parts, types
-from daceopt.ir.graph import Graph, Shape, row_major
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.provenance import label_of
 from daceopt.ir.views import follow
-from daceopt.ops.library import (
-    Contraction,
-    Convolution,
-    ConvolutionBackwardData,
-    ConvolutionBackwardWeights,
-    Pool,
-    PoolBackward,
-)
+from daceopt.ops.strided import takes
 from daceopt.splits import split, why_not
 from daceopt.splits.narrowing import narrowed, settled_at
 from daceopt.transform import NearMiss, Site, Transformation
-
-_CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 
 
 @dataclass(frozen=True)
@@ -37,78 +29,75 @@ class PartWriting(Transformation):
     before:  a = f(x)     b = g(x)     for i: y[i] = i < n ? a[i] : b[i - n]
     after:   a = f(x) in y[0:n]     b = g(x) in y[n:m]
 
-    A kernel that chooses by the place along one axis is split where the choice changes. What then copies one whole
-    array goes: the array stands in its part of the result from the start, and its other readers read it there. What
-    does not (an input, an array that stands elsewhere already, one that a library wants dense) is copied as before.
-    ``least``: bytes that must be saved, for each part is a kernel of its own.
+    A kernel that chooses by the place along one axis is split where the choice changes. A kernel that
+    copies one whole array into a part goes: the array stands there from the start, and its other readers read it there.
+    What cannot (an input, an array that stands elsewhere already, one that a library wants dense) is copied as before.
+    ``least``: bytes that a split must save, for each part is a kernel of its own.
     """
 
     level: ClassVar[str] = "local"
     least: int = 1 << 16
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        join = _join_of(graph, node)
-        if join is None or graph.parts_of(join.whole):
+        stage = _only_stage(graph, node)
+        if stage is None:
             return
-        segments = list(join.segments(graph))
-        free: dict[str, Segment] = {}
-        for segment in segments:
-            if segment.copied is not None and segment.copied not in free:
-                reason = _why_not_there(graph, segment.copied, join.whole, node)
-                if reason is None:
-                    free[segment.copied] = segment
-                else:
-                    yield NearMiss(node, reason)
+        (write,) = stage.writes.values()
+        if graph.is_part(write.array):
+            array = _copied(graph, stage, _extents(graph, stage))
+            if array is not None:
+                reason = _why_not_there(graph, array, write.array, node)
+                yield Site(graph, (node,), {"array": array}) if reason is None else NearMiss(node, reason)
+        elif (join := _join_of(graph, stage)) is not None:
+            yield from self._split(graph, node, join)
+
+    def _split(self, graph: Graph, node: Any, join: _Join) -> Iterable[Site | NearMiss]:
+        free: set[str] = set()
+        for array in filter(None, join.copied(graph)):
+            if (reason := _why_not_there(graph, array, join.whole, node)) is None:
+                free.add(array)
+            else:
+                yield NearMiss(node, reason)
         saved = 2 * sum(_bytes(graph, name) for name in free)
-        if saved < self.least or 2 * saved < _bytes(graph, join.whole):
+        if saved < self.least or saved < _bytes(graph, join.whole):
             return
-        if (reason := why_not(graph, node, join.axis)) is not None:
-            yield NearMiss(node, reason)
-            return
-        placed = {s.start: name for name, s in free.items()}
-        yield Site(graph, (node,), {"join": join, "extents": [s.extent for s in segments], "placed": placed})
+        reason = why_not(graph, node, join.axis)
+        yield Site(graph, (node,), {"join": join}) if reason is None else NearMiss(node, reason)
 
     def apply(self, site: Site) -> None:
-        graph, join = site.graph, site["join"]
-        split(graph, site.nodes[0], join.axis, site["extents"])
-        for part in graph.parts_of(join.whole):
-            starts = graph.part(part).starts
-            array = site["placed"].get(starts[join.axis])
-            if array is not None:
-                graph.remove(graph.producer(part))
-                parts.detach(graph, part)
-                parts.attach(graph, array, join.whole, starts)
-                graph.drop(part)
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Elements ``start`` to ``start + extent`` along the axis; ``copied``: the array that they are as a whole."""
-
-    start: int
-    extent: int
-    copied: str | None
+        graph, (node,) = site.graph, site.nodes
+        if "join" in site.found:
+            split(graph, node, site["join"].axis, [end - start for start, end in site["join"].segments])
+            return
+        (part,) = graph.outputs_of(node)
+        whole, starts = graph.part(str(part))
+        graph.remove(node)
+        parts.detach(graph, str(part))
+        graph.drop(str(part))
+        parts.attach(graph, site["array"], whole, starts)
 
 
 @dataclass(frozen=True)
 class _Join:
-    """A kernel of one stage that writes ``whole``, and the places along ``axis`` where its choices change."""
+    """A stage that writes ``whole``, and from where to where along ``axis`` its choices are the same."""
 
-    kernel: Kernel
+    stage: Stage
     whole: str
     axis: int
-    places: tuple[int, ...]
+    segments: tuple[tuple[int, int], ...]
 
-    def segments(self, graph: Graph) -> Iterator[Segment]:
-        stage, p = self.kernel.stages[0], next(iter(self.kernel.stages[0].writes.values())).index[self.axis]
-        ends = [*self.places, int(graph.shape(self.whole)[self.axis])]
-        for start, end in zip((0, *self.places), ends, strict=True):
-            extents = {**self.kernel.extents, p: end - start}
-            inside = narrowed(stage.subs({p: sympy.sympify(p) + start}, stage.params), extents)
-            yield Segment(start, end - start, _copied(graph, inside, self.axis, start, extents))
+    def copied(self, graph: Graph) -> Iterator[str | None]:
+        """The array that a segment copies, for each."""
+        p = next(iter(self.stage.writes.values())).index[self.axis]
+        for start, end in self.segments:
+            extents = {**_extents(graph, self.stage), p: end - start}
+            shifted = self.stage.subs({p: sympy.sympify(p) + start}, self.stage.params)
+            writes = self.stage.writes  # which begin at 0 of the part
+            yield _copied(graph, replace(narrowed(shifted, extents), writes=writes), extents)
 
 
-def _join_of(graph: Graph, node: Any) -> _Join | None:
+def _only_stage(graph: Graph, node: Any) -> Stage | None:
+    """The stage of a kernel that has but one, with one result that is not reduced."""
     if not isinstance(node, nodes.MapEntry):
         return None
     try:
@@ -118,73 +107,62 @@ def _join_of(graph: Graph, node: Any) -> _Join | None:
     if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
         return None
     stage = kernel.stages[0]
+    return None if next(iter(stage.writes.values())).wcr else stage
+
+
+def _extents(graph: Graph, stage: Stage) -> dict[Any, Any]:
+    """Parameter -> extent, of a stage that writes each element of its result once."""
     (write,) = stage.writes.values()
-    places = settled_at(stage, kernel.extents)
-    if write.wcr or len(places) != 1:
+    return {e: n for e, n in zip(write.index, graph.shape(write.array), strict=False) if e in stage.params}
+
+
+def _join_of(graph: Graph, stage: Stage) -> _Join | None:
+    (write,) = stage.writes.values()
+    shape, extents = graph.shape(write.array), _extents(graph, stage)
+    places = settled_at(stage, extents)
+    if len(places) != 1 or len(extents) != len(stage.params):
         return None
     ((p, found),) = places.items()
-    shape = graph.shape(write.array)
-    axis = next((k for k, e in enumerate(write.index) if e == p), None)
-    if axis is None or not isinstance(shape[axis], int) or graph.is_part(write.array):
+    axis = write.index.index(p)
+    if not isinstance(shape[axis], int):
         return None
-    inside = tuple(sorted(k for k in found if 0 < k < shape[axis]))
-    return _Join(kernel, write.array, axis, inside) if inside else None
+    ends = [0, *sorted(k for k in found if 0 < k < shape[axis]), shape[axis]]
+    return _Join(stage, write.array, axis, tuple(pairwise(ends))) if len(ends) > 2 else None
 
 
-def _copied(graph: Graph, stage: Stage, axis: int, start: int, extents: Any) -> str | None:
+def _copied(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
     """The array that ``stage`` copies, element by element and as a whole; None where it does anything else."""
     (write,) = stage.writes.values()
     if len(stage.assignments) != 1 or len(stage.reads) != 1:
         return None
     ((conn, read),) = stage.reads.items()
-    same = str(stage.assignments[0].expr) == conn and graph.dtype(read.array) == graph.dtype(write.array)
-    if not same or types.is_narrow(graph.dtype(write.array)) or None in read.index:
+    dtype = graph.dtype(write.array)
+    if str(stage.assignments[0].expr) != conn or graph.dtype(read.array) != dtype or types.is_narrow(dtype):
         return None
-    index = [e for e in read.index if e is not None]
-    origin = [sympy.expand(e - start) if k == axis else e for k, e in enumerate(write.index) if e is not None]
-    box = tuple(extents.get(e, 1) for e in origin)
-    same = len(box) == len(index) and all(sympy.expand(e - f) == 0 for e, f in zip(index, origin))
-    return read.array if same and box == graph.shape(read.array) else None
+    shape = tuple(extents.get(e, 1) for e in write.index)
+    return read.array if read.index == write.index and graph.shape(read.array) == shape else None
 
 
 # -------------------------------------------------------------------- who can write and read a part
 
 
-def _why_not_there(graph: Graph, array: str, whole: str, join: Any) -> str | None:
-    """Why ``array`` cannot stand in ``whole`` from the start; None where it can. ``join`` copies it there now."""
+def _why_not_there(graph: Graph, array: str, place: str, copy: Any) -> str | None:
+    """Why ``array`` cannot stand in ``place``, or a box of it, from the start, where ``copy`` writes it now."""
     maker = graph.producers(array)
     if not maker:
         return f"{array} is given"
     if reason := parts.why_no_part(graph, array):
         return f"{array} is {reason}"
-    steps = graph.strides(whole)
+    steps = graph.strides(place)
     try:
         layouts = {array: steps} | {v: s for v, (s, _) in follow(graph, array, graph.strides(array), steps).items()}
     except ValueError as error:
         return str(error)
     for name, strides in layouts.items():
         for node in [*graph.consumers(name), *(maker if name == array else ())]:
-            if node is not join and not _takes(node, graph.shape(name), strides):
+            if node is not copy and not takes(node, graph.shape(name), strides):
                 return f"{label_of(node)} takes {name} in other strides than {strides}"
     return None
-
-
-def _takes(node: Any, shape: Shape, strides: Shape) -> bool:
-    """Does ``node`` read or write an array of these strides as fast as it is now?"""
-    if isinstance(node, (nodes.MapEntry, Pool, PoolBackward)):
-        return True
-    if isinstance(node, Contraction):
-        return len(shape) < 2 or 1 in strides[-2:]
-    return isinstance(node, _CONVOLUTIONS) and _is_dense(shape, strides)
-
-
-def _is_dense(shape: Shape, strides: Shape) -> bool:
-    """Are there no gaps between the elements, in whatever order they stand?"""
-    longer = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
-    if not all(isinstance(s, int) for _, s in longer):
-        return False
-    longer.sort(key=lambda pair: -pair[1])
-    return tuple(s for _, s in longer) == row_major([n for n, _ in longer])
 
 
 def _bytes(graph: Graph, name: str) -> int:

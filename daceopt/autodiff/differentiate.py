@@ -170,8 +170,8 @@ def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> 
 
 
 def _standing_alone(graph: Graph, name: str | None) -> str | None:
-    """``name``, or a copy of it where it is a view or a constant."""
-    if name is not None and (graph.is_view(name) or name in graph.constants):
+    """``name``, or a copy of it where it is a view, a part or a constant."""
+    if name is not None and (graph.is_view(name) or graph.is_part(name) or name in graph.constants):
         return Builder(graph, "gradient").copy(name)
     return name
 

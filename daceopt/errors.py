@@ -73,3 +73,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 class IllegalOrder(DaceoptError, ValueError):
     """Nodes cannot run in this order: one reads what another writes later, is missing, or runs twice."""
+
+
+class IllegalParts(DaceoptError, ValueError):
+    """The parts of an array overlap, leave a gap, or leave the array."""

@@ -205,7 +205,7 @@ def _around(graph: Graph, names: Iterable[str]) -> list[Any]:
     found: dict[Any, None] = {}
     for name in names:
         root = graph.root(name)[0]
-        found.update(dict.fromkeys([graph.producer(root), *graph.all_consumers(root)]))
+        found.update(dict.fromkeys([*graph.producers(root), *graph.all_consumers(root)]))
     found.pop(None, None)
     return list(found)
 
@@ -223,7 +223,7 @@ def sweep(graph: Graph, nodes: Iterable[Any]) -> None:
         node = waiting.pop()
         if node is None or node not in graph or not is_dead(graph, node):
             continue
-        waiting.extend(graph.producer(n) for n in graph.inputs_of(node) if n is not None)
+        waiting.extend(p for n in graph.inputs_of(node) if n is not None for p in graph.producers(n))
         graph.remove(node)
 
 

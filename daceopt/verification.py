@@ -68,7 +68,7 @@ def check_complete(graph: Graph) -> None:
     for name in sorted(read.union(graph.outputs)):
         if name not in graph.sdfg.arrays:
             raise ValueError(f"array {name} does not exist")
-        if graph.desc(name).transient and name not in given and graph.producer(name) is None:
+        if graph.desc(name).transient and name not in given and not graph.producers(name):
             raise ValueError(f"array {name} is read but never written")
 
 

@@ -32,6 +32,7 @@ cpu = Recipe(
         "map-fusion",
         "reduction-lowering",
         "epilogue-fusion",
+        "part-writing",
         "memory-ordering",
         "transient-reuse",
         # the loops of each kernel

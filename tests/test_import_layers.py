@@ -19,7 +19,7 @@ FLOORS = (
     "ir",
     "cost build runtime recipe",
     "ops libs",
-    "autodiff",
+    "autodiff splits",
     "importer",
     "capture",
     "recipes transformations",

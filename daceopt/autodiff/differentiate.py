@@ -13,7 +13,7 @@ from daceopt.autodiff import forwarding, rules, splitting
 from daceopt.autodiff.extremes import compared_arrays
 from daceopt.autodiff.path import Path
 from daceopt.autodiff.sums import total
-from daceopt.autodiff.views import view_adjoint
+from daceopt.autodiff.views import joined_adjoint, view_adjoint
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.provenance import backward_label, label_of
@@ -109,6 +109,7 @@ class _Reverse:
     def __init__(self, graph: Graph, path: Path):
         self._graph, self._path = graph, path
         self._parts: dict[str, list[str]] = {}
+        self._wholes: dict[str, str | None] = {}  # gradients of arrays that are written in parts
 
     def seed(self, output: str) -> str:
         """A backward input for the gradient of ``output``."""
@@ -135,11 +136,22 @@ class _Reverse:
     def gradient(self, array: str) -> str | None:
         """The gradient of ``array``, complete once all its readers were reversed; None when nothing contributes."""
         parts, b = self._parts.pop(array, []), Builder(self._graph, "gradient")
-        for view in self._graph.views_of(array):
-            g = self.gradient(view)
-            if g is not None:
-                parts.append(view_adjoint(b, view, g))
+        found = {view: self.gradient(view) for view in self._graph.views_of(array)}
+        grads = {view: g for view, g in found.items() if g is not None}
+        joined = joined_adjoint(b, array, grads)
+        parts += [view_adjoint(b, view, g) for view, g in grads.items()] if joined is None else [joined]
+        if self._graph.is_part(array) and (g := self._of_part(b, array)) is not None:
+            parts.append(g)
         return total(b, parts, self._graph.dtype(array)) if parts else None
+
+    def _of_part(self, b: Builder, name: str) -> str | None:
+        """The box of the whole's gradient where the part stands; all readers of the whole run after its writers."""
+        whole, starts = self._graph.part(name)
+        if whole not in self._wholes:
+            self._wholes[whole] = self.gradient(whole)
+        g = self._wholes[whole]
+        ends = [s + n for s, n in zip(starts, self._graph.shape(name), strict=True)]
+        return None if g is None else b.slice(g, starts, ends)
 
 
 def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> dict[str, str | None]:
@@ -158,8 +170,8 @@ def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> 
 
 
 def _standing_alone(graph: Graph, name: str | None) -> str | None:
-    """``name``, or a copy of it where it is a view or a constant."""
-    if name is not None and (graph.is_view(name) or name in graph.constants):
+    """``name``, or a copy of it where it is a view, a part or a constant."""
+    if name is not None and (graph.is_view(name) or graph.is_part(name) or name in graph.constants):
         return Builder(graph, "gradient").copy(name)
     return name
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from dace import nodes
 
+from daceopt.ir import parts
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Kernel
 
@@ -85,12 +86,14 @@ class _Plan:
 
     def decide(self, node: nodes.Node) -> None:
         """Give every output of ``node`` its leaves; nodes come in topological order."""
-        outputs = [n for n in self.graph.outputs_of(node) if n is not None]
+        written = [n for n in self.graph.outputs_of(node) if n is not None]
+        outputs = _roots(self.graph, written)
         origin: set[str] = set()
         for root in _roots(self.graph, self.graph.inputs_of(node)):
             origin |= self.leaves.get(root, {root})
-        wanted = self.demanded & set(outputs)
-        again = self._is_local(node) or (_is_cheap(self.graph, node) and self._recompute(wanted, origin))
+        wanted = self.demanded & outputs
+        cheap = _is_cheap(self.graph, node) and outputs.issuperset(written)  # else a part of what others write, too
+        again = self._is_local(node) or (cheap and self._recompute(wanted, origin))
         for name in outputs:
             self.leaves[name] = frozenset(origin) if again else frozenset({name})
         if wanted:
@@ -102,22 +105,22 @@ class _Plan:
         if self.policy == "store" or wanted & self.dense:
             return False
         extra = origin - self.present
-        inputs = {n for n in extra if self.graph.producer(n) is None}
+        inputs = {n for n in extra if not self.graph.producers(n)}
         return 2 * self._bytes(extra - inputs) + self._bytes(inputs) < 2 * self._bytes(wanted)
 
     def _bytes(self, arrays: Iterable[str]) -> int:
         return sum(_nominal(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
 
     def stored(self) -> list[str]:
-        return [n for n in self.graph.arrays() if n in self.present and self.graph.producer(n) is not None]
+        return [n for n in self.graph.arrays() if n in self.present and self.graph.producers(n)]
 
 
 def cut(graph: Graph, stored: Iterable[str]) -> None:
     """Turn each stored array into an input of ``graph``; what only served to compute it goes."""
     for name in stored:
-        maker = graph.producer(name)
-        if maker is not None:
+        for maker in graph.producers(name):
             graph.remove(maker)
+        parts.as_views(graph, name)
         graph.desc(name).transient = False
         graph.inputs.append(name)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dace
@@ -12,7 +12,8 @@ from daceopt.autodiff.affine import affine, is_bijective, same
 from daceopt.autodiff.placement import place
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.graph import Dim, Shape, dim, row_major
+from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
+from daceopt.ir.parts import Box, tile
 from daceopt.ir.symbols import param
 from daceopt.ops.library import IndexAdd
 
@@ -47,6 +48,34 @@ def view_adjoint(b: Builder, view: str, g: str) -> str:
     if any(not isinstance(s, int) for s in graph.strides(view)):
         return b.reshape(_scattered(b, g, dim(flat), graph.size(source)), shape)
     return b.reshape(_undo(b, g, (dim(flat),), (graph.size(source),)), shape)
+
+
+def joined_adjoint(b: Builder, source: str, grads: Mapping[str, str]) -> str | None:
+    """The gradient of ``source``, put together from those of views that are boxes and have each of its elements once
+    (what a split makes); None where they are not."""
+    graph = b.graph
+    boxes = {view: _box(graph, view, source) for view in grads}
+    if len(boxes) < 2 or None in boxes.values() or not tile([x for x in boxes.values() if x], graph.shape(source)):
+        return None
+    whole = graph.add_array(b.label, graph.shape(source), graph.dtype(source))
+    for view, g in grads.items():
+        starts, extents = boxes[view] or ((), ())
+        b.copy(g, out=graph.add_part(whole, b.label, starts, extents))
+    return whole
+
+
+def _box(graph: Graph, view: str, source: str) -> Box | None:
+    """Where a view that is a box of ``source`` begins, and its extents; None where it is anything else."""
+    own, shape = graph.shape(view), graph.shape(source)
+    if len(own) != len(shape) or not own or 0 in own:
+        return None
+    offset, known = graph.view_offset(view), graph.assumptions
+    index = view_index(own, graph.strides(view), offset, shape, graph.strides(source), known)
+    if index is None:
+        return None
+    steps = [param(k) if n != 1 else 0 for k, n in enumerate(own)]
+    starts = [dim(sympy.expand(e - p)) for e, p in zip(index, steps, strict=True)]
+    return None if any(getattr(s, "free_symbols", set()) & {*steps} for s in starts) else (starts, own)
 
 
 def _scattered(b: Builder, g: str, flat: Any, size: Dim) -> str:

@@ -14,11 +14,11 @@ import sympy
 from dace import nodes
 from dace.memlet import Memlet
 
-from daceopt.ir import types
+from daceopt.ir import parts, types
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
 from daceopt.ir.import_state import ImportState
+from daceopt.ir.parts import Part
 from daceopt.ir.provenance import Maker, Origins
-from daceopt.ir.views import rebase
 
 SEED = "rng_seed"
 _SEED_WORDS = 1
@@ -45,6 +45,7 @@ class Arrays:
         self.maker = Maker()  # whose nodes and arrays are being added: see made_for
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
+        self._parts: dict[str, Part] = {}
         self._access: dict[str, nodes.AccessNode] = {}
         self._counter = 0
 
@@ -108,8 +109,8 @@ class Arrays:
 
     def add_output(self, name: str) -> None:
         """Declare an array that is no view as the next output."""
-        if name in self._views:
-            raise ValueError(f"output {name} is a view; copy it first")
+        if name in self._views or name in self._parts:
+            raise ValueError(f"output {name} is a {'view' if name in self._views else 'part'}; copy it first")
         self.desc(name).transient = False
         self.outputs.append(name)
 
@@ -135,16 +136,6 @@ class Arrays:
         if SEED not in self.sdfg.arrays:
             self._declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
         return SEED
-
-    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
-        """Change the physical layout of an array; its views select the same elements as before. ValueError, and nothing
-        changed, for a view and where a view cannot follow."""
-        if name in self._views:
-            raise ValueError(f"{name} is a view; its layout is fixed")
-        desc, steps = self.desc(name), tuple(dim(s) for s in strides)
-        layouts = self._rebased(name, self.strides(name), steps)
-        desc.strides, desc.total_size = steps, span(self.shape(name), steps)
-        self._lay_out(layouts)
 
     @property
     def uses_seed(self) -> bool:
@@ -181,48 +172,56 @@ class Arrays:
     def view_offset(self, name: str) -> Dim:
         return self._views[name][1]
 
+    def is_given(self, name: str) -> bool:
+        """Is ``name`` an input, a constant or the seed, which no node writes?"""
+        return name in self.inputs or name in self.constants or name == SEED
+
+    def is_part(self, name: str) -> bool:
+        return name in self._parts
+
+    def part(self, name: str) -> Part:
+        """Of which array ``name`` is a part, and where it begins there."""
+        return self._parts[name]
+
+    def parts_of(self, name: str) -> list[str]:
+        """The arrays that ``name`` is put together from; none where one node writes all of it."""
+        return [e.src.data for e in self.state.in_edges(self._access[name]) if parts.joins(e)]
+
     def root(self, name: str) -> tuple[str, Dim]:
-        """The buffer that ``name`` aliases, and where it starts there (in elements)."""
+        """The buffer that ``name`` aliases or is a part of, and where it starts there (in elements)."""
         offset: Dim = 0
-        while name in self._views:
-            name, step = self._views[name]
+        while True:
+            if name in self._views:
+                name, step = self._views[name]
+            elif name in self._parts:
+                name, starts = self._parts[name]
+                step = sum(s * t for s, t in zip(starts, self.strides(name), strict=True))
+            else:
+                return name, offset
             offset = dim(offset + step)
-        return name, offset
+
+    def written(self, name: str) -> str:
+        """``name``, or what it is a view of: an array that nodes write."""
+        while name in self._views:
+            name = self._views[name][0]
+        return name
 
     def views_of(self, name: str) -> list[str]:
         """Direct views of ``name``."""
         return [e.dst.data for e in self.state.out_edges(self._access[name]) if e.dst_conn == "views"]
 
     def aliases(self, name: str) -> list[str]:
-        """``name`` and all its direct and indirect views."""
+        """``name`` and all through which its elements are read: direct and indirect views, the array that it is a part
+        of."""
         found = [name]
         for alias in found:
             found.extend(self.views_of(alias))
+            found.extend([self._parts[alias].whole] if alias in self._parts else [])
         return found
 
     def is_contiguous(self, name: str) -> bool:
         """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
         return in_rows(self.shape(name), self.strides(name))
-
-    def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
-        for view, (strides, offset) in layouts.items():
-            desc = self.desc(view)
-            desc.strides, desc.total_size = strides or (1,), span(self.shape(view), strides)
-            self._views[view] = (self._views[view][0], offset)
-
-    def _rebased(self, source: str, before: Shape, after: Shape) -> dict[str, tuple[Shape, Dim]]:
-        """New strides and offsets of all views over ``source`` when its strides change. Raises ValueError."""
-        found: dict[str, tuple[Shape, Dim]] = {}
-        if before == after:
-            return found
-        for view in self.views_of(source):
-            own = self.strides(view)
-            layout = rebase(self.shape(view), own, self._views[view][1], self.shape(source), before, after)
-            if layout is None:
-                raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
-            found[view] = layout
-            found |= self._rebased(view, own, layout[0])
-        return found
 
     def whole(self, name: str) -> Memlet:
         return Memlet.from_array(name, self.desc(name))

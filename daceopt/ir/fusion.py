@@ -107,14 +107,15 @@ def _keep_inside(
     graph: Graph, merged: Kernel, first: Kernel, second: Kernel, needed: Callable[[str], bool]
 ) -> str | None:
     """Turn every array that ``first`` writes and ``second`` reads into a local one; None, or why that is impossible."""
-    made = {
-        graph.root(a.array)[0]: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals
-    }
+    made = {a.array: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals}
     for k, stage in enumerate(merged.stages[len(first.stages) :], len(first.stages)):
         for conn, access in list(stage.reads.items()):
-            if access.array in merged.locals or graph.root(access.array)[0] not in made:
+            sources = [] if access.array in merged.locals else graph.sources(access.array)
+            if made.keys().isdisjoint(sources):
                 continue
-            producer, out = made[graph.root(access.array)[0]]
+            if len(sources) > 1:
+                return f"{access.array} is written in parts, of which {first.label} writes some"
+            producer, out = made[sources[0]]
             reason = _same_walk(graph, producer.writes[out], access)
             if reason is not None:
                 return reason

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 from dace import nodes
 from dace.sdfg.nodes import MapEntry, Node
 
-from daceopt.ir import order as orders
+from daceopt.ir import parts, pruning, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
-from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major
+from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
 from daceopt.ir.operands import Operands
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
+from daceopt.ir.views import follow
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
 
@@ -117,23 +117,29 @@ class Graph(Arrays):
         return exit_
 
     def producer(self, name: str) -> Node | None:
-        """The node that writes ``name`` (a view's root); None for inputs and constants."""
-        edges = self.state.in_edges(self._access[self.root(name)[0]])
-        if not edges:
+        """The node that writes ``name``, or what it is a view of; None for inputs and constants, and for an array that
+        nodes write in parts (see :meth:`producers`)."""
+        edges = self.state.in_edges(self._access[self.written(name)])
+        if not edges or parts.joins(edges[0]):
             return None
         return self._owner(edges[0].src)
 
+    def sources(self, name: str) -> list[str]:
+        """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
+        members = parts.within(self, self.written(name)) if self._parts else [self.written(name)]
+        return [m for m in members if not self._parts or not self.parts_of(m)]
+
     def producers(self, name: str) -> list[Node]:
-        """The nodes that write ``name`` (a view's root), in no order; none for inputs and constants."""
-        return [self._owner(e.src) for e in self.state.in_edges(self._access[self.root(name)[0]])]
+        """The nodes that write ``name``, what it is a view of, or a part of that; none for inputs and constants."""
+        return [node for node in map(self.producer, self.sources(name)) if node is not None]
 
     def consumers(self, name: str) -> list[Node]:
         """Compute nodes that read ``name`` itself, each once."""
         edges = self.state.out_edges(self._access[name])
-        return list(dict.fromkeys(e.dst for e in edges if e.dst_conn != "views"))
+        return list(dict.fromkeys(e.dst for e in edges if not isinstance(e.dst, nodes.AccessNode)))
 
     def all_consumers(self, name: str) -> list[Node]:
-        """Compute nodes that read ``name`` or any view of it."""
+        """Compute nodes that read ``name``, any view of it, or what it is a part of."""
         return list(dict.fromkeys(c for alias in self.aliases(name) for c in self.consumers(alias)))
 
     def _owner(self, node: Node) -> Node:
@@ -186,7 +192,8 @@ class Graph(Arrays):
         return [n for n in self.nodes() if isinstance(n, MapEntry)]
 
     def is_kept(self, name: str) -> bool:
-        """Does ``name`` or a view of it outlive the program: as an output, or saved for the backward pass?"""
+        """Does ``name``, a view of it, or what it is a part of outlive the program: as an output, or saved for the
+        backward pass?"""
         return any(alias in self.outputs or alias in self.saved for alias in self.aliases(name))
 
     def __contains__(self, node: object) -> bool:
@@ -204,9 +211,11 @@ class Graph(Arrays):
         takes that wants contiguous arrays: the caller must copy ``new`` into ``old`` instead.
         """
         held = old in self.outputs or old in self.saved
-        if held and (new in self._views or not self.desc(new).transient or new in self.saved):
+        if old in self._parts:
+            raise ValueError(f"{old} is a part of {self._parts[old].whole}; copy {new} into it instead")
+        if held and (new in self._views or new in self._parts or not self.desc(new).transient or new in self.saved):
             raise ValueError(f"{old} is an output and {new} cannot take its place; copy into {old} instead")
-        layouts = self._rebased(old, self.strides(old), self.strides(new))
+        layouts = follow(self, old, self.strides(old), self.strides(new))
         self._check_rows({old: self.strides(new), **{view: strides for view, (strides, _) in layouts.items()}})
         for edge in [e for e in self.state.out_edges(self._access[old]) if e.dst not in keep]:
             self._reconnect(edge, old, new)
@@ -223,6 +232,37 @@ class Graph(Arrays):
                 continue
             if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
                 raise ValueError(f"{name} is read by a node that takes contiguous arrays only")
+
+    def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
+        """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
+        write the rest of ``whole``."""
+        name = self.add_array(hint, shape, self.dtype(whole))
+        parts.attach(self, name, whole, [dim(s) for s in starts])
+        return name
+
+    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
+        """Change the physical layout of an array; its views and parts select the same elements as before. ValueError,
+        and nothing changed, for a view or part and where a view cannot follow."""
+        if name in self._views or name in self._parts:
+            raise ValueError(f"{name} is a view or part; its layout is fixed")
+        steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
+        layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
+        for part in members[1:]:
+            self._check_rows_written(part, steps)
+            self._check_rows({part: steps})
+        self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
+
+    def _check_rows_written(self, name: str, strides: Shape) -> None:
+        """Raise ValueError where what writes ``name`` wants it row-major and it would be no longer."""
+        if getattr(self.producer(name), "wants_rows", False) and not in_rows(self.shape(name), strides):
+            raise ValueError(f"{name} is written by a node that takes contiguous arrays only")
+
+    def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
+        for view, (strides, offset) in layouts.items():
+            desc = self.desc(view)
+            desc.strides, desc.total_size = strides or (1,), span(self.shape(view), strides)
+            if view in self._views:
+                self._views[view] = (self._views[view][0], offset)
 
     def _reconnect(self, edge: Any, old: str, new: str) -> None:
         self.state.remove_edge(edge)
@@ -274,35 +314,11 @@ class Graph(Arrays):
 
     def prune(self) -> int:
         """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
-        before = len(self._compute) + len(self._access)
-        for node in reversed(self.nodes()):
-            if getattr(node, "has_side_effects_", False):
-                continue
-            if not any(self._is_used(n) for n in self.outputs_of(node) if n is not None):
-                self.remove(node)
-            elif hasattr(node, "output_connectors"):
-                self._drop_unused_outputs(node)
-        for name in reversed(self._access):
-            self._drop_array(name)
-        self._access = {n: a for n, a in self._access.items() if n in self.sdfg.arrays}
-        return before - len(self._compute) - len(self._access)
+        return pruning.prune(self)
 
-    def _is_used(self, name: str) -> bool:
-        return self.is_kept(name) or any(self.consumers(alias) for alias in self.aliases(name))
-
-    def _drop_unused_outputs(self, node: Any) -> None:
-        for edge in list(self.state.out_edges(node)):
-            if not self._is_used(edge.dst.data):
-                self.state.remove_edge(edge)
-                node.remove_out_connector(edge.src_conn)
-
-    def _drop_array(self, name: str) -> None:
-        node = self._access[name]
-        if name in self.inputs or self.is_kept(name) or self.state.out_degree(node):
-            return
-        if self.state.in_degree(node) and name not in self._views:
-            return
-        self.state.remove_node(node)
+    def drop(self, name: str) -> None:
+        """Remove an array that no node reads or writes."""
+        self.state.remove_node(self._access.pop(name))
         self.sdfg.remove_data(name, validate=False)
         self._views.pop(name, None)
         self.constants.pop(name, None)
@@ -328,34 +344,7 @@ class Graph(Arrays):
 
     def validate(self) -> None:
         """Raise ``ValueError`` or DaCe's ``InvalidSDFGError`` when an invariant does not hold."""
-        for name, node in self._access.items():
-            writers = self.state.in_degree(node)
-            given = name in self.inputs or name in self.constants or name == SEED
-            if writers > 1 or (writers == 1 and given):
-                raise ValueError(f"array {name} is written more than once")
-        for name in self.outputs:
-            if name not in self._access:
-                raise ValueError(f"output {name} does not exist")
-        orders.check(self, self.nodes())
-        with self._without_isolated():
-            self._validate_sdfg()
-
-    @contextmanager
-    def _without_isolated(self) -> Iterator[None]:
-        """DaCe refuses access nodes without edges, which unused inputs have."""
-        isolated = [a for a in self._access.values() if not self.state.degree(a)]
-        self.state.remove_nodes_from(isolated)
-        try:
-            yield
-        finally:
-            self.state.add_nodes_from(isolated)
-
-    def _validate_sdfg(self) -> None:
-        self.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
-        try:
-            self.sdfg.validate()
-        finally:
-            del self.sdfg.save
+        validation.validate(self)
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes())

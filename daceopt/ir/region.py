@@ -20,6 +20,7 @@ from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim, row_major
 from daceopt.ir.interpret import Memory, interpret, interprets
+from daceopt.ir.pruning import is_used
 from daceopt.ir.symbols import Counter
 
 CONDITION, TRIPS = "Condition", "Trips"
@@ -222,7 +223,7 @@ def tidy(graph: Graph) -> None:
 
 
 def _drop_results(graph: Graph, node: Region) -> None:
-    unread = {c for c, n in graph.writes(node).items() if not _is_read(graph, n)}
+    unread = {c for c, n in graph.writes(node).items() if not is_used(graph, n)}
     if not unread or len(unread) == len(node.out_connectors):
         return
     if isinstance(node, Conditional):
@@ -245,10 +246,6 @@ def _drop_results(graph: Graph, node: Region) -> None:
         if edge.src_conn in unread:
             graph.state.remove_edge(edge)
             node.remove_out_connector(edge.src_conn)
-
-
-def _is_read(graph: Graph, name: str) -> bool:
-    return graph.is_kept(name) or any(graph.consumers(alias) for alias in graph.aliases(name))
 
 
 def drop_operands(graph: Graph, node: Region) -> bool:

@@ -31,6 +31,14 @@ def _type(graph: Graph, name: str) -> str:
     return f"{types.name_of(graph.dtype(name))}[{_list(graph.shape(name))}]"
 
 
+def _place(graph: Graph, name: str) -> str:
+    """Where a part stands."""
+    if not graph.is_part(name):
+        return ""
+    whole, starts = graph.part(name)
+    return f" in {whole}[{_list(f'{s}:{s + n}' for s, n in zip(starts, graph.shape(name)))}]"
+
+
 def _list(items: Iterable[Any]) -> str:
     return ", ".join(str(i) for i in items)
 
@@ -68,7 +76,7 @@ class _Lines:
 
     def _node(self, node: Any) -> list[str]:
         graph = self._graph
-        outputs = ", ".join(f"{n}: {_type(graph, n)}" if n else "_" for n in graph.outputs_of(node))
+        outputs = ", ".join(f"{n}: {_type(graph, n)}{_place(graph, n)}" if n else "_" for n in graph.outputs_of(node))
         if isinstance(node, nodes.MapEntry):
             return [f"{outputs} = kernel {node.map.label}", *_kernel(graph, node)]
         if hasattr(node, "op_type"):

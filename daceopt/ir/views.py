@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import sympy
 
-Dim: TypeAlias = int | sympy.Expr
+from daceopt.ir.dims import Dim
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+Layout = tuple[tuple[Dim, ...], Dim]  # strides and offset
+
+
+def follow(graph: Graph, source: str, before: Sequence[Dim], after: Sequence[Dim]) -> dict[str, Layout]:
+    """New layouts of all views over ``source`` when its strides change. ValueError where a view cannot follow."""
+    found: dict[str, Layout] = {}
+    if before == after:
+        return found
+    for view in graph.views_of(source):
+        own = graph.strides(view)
+        layout = rebase(graph.shape(view), own, graph.view_offset(view), graph.shape(source), before, after)
+        if layout is None:
+            raise ValueError(f"view {view} of {source} cannot follow it from strides {before} to {after}")
+        found[view] = layout
+        found |= follow(graph, view, own, layout[0])
+    return found
 
 
 @dataclass(frozen=True)
@@ -27,7 +47,7 @@ def rebase(
     source_shape: Sequence[Dim],
     old: Sequence[Dim],
     new: Sequence[Dim],
-) -> tuple[tuple[Dim, ...], Dim] | None:
+) -> Layout | None:
     """Strides and offset that select, in a source laid out as ``new``, what the view selects in a source laid out as
     ``old``.
 

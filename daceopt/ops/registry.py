@@ -135,7 +135,7 @@ def present(names: Names) -> list[str]:
 
 _Entries = dict["tuple[str, str, str]", Any]
 _OWN: _Entries = {}
-_OTHERS = ("daceopt.libs.base", "daceopt.autodiff.rules")  # that users register with, too
+_OTHERS = ("daceopt.libs.base", "daceopt.autodiff.rules", "daceopt.splits.rules")  # that users register with, too
 
 
 def seal() -> None:

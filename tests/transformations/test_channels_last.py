@@ -105,3 +105,16 @@ def test_saved_arrays_that_the_backward_pass_reads_through_views() -> None:
     ours = torch.autograd.grad(optimized_module(module, fallback="raise")(x), parameters)
     for a, b, c in zip(ours, exact, single, strict=True):
         assert_within_rounding(a, b, c)
+
+
+def test_an_array_of_parts_changes_as_a_whole() -> None:
+    graph, b, (x, w) = start((2, 3, 6, 6), (4, 3, 1, 1))
+    whole = graph.add_array("whole", (2, 7, 6, 6), F)
+    first, second = (graph.add_part(whole, "p", [0, k, 0, 0], [2, n, 6, 6]) for k, n in ((0, 4), (4, 3)))
+    b.library(Convolution, {"X": x, "W": w}, {"Y": first})
+    b.elementwise(lambda v: v * v, x, out=second)
+    graph.add_output(b.elementwise(lambda v: v + 1, whole))
+    ChannelsLast().run(graph)
+    graph.validate()
+    strides = channels_last_strides((2, 7, 6, 6))
+    assert graph.strides(whole) == graph.strides(first) == graph.strides(second) == strides

@@ -11,8 +11,9 @@ import pytest
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.render import render
+from daceopt.ops.library import Contraction
 from daceopt.transformations.local.product_transposition import ProductTransposition
-from tests.transformations.lowered import apply, finish, size_symbol, start
+from tests.transformations.lowered import F, apply, finish, size_symbol, start
 
 
 def test_a_copied_transpose() -> None:
@@ -89,3 +90,14 @@ def test_only_the_last_two_dimensions() -> None:
     graph, b, (x, y) = start((3, 3, 4), (3, 4, 3))
     turned = b.transpose(b.matmul(x, y), [1, 0, 2])
     assert apply(ProductTransposition(), finish(graph, b.copy(turned))).sites == []
+
+
+def test_products_that_are_parts_stay_where_they_are() -> None:
+    """The sole reader of the whole reads the part of the other product."""
+    graph, b, (x, w) = start((4, 3), (3, 6))
+    whole = graph.add_array("whole", (8, 6), F)
+    for k in (0, 4):
+        y = graph.add_part(whole, "p", [k, 0], [4, 6])
+        b.library(Contraction, {"A": x, "B": w}, {"Y": y}, alpha=1.0 + k)
+    finish(graph, b.copy(b.transpose(b.slice(whole, [0], [4], axes=[0]), (1, 0))))
+    assert ProductTransposition().run(graph).sites == []

@@ -22,13 +22,13 @@ class DeadCodeElimination(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """One site that holds all dead nodes."""
-        needed = {graph.root(n)[0] for n in graph.outputs}
+        needed = {s for n in graph.outputs for s in graph.sources(n)}
         dead: list[Any] = []
         for node in reversed(graph.nodes()):
             if needed.isdisjoint(n for n in graph.outputs_of(node) if n is not None):
                 dead.append(node)
             else:
-                needed.update(graph.root(n)[0] for n in graph.inputs_of(node) if n is not None)
+                needed.update(s for n in graph.inputs_of(node) if n is not None for s in graph.sources(n))
         if dead:
             yield Site(graph, tuple(dead))
 

@@ -62,7 +62,7 @@ class IdentityRemoval(PatternRule):
 
 
 def _can_be_output(graph: Graph, name: str) -> bool:
-    return graph.desc(name).transient and not graph.is_view(name)
+    return graph.desc(name).transient and not graph.is_view(name) and not graph.is_part(name)
 
 
 def _dropout_off(graph: Graph, node: Any) -> bool:

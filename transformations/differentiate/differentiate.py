@@ -69,6 +69,7 @@ def _add_backward(program: Program, result: Derivative) -> None:
 
 def _own_output(graph: Graph, name: str, taken: set[str]) -> None:
     """``name`` as the graph's next output, or a copy of it where it is an output or an input already, or a view."""
-    if name in taken or name in graph.inputs or name in graph.saved or name in graph.constants or graph.is_view(name):
+    elsewhere = graph.is_given(name) or graph.is_view(name) or graph.is_part(name)
+    if name in taken or name in graph.saved or elsewhere:
         name = Builder(graph, "gradient").copy(name)
     graph.add_output(name)

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from dace import nodes
 
+from daceopt.ir import parts
 from daceopt.ir.graph import Graph, Shape, dim, row_major
 from daceopt.ops import library
 from daceopt.transform import NearMiss, Site, Transformation
@@ -42,7 +43,8 @@ class ChannelsLast(Transformation):
             inputs = [graph.root(n)[0] for n in graph.inputs_of(node) if n is not None]
             if not isinstance(node, _SEEDS) and not any(n in last for n in inputs):
                 continue
-            outputs = [n for n in graph.outputs_of(node) if n is not None and self._may_change(graph, n)]
+            written = dict.fromkeys(graph.root(n)[0] for n in graph.outputs_of(node) if n is not None)
+            outputs = [n for n in written if self._may_change(graph, n)]
             last.update(outputs)
             found = {n: channels_last_strides(graph.shape(n)) for n in outputs}
             found = {n: s for n, s in found.items() if s != graph.strides(n)}
@@ -55,9 +57,11 @@ class ChannelsLast(Transformation):
 
     @staticmethod
     def _may_change(graph: Graph, name: str) -> bool:
-        if len(graph.shape(name)) < 3 or not graph.desc(name).transient or graph.views_of(name):
+        members = parts.within(graph, name)
+        if len(graph.shape(name)) < 3 or not graph.desc(name).transient or any(map(graph.views_of, members)):
             return False
-        return not any(getattr(n, "wants_rows", False) for n in (graph.producer(name), *graph.consumers(name)))
+        users = [*graph.producers(name), *(reader for m in members for reader in graph.consumers(m))]
+        return not any(getattr(n, "wants_rows", False) for n in users)
 
     @staticmethod
     def _is_last(graph: Graph, name: str) -> bool:

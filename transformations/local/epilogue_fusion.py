@@ -15,6 +15,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import address
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ops.library import Contraction, Convolution
+from daceopt.ops.strided import takes
 from daceopt.transform import NearMiss, Site, Transformation
 
 
@@ -90,6 +91,8 @@ def _match_kernel(graph: Graph, node: Any, product: str, entry: nodes.MapEntry) 
         return "the reader has several stages or results"
     stage = kernel.stages[0]
     write = next(iter(stage.writes.values()))
+    if graph.is_part(write.array) and not takes(node, graph.shape(write.array), graph.strides(write.array)):
+        return f"{write.array} is a part with other strides than {node.label} writes"
     if write.wcr or graph.dtype(write.array) != graph.dtype(product) or not _whole(graph, stage, write, product):
         return "the reader reduces, converts or reorders the product"
     return _match_stage(graph, node, product, stage)

@@ -78,7 +78,7 @@ class _Plan:
 
     def _group(self, position: int, node: Any) -> _Group:
         graph = self.graph
-        reads = dict.fromkeys(graph.root(n)[0] for n in graph.inputs_of(node) if n is not None)
+        reads = dict.fromkeys(s for n in graph.inputs_of(node) if n is not None for s in graph.sources(n))
         writes = dict.fromkeys(n for n in graph.outputs_of(node) if n is not None)
         return _Group((node,), self._kernel(node), position, reads, writes)
 

@@ -32,6 +32,8 @@ class ProductTransposition(Transformation):
         if not isinstance(node, Contraction) or set(graph.reads(node)) != {"A", "B"} or node.activation is not None:
             return
         product = graph.writes(node)["Y"]
+        if graph.is_part(product):
+            return
         readers = graph.all_consumers(product)
         if len(readers) != 1 or not isinstance(readers[0], nodes.MapEntry) or graph.is_kept(product):
             return

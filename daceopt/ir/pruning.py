@@ -1,0 +1,46 @@
+"""Removes what a graph computes and nobody reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from daceopt.ir import parts
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+
+def prune(graph: Graph) -> int:
+    """Remove nodes whose results nobody reads, and arrays without users; returns how many."""
+    before = len(graph.compute()) + len(graph.arrays())
+    for node in reversed(graph.nodes()):
+        if getattr(node, "has_side_effects_", False):
+            continue
+        if not any(is_used(graph, n) for n in graph.outputs_of(node) if n is not None):
+            graph.remove(node)
+        elif hasattr(node, "output_connectors"):
+            _drop_unused_outputs(graph, node)
+    parts.dissolve(graph)
+    for name in reversed(graph.arrays()):
+        if _is_droppable(graph, name):
+            graph.drop(name)
+    return before - len(graph.compute()) - len(graph.arrays())
+
+
+def is_used(graph: Graph, name: str) -> bool:
+    """Does a node read ``name`` or what shows its elements, or does it outlive the program?"""
+    return graph.is_kept(name) or any(graph.consumers(alias) for alias in graph.aliases(name))
+
+
+def _drop_unused_outputs(graph: Graph, node: Any) -> None:
+    for edge in list(graph.state.out_edges(node)):
+        if not is_used(graph, edge.dst.data):
+            graph.state.remove_edge(edge)
+            node.remove_out_connector(edge.src_conn)
+
+
+def _is_droppable(graph: Graph, name: str) -> bool:
+    node = graph.access(name)
+    if name in graph.inputs or graph.is_kept(name) or graph.state.out_degree(node):
+        return False
+    return graph.is_view(name) or not graph.state.in_degree(node)

@@ -1,0 +1,54 @@
+"""The invariants of a graph, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from daceopt.ir import order, parts
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+
+def validate(graph: Graph) -> None:
+    """Raise ``ValueError`` or DaCe's ``InvalidSDFGError`` when an invariant does not hold."""
+    for name in graph.arrays():
+        _check_writers(graph, name)
+    for name in graph.outputs:
+        if name not in graph.sdfg.arrays:
+            raise ValueError(f"output {name} does not exist")
+    order.check(graph, graph.nodes())
+    with _without_isolated(graph):
+        _validate_sdfg(graph)
+
+
+def _check_writers(graph: Graph, name: str) -> None:
+    """Arrays are written once: by a node, or in parts that have each element once."""
+    writers, together = graph.state.in_degree(graph.access(name)), len(graph.parts_of(name))
+    if (graph.is_given(name) and writers) or writers - together > (not together):
+        raise ValueError(f"array {name} is written more than once")
+    if graph.is_part(name) and name in (*graph.outputs, *graph.saved):
+        raise ValueError(f"array {name} is a part of {graph.part(name).whole}, which is what can be an output or saved")
+    if together:
+        parts.check(graph, name)
+
+
+@contextmanager
+def _without_isolated(graph: Graph) -> Iterator[None]:
+    """DaCe refuses access nodes without edges, which unused inputs have."""
+    isolated = [a for a in map(graph.access, graph.arrays()) if not graph.state.degree(a)]
+    graph.state.remove_nodes_from(isolated)
+    try:
+        yield
+    finally:
+        graph.state.add_nodes_from(isolated)
+
+
+def _validate_sdfg(graph: Graph) -> None:
+    graph.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
+    try:
+        graph.sdfg.validate()
+    finally:
+        del graph.sdfg.save

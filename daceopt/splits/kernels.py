@@ -1,0 +1,129 @@
+"""Kernels: the loop over the axis runs over a part of it; point-wise kernels, reductions over other axes, softmax."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import parts
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.references import affine
+from daceopt.splits.narrowing import narrowed
+from daceopt.splits.rules import CannotSplit, Division, Piece, splits
+
+
+@splits(nodes.MapEntry)
+def kernel_split(graph: Graph, entry: nodes.MapEntry, axis: int) -> Division:
+    """Every array that the kernel writes is split by the parameter that walks along the axis of the first.
+
+    Refused: an axis that no single parameter walks with step 1, a result that does not depend on it, a reduction over
+    it, and values inside of one iteration that are read at other elements of it (a softmax along the axis).
+    """
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported as error:
+        raise CannotSplit(f"kernel {entry.map.label}: {error}") from error
+    first = next(n for n in graph.outputs_of(entry) if n is not None)
+    own = axis % max(len(graph.shape(first)), 1)
+    index = next(a.index for a in kernel.writes() if a.array == first)
+    if not graph.shape(first) or index[own] not in kernel.extents:
+        walked = index[own] if graph.shape(first) else "nothing"
+        raise CannotSplit(f"kernel {kernel.label}: axis {own} of {first} is walked by {walked}, expected one loop")
+    p = index[own]
+    _check_locals(kernel, p)
+    return Division(_axes(graph, kernel, p, first), lambda b, piece: _emit(b, kernel, p, piece))
+
+
+def _axes(graph: Graph, kernel: Kernel, p: sympy.Symbol, first: str) -> dict[str, int]:
+    """The axis of each array that ``p`` walks along, ``first`` first."""
+    axes: dict[str, int] = {first: -1}
+    for access in kernel.writes():
+        axis = next((k for k, e in enumerate(access.index) if e == p), None)
+        whole = graph.shape(access.array)[axis] if axis is not None else None
+        if axis is None or whole != kernel.extents[p] or sum(p in _free(e) for e in access.index) > 1:
+            raise CannotSplit(f"kernel {kernel.label}: loop {p} does not walk along one axis of {access.array}")
+        if axes.get(access.array, -1) not in (-1, axis):
+            raise CannotSplit(f"kernel {kernel.label} writes {access.array} in two ways")
+        axes[access.array] = axis
+    return axes
+
+
+def _check_locals(kernel: Kernel, p: sympy.Symbol) -> None:
+    """Raise CannotSplit where one iteration of ``p`` reads what another has written."""
+    for stage in kernel.stages:
+        for conn, access in stage.writes.items():
+            inside = access.array in kernel.locals and p in kernel.outer  # one value for each iteration of p
+            if p in stage.reduced(conn) and not inside:
+                raise CannotSplit(f"kernel {kernel.label} reduces over {p} into {access.array}")
+    written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
+    for access in (a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals):
+        for read, made in zip(access.index, written[access.array], strict=True):
+            if (p in _free(read) or p in _free(made)) and not read == made == p:
+                raise CannotSplit(f"kernel {kernel.label} reads {access.array} at other elements of {p} than it writes")
+
+
+def _free(expr: Any) -> set[Any]:
+    return getattr(expr, "free_symbols", set())
+
+
+def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
+    extents = {**kernel.extents, p: piece.extent}
+    stages = [_stage(b.graph, kernel, stage, p, piece, extents) for stage in kernel.stages]
+    written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
+    local = {
+        name: (dtype, tuple(piece.extent if e == p else n for e, n in zip(written[name], shape, strict=True)))
+        for name, (dtype, shape) in kernel.locals.items()
+    }
+    names = {name: b.graph._fresh(name) for name in local}
+    stages = [_renamed(stage, names) for stage in stages]
+    label = b.graph.maker.label or kernel.label
+    Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}).emit(b.graph)
+
+
+def _stage(graph: Graph, kernel: Kernel, stage: Stage, p: Any, piece: Piece, extents: dict[Any, Dim]) -> Stage:
+    """The stage over the piece: ``p`` counts from 0 again, so what it means is ``p + start``."""
+    shifted = stage.subs({p: dim(p + piece.start)}, stage.params) if piece.start != 0 else stage
+    inside = replace(
+        shifted,
+        reads={c: a if a.array in kernel.locals else shifted.reads[c] for c, a in stage.reads.items()},
+        writes={
+            c: a if a.array in kernel.locals else replace(a, array=piece.outputs[a.array])
+            for c, a in stage.writes.items()
+        },
+    )
+    inside = narrowed(inside, extents)
+    reads = {c: a if a.array in kernel.locals else _nearest(graph, a, extents) for c, a in inside.reads.items()}
+    return replace(inside, reads=reads)
+
+
+def _nearest(graph: Graph, access: Access, extents: dict[Any, Dim]) -> Access:
+    """The same elements, read of the smallest part that has all of them."""
+    if not graph.parts_of(access.array):
+        return access
+    starts, ends = [], []
+    for index, extent in zip(access.index, graph.shape(access.array), strict=True):
+        linear, constant, opaque = affine(index, frozenset(extents)) if index is not None else ({}, 0, 0)
+        if index is None or opaque != 0 or not all(isinstance(c, int) for c in linear.values()):
+            starts.append(0)
+            ends.append(extent)
+            continue
+        starts.append(dim(constant + sum(c * (extents[q] - 1) for q, c in linear.items() if c < 0)))
+        ends.append(dim(constant + sum(c * (extents[q] - 1) for q, c in linear.items() if c > 0) + 1))
+    box = [dim(e - s) for s, e in zip(starts, ends, strict=True)]
+    array, inside = parts.covering(graph, access.array, starts, box)
+    moved = [None if e is None else dim(e - s + t) for e, s, t in zip(access.index, starts, inside, strict=True)]
+    whole = any(e is None and graph.shape(array)[k] != graph.shape(access.array)[k] for k, e in enumerate(moved))
+    return access if whole else Access(array, tuple(moved), access.wcr)
+
+
+def _renamed(stage: Stage, names: dict[str, str]) -> Stage:
+    def change(accesses: dict[str, Access]) -> dict[str, Access]:
+        return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
+
+    return replace(stage, reads=change(stage.reads), writes=change(stage.writes))

@@ -1,0 +1,144 @@
+"""Scalar code over a narrower domain: comparisons that are always true or always false there go, and loads whose place
+follows from the parameters become plain reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.ir import parts, scalar
+from daceopt.ir.graph import Dim, dim
+from daceopt.ir.kernel import Access, Stage
+from daceopt.ir.references import affine
+from daceopt.ir.tasklet import Assignment, eliminate_dead, free_symbols, fresh
+
+_BELOW = {"lt": (0, 1, 1), "le": (0, 1, 0), "gt": (1, 0, 1), "ge": (1, 0, 0)}  # smaller operand, larger, difference
+_EXTREMES = {"maximum": 1, "minimum": 0}
+
+
+def narrowed(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> Stage:
+    """``stage``, which runs over ``extents`` only, without what never happens there."""
+    known = {s: n for s, n in extents.items() if s in stage.params}
+    reads, assignments = dict(stage.reads), []
+    for a in stage.assignments:
+        expr = _Narrowing(known).of(a.expr)
+        assignments.append(Assignment(a.symbol, _plain_reads(expr, reads, known), a.dtype))
+    kept = eliminate_dead(assignments, stage.writes)
+    used = {str(s) for s in free_symbols(kept)}
+    return replace(stage, reads={c: r for c, r in reads.items() if c in used}, assignments=kept)
+
+
+def _plain_reads(expr: Any, reads: dict[str, Access], known: Mapping[sympy.Symbol, Dim]) -> Any:
+    """Loads at places that are affine in the parameters, as reads of their own."""
+    for load in sorted(expr.atoms(scalar.load), key=str):
+        access = reads[str(load.args[0])]
+        index = _full_index(access, load.args[1:])
+        if all(_is_affine(e, known) for e in index):
+            direct = Access(access.array, tuple(dim(e) for e in index))
+            conn = next((c for c, r in reads.items() if r == direct), None) or fresh(f"{load.args[0]}_at", reads)
+            reads[conn] = direct
+            expr = expr.xreplace({load: _like(load, conn)})
+    return expr
+
+
+def _full_index(access: Access, places: Any) -> list[Any]:
+    rest = iter(places)
+    return [next(rest) if e is None else e for e in access.index]
+
+
+def _like(load: Any, conn: str) -> sympy.Symbol:
+    """A connector's symbol, with the assumptions that the array's has."""
+    return sympy.Symbol(conn, **load.args[0].assumptions0)
+
+
+def _is_affine(expr: Any, known: Mapping[sympy.Symbol, Dim]) -> bool:
+    """Is an index linear in the parameters, with sizes, and without a value that is computed?"""
+    if isinstance(expr, int):
+        return True
+    return _is_of_sizes(expr) and not expr.has(sympy.Function) and affine(expr, frozenset(known))[2] == 0
+
+
+def _is_of_sizes(expr: Any) -> bool:
+    """Parameters and sizes are DaCe's symbols; values are SymPy's own."""
+    return all(isinstance(s, dace.symbolic.symbol) for s in expr.free_symbols)
+
+
+class _Narrowing:
+    """Rewrites expressions over parameters that run from 0 to their extents."""
+
+    def __init__(self, extents: Mapping[sympy.Symbol, Dim]):
+        self._extents = extents
+
+    def of(self, expr: Any) -> Any:
+        if not expr.args or not isinstance(expr, sympy.Expr):
+            return expr
+        name = type(expr).__name__
+        if name == "select":
+            return self._select(expr)
+        args = [self.of(a) for a in expr.args]
+        if name in _BELOW and (found := self._compare(name, args)) is not None:
+            return sympy.Integer(found)
+        if name in _EXTREMES and (found := self._extreme(name, args)) is not None:
+            return found
+        if name == "logical_and" and (found := self._both(args)) is not None:
+            return found
+        return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else expr.func(*args)
+
+    def _select(self, expr: Any) -> Any:
+        condition = self.of(expr.args[0])
+        if condition in (0, 1):
+            return self.of(expr.args[2 - int(condition)])
+        return expr.func(condition, self.of(expr.args[1]), self.of(expr.args[2]))
+
+    def _compare(self, name: str, args: list[Any]) -> bool | None:
+        small, large, least = _BELOW[name]
+        difference = args[large] - args[small]
+        if self._at_least(difference, least):
+            return True
+        return False if self._at_least(-difference, 1 - least) else None
+
+    def _extreme(self, name: str, args: list[Any]) -> Any:
+        if self._at_least(args[0] - args[1], 0):
+            return args[1 - _EXTREMES[name]]
+        return args[_EXTREMES[name]] if self._at_least(args[1] - args[0], 0) else None
+
+    @staticmethod
+    def _both(args: list[Any]) -> Any:
+        if 0 in args:
+            return sympy.Integer(0)
+        rest = [a for a in args if a != 1]
+        return rest[0] if len(rest) == 1 else sympy.Integer(1) if not rest else None
+
+    def _at_least(self, value: Any, least: int) -> bool:
+        """Is an integer expression ``least`` or more for all parameters (and sizes)?"""
+        value = sympy.expand(value)
+        if not _is_of_sizes(value):
+            return False
+        linear, constant, opaque = affine(dim(value), frozenset(self._extents))
+        if opaque != 0 or not all(isinstance(c, int) for c in linear.values()):
+            return False
+        low = constant + sum(c * (self._extents[p] - 1) for p, c in linear.items() if c < 0)
+        return parts.surely(low - least)
+
+
+def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.Symbol, set[int]]:
+    """Parameter -> the places along it from which on a comparison of places has another result."""
+    params = frozenset(extents)
+    found: dict[sympy.Symbol, set[int]] = {}
+    for comparison in (e for a in stage.assignments for e in sympy.preorder_traversal(a.expr)):
+        if type(comparison).__name__ not in _BELOW:
+            continue
+        small, large, least = _BELOW[type(comparison).__name__]
+        difference = sympy.expand(comparison.args[large] - comparison.args[small] - least)  # true from 0 on
+        if not _is_of_sizes(difference):
+            continue
+        linear, constant, opaque = affine(dim(difference), params)
+        if opaque == 0 and len(linear) == 1 and isinstance(constant, int):
+            ((p, factor),) = linear.items()
+            if factor in (1, -1):
+                found.setdefault(p, set()).add(-constant if factor == 1 else constant + 1)
+    return found

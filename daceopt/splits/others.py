@@ -1,0 +1,58 @@
+"""Scattered rows; and the nodes that are not split, each with its reason."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.region import Region
+from daceopt.ops.algorithm import Algorithm
+from daceopt.ops.library import HostCall, IndexAdd
+from daceopt.ops.operator import Operator
+from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
+
+
+@splits(IndexAdd)
+def index_add_split(graph: Graph, node: IndexAdd, axis: int) -> Division:
+    """Along an axis of the rows. The node takes contiguous arrays: it reads a copy, and its result is copied."""
+    reads, target = graph.reads(node), graph.writes(node)["dW"]
+    rank = len(graph.shape(target))
+    own = axis % rank
+    if own == 0:
+        raise CannotSplit(f"{node.label}: any element of dY may be added to any row of dW; split an axis of the rows")
+    lead = len(graph.shape(reads["Index"])) - 1
+
+    def build(b: Builder, piece: Piece) -> None:
+        part = piece.outputs[target]
+        rows = b.contiguous(box(b, reads["dY"], lead + own, piece.start, piece.extent))
+        result = graph.add_array("rows", graph.shape(part), graph.dtype(part))
+        graph.add_node(copy.deepcopy(node), {"Index": reads["Index"], "dY": rows}, {"dW": result})
+        b.copy(result, out=part)
+
+    return Division({target: own}, build)
+
+
+@splits(HostCall)
+def host_call_split(graph: Graph, node: HostCall, axis: int) -> Division:
+    """Refused."""
+    raise CannotSplit(f"{node.label} calls Python ({node.callback}), which takes whole arrays")
+
+
+@splits(Algorithm)
+def algorithm_split(graph: Graph, node: Any, axis: int) -> Division:
+    """Refused."""
+    raise CannotSplit(f"{node.label} is an algorithm over whole arrays, which says nothing of which elements it reads")
+
+
+@splits(Region)
+def region_split(graph: Graph, node: Any, axis: int) -> Division:
+    """Refused."""
+    raise CannotSplit(f"{node.label} is control flow; split the nodes of its bodies")
+
+
+@splits(Operator)
+def operator_split(graph: Graph, node: Any, axis: int) -> Division:
+    """Refused."""
+    raise CannotSplit(f"operator {node.op_type} is not lowered yet; what it is lowered to can be split")

@@ -1,0 +1,159 @@
+"""The table of rules that split a node: one function per node class, found by the class's ancestry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import sympy
+
+from daceopt import identity
+from daceopt.errors import Unsupported
+from daceopt.ir import parts
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.provenance import label_of
+
+
+class CannotSplit(Unsupported):
+    """A node cannot be split along an axis; says which, and why."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements ``start`` to ``start + extent`` along the axis that is split; ``outputs``: array that the node writes ->
+    the part of it that the piece writes."""
+
+    start: Dim
+    extent: Dim
+    outputs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Division:
+    """How a node is split: the axis of each array that it writes, and ``build``, which adds what computes a piece."""
+
+    axes: Mapping[str, int]
+    build: Callable[[Builder, Piece], None]
+    check: Callable[[Dim, Dim], str | None] = lambda start, extent: None  # why there is no piece of these elements
+
+
+Rule = Callable[[Graph, Any, int], Division]
+_RULES: dict[type, Rule] = {}
+_BUILT_IN = ("kernels", "contraction", "windows", "others")
+
+
+def splits(node_class: type) -> Callable[[Rule], Rule]:
+    """Register the rule of a node class.
+
+    ``rule(graph, node, axis)`` says how ``node`` is split along ``axis`` of the first array that it writes, or raises
+    CannotSplit. It must not edit; what it reads of the node is what ``build`` needs, for the node is gone by then.
+    """
+
+    def register(rule: Rule) -> Rule:
+        _RULES[node_class] = rule
+        return rule
+
+    return register
+
+
+def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim]) -> list[Any]:
+    """Replace ``node`` by one node for each of ``parts`` along ``axis`` of the first array that it writes.
+
+    before:  y = f(x)
+    after:   y_0 = f(x[:k]);  y_1 = f(x[k:]);  y consists of y_0 and y_1
+
+    ``into``: how many of about equal extent, or their extents in order (which may be symbolic). Arrays keep their
+    names; those that the node writes consist of parts then. Each new node reads only the parts that it needs of arrays
+    that consist of parts themselves. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
+    """
+    division = _division(graph, node, axis)
+    array, own = next(iter(division.axes.items()))
+    pieces = _pieces(graph.shape(array)[own], into, label_of(node))
+    for start, extent in pieces:
+        if reason := division.check(start, extent):
+            raise CannotSplit(f"{label_of(node)}, elements {start} to {start + extent} of axis {axis}: {reason}")
+    label, origins, before = label_of(node), graph.origins_of(node), set(graph.compute())
+    graph.remove(node)
+    with graph.made_for(label, origins):
+        for start, extent in pieces:
+            outputs = {name: _part(graph, name, k, start, extent) for name, k in division.axes.items()}
+            division.build(Builder(graph, label), Piece(start, extent, outputs))
+    return [n for n in graph.compute() if n not in before]
+
+
+def why_not(graph: Graph, node: Any, axis: int) -> str | None:
+    """Why ``node`` cannot be split along ``axis``; None if it can."""
+    try:
+        _division(graph, node, axis)
+    except CannotSplit as error:
+        return str(error)
+    return None
+
+
+def foreign_source() -> str:
+    """What stands for the rules that users registered; "" for none."""
+    users = [(c, r) for c, r in _RULES.items() if not identity.is_own(r.__module__)]
+    return identity.text_of(users) if users else ""
+
+
+def _division(graph: Graph, node: Any, axis: int) -> Division:
+    for module in _BUILT_IN:
+        import_module(f"daceopt.splits.{module}")
+    rule = next((_RULES[c] for c in type(node).__mro__ if c in _RULES), None)
+    if rule is None:
+        kind = f"{type(node).__name__} {label_of(node)!r}"
+        raise CannotSplit(f"{kind} has no rule; register one with daceopt.splits.splits")
+    written = [n for n in graph.outputs_of(node) if n is not None]
+    if taken := [n for n in written if graph.parts_of(n)]:
+        raise CannotSplit(f"{label_of(node)}: {taken[0]} consists of parts already")
+    return rule(graph, node, axis)
+
+
+def _pieces(size: Dim, into: int | Sequence[Dim], label: str) -> list[tuple[Dim, Dim]]:
+    """(start, extent) of each."""
+    extents = into
+    if isinstance(extents, int):
+        if not isinstance(size, int) or not 1 <= extents <= max(size, 1):
+            raise CannotSplit(f"{label}: {size} elements in {extents} parts; expected 1 to as many parts as elements")
+        extents = [size * (k + 1) // extents - size * k // extents for k in range(extents)]
+    if dim(sympy.expand(sympy.sympify(sum(extents)) - size)) != 0:
+        raise CannotSplit(f"{label}: parts of {list(extents)} elements, {sum(extents)} together; expected {size}")
+    if unsure := [e for e in extents if not parts.surely(e)]:
+        raise CannotSplit(f"{label}: the extent {unsure[0]} may be negative")
+    starts: list[Dim] = [0]
+    for extent in extents:
+        starts.append(dim(starts[-1] + extent))
+    return list(zip(starts, map(dim, extents)))
+
+
+def _part(graph: Graph, name: str, axis: int, start: Dim, extent: Dim) -> str:
+    starts: list[Dim] = [0] * len(graph.shape(name))
+    shape = list(graph.shape(name))
+    starts[axis], shape[axis] = start, extent
+    return graph.add_part(name, graph.source.names.get(name, name), starts, shape)
+
+
+# -------------------------------------------------------------------- what rules are made of
+
+
+def at(graph: Graph, name: str, axis: int, rank: int) -> int | None:
+    """The axis of ``name`` that broadcasts to ``axis`` (counted from 0) of an array of ``rank``; None where ``name``
+    has none, or repeats one element there."""
+    own = axis - (rank - len(graph.shape(name)))
+    return own if own >= 0 and graph.shape(name)[own] != 1 else None
+
+
+def box(b: Builder, name: str, axis: int | None, start: Dim, extent: Dim) -> str:
+    """Elements ``start`` to ``start + extent`` of ``name`` along ``axis`` (None: all of it): itself, a part, a view."""
+    if axis is None or (start == 0 and b.graph.shape(name)[axis] == extent):
+        return name
+    starts: list[Dim] = [0] * len(b.graph.shape(name))
+    extents = list(b.graph.shape(name))
+    starts[axis], extents[axis] = start, extent
+    found, inside = parts.covering(b.graph, name, starts, extents)
+    if b.graph.shape(found) == tuple(extents):
+        return found
+    return b.slice(found, inside, [s + e for s, e in zip(inside, extents, strict=True)])

@@ -1,0 +1,171 @@
+"""Let what is concatenated or padded be computed where it will stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import parts, types
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.provenance import label_of
+from daceopt.ir.views import follow
+from daceopt.ops.strided import takes
+from daceopt.splits import split, why_not
+from daceopt.splits.narrowing import narrowed, settled_at
+from daceopt.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class PartWriting(Transformation):
+    """Write the operands of a concatenation, of zero padding, or of a sum of gradients of slices into its result.
+
+    before:  a = f(x)     b = g(x)     for i: y[i] = i < n ? a[i] : b[i - n]
+    after:   a = f(x) in y[0:n]     b = g(x) in y[n:m]
+
+    A kernel that chooses by the place along one axis is split where the choice changes. A kernel that
+    copies one whole array into a part goes: the array stands there from the start, and its other readers read it there.
+    What cannot (an input, an array that stands elsewhere already, one that a library wants dense) is copied as before.
+    ``least``: bytes that a split must save, for each part is a kernel of its own.
+    """
+
+    level: ClassVar[str] = "local"
+    least: int = 1 << 16
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        stage = _only_stage(graph, node)
+        if stage is None:
+            return
+        (write,) = stage.writes.values()
+        if graph.is_part(write.array):
+            array = _copied(graph, stage, _extents(graph, stage))
+            if array is not None:
+                reason = _why_not_there(graph, array, write.array, node)
+                yield Site(graph, (node,), {"array": array}) if reason is None else NearMiss(node, reason)
+        elif (join := _join_of(graph, stage)) is not None:
+            yield from self._split(graph, node, join)
+
+    def _split(self, graph: Graph, node: Any, join: _Join) -> Iterable[Site | NearMiss]:
+        free: set[str] = set()
+        for array in filter(None, join.copied(graph)):
+            if (reason := _why_not_there(graph, array, join.whole, node)) is None:
+                free.add(array)
+            else:
+                yield NearMiss(node, reason)
+        saved = 2 * sum(_bytes(graph, name) for name in free)
+        if saved < self.least or saved < _bytes(graph, join.whole):
+            return
+        reason = why_not(graph, node, join.axis)
+        yield Site(graph, (node,), {"join": join}) if reason is None else NearMiss(node, reason)
+
+    def apply(self, site: Site) -> None:
+        graph, (node,) = site.graph, site.nodes
+        if "join" in site.found:
+            split(graph, node, site["join"].axis, [end - start for start, end in site["join"].segments])
+            return
+        (part,) = graph.outputs_of(node)
+        whole, starts = graph.part(str(part))
+        graph.remove(node)
+        parts.detach(graph, str(part))
+        graph.drop(str(part))
+        parts.attach(graph, site["array"], whole, starts)
+
+
+@dataclass(frozen=True)
+class _Join:
+    """A stage that writes ``whole``, and from where to where along ``axis`` its choices are the same."""
+
+    stage: Stage
+    whole: str
+    axis: int
+    segments: tuple[tuple[int, int], ...]
+
+    def copied(self, graph: Graph) -> Iterator[str | None]:
+        """The array that a segment copies, for each."""
+        p = next(iter(self.stage.writes.values())).index[self.axis]
+        for start, end in self.segments:
+            extents = {**_extents(graph, self.stage), p: end - start}
+            shifted = self.stage.subs({p: sympy.sympify(p) + start}, self.stage.params)
+            writes = self.stage.writes  # which begin at 0 of the part
+            yield _copied(graph, replace(narrowed(shifted, extents), writes=writes), extents)
+
+
+def _only_stage(graph: Graph, node: Any) -> Stage | None:
+    """The stage of a kernel that has but one, with one result that is not reduced."""
+    if not isinstance(node, nodes.MapEntry):
+        return None
+    try:
+        kernel = Kernel.extract(graph, node)
+    except Unsupported:
+        return None
+    if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
+        return None
+    stage = kernel.stages[0]
+    return None if next(iter(stage.writes.values())).wcr else stage
+
+
+def _extents(graph: Graph, stage: Stage) -> dict[Any, Any]:
+    """Parameter -> extent, of a stage that writes each element of its result once."""
+    (write,) = stage.writes.values()
+    return {e: n for e, n in zip(write.index, graph.shape(write.array), strict=False) if e in stage.params}
+
+
+def _join_of(graph: Graph, stage: Stage) -> _Join | None:
+    (write,) = stage.writes.values()
+    shape, extents = graph.shape(write.array), _extents(graph, stage)
+    places = settled_at(stage, extents)
+    if len(places) != 1 or len(extents) != len(stage.params):
+        return None
+    ((p, found),) = places.items()
+    axis = write.index.index(p)
+    if not isinstance(shape[axis], int):
+        return None
+    ends = [0, *sorted(k for k in found if 0 < k < shape[axis]), shape[axis]]
+    return _Join(stage, write.array, axis, tuple(pairwise(ends))) if len(ends) > 2 else None
+
+
+def _copied(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
+    """The array that ``stage`` copies, element by element and as a whole; None where it does anything else."""
+    (write,) = stage.writes.values()
+    if len(stage.assignments) != 1 or len(stage.reads) != 1:
+        return None
+    ((conn, read),) = stage.reads.items()
+    dtype = graph.dtype(write.array)
+    if str(stage.assignments[0].expr) != conn or graph.dtype(read.array) != dtype or types.is_narrow(dtype):
+        return None
+    shape = tuple(extents.get(e, 1) for e in write.index)
+    return read.array if read.index == write.index and graph.shape(read.array) == shape else None
+
+
+# -------------------------------------------------------------------- who can write and read a part
+
+
+def _why_not_there(graph: Graph, array: str, place: str, copy: Any) -> str | None:
+    """Why ``array`` cannot stand in ``place``, or a box of it, from the start, where ``copy`` writes it now."""
+    maker = graph.producers(array)
+    if not maker:
+        return f"{array} is given"
+    if reason := parts.why_no_part(graph, array):
+        return f"{array} is {reason}"
+    steps = graph.strides(place)
+    try:
+        layouts = {array: steps} | {v: s for v, (s, _) in follow(graph, array, graph.strides(array), steps).items()}
+    except ValueError as error:
+        return str(error)
+    for name, strides in layouts.items():
+        for node in [*graph.consumers(name), *(maker if name == array else ())]:
+            if node is not copy and not takes(node, graph.shape(name), strides):
+                return f"{label_of(node)} takes {name} in other strides than {strides}"
+    return None
+
+
+def _bytes(graph: Graph, name: str) -> int:
+    """Sizes that are open count as 64."""
+    size = sympy.sympify(graph.size(name))
+    return int(size.xreplace(dict.fromkeys(size.free_symbols, sympy.Integer(64)))) * types.itemsize(graph.dtype(name))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import dace
 import numpy as np
@@ -18,24 +18,16 @@ from dace.memlet import Memlet
 from dace.sdfg.nodes import MapEntry, Node
 
 from daceopt.ir import types
+from daceopt.ir.affine import Dim, dim
 from daceopt.ir.operands import Operands
 from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.views import rebase
 
-Dim: TypeAlias = int | sympy.Expr
 Shape = tuple[Dim, ...]
 
 SEED = "rng_seed"
 _SEED_WORDS = 1
 _MAX_HINT = 30
-
-
-def dim(value: Any) -> Dim:
-    """An extent in its canonical form: ``int`` when it is a number, else a SymPy expression."""
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    value = sympy.sympify(value)
-    return int(value) if value.is_Integer else value
 
 
 def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:

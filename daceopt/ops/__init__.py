@@ -14,6 +14,7 @@ from daceopt.ops import (  # noqa: F401
     grid,
     indexing,
     joining,
+    loop_nests,
     loss,
     normalization,
     pooling,

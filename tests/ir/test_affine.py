@@ -54,10 +54,8 @@ def test_the_form_is_the_expression(parts: list, i: int, j: int, n: int) -> None
 
 
 def test_sizes_that_are_the_same_number() -> None:
-    assert (
-        same(4, 4) and not same(4, 5) and same(N * (N + 1), N**2 + N) and not same(N, 4)
-    assert same(sympy.Integer(3), 3)
-    )
+    assert same(4, 4) and same(N * (N + 1), N**2 + N) and same(sympy.Integer(3), 3)
+    assert not same(4, 5) and not same(N, 4)
 
 
 def test_quotients_by_zero_and_of_fractions() -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from daceopt.autodiff.activation import before_activation
-from daceopt.autodiff.affine import same
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.autodiff.sums import sum_to
+from daceopt.ir.affine import same
 from daceopt.ir.builder import Builder, reshaped_strides
 from daceopt.ir.graph import dim, row_major
 from daceopt.ops.library import Contraction

@@ -8,8 +8,8 @@ from typing import Any
 
 import sympy
 
-from daceopt.autodiff.affine import same
 from daceopt.ir import scalar, types
+from daceopt.ir.affine import same
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Stage

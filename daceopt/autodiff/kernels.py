@@ -11,13 +11,14 @@ import sympy
 from dace import nodes
 
 from daceopt.autodiff import gathers, reductions
-from daceopt.autodiff.affine import is_bijective, same
 from daceopt.autodiff.partials import Pullback, needed_assignments, pull_back
 from daceopt.autodiff.placement import place
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
+from daceopt.ir.affine import same
 from daceopt.ir.builder import Builder
+from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.tasklet import Assignment

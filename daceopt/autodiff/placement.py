@@ -7,9 +7,9 @@ from typing import Any
 
 import sympy
 
-from daceopt.autodiff.affine import affine, same
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
+from daceopt.ir.affine import affine, same
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
 from daceopt.ir.symbols import param
@@ -66,17 +66,18 @@ def _solve(
     )
     for j, expr in fewest_first:
         form = affine(expr, named)
-        if form is None:
+        factors: dict[Any, Any] = form.factors
+        if not form.is_integral:
             raise Unsupported(
                 f"index {expr} is not affine in {list(map(str, named))}, so its gradient cannot be placed"
             )
-        open_ = [p for p in form.coefficients if p not in solved and p not in free]
+        open_ = [p for p in factors if p not in solved and p not in free]
         if not open_:
             conditions.append((_plain(expr), j))
             continue
-        pivot = min(open_, key=lambda p: (abs(form.coefficients[p]) != 1, -_hint(extents[p]), str(p)))
+        pivot = min(open_, key=lambda p: (abs(factors[p]) != 1, -_hint(extents[p]), str(p)))
         free |= set(open_) - {pivot}
-        factor = form.coefficients[pivot]
+        factor = factors[pivot]
         solved[pivot] = ((j - (expr - factor * pivot)) * (1 if factor > 0 else -1), abs(factor))
     return _close(solved, conditions)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.autodiff.affine import same
+from daceopt.ir.affine import same
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
 

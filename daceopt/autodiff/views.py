@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import dace
 import sympy
 
-from daceopt.autodiff.affine import affine, is_bijective, same
 from daceopt.autodiff.placement import place
 from daceopt.errors import Unsupported
+from daceopt.ir.affine import affine, same
 from daceopt.ir.builder import Builder, reshaped_strides
+from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.parts import Box, tile
 from daceopt.ir.symbols import param
+from daceopt.ir.view_index import view_index
 from daceopt.ops.library import IndexAdd
 
 
@@ -90,113 +92,6 @@ def _scattered(b: Builder, g: str, flat: Any, size: Dim) -> str:
     return out
 
 
-def view_index(
-    own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape, known: Sequence[sympy.Expr] = ()
-) -> tuple[Any, ...] | None:
-    """The source element of view element ``(i0, i1, ...)``, one affine expression per source dimension, or None.
-
-    ``known``: expressions over sizes that are 0 or more.
-    """
-    index = _split_offset(offset, shape, strides)
-    if index is None:
-        return None
-    last = list(index)
-    for k, (n, step) in enumerate(zip(own, steps, strict=True)):
-        if n == 1:
-            continue
-        if step == 0:
-            _match_broadcast(k, n, shape, strides, index)
-            continue
-        found = _dimension(n, step, shape, strides, last, known)
-        if found is None:
-            return None
-        axis, factor = found
-        index[axis] = dim(index[axis] + factor * param(k))
-        last[axis] = dim(last[axis] + (factor * (n - 1) if factor > 0 else 0))
-    return tuple(index)
-
-
-def _match_broadcast(k: int, n: Dim, shape: Shape, strides: Shape, index: list[Dim]) -> None:
-    """A broadcast dimension of the view may stand for a broadcast dimension of its source."""
-    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        if stride == 0 and same(size, n) and index[axis] == 0:
-            index[axis] = param(k)
-            return
-
-
-def _dimension(
-    n: Dim, step: Dim, shape: Shape, strides: Shape, last: list[Dim], known: Sequence[sympy.Expr]
-) -> tuple[int, int] | None:
-    """The source dimension that a view dimension of extent ``n`` walks along, and its step there."""
-    for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        factor = 1 if same(step, stride) else _quotient(step, stride)
-        if factor == 0 or same(size, 1):
-            continue
-        reach = last[axis] + factor * (n - 1)
-        # a step forward stays above 0 where there is any element at all
-        if _is_natural(_least(size - 1 - reach), known) and (factor > 0 or _surely(sympy.sympify(reach) >= 0)):
-            return axis, factor
-    return None
-
-
-def _least(value: Any) -> Any:
-    """A lower bound of a sum of extents without floors and ceilings, as far as it is easily told."""
-    value = sympy.expand(sympy.sympify(value))
-    for part in value.atoms(sympy.floor, sympy.ceiling):
-        above, below = sympy.fraction(sympy.together(part.args[0]))
-        factor, rounds_up = value.coeff(part), isinstance(part, sympy.ceiling)
-        if below.is_Integer and (factor.is_positive or factor.is_negative):
-            off = 0 if rounds_up == bool(factor.is_positive) else (1 - below if factor.is_positive else below - 1)
-            value = sympy.expand(value.xreplace({part: (above + off) / below}))
-    return value
-
-
-def _is_natural(value: Any, known: Sequence[sympy.Expr]) -> bool:
-    """Is this 0 or more for all positive sizes for which ``known`` are?"""
-    value = sympy.expand(sympy.sympify(value))
-    return any(_surely(value - k >= 0) for k in (sympy.S.Zero, *known))
-
-
-def _surely(claim: Any) -> bool:
-    """True when the comparison holds for all positive sizes."""
-    if claim in (True, False, sympy.true, sympy.false):
-        return bool(claim)
-    positive = {s: sympy.Dummy(str(s), integer=True, positive=True) for s in claim.free_symbols}
-    return sympy.simplify(claim.xreplace(positive)) == sympy.true
-
-
-def _quotient(step: Dim, stride: Dim) -> int:
-    """``step / stride`` when that is an integer, else 0."""
-    ratio = sympy.cancel(sympy.sympify(step) / stride) if stride != 0 else sympy.S.Zero
-    return int(ratio) if ratio.is_Integer else 0
-
-
-def _split_offset(offset: Dim, shape: Shape, strides: Shape) -> list[Dim] | None:
-    """The multi-index of the element at ``offset``; None when it cannot be told for symbolic strides."""
-    index: list[Dim] = [0] * len(shape)
-    if same(offset, 0):
-        return index
-    rest = offset
-    for axis in sorted(range(len(shape)), key=lambda k: _nominal(strides[k]), reverse=True):
-        if strides[axis] == 0 or same(shape[axis], 1):
-            continue
-        steps = _steps(rest, strides[axis])
-        index[axis] = steps
-        rest = dim(sympy.expand(sympy.sympify(rest - steps * strides[axis])))
-    return index if same(rest, 0) else None
-
-
-def _steps(rest: Dim, stride: Dim) -> Dim:
-    if isinstance(rest, int) and isinstance(stride, int):
-        return rest // stride
-    quotient, _ = sympy.div(sympy.sympify(rest), sympy.sympify(stride))
-    return dim(quotient)
-
-
-def _nominal(size: Dim) -> int:
-    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, 64)))
-
-
 def _is_reshape(own: Shape, steps: Shape, offset: Dim, shape: Shape, strides: Shape) -> bool:
     """Does the view list the source's elements in the source's row-major order?"""
     if not same(offset, 0) or not same(sympy.prod(own), sympy.prod(shape)):
@@ -234,11 +129,10 @@ def _permuted(b: Builder, g: str, order: list[sympy.Symbol], index: tuple[Any, .
     steps, offset = [], 0
     for e, n in zip(index, shape, strict=True):
         form = affine(e, order)
-        assert form is not None
-        if not form.coefficients:
+        if not form.terms:
             steps.append(1)
             continue
-        ((p, sign),) = form.coefficients.items()
+        ((p, sign),) = form.terms
         stride = b.graph.strides(g)[order.index(p)]
         steps.append(dim(stride * sign))
         offset += stride * (n - 1) if sign < 0 else 0

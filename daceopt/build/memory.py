@@ -11,6 +11,7 @@ from dace import nodes
 
 from daceopt.codegen.regions import Buffer, Inner, Scope
 from daceopt.ir import types
+from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 
@@ -201,14 +202,7 @@ def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str) -> bo
     reads = [a for a in stage.reads.values() if graph.root(a.array)[0] == source]
     if any(a.wcr for a in stage.writes.values()) or len(writes) != 1:
         return False
-    wanted = _address(graph, writes[0])
-    return all(None not in a.index and _address(graph, a) == wanted for a in reads)
-
-
-def _address(graph: Graph, access: Any) -> Any:
-    strides = graph.strides(access.array)
-    start = graph.root(access.array)[1]
-    return sympy.expand(start + sum(i * s for i, s in zip(access.index, strides, strict=False)))
+    return all(same_elements(graph, writes[0], a) for a in reads)
 
 
 def _hint(size: Dim) -> int:

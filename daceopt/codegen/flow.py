@@ -27,14 +27,13 @@ class Flow:
         self._blocks = 0
         self._open()
 
-    def chain(self, node: nodes.Node) -> SDFGState:
-        """Add ``node``, to run after everything before it; returns its state."""
+    def chain(self, node: nodes.Node) -> None:
+        """Add ``node``, to run after everything before it."""
         state = self._state or self._open()
         state.add_node(node)
         if self._last is not None:
             state.add_edge(self._last, None, node, None, Memlet())
         self._last = node
-        return state
 
     def assign(self, values: Mapping[str, str]) -> None:
         """Set symbols, from expressions that may read elements of arrays."""

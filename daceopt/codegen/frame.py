@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import dace
-from dace import nodes, registry, subsets
+from dace import nodes, registry
 from dace.codegen import codegen
 from dace.codegen.codeobject import CodeObject
 from dace.codegen.targets.target import TargetCodeGenerator
 from dace.config import Config, temporary_config
-from dace.memlet import Memlet
 from dace.symbolic import symstr
 
 from daceopt.codegen.cpu.kernel_source import Argument, KernelSource, kernel_source
@@ -108,8 +107,8 @@ class Tasklet(nodes.Tasklet):
     Its name is that of its base because DaCe's generators dispatch on class names.
     """
 
-    def __init__(self, label: str, inputs: Any, outputs: Any, code: str, sizes: set[str]):
-        super().__init__(label, inputs, outputs, code, dace.Language.CPP)
+    def __init__(self, label: str, code: str, sizes: set[str]):
+        super().__init__(label, {}, {}, code, dace.Language.CPP)
         self._sizes = sizes
 
     @property
@@ -147,7 +146,7 @@ class _Frame:
 
     def _run(self, code: str, label: str) -> None:
         """Chain a piece of C++ over buffers of the frame."""
-        self._flow.chain(Tasklet(label, {}, {}, code, self._sizes_in(code)))
+        self._flow.chain(Tasklet(label, code, self._sizes_in(code)))
 
     def _add(self, node: nodes.Node) -> None:
         if isinstance(node, nodes.MapEntry):
@@ -197,22 +196,12 @@ class _Frame:
     # ---------------------------------------------------------------- library calls
 
     def _library_call(self, node: nodes.Tasklet) -> None:
-        code = node.code.as_string
-        tasklet = Tasklet(node.label, dict(node.in_connectors), dict(node.out_connectors), code, self._sizes_in(code))
-        state = self._flow.chain(tasklet)
-        for connector, name in self._scope.graph.reads(node).items():
-            array, memlet = self._memlet(name)
-            state.add_edge(state.add_access(array), None, tasklet, connector, memlet)
-        for connector, name in self._scope.graph.writes(node).items():
-            array, memlet = self._memlet(name)
-            state.add_edge(tasklet, connector, state.add_access(array), None, memlet)
-
-    def _memlet(self, name: str) -> tuple[str, Memlet]:
-        """The flat range of ``name`` in its buffer."""
-        buffer, offset = self._scope.place(name)
-        span = self._scope.graph.desc(name).total_size
-        subset = subsets.Range([(offset, offset + span - 1, 1)])
-        return buffer.name, Memlet(data=self._buffer(buffer), subset=subset)
+        """The operands under their connectors' names, and the call. DaCe sees no access nodes: for each one that it
+        prints, it would look at all nodes of the state."""
+        graph, types_of = self._scope.graph, {**node.in_connectors, **node.out_connectors}
+        operands = [*graph.reads(node).items(), *graph.writes(node).items()]
+        lines = [f"{types_of[c].ctype} {c} = {self._pointer(*self._scope.place(name))};" for c, name in operands]
+        self._run("\n".join([*lines, node.code.as_string]), node.label)
 
     # ---------------------------------------------------------------- regions
 

@@ -9,9 +9,9 @@ import numpy as np
 import sympy
 
 from daceopt.ir import scalar, types
+from daceopt.ir.affine import quotient
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
-from daceopt.ir.iteration import quotient
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.symbols import param
 from daceopt.ir.tasklet import Assignment

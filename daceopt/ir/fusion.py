@@ -10,8 +10,9 @@ from typing import Any
 import sympy
 
 from daceopt.ir import scalar, types
+from daceopt.ir.dataflow import Address, address, same_elements
 from daceopt.ir.graph import Dim, Graph
-from daceopt.ir.iteration import Address, address, fresh_param, rename, unify
+from daceopt.ir.iteration import fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment
@@ -146,10 +147,9 @@ def _rounding(stage: Stage, conn: str, dtype: Any) -> Stage:
 
 
 def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
-    a, b = address(graph, write), address(graph, read)
-    if a is None or b is None:
+    if address(graph, write) is None or address(graph, read) is None:
         return f"{read.array} is read at a run-time index"
-    same = a.constant == b.constant and a.coefficients() == b.coefficients()
+    same = same_elements(graph, write, read)
     same = same and write.params() <= read.params()  # strides of an empty array may be 0
     return None if same else f"{read.array} is read at other elements than the iteration writes"
 

@@ -14,11 +14,11 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
+from daceopt.ir.affine import affine, same
 from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes, identifier
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import affine, equal
 from daceopt.ir.schedule import Do, Loop, Param, Tree, as_digit
 
 _SET, _OUT = isl.dim_type.set, isl.dim_type.out
@@ -125,14 +125,14 @@ def _symbolic_digits(kernel: Kernel, do: Do, loop: Loop) -> list[tuple[int, Dim]
     found: list[tuple[int, Dim]] = []
     total: Dim = 1
     while digits:
-        part = next((d for d in digits if equal(d[0], total)), None)
+        part = next((d for d in digits if same(d[0], total)), None)
         if part is None:
             raise Unsupported(f"s{do.statement}: the digits of {loop.param} do not follow one another")
         digits.remove(part)
         extent = kernel.extents[params[part[2]]]
         found.insert(0, (part[2], extent))
         total = dim(total * extent)
-    if loop.rest is not None or not equal(total, loop.extent):
+    if loop.rest is not None or not same(total, loop.extent):
         raise Unsupported(f"{loop.param} walks {total} values as one and takes {loop.extent}, which is not affine")
     return found
 
@@ -197,8 +197,8 @@ def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> 
     symbols = frozenset(c.symbol for group in instance.columns for c in group)
     found: dict[Any, Any] = {}
     for base, left in bases.items():
-        linear, _, _ = affine(base, symbols)
-        for symbol, step in sorted(linear.items(), key=lambda item: -item[1] if isinstance(item[1], int) else 0):
+        digits = affine(base, symbols).terms
+        for symbol, step in sorted(digits, key=lambda item: -item[1] if isinstance(item[1], int) else 0):
             found[symbol] = schedule.digit(left, step, None)
             left = pymod(left, step)
     return found

@@ -15,6 +15,7 @@ from dace import nodes as dace_nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import interpret_schedule, scalar, types
+from daceopt.ir.affine import affine
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.reduction import UFUNC, identity
@@ -154,9 +155,9 @@ class _Execution:
     def __init__(self, memory: Memory, kernel: Kernel):
         self.memory, self.kernel = memory, kernel
         self.extents = {str(p): memory.number(e) for p, e in kernel.extents.items()}
-        self.outer = [str(p) for p in kernel.outer]
+        self.outer = kernel.outer
         self.locals: dict[str, np.ndarray] = {}
-        lead = [self.extents[p] for p in self.outer]
+        lead = [self.extents[str(p)] for p in self.outer]
         for name, (dtype, shape) in kernel.locals.items():
             own = [memory.number(e) for e in shape or (1,)]
             self.locals[name] = np.zeros((*lead, *own), memory.numpy_dtype(dtype))
@@ -166,7 +167,7 @@ class _Execution:
             self._stage(stage)
 
     def _stage(self, stage: Stage) -> None:
-        params = list(dict.fromkeys([*(self.outer if self.kernel.locals else []), *map(str, stage.params)]))
+        params = [str(p) for p in dict.fromkeys([*(self.outer if self.kernel.locals else []), *stage.params])]
         domain = [self.extents[p] for p in params]
         if any(n == 0 for n in domain) and not any(a.wcr for a in stage.writes.values()):
             return
@@ -190,8 +191,7 @@ class _Execution:
         if access.array in self.locals:
             local = self.locals[access.array]
             strides = [s // local.itemsize for s in local.strides]
-            index = [*(sympy.Symbol(p, integer=True) for p in self.outer), *access.index]
-            return local.reshape(-1), index, strides, 0
+            return local.reshape(-1), [*self.outer, *access.index], strides, 0
         graph = self.memory.graph
         root, offset = graph.root(access.array)
         strides = [self.memory.number(s) for s in graph.strides(access.array)]
@@ -199,21 +199,16 @@ class _Execution:
 
     def _window(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
         buffer, index, strides, offset = self._place(access)
+        what = f"kernel {self.kernel.label}, array {access.array}"
         steps = dict.fromkeys(params, 0)
         for expr, stride in zip(index, strides):
-            constant, terms = self._affine(expr, params)
-            offset += constant * stride
-            for p, factor in terms.items():
-                steps[p] += factor * stride
-        return window(buffer, domain, list(steps.values()), offset, f"kernel {self.kernel.label}, array {access.array}")
-
-    def _affine(self, expr: Any, params: Sequence[str]) -> tuple[int, dict[str, int]]:
-        if isinstance(expr, int):
-            return expr, {}
-        symbols = {str(s): s for s in expr.free_symbols}
-        at_sizes = expr.subs({s: self.memory.sizes[n] for n, s in symbols.items() if n not in params})
-        terms = {n: int(at_sizes.diff(s)) for n, s in symbols.items() if n in params}
-        return int(at_sizes.subs({s: 0 for n, s in symbols.items() if n in params})), terms
+            form = affine(expr)
+            if not form.is_exact:
+                raise Unsupported(f"{what}: index {expr} is not affine in the loops; read it with load()")
+            offset += self.memory.number(form.constant) * stride
+            for p, factor in form.terms:
+                steps[str(p)] += self.memory.number(factor) * stride
+        return window(buffer, domain, list(steps.values()), offset, what)
 
     def _read(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
         if None in access.index:

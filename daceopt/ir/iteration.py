@@ -7,62 +7,19 @@ buffer with the same address function have the same iteration space up to renami
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import sympy
 
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.affine import quotient
+from daceopt.ir.dataflow import Address
+from daceopt.ir.dims import Dim, dim
 from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.symbols import Parameter, is_parameter, param
+from daceopt.ir.symbols import Parameter, param
 
 _fresh = count()
-
-
-@dataclass(frozen=True)
-class Address:
-    """An affine address function over the root buffer ``buffer``."""
-
-    buffer: str
-    constant: Dim
-    terms: tuple[tuple[sympy.Symbol, Dim], ...]  # (parameter, coefficient), no zeros
-
-    def coefficients(self) -> dict[sympy.Symbol, Dim]:
-        return dict(self.terms)
-
-
-def address(graph: Graph, access: Access) -> Address | None:
-    """The address function of ``access``, or None when it is not affine (a run-time index)."""
-    buffer, constant = graph.root(access.array)
-    terms: dict[sympy.Symbol, Dim] = {}
-    for expr, stride in zip(access.index, graph.strides(access.array)):
-        if expr is None:
-            return None
-        if not isinstance(expr, sympy.Expr):
-            constant = dim(constant + expr * stride)
-            continue
-        parts = _affine(expr)
-        if parts is None:
-            return None
-        constant = dim(constant + parts[1] * stride)
-        for symbol, coefficient in parts[0].items():
-            terms[symbol] = dim(terms.get(symbol, 0) + coefficient * stride)
-    kept = tuple((p, c) for p, c in terms.items() if c != 0)
-    return Address(buffer, constant, kept)
-
-
-def _affine(expr: sympy.Expr) -> tuple[dict[sympy.Symbol, Any], Any] | None:
-    if expr.is_Symbol:
-        return ({expr: 1}, 0) if is_parameter(expr) else ({}, expr)
-    params = [s for s in expr.free_symbols if is_parameter(s)]
-    try:
-        poly = sympy.Poly(expr, *params)
-    except sympy.PolynomialError:
-        return None
-    if poly.total_degree() > 1:
-        return None
-    return {p: dim(poly.coeff_monomial(p)) for p in params}, dim(poly.coeff_monomial(1))
 
 
 def fresh_param() -> sympy.Symbol:
@@ -118,16 +75,6 @@ def _written_dims(kernel: Kernel, name: str, parameter: sympy.Symbol) -> set[int
 
 def _widen(entries: tuple[Any, ...], where: set[int], pair: tuple[Any, Any]) -> tuple[Any, ...]:
     return tuple(x for k, e in enumerate(entries) for x in (pair if k in where else (e,)))
-
-
-def quotient(a: Dim, b: Dim) -> Dim | None:
-    """``a / b`` when it is a whole number (or a polynomial in the size symbols), else None."""
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if b and a % b == 0 else None
-    ratio = sympy.cancel(sympy.sympify(a) / b)
-    if ratio.is_polynomial() and all(c.is_Integer for c in sympy.Poly(ratio).coeffs()) if ratio.free_symbols else False:
-        return dim(ratio)
-    return dim(ratio) if ratio.is_Integer else None
 
 
 def unify(

@@ -11,7 +11,10 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
-from daceopt.ir.graph import Dim, Graph, dim, row_major
+from daceopt.ir.affine import affine, same
+from daceopt.ir.dataflow import walk
+from daceopt.ir.dims import Dim, dim
+from daceopt.ir.graph import Graph, row_major
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.schedule import Do, Param, Tree, as_digit, digit
 from daceopt.ir.tasklet import Assignment
@@ -67,9 +70,9 @@ class Reference:
             digits.setdefault(x, []).append((divisor, radix, step))
         for x, parts in digits.items():
             for value, step in _joined(x, parts):
-                terms, constant, opaque = affine(value, loops)
-                rest = dim(rest + (constant + opaque) * step)
-                for q, factor in terms.items():
+                form = affine(value, loops)
+                rest = dim(rest + (form.constant + form.opaque) * step)
+                for q, factor in form.terms:
                     linear[q] = dim(linear.get(q, 0) + factor * step)
         return replace(self, steps=tuple(linear.items()), rest=rest)
 
@@ -89,14 +92,7 @@ def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any,
 
 def _follows(below: tuple[Dim, Dim | None, Dim], divisor: Dim, step: Dim) -> bool:
     first, radix, inner = below
-    return radix is not None and equal(divisor, first * radix) and equal(step, inner * radix)
-
-
-def equal(a: Any, b: Any) -> bool:
-    """Are two sizes the same number for all values of their symbols?"""
-    if isinstance(a, int) and isinstance(b, int):
-        return a == b
-    return bool(sympy.sympify(a - b).expand() == 0)
+    return radix is not None and same(divisor, first * radix) and same(step, inner * radix)
 
 
 def _magnitude(divisor: Dim) -> tuple[int, Any]:
@@ -116,50 +112,15 @@ def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Para
     """The reference of ``access``: views are followed to their memory, constants go into the buffer's offset."""
     if access.array in kernel.locals:
         dtype, shape = kernel.locals[access.array]
-        strides: tuple[Dim, ...] = row_major(shape)
-        array, start = access.array, 0
+        found = walk(access.index, shape, row_major(shape), params)
+        at = found.position
+        buffer, rest = Buffer(access.array, 0, dtype, True), dim(at.opaque + at.constant)
     else:
         array, start = graph.root(access.array)
-        dtype, shape, strides = graph.dtype(access.array), graph.shape(access.array), graph.strides(access.array)
-    steps: dict[Param, Dim] = {}
-    rest: Dim = 0
-    whole = []
-    for index, extent, stride in zip(access.index, shape, strides, strict=False):
-        if index is None:
-            whole.append((extent, stride))
-            continue
-        linear, constant, opaque = affine(index, params)
-        for p, factor in linear.items():
-            steps[p] = dim(steps.get(p, 0) + factor * stride)
-        start, rest = dim(start + constant * stride), dim(rest + opaque * stride)
-    local = access.array in kernel.locals
-    if local and start != 0:
-        rest, start = dim(rest + start), 0
-    return Reference(Buffer(array, start, dtype, local), tuple(steps.items()), rest, tuple(whole), access.wcr)
-
-
-def affine(index: Any, params: frozenset[Param]) -> tuple[dict[Param, Dim], Dim, Dim]:
-    """(factor of each parameter, part without parameters, part that is not linear in them)."""
-    index = dim(index)
-    if isinstance(index, int):
-        return {}, index, 0
-    if index in params:
-        return {index: 1}, 0, 0
-    linear: dict[Param, Dim] = {}
-    constant: Dim = 0
-    opaque: Dim = 0
-    for term in sympy.Add.make_args(sympy.expand(index)):
-        found = term.free_symbols & params
-        if not found:
-            constant = dim(constant + term)
-            continue
-        p = next(iter(found))
-        factor = dim(term / p)
-        if len(found) == 1 and not getattr(factor, "free_symbols", set()) & params:
-            linear[p] = dim(linear.get(p, 0) + factor)
-        else:
-            opaque = dim(opaque + term)
-    return linear, constant, opaque
+        found = walk(access.index, graph.shape(access.array), graph.strides(access.array), params)
+        at = found.position
+        buffer, rest = Buffer(array, dim(start + at.constant), graph.dtype(access.array)), at.opaque
+    return Reference(buffer, at.terms, rest, found.whole, access.wcr)
 
 
 def check_writes(references: Mapping[str, Reference], extents: Mapping[Param, Dim], label: str) -> None:

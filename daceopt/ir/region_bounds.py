@@ -10,7 +10,9 @@ import sympy
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.affine import affine
+from daceopt.ir.dims import Dim
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import Repeat, regions
 
@@ -76,7 +78,7 @@ def _corners(offset: Any, moving: list[Any], ranges: Ranges, name: str) -> list[
     for t in moving:
         if ranges[t] is None:
             raise Unsupported(f"{name} moves with a loop whose number of iterations is not known before running")
-    if not offset.is_polynomial(*moving) or any(d > 1 for m in sympy.Poly(offset, *moving).monoms() for d in m):
+    if not affine(offset, moving).is_exact:
         raise Unsupported(f"{name} does not move evenly with a loop: it starts at element {offset}")
     ends = [(sympy.Integer(0), sympy.sympify(ranges[t]) - 1) for t in moving]
     return [dict(zip(moving, corner)) for corner in product(*ends)]

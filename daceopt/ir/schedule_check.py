@@ -18,11 +18,12 @@ import sympy
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import scalar
+from daceopt.ir.affine import affine, same
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body, Reference, affine, equal, resolved, same_element
+from daceopt.ir.references import Body, Reference, resolved, same_element
 from daceopt.ir.schedule import (
     KINDS,
     SCOPES,
@@ -134,13 +135,13 @@ def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | Non
     left = list(digits)
     total: Dim = 1
     while left:
-        part = next((d for d in left if equal(d[0], total)), None)
+        part = next((d for d in left if same(d[0], total)), None)
         if part is None:
             _refuse(kernel, f"statement {do.statement}: the digits of {base} do not follow one another")
         left.remove(part)
         _, radix, p = part
         extent = kernel.extents[p]
-        if ((radix is None) != (not left) and extent != 1) or (radix is not None and not equal(radix, extent)):
+        if ((radix is None) != (not left) and extent != 1) or (radix is not None and not same(radix, extent)):
             _refuse(kernel, f"statement {do.statement}: {p} takes {radix} values of {base}; expected {extent}")
         total = dim(total * extent)
     return total
@@ -149,13 +150,13 @@ def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | Non
 def _mixed(kernel: Kernel, do: Do, base: Any, total: Dim, loops: Several[Loop]) -> list[Any]:
     """Check that ``base`` takes each value below ``total`` once; returns the loops' parameters in it."""
     by_param = {loop.param: loop for loop in loops}
-    linear, constant, opaque = affine(base, frozenset(by_param))
-    if opaque != 0 or constant != 0:
+    form = affine(base, by_param)
+    if not form.is_exact or form.constant != 0:
         _refuse(kernel, f"statement {do.statement}: {base} is no sum of loops")
-    tiles = _Tiles(total, [(step, by_param[p]) for p, step in linear.items()])
+    tiles = _Tiles(total, [(step, by_param[p]) for p, step in form.terms])
     if tiles.reason:
         _refuse(kernel, f"statement {do.statement}: {base} {tiles.reason}")
-    return list(linear)
+    return list(form.factors)
 
 
 class _Tiles:
@@ -228,7 +229,7 @@ def _minima(rest: Any, params: Set[Any]) -> list[Any]:
 def _same(a: Any, b: Any) -> bool:
     """Are two sizes equal? What SymPy cannot decide (floors, minima and maxima of sizes) is computed for sizes around
     each number that occurs in them, and its multiples, where tiles begin and end."""
-    if equal(a, b):
+    if same(a, b):
         return True
     difference = sympy.sympify(a - b)
     if not difference.has(sympy.floor, sympy.Min, sympy.Max, idiv, pymod):
@@ -359,4 +360,4 @@ def _index(kernel: Kernel, path: Several[Tree]) -> tuple[int, dict[Any, Any]]:
 def _same_along(loop: Loop, write: Reference, read: Reference) -> bool:
     p = loop.param
     depends = any(r.step(p) or p in getattr(r.rest, "free_symbols", ()) for r in (write, read))
-    return not depends or ((write.step(p) or 0) == (read.step(p) or 0) and equal(write.rest, read.rest))
+    return not depends or ((write.step(p) or 0) == (read.step(p) or 0) and same(write.rest, read.rest))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ def rebase(
             result.append(0)
             continue
         axis = _axis_of(stride, axes)
-        if axis is None:
+        step = None if axis is None else quotient(stride, axis.old)
+        if axis is None or step is None:
             return None
-        step = _divide(stride, axis.old)
         reach[axis] = reach[axis] + (extent - 1) * step
         result.append(_plain(step * axis.new))
     if not all(_is_positive(axis.extent - far) for axis, far in reach.items()):
@@ -80,7 +81,7 @@ def _axes(shape: Sequence[Dim], old: Sequence[Dim], new: Sequence[Dim]) -> list[
     merged: list[_Axis] = []
     for axis in found:
         last = merged[-1] if merged else None
-        if last and _same(last.old, axis.extent * axis.old) and _same(last.new, axis.extent * axis.new):
+        if last and same(last.old, axis.extent * axis.old) and same(last.new, axis.extent * axis.new):
             merged[-1] = _Axis(_plain(last.extent * axis.extent), axis.old, axis.new)
         else:
             merged.append(axis)
@@ -103,26 +104,14 @@ def _offset(offset: Dim, axes: list[_Axis]) -> tuple[dict[_Axis, Any], Dim] | No
 
 def _axis_of(stride: Dim, axes: list[_Axis]) -> _Axis | None:
     """The axis that a view's stride steps along: the one of the largest stride that divides it."""
-    fitting = [a for a in axes if _divide(abs(stride) if isinstance(stride, int) else stride, a.old) is not None]
+    fitting = [a for a in axes if quotient(abs(stride) if isinstance(stride, int) else stride, a.old) is not None]
     if not fitting or (isinstance(stride, int) and stride < 0):
         return None
     best = fitting[0]
     for axis in fitting[1:]:
-        if _divide(axis.old, best.old) is not None:
+        if quotient(axis.old, best.old) is not None:
             best = axis
     return best
-
-
-def _divide(a: Dim, b: Dim) -> Any:
-    if isinstance(a, int) and isinstance(b, int):
-        return a // b if a % b == 0 else None
-    ratio = sympy.cancel(sympy.sympify(a) / b)
-    whole = (
-        ratio.is_polynomial() and all(c.is_Integer for c in sympy.Poly(ratio, *ratio.free_symbols).coeffs())
-        if ratio.free_symbols
-        else ratio.is_Integer
-    )
-    return _plain(ratio) if whole else None
 
 
 def _plain(value: Any) -> Dim:
@@ -130,10 +119,6 @@ def _plain(value: Any) -> Dim:
         return value
     value = sympy.expand(value)
     return int(value) if value.is_Integer else value
-
-
-def _same(a: Any, b: Any) -> bool:
-    return _plain(sympy.sympify(a) - b) == 0
 
 
 def _is_positive(value: Any) -> bool:

@@ -15,6 +15,7 @@ from daceopt.ops import (  # noqa: F401
     grid,
     indexing,
     joining,
+    loop_nests,
     loss,
     normalization,
     pooling,

@@ -10,10 +10,10 @@ from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import parts
+from daceopt.ir.affine import affine
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.references import affine
 from daceopt.splits.narrowing import narrowed
 from daceopt.splits.rules import CannotSplit, Division, Piece, splits
 
@@ -108,13 +108,13 @@ def _nearest(graph: Graph, access: Access, extents: dict[Any, Dim]) -> Access:
         return access
     starts, ends = [], []
     for index, extent in zip(access.index, graph.shape(access.array), strict=True):
-        linear, constant, opaque = affine(index, frozenset(extents)) if index is not None else ({}, 0, 0)
-        if index is None or opaque != 0 or not all(isinstance(c, int) for c in linear.values()):
+        form = None if index is None else affine(index, frozenset(extents))
+        if form is None or not form.is_integral:
             starts.append(0)
             ends.append(extent)
             continue
-        starts.append(dim(constant + sum(c * (extents[q] - 1) for q, c in linear.items() if c < 0)))
-        ends.append(dim(constant + sum(c * (extents[q] - 1) for q, c in linear.items() if c > 0) + 1))
+        starts.append(dim(form.constant + sum(c * (extents[q] - 1) for q, c in form.factors.items() if c < 0)))
+        ends.append(dim(form.constant + sum(c * (extents[q] - 1) for q, c in form.factors.items() if c > 0) + 1))
     box = [dim(e - s) for s, e in zip(starts, ends, strict=True)]
     array, inside = parts.covering(graph, access.array, starts, box)
     moved = [None if e is None else dim(e - s + t) for e, s, t in zip(access.index, starts, inside, strict=True)]

@@ -11,9 +11,9 @@ import dace
 import sympy
 
 from daceopt.ir import parts, scalar
+from daceopt.ir.affine import affine
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.kernel import Access, Stage
-from daceopt.ir.references import affine
 from daceopt.ir.tasklet import Assignment, eliminate_dead, free_symbols, fresh
 
 _BELOW = {"lt": (0, 1, 1), "le": (0, 1, 0), "gt": (1, 0, 1), "ge": (1, 0, 0)}  # smaller operand, larger, difference
@@ -59,7 +59,7 @@ def _is_affine(expr: Any, known: Mapping[sympy.Symbol, Dim]) -> bool:
     """Is an index linear in the parameters, with sizes, and without a value that is computed?"""
     if isinstance(expr, int):
         return True
-    return _is_of_sizes(expr) and not expr.has(sympy.Function) and affine(expr, frozenset(known))[2] == 0
+    return _is_of_sizes(expr) and not expr.has(sympy.Function) and affine(expr, frozenset(known)).is_exact
 
 
 def _is_of_sizes(expr: Any) -> bool:
@@ -118,10 +118,10 @@ class _Narrowing:
         value = sympy.expand(value)
         if not _is_of_sizes(value):
             return False
-        linear, constant, opaque = affine(dim(value), frozenset(self._extents))
-        if opaque != 0 or not all(isinstance(c, int) for c in linear.values()):
+        form = affine(dim(value), frozenset(self._extents))
+        if not form.is_integral:
             return False
-        low = constant + sum(c * (self._extents[p] - 1) for p, c in linear.items() if c < 0)
+        low = form.constant + sum(c * (self._extents[p] - 1) for p, c in form.factors.items() if c < 0)
         return parts.surely(low - least)
 
 
@@ -136,9 +136,8 @@ def settled_at(stage: Stage, extents: Mapping[sympy.Symbol, Dim]) -> dict[sympy.
         difference = sympy.expand(comparison.args[large] - comparison.args[small] - least)  # true from 0 on
         if not _is_of_sizes(difference):
             continue
-        linear, constant, opaque = affine(dim(difference), params)
-        if opaque == 0 and len(linear) == 1 and isinstance(constant, int):
-            ((p, factor),) = linear.items()
-            if factor in (1, -1):
-                found.setdefault(p, set()).add(-constant if factor == 1 else constant + 1)
+        form = affine(dim(difference), params)
+        only, constant = form.single(), form.constant
+        if only is not None and only[1] in (1, -1) and isinstance(constant, int):
+            found.setdefault(only[0], set()).add(-constant if only[1] == 1 else constant + 1)
     return found

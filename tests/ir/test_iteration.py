@@ -8,10 +8,12 @@ import pytest
 import sympy
 
 from daceopt.ir import scalar
+from daceopt.ir.affine import quotient
 from daceopt.ir.builder import Builder
+from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.iteration import address, canonical, fresh_param, quotient, rename, split, unify
+from daceopt.ir.iteration import canonical, fresh_param, rename, split, unify
 from daceopt.ir.kernel import Access, Kernel, param
 
 F = dace.float32

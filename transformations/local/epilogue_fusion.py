@@ -11,8 +11,8 @@ from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
+from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
-from daceopt.ir.iteration import address
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ops.library import Contraction, Convolution
 from daceopt.ops.strided import takes

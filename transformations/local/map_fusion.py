@@ -11,9 +11,10 @@ from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir.clusters import Clusters
+from daceopt.ir.dataflow import address
 from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
-from daceopt.ir.iteration import address, canonical
+from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
 from daceopt.transform import NearMiss, Site, Transformation
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
+from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph, row_major
-from daceopt.ir.iteration import address
 from daceopt.ir.kernel import Kernel
 from daceopt.ops.library import Contraction
 from daceopt.transform import NearMiss, Site, Transformation

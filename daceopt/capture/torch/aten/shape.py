@@ -13,8 +13,8 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.ir import scalar
+from daceopt.ir.affine import quotient
 from daceopt.ir.graph import Dim, dim
-from daceopt.ir.iteration import quotient
 from daceopt.ops.assumptions import assume
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open

@@ -67,13 +67,16 @@ class Graph(Arrays):
         outputs: Sequence[str | None],
         attributes: dict[str, Any] | None = None,
         domain: str = "",
+        version: int | None = None,
     ) -> nodes.LibraryNode:
-        """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent)."""
+        """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent).
+
+        ``version``: of the operator's schema; that of the graph's opset unless given.
+        """
         from daceopt.ops import registry
 
-        node = registry.make(
-            op_type, domain, len(inputs), len(outputs), attributes or {}, self.source.opset.get(domain)
-        )
+        version = self.source.opset.get(domain) if version is None else version
+        node = registry.make(op_type, domain, len(inputs), len(outputs), attributes or {}, version)
         reads = {c: n for c, n in zip(node.input_connectors, inputs) if n is not None}
         writes = {c: n for c, n in zip(node.output_connectors, outputs) if n is not None}
         self.add_node(node, reads, writes)

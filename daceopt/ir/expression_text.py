@@ -12,6 +12,7 @@ import keyword
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -48,7 +49,11 @@ Symbols = Callable[[str], Any]
 
 def text(expr: Any) -> str:
     """``expr`` in the notation that :func:`parse` reads. Raises Unsupported for what has none."""
-    expr = sympy.sympify(expr)
+    return _text(sympy.sympify(expr))
+
+
+@lru_cache(1 << 14)  # extents and indices occur again and again
+def _text(expr: Any) -> str:
     if expr.is_Add and not any(t.is_Add for t in expr.args) and not any(t.is_Number for t in expr.args[1:]):
         return _sum(expr.args)
     if expr.is_Mul and _is_plain(expr.args):

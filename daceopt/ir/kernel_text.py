@@ -29,7 +29,9 @@ def size_symbol(name: str) -> Any:
 
 def lines(kernel: Kernel) -> list[str]:
     """What stands after the sign of equality, and the lines below it. Raises Unsupported for what has no text."""
-    outer = f" outer {_list(map(str, kernel.outer))}" if kernel.outer else ""
+    walked = {p for stage in kernel.stages for p in stage.params}
+    shared = (str(p) if p in walked else f"{p} < {text(kernel.extents[p])}" for p in kernel.outer)
+    outer = f" outer {_list(shared)}" if kernel.outer else ""
     kinds = {n: f"{types.name_of(dtype)}[{_list(map(text, shape))}]" for n, (dtype, shape) in kernel.locals.items()}
     found = [f"local {name}: {kind}" for name, kind in kinds.items()]
     found += [line for k, stage in enumerate(kernel.stages) for line in _stage(k, stage, kernel)]
@@ -70,7 +72,7 @@ class KernelReader:
     def read(self, line: Scanner, written: Sequence[str | None], depth: int) -> None:
         """The kernel of which ``line`` says the label and the shared loops; it writes what ``written`` names."""
         label = line.match(r"[A-Za-z0-9_]+", "the label of the kernel")
-        outer = line.names() if line.take("outer ") else []
+        outer = self._outer(line) if line.take("outer ") else []
         stages: list[Stage] = []
         schedule = None
         while self._lines.depth == depth + 1:
@@ -84,6 +86,17 @@ class KernelReader:
         self._check(line, stages, outer, written)
         params = tuple(size_symbol(p) for p in outer)
         Kernel(label, self._extents, stages, params, self._locals, schedule).emit(self._graph, as_it_is=True)
+
+    def _outer(self, line: Scanner) -> list[str]:
+        """The shared loops; one that no statement depends on has its extent here."""
+        found = []
+        while not line.is_empty():
+            found.append(line.name("a loop"))
+            if line.take("<"):
+                self._extents[size_symbol(found[-1])] = dim(line.expression(line.up_to(","), self._size))
+            if not line.is_empty():
+                line.expect(",")
+        return found
 
     def _check(self, line: Scanner, stages: list[Stage], outer: list[str], written: Sequence[str | None]) -> None:
         if not stages:

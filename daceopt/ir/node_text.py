@@ -105,7 +105,7 @@ class NodeReader:
                 line.expect(",")
         given = dict(self._attributes(line))
         label = self._label(line, kind.lower())
-        usual = getattr(made, "results", ())
+        usual: tuple[str, ...] = getattr(made, "results", ())
         if len(written) == 1 and len(usual) == 1 and not written[0].connector:
             written = [Call(usual[0], written[0].array)]
         if any(not w.connector or w.array is None for w in written):

@@ -28,10 +28,12 @@ FLOORS = (
     "module",
     "dynamo observe frozen onnx_file onnx_backend optimize export standalone",
     "explore user_model bisect demo doctor cli __main__",
+    "rerun",
 )
 # files that are one room with another
 SAME_ROOM = {
     **dict.fromkeys(("registry", "runner", "trace", "verification", "verification_built", "transform"), "recipe"),
+    "reproducer": "recipe",
     "compiled": "pipeline",
     **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
     **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),

@@ -213,9 +213,8 @@ def test_values_without_text_are_named() -> None:
 def test_library_nodes() -> None:
     graph = Graph("library")
     a, c = graph.add_input("a", (2, 3), F), graph.add_input("c", (3, 4), F)
-    y = Builder(graph, "dense").library(
-        Contraction, {"A": a, "B": c}, {"Y": graph.add_array("y", (2, 4), F)}, alpha=0.1
-    )
+    y = graph.add_array("y", (2, 4), F)
+    Builder(graph, "dense").library(Contraction, {"A": a, "B": c}, {"Y": y}, alpha=0.1)
     out = graph.add_array("out", (2, 4), F)
     call = HostCall("call", callback="nowhere:nothing", payload='{"a": 1}')
     graph.add_node(call, {"In0": y}, {"Out0": out})

@@ -59,7 +59,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(name, dynamic, marks=() if (name, dynamic) == ("lstm", False) else pytest.mark.models)
 
 
-@pytest.mark.parametrize(("name", "dynamic"), _cases())
+@pytest.mark.parametrize(("name", "dynamic"), list(_cases()))
 def test_models(name: str, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     example = getattr(zoo, name)()
     _check(graphs(example.module, (), example.inputs, monkeypatch, dynamic=dynamic))

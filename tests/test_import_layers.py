@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = ("daceopt", "recipes", "transformations", "benchmarks")
-MAX_FILE, MAX_FUNCTION = 600, 60
+MAX_FILE, MAX_FUNCTION = 450, 60
 
 FLOORS = (
     "errors logs _version progress identity",

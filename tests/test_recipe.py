@@ -50,7 +50,7 @@ class ReluOfRelu(Transformation):
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if getattr(node, "op_type", "") != "Relu":
             return
-        inner = graph.producer(str(graph.inputs_of(node)[0]))
+        inner = graph.producer(graph.operand(node, 0))
         if getattr(inner, "op_type", "") != "Relu":
             yield NearMiss(node, "its input is no Relu")
         else:

@@ -17,7 +17,7 @@ from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Ten
 from daceopt.build.printer import Printer
 from daceopt.build.sources import Sources
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import region, region_bounds, schedule, schedule_text, types
+from daceopt.ir import region, region_bounds, region_settling, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
 
@@ -73,7 +73,7 @@ class Prepared:
         self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
         self.roles = dict(roles)
         region_bounds.check(self.graph)
-        region.settle(self.graph)
+        region_settling.settle(self.graph)
         needs = implement(self.graph)
         ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)

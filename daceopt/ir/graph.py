@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from dace import nodes
-from dace.sdfg.nodes import MapEntry, Node
+from dace.sdfg.nodes import MapEntry
 
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major
-from daceopt.ir.operands import Operands
+from daceopt.ir.nodes import Node, OperatorNode, is_operator
+from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.provenance import Maker, Origins, joined
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
@@ -139,6 +140,18 @@ class Graph(Arrays):
         by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(last) if e.src_conn}
         return _in_order(node, "output", by_connector)
 
+    def operand(self, node: Node, position: int) -> str:
+        """The array that ``node`` reads at ``position``. Raises Unsupported, with the node, where it is absent."""
+        return required(self.inputs_of(node), position)
+
+    def operands(self, node: Node, count: int | None = None) -> list[str]:
+        """The first ``count`` arrays that ``node`` reads, or all of them; raises as :meth:`operand` does."""
+        return all_required(self.inputs_of(node), count)
+
+    def result(self, node: Node, position: int) -> str:
+        """The array that ``node`` writes at ``position``; raises as :meth:`operand` does."""
+        return required(self.outputs_of(node), position)
+
     def reads(self, node: nodes.CodeNode) -> dict[str, str]:
         """Connector -> array for a library node or tasklet."""
         return {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
@@ -165,9 +178,9 @@ class Graph(Arrays):
             raise ValueError("the graph has a cycle")
         return order
 
-    def operators(self) -> list[Any]:
+    def operators(self) -> list[OperatorNode]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""
-        return [n for n in self.nodes() if hasattr(n, "op_type")]
+        return [n for n in self.nodes() if is_operator(n)]
 
     def kernels(self) -> list[MapEntry]:
         """Top-level map scopes in topological order."""
@@ -275,7 +288,7 @@ class Graph(Arrays):
     def _is_used(self, name: str) -> bool:
         return self.is_kept(name) or any(self.consumers(alias) for alias in self.aliases(name))
 
-    def _drop_unused_outputs(self, node: Any) -> None:
+    def _drop_unused_outputs(self, node: Node) -> None:
         for edge in list(self.state.out_edges(node)):
             if not self._is_used(edge.dst.data):
                 self.state.remove_edge(edge)

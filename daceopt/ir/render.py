@@ -32,6 +32,7 @@ from daceopt.ir.expression_text import text
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.literal_text import Large, literal, values
+from daceopt.ir.nodes import Node, OperatorNode, is_operator
 from daceopt.ir.region import TRIPS, Region, Repeat
 
 _WIDTH = 120
@@ -136,11 +137,11 @@ class _Lines:
 
     # ---------------------------------------------------------------- nodes
 
-    def _node(self, node: Any) -> list[str]:
+    def _node(self, node: Node) -> list[str]:
         graph = self._graph
         if isinstance(node, nodes.MapEntry):
             return self._kernel(node)
-        if hasattr(node, "op_type"):
+        if is_operator(node):
             outputs = _list(self._declared(n) if n else "_" for n in graph.outputs_of(node))
             return [f"{outputs} = {self._operator(node)}{_called(node, node.op_type)}"]
         operands = _list(f"{c}={n}" for c, n in sorted(graph.reads(node).items()))
@@ -155,7 +156,7 @@ class _Lines:
         inside = self._region(node) if isinstance(node, Region) else []
         return [f"{outputs} = {call}", *(_INDENT + line for line in inside)]
 
-    def _operator(self, node: Any) -> str:
+    def _operator(self, node: OperatorNode) -> str:
         name = node.op_type if _PLAIN.fullmatch(node.op_type) else json.dumps(node.op_type)
         domain = f"{json.dumps(node.domain)}." if node.domain else ""
         operands = _list(n or "_" for n in self._graph.inputs_of(node))
@@ -206,7 +207,7 @@ def _repetition(node: Repeat) -> list[str]:
     return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]
 
 
-def _called(node: Any, usual: str) -> str:
+def _called(node: Node | OperatorNode, usual: str) -> str:
     return "" if node.label == usual else f" called {json.dumps(node.label)}"
 
 

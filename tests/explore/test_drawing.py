@@ -80,14 +80,16 @@ def test_modules_open_and_kernels_show_their_rows() -> None:
     page = Page(encoder().html())
     modules = [a["data-module"] for a in page.all("details") if "data-module" in a]
     parts = [a["data-opens"] for a in page.all("g") if "data-opens" in a]
-    assert sorted(parts) == sorted(m for m in modules if m != "forward-0") and len(modules) == 4  # encoder.layer, 0, 1
+    assert (
+        sorted(parts) == sorted(m for m in modules if m != "forward-0") and len(modules) == 6
+    )  # encoder.layer, two of them, attention
     shown = sorted(int(a["data-shows"] or "") for a in page.all("g") if "data-shows" in a)
     rows = sorted(int(a["data-kernel"] or "") for a in page.all("tr") if "data-kernel" in a)
     assert shown == rows == list(range(8))  # every kernel is drawn once, and has its row
     assert [a for a in page.all("details") if "open" in a] == [
         a for a in page.all("details") if a.get("data-module") == "forward-0"
     ]
-    assert len(page.all("svg")) == 4 and all("svg" in around for t, _, around in page.elements if t in ("rect", "path"))
+    assert len(page.all("svg")) == 6 and all("svg" in around for t, _, around in page.elements if t in ("rect", "path"))
 
 
 def test_lines_are_as_warm_as_what_they_move() -> None:
@@ -111,7 +113,7 @@ def test_both_directions_have_a_drawing() -> None:
     both.kernels += back.kernels
     page = Page(both.html())
     assert [a["data-direction"] for a in page.all("div", **{"class": "graph"})] == ["forward", "backward"]
-    assert len({a["data-module"] for a in page.all("details") if "data-module" in a}) == 8
+    assert len({a["data-module"] for a in page.all("details") if "data-module" in a}) == 12
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -49,7 +49,7 @@ def test_layer_norm_with_a_second_user_inside() -> None:
     net = Net(x=SHAPE, gamma=(8,), beta=(8,))
     y = layer_norm(net)
     variance = next(n for n in net.graph.operators() if n.op_type == "Sqrt")
-    graph = net.done(y, net.op("Neg", str(net.graph.outputs_of(variance)[0])))
+    graph = net.done(y, net.op("Neg", net.graph.result(variance, 0)))
     assert "inside the normalization has another user" in near_misses(LayerNormLifting(), graph)
 
 

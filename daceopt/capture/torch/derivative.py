@@ -12,9 +12,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from daceopt.capture.torch.calls import Call, Item, Operand
 from daceopt.capture.torch.functional import Body, trace
 from daceopt.capture.torch.strides import dense_order
-from daceopt.capture.torch.translation import Call, Importer, Item, Operand, Translation
+from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.operands import required

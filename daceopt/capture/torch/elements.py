@@ -10,8 +10,9 @@ import numpy as np
 import sympy
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+from daceopt.capture.torch.calls import Operand
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Operand, Translation
+from daceopt.capture.torch.translation import Translation
 from daceopt.ir import functions, types
 
 Function = Callable[..., Any]

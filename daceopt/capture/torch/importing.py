@@ -11,11 +11,12 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import guards
+from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.functional import Functional, functional
 from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
-from daceopt.capture.torch.translation import Context, Importer, Translation
+from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any, NamedTuple
 
@@ -14,9 +13,9 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import table
+from daceopt.capture.torch.calls import Call, Context, Item, NumberArray, Operand
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
-from daceopt.capture.torch.sizes import Sizes
 from daceopt.capture.torch.strides import dense_order
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
@@ -40,57 +39,6 @@ class Promise(NamedTuple):
 
     shape: Shape
     dtype: Any
-
-
-@dataclass(frozen=True)
-class Context:
-    """What all translations of one graph share: its size symbols, and the calls that ATen runs, with the reasons."""
-
-    sizes: Sizes = field(default_factory=Sizes)
-    hosted: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One call of an ATen operator, apart from the arrays it reads.
-
-    ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
-    ``arguments``: by name of the schema, an ``Operand`` for each tensor, extents for sizes; ``traced``: the same with
-    PyTorch's own sizes. ``results``: what it gave, fake. ``position``: how many calls that draw random numbers stand
-    before it in the graph.
-    """
-
-    target: Any
-    arguments: Mapping[str, Any]
-    traced: Mapping[str, Any]
-    operands: tuple[torch.Tensor, ...]
-    results: tuple[torch.Tensor | None, ...]
-    context: Context
-    backward: Backward | None = None
-    position: int = 0
-
-    @property
-    def is_complex(self) -> bool:
-        """Whether complex tensors go in or come out."""
-        return any(isinstance(x, torch.Tensor) and x.is_complex() for x in (*self.operands, *self.results))
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Call:
-        return self
-
-    def __repr__(self) -> str:
-        return f"<{self.target}>"
-
-
-class Operand(int):
-    """Position of a tensor argument among the operands of a :class:`Call`."""
-
-
-class Item(Operand):
-    """Position of an operand of one element that stands for a number: a float among the arguments of the call."""
-
-
-class NumberArray(str):
-    """The name of a float64 array of rank 0 that stands for a number."""
 
 
 class Translation:

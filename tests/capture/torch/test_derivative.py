@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from daceopt.capture.torch.calls import Call, Context, Operand
 from daceopt.capture.torch.derivative import _reuse_results
 from daceopt.capture.torch.functional import trace
-from daceopt.capture.torch.translation import Call, Context, Importer, Operand, Translation
+from daceopt.capture.torch.translation import Importer, Translation
 from daceopt.ir.graph import Graph
 from tests.capture.torch.checking import check
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from daceopt import reproducer
 from daceopt.errors import VerificationError
 from daceopt.recipe import DIFFERENTIATE, Recipe
 from daceopt.transform import Transformation
-from daceopt.verification import Numerics, Structure
+from daceopt.verification import Numerics, Structure, needed_inputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,15 +22,17 @@ _MOST_SITES = 1 << 16
 
 @dataclass(frozen=True)
 class Guilty:
-    """The step, its index in the recipe without markers, the number of the site (from 1), and what happens."""
+    """The step, its index in the recipe without markers, the number of the site (from 1), what happens, and the file
+    that shows it."""
 
     step: str
     index: int
     site: int
     reason: str
+    reproducer: Path
 
     def __str__(self) -> str:
-        return f"step {self.index + 1} ({self.step}, site {self.site}): {self.reason}"
+        return f"step {self.index + 1} ({self.step}, site {self.site}): {self.reason}; reproducer in {self.reproducer}"
 
 
 def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = None) -> Guilty | None:
@@ -41,15 +45,15 @@ def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = 
     right, wrong = 0, len(steps) + 1  # the graph is right after ``right`` steps and wrong after ``wrong``
     while wrong - right > 1:
         middle = (right + wrong) // 2
-        if _broken(steps[:middle], graph, check) is None:
+        if broken(steps[:middle], graph, check) is None:
             right = middle
         else:
             wrong = middle
     return None if wrong > len(steps) else _explain(steps, wrong - 1, graph, check)
 
 
-def _broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
-    """What is wrong after ``steps`` (the last one at most ``limit`` times), or None."""
+def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
+    """What is wrong with ``graph`` after ``steps`` (the last one at most ``limit`` times), or None; it stays."""
     trial = graph.copy()
     try:
         for step in steps[:-1]:
@@ -66,11 +70,20 @@ def _broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: i
 
 def _explain(steps: list[Transformation], index: int, graph: Graph, check: Numerics) -> Guilty:
     prefix = steps[: index + 1]
-    reason = _broken(prefix, graph, check) or ""
+    reason = broken(prefix, graph, check) or ""
     right, wrong = 0, 1
-    while wrong < _MOST_SITES and _broken(prefix, graph, check, wrong) is None:
+    while wrong < _MOST_SITES and broken(prefix, graph, check, wrong) is None:
         right, wrong = wrong, 2 * wrong
     while wrong - right > 1:
         middle = (right + wrong) // 2
-        right, wrong = (middle, wrong) if _broken(prefix, graph, check, middle) is None else (right, middle)
-    return Guilty(str(steps[index]), index, wrong, reason)
+        right, wrong = (middle, wrong) if broken(prefix, graph, check, middle) is None else (right, middle)
+    file = _reproducer(prefix, graph, check, f"step {steps[index]}: {reason}")
+    return Guilty(str(steps[index]), index, wrong, reason, file)
+
+
+def _reproducer(prefix: list[Transformation], graph: Graph, check: Numerics, failure: str) -> Path:
+    """Of the last step, on the graph that the others leave."""
+    before = graph.copy()
+    for step in prefix[:-1]:
+        step.run(before)
+    return reproducer.of_step(prefix[-1], before, needed_inputs(before, check.inputs), failure)

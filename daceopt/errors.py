@@ -59,6 +59,10 @@ class IllegalSchedule(DaceoptError):
     """The schedule of a kernel does not compute what the kernel says; names the dependence, loop or element."""
 
 
+class GraphTextError(DaceoptError):
+    """The text of a graph cannot be read; names the line, what was expected there and what was found."""
+
+
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 

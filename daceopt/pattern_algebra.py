@@ -84,7 +84,7 @@ def _split(graph: Graph, node: Any) -> tuple[tuple[str, ...], float] | None:
 
 
 def _keeps_shape(graph: Graph, node: Any, array: str) -> bool:
-    return array not in graph.constants and graph.shape(array) == graph.shape(str(graph.outputs_of(node)[0]))
+    return array not in graph.constants and graph.shape(array) == graph.shape(graph.result(node, 0))
 
 
 @dataclass(frozen=True)

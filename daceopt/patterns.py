@@ -165,7 +165,7 @@ class Then:
         if not alone or not self.pattern.ends_in(readers[0]) or list(graph.inputs_of(readers[0])).count(here) != 1:
             return None
         node = readers[0]
-        name = str(graph.outputs_of(node)[0])
+        name = graph.result(node, 0)
         found = (m for m in self.pattern.find(name, match, "") if self.when is None or self.when(m))
         return next((self._joined(m, node, name) for m in found), None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daceopt import progress, trace, verification
@@ -112,7 +113,9 @@ def _on_program(transformation: Transformation, program: Program, states: _State
     before = states.of(program.forward)
     before.guard.before(program.forward)
     start = time.perf_counter()
-    outcome = _guarded(transformation, program.forward.sdfg.name, lambda: transformation.run_program(program))
+    failed = partial(before.guard.failed, wanted=program.wanted)
+    name = program.forward.sdfg.name
+    outcome = _guarded(transformation, name, lambda: transformation.run_program(program), failed)
     seconds = time.perf_counter() - start
     after = states.of(program.forward)
     error = after.guard.after(transformation, program.forward, outcome) if after is before else None
@@ -121,9 +124,10 @@ def _on_program(transformation: Transformation, program: Program, states: _State
 
 def _on_graph(transformation: Transformation, graph: Graph, state: _State) -> Step:
     state.guard.before(graph)
-    _guarded(transformation, graph.sdfg.name, lambda: state.guard.looking(transformation, graph))
+    name, failed = graph.sdfg.name, state.guard.failed
+    _guarded(transformation, name, lambda: state.guard.looking(transformation, graph), failed)
     start = time.perf_counter()
-    outcome = _guarded(transformation, graph.sdfg.name, lambda: transformation.run(graph))
+    outcome = _guarded(transformation, name, lambda: transformation.run(graph), failed)
     seconds = time.perf_counter() - start
     error = state.guard.after(transformation, graph, outcome)
     return _record(transformation, graph, outcome, seconds, state, error)
@@ -142,17 +146,18 @@ def _record(
     return Step(name, level, seconds, sites, misses, nodes, *after, error, graph.sdfg.name)
 
 
-def _guarded(transformation: Transformation, graph: str, run: Callable[[], _T]) -> _T:
-    """What ``run`` gives; what it raises by mistake is told with the name of the step."""
+def _guarded(
+    transformation: Transformation, graph: str, run: Callable[[], _T], failed: Callable[[Transformation, str], str]
+) -> _T:
+    """What ``run`` gives; what it raises by mistake is told with the name of the step and what ``failed`` adds."""
     try:
         return run()
     except DaceoptError:
         raise
     except Exception as error:
-        raise VerificationError(
-            f"step {transformation} failed on graph {graph}: {type(error).__name__}: {error}; "
-            "run `python -m daceopt bisect` to find the site"
-        ) from error
+        what = f"{type(error).__name__}: {error}"
+        more = failed(transformation, f"step {transformation}: {what}")
+        raise VerificationError(f"step {transformation} failed on graph {graph}: {what}{more}") from error
 
 
 def bytes_moved(graph: Graph) -> Any:

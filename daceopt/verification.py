@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daceopt import trace
-from daceopt.build.cache import default_folder
 from daceopt.errors import VerificationError
 from daceopt.transform import look
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
+    from daceopt.ir.imported import Gradients
     from daceopt.transform import Outcome, Transformation
 
 # A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
@@ -32,6 +29,10 @@ class Structure:
 
     def __init__(self, full: bool):
         self._full = full
+
+    def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+        """What else is to be said of a step that raised ``failure``: how to find out more."""
+        return "; run `python -m daceopt bisect` to find the site"
 
     def before(self, graph: Graph) -> None:
         """Raise VerificationError when the graph is broken already."""
@@ -125,13 +126,19 @@ class Numerics:
         """Keep a copy, to reproduce what the step does."""
         self._previous = graph.copy()
 
+    def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+        """Where the reproducer of a step that raised ``failure`` is, to be said with it."""
+        return self._saved(transformation, failure, wanted)
+
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
-        self._structure.looking(transformation, graph)
+        with self._reproduced(transformation):
+            self._structure.looking(transformation, graph)
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float:
         """The error now. Raises VerificationError, with the site and a reproducer, when it is more than rounding."""
-        self._structure.after(transformation, graph, outcome)
+        with self._reproduced(transformation):
+            self._structure.after(transformation, graph, outcome)
         if not outcome.sites:
             return max(self._errors(graph), default=0.0)
         errors = self._errors(graph)
@@ -159,14 +166,27 @@ class Numerics:
         return [relative_error(a, e) for a, e in zip(outputs(graph, self.inputs), self._exact, strict=True)]
 
     def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
-        from daceopt.ir.render import render
-
         assert self._previous is not None
         site = self.guilty_site(transformation, self._previous, len(outcome.sites))
-        story = f"{transformation}\n\nbefore:\n{render(self._previous)}\nafter:\n{render(graph)}"
-        folder = save_reproducer(transformation.name, story, self._previous, self.inputs)
         where = f"site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}"
-        return f"step {transformation}: {self.complaint(graph)}; {where}; reproducer in {folder}"
+        failure = f"step {transformation}: {self.complaint(graph)}"
+        return f"{failure}; {where}{self._saved(transformation, failure)}"
+
+    @contextmanager
+    def _reproduced(self, transformation: Transformation) -> Iterator[None]:
+        """What is found wrong within the block is told with a reproducer."""
+        try:
+            yield
+        except VerificationError as error:
+            raise VerificationError(f"{error}{self._saved(transformation, str(error))}") from error
+
+    def _saved(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
+        from daceopt import reproducer
+
+        assert self._previous is not None
+        fields = None if wanted is None else (wanted.inputs, wanted.outputs, wanted.policy)
+        needed = needed_inputs(self._previous, self.inputs)
+        return f"; reproducer in {reproducer.of_step(transformation, self._previous, needed, failure, fields)}"
 
     def guilty_site(self, transformation: Transformation, graph: Graph, count: int) -> int:
         """The index of the first of ``count`` sites after which the numbers are wrong (bisection on copies)."""
@@ -238,16 +258,9 @@ def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
     return {s: sizes[str(s)] for s in expr.free_symbols}
 
 
-def save_reproducer(name: str, text: str, graph: Graph, inputs: dict[str, np.ndarray]) -> Path:
-    """Write what happened (text), the graph that it happened to (JSON) and the inputs into a folder of their own;
-    returns it."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    folder = (trace.folder() or default_folder()) / "reproducers" / f"{name}-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "step.txt").write_text(text, encoding="utf-8")
-    np.savez(folder / "inputs.npz", **inputs)
-    with suppress(
-        TypeError, ValueError, AttributeError
-    ):  # a node of the user's own may not serialise: the text is there
-        (folder / "before.sdfg").write_text(json.dumps(graph.sdfg.to_json(), default=str), encoding="utf-8")
-    return folder
+def needed_inputs(graph: Graph, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Those of ``given`` that an execution of ``graph`` asks for: its inputs, and what says its sizes."""
+    from daceopt.ir.graph import SEED
+
+    asked = [*graph.inputs, *(name for name, _ in graph.symbols.values()), SEED]
+    return {name: given[name] for name in dict.fromkeys(asked) if name in given}

@@ -7,7 +7,7 @@ comparison, both decide on the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from daceopt import reproducer
 from daceopt.build import memory, trial
 from daceopt.build.executable import Executable
 from daceopt.errors import RunError, VerificationError
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, strided
-from daceopt.ir.render import render
-from daceopt.verification import random_inputs, relative_error, save_reproducer, within_rounding
+from daceopt.verification import random_inputs, relative_error, within_rounding
 
 Arrays = dict[str, np.ndarray]
 _NARROW_ULPS = 2.0  # of a result that is rounded once more when it is stored
@@ -37,29 +37,63 @@ class Built:
     program: Executable
 
 
+@dataclass(frozen=True)
+class Difference:
+    """What a program does that its graph does not say."""
+
+    built: Built
+    message: str
+
+
 def check(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] | None = None) -> None:
     """Raise VerificationError, with a reproducer, when a result is not what the graph says, within rounding.
 
     ``backward``: the program of the gradients, if there is one. ``inputs``: array name -> values, random where absent,
     as for the recipe.
     """
+    found = compare(forward, *backward, inputs=inputs)
+    if found is None:
+        return
+    feeds = {**random_inputs(forward.graph), **(inputs or {})}
+    parts = [(built.graph, built.roles) for built in (forward, *backward)]
+    name, source = found.built.graph.sdfg.name, found.built.program.source()
+    file = reproducer.of_programs(name, found.message, parts, feeds, source)
+    raise VerificationError(f"{found.message}; reproducer in {file}")
+
+
+def compare(forward: Built, *backward: Built, inputs: Mapping[str, np.ndarray] | None = None) -> Difference | None:
+    """The first result that is not what the graph says, or None; arguments as for :func:`check`."""
+    try:
+        _compare_all(forward, backward, inputs)
+    except _Differs as error:
+        return Difference(error.built, f"the compiled program of graph {error.built.graph.sdfg.name}: {error}")
+    return None
+
+
+class _Differs(Exception):
+    def __init__(self, built: Built, what: str):
+        super().__init__(what)
+        self.built = built
+
+
+def _compare_all(forward: Built, backward: Sequence[Built], inputs: Mapping[str, np.ndarray] | None) -> None:
     feeds = {**random_inputs(forward.graph), **(inputs or {})}
     given = {role: feeds[name] for name, role in forward.roles.items() if name in feeds}
-    first = _run(forward, given, feeds)
+    first = _run(forward, given)
     saved = _unpack(forward.graph, feeds, first.saved)
     _compare(forward, feeds, first.outputs, saved)
     for built in backward:
         given |= {r: a for r, a in first.outputs.items() if r not in given} | _gradients(built, first.outputs)
         names = {name: given[role] for name, role in built.roles.items() if role in given}
         names |= dict(zip(built.graph.saved, saved.values(), strict=True))
-        _compare(built, names, _run(built, given, names, first.saved).outputs, {})
+        _compare(built, names, _run(built, given, first.saved).outputs, {})
 
 
-def _run(built: Built, given: Arrays, feeds: Arrays, saved: np.ndarray | None = None) -> trial.Trial:
+def _run(built: Built, given: Arrays, saved: np.ndarray | None = None) -> trial.Trial:
     try:
         return trial.run(built.program, given, saved)
     except RunError as error:
-        raise _error(built, feeds, str(error)) from error
+        raise _Differs(built, str(error)) from error
 
 
 def _gradients(backward: Built, outputs: Arrays) -> Arrays:
@@ -91,7 +125,7 @@ def _compare(built: Built, feeds: Arrays, outputs: Arrays, saved: Arrays) -> Non
     found = {name: outputs[built.roles[name]] for name in built.graph.outputs} | saved
     for name, ours in found.items():
         if not _explained(ours, exact[name], peer[name]):
-            raise _error(built, feeds, _difference(built.roles.get(name, "saved"), name, ours, exact[name], peer[name]))
+            raise _Differs(built, _difference(built.roles.get(name, "saved"), name, ours, exact[name], peer[name]))
 
 
 def _interpreted(graph: Graph, feeds: Arrays, dtype: Any) -> Arrays:
@@ -130,15 +164,3 @@ def _worst(ours: np.ndarray, exact: np.ndarray) -> tuple[int, ...]:
     same = (ours == exact) | (np.isnan(ours.astype(np.float64)) & np.isnan(exact.astype(np.float64)))
     apart = np.where(same, 0.0, np.nan_to_num(apart, nan=np.inf))
     return tuple(int(k) for k in np.unravel_index(int(apart.argmax()), apart.shape))
-
-
-def _error(built: Built, feeds: Arrays, what: str) -> VerificationError:
-    name = built.graph.sdfg.name
-    folder = save_reproducer(f"built-{name}", "\n".join(_story(built, what)), built.graph, feeds)
-    return VerificationError(f"the compiled program of graph {name}: {what}; reproducer in {folder}")
-
-
-def _story(built: Built, what: str) -> Iterator[str]:
-    yield f"{what}\n\ncompiled:\n{render(built.graph)}"
-    yield f"roles: {dict(built.roles)}\nsaved: {built.graph.saved}\n"
-    yield built.program.source()

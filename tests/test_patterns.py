@@ -213,7 +213,7 @@ def test_symbolic_shapes_of_inner_operators() -> None:
     graph = net.done(net.op("Neg", net.op("Abs", net.x, shape=(n, 3)), shape=(n, 3)))
     rule(op("Neg", op("Abs", "x")), op("Transpose", op("Transpose", "x", perm=[1, 0]), perm=[1, 0])).run(graph)
     graph.validate()
-    assert [graph.shape(str(graph.outputs_of(o)[0])) for o in graph.operators()] == [(3, n), (n, 3)]
+    assert [graph.shape(graph.result(o, 0)) for o in graph.operators()] == [(3, n), (n, 3)]
 
 
 def test_types_of_inner_operators() -> None:
@@ -222,7 +222,7 @@ def test_types_of_inner_operators() -> None:
     chosen = op("Where", op("Greater", op("Relu", "x"), "y"), "x", "y")
     assert rule(op("Max", op("Relu", "x"), "y"), chosen).run(graph).sites
     graph.validate()
-    assert [graph.dtype(str(graph.outputs_of(n)[0])) for n in graph.operators()] == [
+    assert [graph.dtype(graph.result(n, 0)) for n in graph.operators()] == [
         dace.float32,
         dace.bool_,
         dace.float32,

@@ -50,7 +50,7 @@ class ReluOfRelu(Transformation):
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if getattr(node, "op_type", "") != "Relu":
             return
-        inner = graph.producer(str(graph.inputs_of(node)[0]))
+        inner = graph.producer(graph.operand(node, 0))
         if getattr(inner, "op_type", "") != "Relu":
             yield NearMiss(node, "its input is no Relu")
         else:
@@ -269,9 +269,8 @@ def test_numerics_find_the_site_and_save_a_reproducer() -> None:
         Runner(Recipe("r", ("dead-code-elimination", ExpToNeg(at=1))), "numerics").run(graph)
     text = str(error.value)
     assert "step exp-to-neg{at=1}" in text and "error" in text
-    folder = Path(text.rpartition("reproducer in ")[2])
-    assert {"step.txt", "inputs.npz", "before.sdfg"} <= {p.name for p in folder.iterdir()}
-    assert "before:" in (folder / "step.txt").read_text()
+    written = Path(text.rpartition("reproducer in ")[2]).read_text()
+    assert "exp-to-neg{at=1}" in written and "graph test(" in written
 
 
 def test_numerics_accept_what_is_right() -> None:

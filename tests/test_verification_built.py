@@ -110,11 +110,8 @@ def test_the_reproducer_has_the_code_and_the_inputs(planted: Any) -> None:
     planted("tanhf(", "sinf(")
     with pytest.raises(VerificationError, match="reproducer in ") as caught:
         verify(norm(), inputs={"x_1": np.arange(120, dtype=np.float32).reshape(4, 30)})
-    folder = Path(str(caught.value).rpartition("reproducer in ")[2])
-    text = (folder / "step.txt").read_text()
-    assert "sinf(" in text and "output:0" in text
-    assert np.load(folder / "inputs.npz")["x_1"].max() == 119
-    assert (folder / "before.sdfg").exists()
+    text = Path(str(caught.value).rpartition("reproducer in ")[2]).read_text()
+    assert "sinf(" in text and "output:0" in text and "x_1" in text.partition("INPUTS = {")[2]
 
 
 def test_the_pipeline_checks_what_it_compiled(planted: Any) -> None:

@@ -17,7 +17,7 @@ from daceopt.build.sources import Sources
 from daceopt.codegen import frame
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
-from daceopt.ir import order, region, region_bounds, schedule, schedule_text, types
+from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
 from daceopt.ir.graph import SEED, Dim, Graph
 from daceopt.ir.kernel import Kernel
 
@@ -63,7 +63,7 @@ class Prepared:
         self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
         self.roles = dict(roles)
         region_bounds.check(self.graph)
-        region.settle(self.graph)
+        region_settling.settle(self.graph)
         needs = implement(self.graph)
         order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None

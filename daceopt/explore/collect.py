@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.explore.report import Kernel, Operator, Step
+from daceopt.explore.report import Edge, Kernel, Operator, Step
 from daceopt.ir.kernel import Kernel as Loops
 from daceopt.ir.region import Region, iterations
 from daceopt.stats import number
@@ -102,6 +102,24 @@ class Direction:
 def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[Kernel]:
     """One row per node in the order in which they run."""
     return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine)]
+
+
+def edges(direction: Direction, sizes: Mapping[str, int], first: int) -> list[Edge]:
+    """Which kernel reads what another one writes, once for each array; ``first`` is the place of the first kernel."""
+    graph = direction.graph
+    place: dict[Any, int] = {node: first + k for k, node in enumerate(graph.nodes())}
+    found: list[Edge] = []
+    for node, at in place.items():
+        read = dict.fromkeys(graph.root(n)[0] for n in graph.inputs_of(node) if n is not None)
+        found += [Edge(place.get(graph.producer(n)), at, _bytes(graph, n, sizes)) for n in read]
+    for name in dict.fromkeys(graph.root(n)[0] for n in (*graph.outputs, *graph.saved)):
+        source = place.get(graph.producer(name))
+        found += [] if source is None else [Edge(source, None, _bytes(graph, name, sizes))]
+    return found
+
+
+def _bytes(graph: Graph, name: str, sizes: Mapping[str, int]) -> int:
+    return resolve(graph.size(name) * graph.dtype(name).bytes, sizes)
 
 
 def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping[str, int]) -> Machine:

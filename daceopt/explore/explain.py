@@ -235,6 +235,7 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
     directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrated(report.machine, directions, sizes)
     for direction in directions:
+        report.edges += collect.edges(direction, sizes, len(report.kernels))
         report.kernels += collect.kernels(direction, sizes, report.machine)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from html import escape
 from typing import NamedTuple, TypeVar
 
+from daceopt.explore.drawing import drawings
+from daceopt.explore.page import SHOW, SORT, STYLE
 from daceopt.explore.report import Kernel, Operator, Report, Step
 from daceopt.explore.text import idle_steps, limits, title
 from daceopt.explore.units import amount, change, duration, percent, plural
@@ -36,9 +39,9 @@ def to_document(report: Report) -> str:
 
 def to_fragment(report: Report) -> str:
     """What a notebook shows below a cell."""
-    sections = (_head, _tiles, _kernel_tables, _step_table, _operator_table, _foot)
+    sections = (_head, _tiles, drawings, _kernel_tables, _step_table, _operator_table, _foot)
     parts = "".join(part for section in sections for part in section(report))
-    return f'<div class="daceopt-report"><style>{_STYLE}</style>{parts}<script>{_SORT}</script></div>'
+    return f'<div class="daceopt-report"><style>{STYLE}</style>{parts}<script>{SORT}{SHOW}</script></div>'
 
 
 # -------------------------------------------------------------------- around the tables
@@ -100,11 +103,12 @@ def _kernel_tables(report: Report) -> Iterator[str]:
         Column("contents"),
     ]
     for direction in ("forward", "backward"):
-        found = report.of(direction)
+        found = [(k, kernel) for k, kernel in enumerate(report.kernels) if kernel.direction == direction]
         if found:
-            yield f"<h2>{escape(title(direction, found).capitalize())}</h2>"
-            longest = max((k.seconds or 0 for k in found), default=0)
-            yield _table(columns, found, lambda kernel, longest=longest: _kernel(kernel, longest))  # type: ignore[misc]
+            yield f"<h2>{escape(title(direction, report.of(direction)).capitalize())}</h2>"
+            longest = max((kernel.seconds or 0 for _, kernel in found), default=0)
+            places = [k for k, _ in found]
+            yield _table(columns, [kernel for _, kernel in found], partial(_kernel, longest=longest), places)
 
 
 def _kernel(kernel: Kernel, longest: float) -> list[Cell]:
@@ -182,65 +186,16 @@ def _operator(operator: Operator) -> list[Cell]:
     ]
 
 
-def _table(columns: Sequence[Column], rows: Sequence[Row], cells: Callable[[Row], list[Cell]]) -> str:
+def _table(
+    columns: Sequence[Column], rows: Sequence[Row], cells: Callable[[Row], list[Cell]], places: Sequence[int] = ()
+) -> str:
+    """``places``: of the rows among the kernels of the report, for the drawing that shows them."""
     heads = "".join(f'<th class="{"number" if c.numeric else ""}" tabindex="0">{escape(c.name)}</th>' for c in columns)
-    body = "".join(f"<tr>{''.join(map(_cell, cells(row), columns))}</tr>" for row in rows)
+    marks = [f' data-kernel="{k}"' for k in places] or [""] * len(rows)
+    body = "".join(f"<tr{mark}>{''.join(map(_cell, cells(row), columns))}</tr>" for row, mark in zip(rows, marks))
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _cell(cell: Cell, column: Column) -> str:
     order = "" if cell.order is None else f' data-order="{cell.order!r}"'
     return f'<td class="{"number" if column.numeric else ""}"{order}>{cell.html}</td>'
-
-
-_STYLE = """
-.daceopt-report { font: 14px/1.45 system-ui, sans-serif; color: #1c2430; background: #fff }
-.daceopt-report { padding: 20px 24px; max-width: 1280px }
-.daceopt-report h1 { font-size: 22px; margin: 0; overflow-wrap: anywhere }
-.daceopt-report h2 { font-size: 15px; margin: 26px 0 8px }
-.daceopt-report p { margin: 4px 0; overflow-wrap: anywhere }
-.daceopt-report .quiet { color: #667085; font-size: 12px; font-weight: normal; overflow-wrap: anywhere }
-.daceopt-report .warning { background: #fef3f2; border-left: 3px solid #d92d20; padding: 8px 12px; margin: 12px 0 }
-.daceopt-report .note { background: #fffaeb; border-left: 3px solid #dc9a06; padding: 8px 12px; margin: 8px 0 }
-.daceopt-report .tiles { display: flex; flex-wrap: wrap; gap: 10px; margin-top: 16px }
-.daceopt-report .tile { border: 1px solid #e4e7ec; border-radius: 8px; padding: 8px 14px; min-width: 120px }
-.daceopt-report .tile b { display: block; font-size: 20px; font-variant-numeric: tabular-nums }
-.daceopt-report .tile span { color: #667085; font-size: 12px }
-.daceopt-report .scroll { overflow-x: auto }
-.daceopt-report table { border-collapse: collapse; width: 100%; margin: 0 }
-.daceopt-report th { font-size: 12px; color: #475467; font-weight: 600; cursor: pointer; white-space: nowrap }
-.daceopt-report th:hover { color: #175cd3 }
-.daceopt-report th[aria-sort=ascending]::after { content: " \\25B2" }
-.daceopt-report th[aria-sort=descending]::after { content: " \\25BC" }
-.daceopt-report th, .daceopt-report td { padding: 5px 12px 5px 0; border-bottom: 1px solid #eaecf0 }
-.daceopt-report th, .daceopt-report td { vertical-align: top; text-align: left }
-.daceopt-report td { overflow-wrap: anywhere; min-width: 44px }
-.daceopt-report td:first-child { min-width: 150px }
-.daceopt-report .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums }
-.daceopt-report .weight { height: 3px; background: #98a2b3; border-radius: 2px; margin-left: auto }
-.daceopt-report .bar { display: inline-block; width: 120px; height: 10px }
-.daceopt-report .bar { background: #eaecf0; border-radius: 5px; overflow: hidden }
-.daceopt-report .bar div { height: 100%; background: #2e90fa }
-.daceopt-report .share { margin-left: 8px; font-variant-numeric: tabular-nums }
-.daceopt-report summary { cursor: pointer; color: #175cd3; font-size: 12px }
-.daceopt-report pre { font: 12px/1.4 ui-monospace, monospace; background: #f9fafb; padding: 8px; max-width: 900px }
-.daceopt-report pre { overflow: auto; max-height: 480px; margin: 4px 0; white-space: pre; color: #1c2430 }
-.daceopt-report .how { border-radius: 8px; padding: 0 8px; font-size: 12px; background: #ecfdf3; color: #067647 }
-.daceopt-report .how.lowered { background: #eff8ff; color: #175cd3 }
-.daceopt-report .how.fallback { background: #fef3f2; color: #b42318 }
-"""
-
-# A click on a heading sorts by that column: numbers fall first, text rises first, the next click turns it round.
-_SORT = """
-for (const head of document.currentScript.parentElement.querySelectorAll("th")) head.onclick = () => {
-  const column = head.cellIndex, body = head.closest("table").tBodies[0], rows = [...body.rows];
-  const key = row => row.cells[column].dataset.order;
-  const numeric = rows.some(row => key(row) !== undefined);
-  const rising = head.ariaSort ? head.ariaSort === "descending" : !numeric;
-  const text = row => row.cells[column].innerText;
-  const compare = (a, b) => numeric ? key(a) - key(b) : text(a).localeCompare(text(b));
-  for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", rising ? "ascending" : "descending");
-  body.append(...rows.sort((a, b) => rising ? compare(a, b) : compare(b, a)));
-};
-"""

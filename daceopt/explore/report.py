@@ -62,6 +62,16 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Edge:
+    """An array of ``bytes`` from one kernel to another, by their places in ``Report.kernels``; None: the caller, or the
+    other direction."""
+
+    source: int | None
+    target: int | None
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Step:
     """What one step of the recipe did to one direction; bytes are numbers for the sizes of the call."""
 
@@ -89,6 +99,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     seconds: Mapping[str, float] = field(default_factory=dict)
     cached: bool = False

@@ -23,6 +23,8 @@ from daceopt.ir.provenance import Maker, Origins
 SEED = "rng_seed"
 _SEED_WORDS = 1
 _MAX_HINT = 30
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_DIGITS = 12  # of the number at the end of a name; longer ones are part of it
 
 
 class Arrays:
@@ -53,6 +55,15 @@ class Arrays:
         self._counter += 1
         return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
 
+    def _take(self, name: str) -> None:
+        """Keep ``name`` from being made again."""
+        if name in self.sdfg.arrays:
+            raise ValueError(f"there is an array {name} already")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"array {name[:50]!r}: expected lower-case letters, digits and underscores, at most 40")
+        number = name.rpartition("_")[2]
+        self._counter = max(self._counter, int(number) if number.isdigit() and len(number) < _DIGITS else 0)
+
     def add_array(
         self,
         hint: str,
@@ -65,13 +76,16 @@ class Arrays:
         """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
         given."""
         name = self._fresh(hint)
-        self._declare(name, shape, dtype, strides, transient)
+        self.declare(name, shape, dtype, strides, transient)
         self.source.names.setdefault(name, hint)
         return name
 
-    def _declare(
-        self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None, transient: bool
+    def declare(
+        self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None = None, transient: bool = True
     ) -> None:
+        """Add an array of this very name, for graphs that are read; :meth:`add_array` makes names. ValueError for one
+        that exists or that no array may have."""
+        self._take(name)
         extents = tuple(dim(s) for s in shape)
         if self.maker.origins:
             self.origins[name] = self.maker.origins
@@ -118,6 +132,15 @@ class Arrays:
         """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
         buffer from the source's start."""
         name = self._fresh(hint)
+        self.declare_view(name, source, shape, strides, offset)
+        self.source.names.setdefault(name, hint)
+        return name
+
+    def declare_view(
+        self, name: str, source: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0
+    ) -> None:
+        """Add a view of this very name, as :meth:`declare` does."""
+        self._take(name)
         extents = tuple(dim(s) for s in shape)
         if not extents:
             self.scalars.add(name)
@@ -128,13 +151,11 @@ class Arrays:
         node = self._access[name] = self.state.add_access(name)
         node.add_in_connector("views")
         self.state.add_edge(self._access[source], None, node, "views", Memlet.from_array(source, self.desc(source)))
-        self.source.names.setdefault(name, hint)
-        return name
 
     def seed(self) -> str:
         """The int64 array of one element that random kernels read; added at the first use."""
         if SEED not in self.sdfg.arrays:
-            self._declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
+            self.declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
         return SEED
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import sympy
+from dace.sdfg.nodes import LibraryNode
 
 from daceopt.ir import scalar, types
 from daceopt.ir.affine import quotient
@@ -311,7 +312,7 @@ class Builder:
         self.attach(node, inputs, outputs)
         return node
 
-    def attach(self, node: Any, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+    def attach(self, node: LibraryNode, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
         """Add a library node; narrow operands are widened before it, narrow results rounded behind it.
 
         No library computes in a type of storage: a product of halves collects its sums in float32 and rounds once.

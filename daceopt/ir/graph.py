@@ -8,13 +8,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from dace import nodes
-from dace.sdfg.nodes import MapEntry, Node
+from dace.sdfg.nodes import MapEntry
 
 from daceopt.ir import parts, pruning, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
-from daceopt.ir.operands import Operands
+from daceopt.ir.nodes import Node, OperatorNode, is_operator
+from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.views import follow
@@ -70,13 +71,16 @@ class Graph(Arrays):
         outputs: Sequence[str | None],
         attributes: dict[str, Any] | None = None,
         domain: str = "",
+        version: int | None = None,
     ) -> nodes.LibraryNode:
-        """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent)."""
+        """Add an operator node reading ``inputs`` and writing ``outputs`` (array names by position; None = absent).
+
+        ``version``: of the operator's schema; that of the graph's opset unless given.
+        """
         from daceopt.ops import registry
 
-        node = registry.make(
-            op_type, domain, len(inputs), len(outputs), attributes or {}, self.source.opset.get(domain)
-        )
+        version = self.source.opset.get(domain) if version is None else version
+        node = registry.make(op_type, domain, len(inputs), len(outputs), attributes or {}, version)
         reads = {c: n for c, n in zip(node.input_connectors, inputs) if n is not None}
         writes = {c: n for c, n in zip(node.output_connectors, outputs) if n is not None}
         self.add_node(node, reads, writes)
@@ -156,6 +160,18 @@ class Graph(Arrays):
         by_connector = {e.src_conn: e.dst.data for e in self.state.out_edges(last) if e.src_conn}
         return _in_order(node, "output", by_connector)
 
+    def operand(self, node: Node, position: int) -> str:
+        """The array that ``node`` reads at ``position``. Raises Unsupported, with the node, where it is absent."""
+        return required(self.inputs_of(node), position)
+
+    def operands(self, node: Node, count: int | None = None) -> list[str]:
+        """The first ``count`` arrays that ``node`` reads, or all of them; raises as :meth:`operand` does."""
+        return all_required(self.inputs_of(node), count)
+
+    def result(self, node: Node, position: int) -> str:
+        """The array that ``node`` writes at ``position``; raises as :meth:`operand` does."""
+        return required(self.outputs_of(node), position)
+
     def reads(self, node: nodes.CodeNode) -> dict[str, str]:
         """Connector -> array for a library node or tasklet."""
         return {e.dst_conn: e.src.data for e in self.state.in_edges(node) if e.dst_conn}
@@ -172,6 +188,11 @@ class Graph(Arrays):
         return list(self._compute)
 
     @property
+    def is_ordered(self) -> bool:
+        """Was an order of execution asked for?"""
+        return bool(self._order.position)
+
+    @property
     def order(self) -> tuple[Node, ...]:
         """The order of execution: by default topological, and stable under insertion order. What is assigned is checked
         (IllegalOrder) and kept by later edits, as near as they let it; None returns to the default."""
@@ -183,9 +204,9 @@ class Graph(Arrays):
         if nodes is not None:
             self._order.set(self, nodes)
 
-    def operators(self) -> list[Any]:
+    def operators(self) -> list[OperatorNode]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""
-        return [n for n in self.nodes() if hasattr(n, "op_type")]
+        return [n for n in self.nodes() if is_operator(n)]
 
     def kernels(self) -> list[MapEntry]:
         """Top-level map scopes in topological order."""

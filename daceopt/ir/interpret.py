@@ -18,6 +18,7 @@ from daceopt.ir import interpret_schedule, scalar, types
 from daceopt.ir.affine import affine
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes import Node
 from daceopt.ir.reduction import UFUNC, identity
 
 NodeFunction = Callable[["Memory", Any], None]
@@ -49,7 +50,7 @@ def interpret(
     return {name: memory.array(name).copy() for name in (*graph.outputs, *graph.saved)}
 
 
-def _run(memory: Memory, node: Any) -> None:
+def _run(memory: Memory, node: Node) -> None:
     if isinstance(node, dace_nodes.MapEntry):
         _kernel(memory, Kernel.extract(memory.graph, node))
         return

@@ -155,9 +155,12 @@ class Kernel:
 
     # ---------------------------------------------------------------- to the SDFG
 
-    def emit(self, graph: Graph) -> nodes.MapEntry:
-        """Add the scope to ``graph`` (its arrays exist already, locals are declared here); returns its entry."""
-        return self._without_unit_loops()._emit(graph)
+    def emit(self, graph: Graph, as_it_is: bool = False) -> nodes.MapEntry:
+        """Add the scope to ``graph`` (its arrays exist already, locals are declared here); returns its entry.
+
+        Loops of one iteration vanish, unless it is added ``as_it_is``.
+        """
+        return (self if as_it_is else self._without_unit_loops())._emit(graph)
 
     def _without_unit_loops(self) -> Kernel:
         """Loops of one iteration vanish, so that equal iteration spaces look equal."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes import OperatorNode
 from daceopt.ir.operands import required
 
 RANDOM = {
@@ -20,12 +19,12 @@ RANDOM = {
 }
 
 
-def is_op(node: Any, *op_types: str) -> bool:
+def is_op(node: object, *op_types: str) -> bool:
     """Is ``node`` an operator of the default domain with one of these names?"""
-    return getattr(node, "op_type", None) in op_types and node.domain == ""
+    return getattr(node, "op_type", None) in op_types and getattr(node, "domain", None) == ""
 
 
-def made_by(graph: Graph, name: str | None, *op_types: str) -> Any | None:
+def made_by(graph: Graph, name: str | None, *op_types: str) -> OperatorNode | None:
     """The operator that writes ``name``, if it is one of ``op_types``."""
     if name is None or graph.is_view(name):
         return None
@@ -44,7 +43,7 @@ def scalar(graph: Graph, name: str | None) -> float | None:
     return float(value.reshape(())) if value is not None and value.size == 1 and value.dtype.kind in "fiu" else None
 
 
-def int_list(graph: Graph, node: Any, attribute: str, position: int) -> list[int] | None:
+def int_list(graph: Graph, node: OperatorNode, attribute: str, position: int) -> list[int] | None:
     """Integers given as an attribute (older opsets) or a constant input; None when absent or not constant."""
     found = node.attribute(attribute)
     if found is not None:
@@ -54,7 +53,7 @@ def int_list(graph: Graph, node: Any, attribute: str, position: int) -> list[int
     return None if value is None else [int(v) for v in value.reshape(-1)]
 
 
-def axes_of(graph: Graph, node: Any) -> list[int] | None:
+def axes_of(graph: Graph, node: OperatorNode) -> list[int] | None:
     """Normalized axes of a reduction; None when they are not constant. No axes means all of them."""
     inputs = graph.inputs_of(node)
     rank = len(graph.shape(required(inputs, 0)))
@@ -65,8 +64,8 @@ def axes_of(graph: Graph, node: Any) -> list[int] | None:
     return None if axes is None else sorted(a % rank for a in axes)
 
 
-def trailing(graph: Graph, node: Any) -> list[int] | None:
+def trailing(graph: Graph, node: OperatorNode) -> list[int] | None:
     """The axes of a reduction if they are the last ones and the reduced dimensions are kept."""
-    axes, rank = axes_of(graph, node), len(graph.shape(required(graph.inputs_of(node), 0)))
+    axes, rank = axes_of(graph, node), len(graph.shape(graph.operand(node, 0)))
     kept = node.attribute("keepdims", 1) == 1
     return axes if axes and kept and axes == list(range(axes[0], rank)) else None

@@ -1,144 +1,231 @@
-"""A graph as short, stable text: for golden tests, traces, bug reports and reading."""
+"""A graph as text that says all of it: for golden tests, traces, bug reports and reading; ``ir.parse`` is the inverse.
+
+    graph test(x_1: float32[n, 6]) -> k_3
+      size n of x_1 axis 0
+      transposed_2: float32[6, n] = view x_1 strides [1, 6] offset 0
+      k_3: float32[6, n] from "encoder.norm" = kernel tanh
+        s0(i0 < 6, i1 < n):
+          in0 <- transposed_2[i0, i1]
+          out0: float32 = tanh(in0)
+          out0 -> k_3[i0, i1]
+        schedule:
+          parallel for i0 < 6: ...
+
+Nodes stand in the order in which they run, constants and views before their first reader. An array says its type,
+``strides`` unless it is row-major, ``as`` its name in the model and ``from`` where it is computed there.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
 from dace import nodes
+from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
-from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir import kernel_text, types
+from daceopt.ir.dims import row_major
+from daceopt.ir.expression_text import text
+from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.literal_text import Large, literal, values
+from daceopt.ir.nodes import Node, OperatorNode, is_operator
 from daceopt.ir.region import TRIPS, Region, Repeat
 
-_FEW = 8  # constants up to this many elements are shown whole
+_WIDTH = 120
+_INDENT = "  "
+_PLAIN = re.compile(r"[A-Z][A-Za-z0-9_]*")  # names of operators that need no quotes
 
 
-def render(graph: Graph) -> str:
-    """One line per node in topological order, with views before their first use; equal graphs give equal text."""
-    return "\n".join([_signature(graph), *_Lines(graph).all()]) + "\n"
+def render(graph: Graph, large: Large | None = None) -> str:
+    """The text of ``graph``; equal graphs give equal text.
+
+    Of constants with many elements it has a digest; ``large`` is filled with their values, for :func:`parse`. What has
+    no text (C++ of a library, values of unknown types) is named by a line that starts with ``unreadable``.
+    """
+    return "\n".join(_Lines(graph, {} if large is None else large).all()) + "\n"
 
 
-def _signature(graph: Graph) -> str:
-    inputs = ", ".join(f"{n}: {_type(graph, n)}" for n in graph.inputs)
-    return f"({inputs}) -> {', '.join(graph.outputs)}"
+def stem(name: str) -> str:
+    """What an array is called in its model where the text says nothing else: its name without the number."""
+    return re.sub(r"_[0-9]+$", "", name)
 
 
-def _type(graph: Graph, name: str) -> str:
-    return f"{types.name_of(graph.dtype(name))}[{_list(graph.shape(name))}]"
-
-
-def _place(graph: Graph, name: str) -> str:
-    """Where a part stands."""
-    if not graph.is_part(name):
-        return ""
-    whole, starts = graph.part(name)
-    return f" in {whole}[{_list(f'{s}:{s + n}' for s, n in zip(starts, graph.shape(name)))}]"
-
-
-def _list(items: Iterable[Any]) -> str:
-    return ", ".join(str(i) for i in items)
+def _list(items: Iterable[str]) -> str:
+    return ", ".join(items)
 
 
 class _Lines:
-    def __init__(self, graph: Graph):
-        self._graph = graph
+    def __init__(self, graph: Graph, large: Large):
+        self._graph, self._large = graph, large
         self._shown: set[str] = set()
 
     def all(self) -> list[str]:
-        lines: list[str] = []
+        lines = self._header()
+        body = self._facts()
         for node in self._graph.nodes():
-            lines += self._sources(n for n in self._graph.inputs_of(node) if n is not None)
-            lines += self._node(node)
-        return ["  " + line for line in lines]
+            body += self._sources(n for n in self._graph.inputs_of(node) if n is not None)
+            body += self._wholes(n for n in self._graph.outputs_of(node) if n is not None)
+            body += self._node(node)
+        body += self._sources(self._graph.arrays())
+        return [*lines, *(_INDENT + line for line in body)]
+
+    # ---------------------------------------------------------------- what the graph is
+
+    def _header(self) -> list[str]:
+        graph = self._graph
+        inputs, outputs = [self._declared(n) for n in graph.inputs], _list(graph.outputs)
+        line = f"graph {graph.sdfg.name}({_list(inputs)}) -> {outputs}".rstrip()
+        if len(line) <= _WIDTH:
+            return [line]
+        return [f"graph {graph.sdfg.name}(", *(f"{_INDENT}{i}," for i in inputs), f") -> {outputs}".rstrip()]
+
+    def _facts(self) -> list[str]:
+        graph, known = self._graph, self._graph.source
+        lines = [f"size {s} of {name} axis {axis}" for s, (name, axis) in graph.symbols.items()]
+        others = sorted(s for s in graph.sdfg.symbols if s not in graph.symbols)
+        lines += [f"sizes {_list(others)}"] if others else []
+        lines += [f"assume {text(a)} >= 0" for a in graph.assumptions]
+        lines += [f"save {_list(graph.saved)}"] if graph.saved else []
+        lines += ["ordered"] if graph.is_ordered else []
+        lines += ["reuse memory"] if graph.options.reuse_memory else []
+        lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in known.opset.items())}"] if known.opset else []
+        lines += ["speculative"] if known.speculative else []
+        lines += [f"trips {counter} {count}" for counter, count in known.trips.items()]
+        present = ((n, v) for n, v in known.shape_values.items() if n in graph.sdfg.arrays)
+        return lines + [f"known {name} = [{_list(map(text, value))}]" for name, value in present]
+
+    # ---------------------------------------------------------------- arrays
+
+    def _type(self, name: str) -> str:
+        return f"{types.name_of(self._graph.dtype(name))}[{_list(map(text, self._graph.shape(name)))}]"
+
+    def _declared(self, name: str) -> str:
+        """An array where it first occurs."""
+        if name in self._shown:
+            return name
+        self._shown.add(name)
+        graph, strides = self._graph, ""
+        if graph.is_part(name):
+            whole, starts = graph.part(name)
+            strides = f" in {whole} at [{_list(map(text, starts))}]"
+        elif not graph.is_view(name) and graph.strides(name) != row_major(graph.shape(name)):
+            strides = f" strides [{_list(map(text, graph.strides(name)))}]"
+        return f"{name}: {self._type(name)}{strides}{self._provenance(name)}"
+
+    def _provenance(self, name: str) -> str:
+        graph = self._graph
+        called = graph.source.names.get(name, stem(name))
+        shown = f" as {json.dumps(called)}" if called != stem(name) else ""
+        origins = graph.origins.get(name, ())
+        return shown + (f" from {' '.join(map(json.dumps, origins))}" if origins else "")
 
     def _sources(self, names: Iterable[str]) -> list[str]:
-        """Lines for the constants and views among ``names`` that were not shown yet."""
-        lines: list[str] = []
+        """Lines for those of ``names`` that no line has shown yet: constants, views, and what nobody writes."""
+        graph, lines = self._graph, []
         for name in names:
             if name in self._shown:
                 continue
-            self._shown.add(name)
-            if name in self._graph.constants:
-                lines.append(f"{name}: {_type(self._graph, name)} = {_constant(self._graph.constants[name])}")
-            elif self._graph.is_view(name):
-                lines += self._sources([self._graph.view_source(name)])
-                lines.append(self._view(name))
+            lines += self._wholes([name])
+            if graph.is_view(name):
+                source, offset = graph.view_source(name), graph.view_offset(name)
+                lines += self._sources([source])
+                place = f"strides [{_list(map(text, graph.strides(name)))}] offset {text(offset)}"
+                lines.append(f"{self._declared(name)} = view {source} {place}")
+            elif name in graph.constants:
+                lines.append(f"{self._declared(name)} = {values(graph.constants[name], self._large)}")
+            else:
+                lines.append(self._declared(name) + (" = seed" if name == SEED else ""))
         return lines
 
-    def _view(self, name: str) -> str:
-        graph = self._graph
-        place = f"strides [{_list(graph.strides(name))}] offset {graph.view_offset(name)}"
-        return f"{name}: {_type(graph, name)} = view {graph.view_source(name)} {place}"
+    def _wholes(self, names: Iterable[str]) -> list[str]:
+        """Lines for what ``names`` are parts of."""
+        return [line for n in names if self._graph.is_part(n) for line in self._sources([self._graph.part(n).whole])]
 
-    def _node(self, node: Any) -> list[str]:
+    # ---------------------------------------------------------------- nodes
+
+    def _node(self, node: Node) -> list[str]:
         graph = self._graph
-        outputs = ", ".join(f"{n}: {_type(graph, n)}{_place(graph, n)}" if n else "_" for n in graph.outputs_of(node))
         if isinstance(node, nodes.MapEntry):
-            return [f"{outputs} = kernel {node.map.label}", *_kernel(graph, node)]
-        if hasattr(node, "op_type"):
-            operands = ", ".join(n or "_" for n in graph.inputs_of(node))
-            return [f"{outputs} = {node.op_type}({operands}{_attributes(node.attributes)})"]
-        operands = ", ".join(f"{c}={n}" for c, n in sorted(graph.reads(node).items()))
-        inside = _region(node) if isinstance(node, Region) else []
-        return [f"{outputs} = {type(node).__name__}({operands})", *inside]
+            return self._kernel(node)
+        if is_operator(node):
+            outputs = _list(self._declared(n) if n else "_" for n in graph.outputs_of(node))
+            return [f"{outputs} = {self._operator(node)}{_called(node, node.op_type)}"]
+        operands = _list(f"{c}={n}" for c, n in sorted(graph.reads(node).items()))
+        writes = graph.writes(node)
+        usual = tuple(writes) == getattr(type(node), "results", None) and len(writes) == 1
+        outputs = _list(f"{'' if usual else f'{c}='}{self._declared(n)}" for c, n in sorted(writes.items()))
+        if not isinstance(node, LibraryNode):
+            code = str(getattr(getattr(node, "code", None), "as_string", ""))
+            return [f"{outputs} = unreadable {type(node).__name__}({operands}) {json.dumps(code)}"]
+        kind = type(node).__name__
+        call = f"library {kind}({operands}{self._values(_properties(node))}){_called(node, kind.lower())}"
+        inside = self._region(node) if isinstance(node, Region) else []
+        return [f"{outputs} = {call}", *(_INDENT + line for line in inside)]
+
+    def _operator(self, node: OperatorNode) -> str:
+        name = node.op_type if _PLAIN.fullmatch(node.op_type) else json.dumps(node.op_type)
+        domain = f"{json.dumps(node.domain)}." if node.domain else ""
+        operands = _list(n or "_" for n in self._graph.inputs_of(node))
+        usual = node.version_in(self._graph.source.opset.get(node.domain))
+        version = "" if node.since_version == usual else f"@{node.since_version}"
+        return f"{domain}{name}{version}({operands}{self._values(node.attributes)})"
+
+    def _values(self, attributes: dict[str, Any]) -> str:
+        shown = [f"{_key(k)}={self._literal(v)}" for k, v in sorted(attributes.items()) if v is not None]
+        return "; " + _list(shown) if shown else ""
+
+    def _literal(self, value: Any) -> str:
+        try:
+            return literal(value, self._large)
+        except Unsupported as error:
+            return f"unreadable {json.dumps(str(error))}"
+
+    def _kernel(self, entry: nodes.MapEntry) -> list[str]:
+        graph = self._graph
+        outputs = _list(self._declared(n) for n in graph.outputs_of(entry) if n is not None)
+        try:
+            head, *lines = kernel_text.lines(Kernel.extract(graph, entry))
+        except Unsupported as error:
+            operands = _list(n for n in graph.inputs_of(entry) if n is not None)
+            return [f"{outputs} = unreadable kernel({operands}) {json.dumps(str(error))}"]
+        return [f"{outputs} = {head}", *(_INDENT + line for line in lines)]
+
+    # ---------------------------------------------------------------- regions
+
+    def _region(self, node: Region) -> list[str]:
+        """How often, what is bound to what, and the bodies."""
+        lines = _repetition(node) if isinstance(node, Repeat) else []
+        for body, captured in zip(node.bodies, node.captures):
+            bound = f" with {_list(f'{name} = {connector}' for name, connector in captured.items())}"
+            lines.append(f"body{bound if captured else ''}:")
+            lines += [_INDENT + line for line in _Lines(body, self._large).all()]
+        return lines
 
 
-def _region(node: Region) -> list[str]:
-    """How often, what is bound to what, and the bodies."""
-    lines: list[str] = []
-    if isinstance(node, Repeat):
-        last = "" if node.condition is None else f" while {node.carried[node.condition].input}"
-        count = node.trips if node.trips is not None else TRIPS if TRIPS in node.in_connectors else "any number"
-        lines.append(f"  for {node.counter} < {count}{last}")
-        lines += [f"  carry {c.input} from {c.initial} to {c.final or '_'}" for c in node.carried]
-        lines += [f"  stack {s.connector} axis {s.axis}{' from the end' if s.reverse else ''}" for s in node.stacked]
-    for body, captured in zip(node.bodies, node.captures):
-        lines += (
-            [f"  bind {_list(f'{name} = {connector}' for name, connector in captured.items())}"] if captured else []
-        )
-        lines += ["  " + line for line in render(body).splitlines()]
-    return lines
+def _repetition(node: Repeat) -> list[str]:
+    count = "" if node.trips is None else f" < {text(node.trips)}"
+    given = f" < {TRIPS}" if node.trips is None and TRIPS in node.in_connectors else ""
+    limit = "" if node.limit is None else f" at most {text(node.limit)}"
+    last = "" if node.condition is None else f" while {node.carried[node.condition].input}"
+    lines = [f"for {node.counter}{count}{given}{limit}{' descending' if node.descending else ''}{last}"]
+    lines += [f"carry {c.input} from {c.initial}{f' to {c.final}' if c.final else ''}" for c in node.carried]
+    lines += [f"stack {s.connector} axis {s.axis}{' from the end' if s.reverse else ''}" for s in node.stacked]
+    return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]
 
 
-def _constant(value: np.ndarray) -> str:
-    if value.size <= _FEW:
-        return str(value.tolist())
-    return f"<{value.size} values>"
+def _called(node: Node | OperatorNode, usual: str) -> str:
+    return "" if node.label == usual else f" called {json.dumps(node.label)}"
 
 
-def _attributes(attributes: dict[str, Any]) -> str:
-    shown = [f"{k}={_attribute(v)}" for k, v in sorted(attributes.items()) if v is not None]
-    return "; " + ", ".join(shown) if shown else ""
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else json.dumps(name)
 
 
-def _attribute(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return _constant(value)
-    if isinstance(value, float):
-        return f"{value:.9g}"
-    return str(value) if isinstance(value, (int, list)) else repr(value)[:40]
-
-
-def _kernel(graph: Graph, entry: nodes.MapEntry) -> list[str]:
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported as error:
-        return [f"  ({error})"]
-    extents = _list(f"{p} < {e}" for p, e in kernel.extents.items())
-    outer = f" outer {_list(kernel.outer)}" if kernel.outer else ""
-    return [f"  for {extents or 'one element'}{outer}", *(line for s in kernel.stages for line in _stage(s))]
-
-
-def _stage(stage: Stage) -> list[str]:
-    lines = [f"  {c} <- {_access(a)}" for c, a in stage.reads.items()]
-    lines += [f"  {a.symbol} = {a.expr}" for a in stage.assignments]
-    return lines + [f"  {c} -> {_access(a)}" for c, a in stage.writes.items()]
-
-
-def _access(access: Access) -> str:
-    index = _list(":" if e is None else e for e in access.index)
-    return f"{access.array}[{index}]" + (f" ({access.wcr})" if access.wcr else "")
+def _properties(node: LibraryNode) -> dict[str, Any]:
+    """What the class of a library node adds to DaCe's own properties, where it is not the default."""
+    own = {p.attr_name: (p, value) for p, value in node.properties() if p.attr_name not in LibraryNode.__properties__}
+    return {name: value for name, (p, value) in own.items() if value != p.default}

@@ -83,7 +83,8 @@ def expression(expr: Any) -> str:
         above, below = sympy.together(expr.args[0]).as_numer_denom()
         return f"{_operand(above)} // {_operand(below)}"
     if isinstance(expr, (sympy.Add, sympy.Mul, sympy.Pow)):
-        names = {part: sympy.Dummy() for part in expr.atoms(idiv, pymod, sympy.floor, sympy.Min, sympy.Max)}
+        parts = sorted(expr.atoms(idiv, pymod, sympy.floor, sympy.Min, sympy.Max), key=str)
+        names = {part: sympy.Dummy(f"part{k:04d}") for k, part in enumerate(parts)}  # in one order in every process
         shown = str(expr.xreplace(names))
         for part, name in names.items():
             call = isinstance(part, (sympy.Min, sympy.Max))

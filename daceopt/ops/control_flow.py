@@ -239,7 +239,7 @@ def _stays_true(graph: Graph, name: str, previous: str) -> bool:
         producer = graph.producer(name)
         if getattr(producer, "op_type", None) != "Identity":
             return False
-        name = required(graph.inputs_of(producer), 0)
+        name = graph.operand(producer, 0)
 
 
 # -------------------------------------------------------------------- Scan

@@ -12,7 +12,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.library import Convolution, ConvolutionBackwardData
 from daceopt.ops.registry import FLOATS, Names, Operator, lowering, supports
@@ -43,7 +43,7 @@ def _same_pads(
 
 def why_not_window(graph: Graph, node: Operator, rank: int) -> str | None:
     """The reason for which a window operator over ``rank`` spatial dimensions has no library node."""
-    x = required(graph.inputs_of(node), 0)
+    x = graph.operand(node, 0)
     if rank not in (1, 2, 3) or len(graph.shape(x)) != rank + 2:
         return f"{rank} spatial dimensions over an input of shape {graph.shape(x)}; supported are 1 to 3"
     mode = node.attribute("auto_pad", "NOTSET")
@@ -65,10 +65,10 @@ def convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 
 @supports("Conv")
 def why_not_convolution(graph: Graph, node: Operator) -> str | None:
-    kernel = graph.shape(required(graph.inputs_of(node), 1))[2:]
+    kernel = graph.shape(graph.operand(node, 1))[2:]
     if not all(isinstance(k, int) for k in kernel):
         return f"kernel of symbolic size {kernel}; expected a fixed one"
-    x, w = map(graph.shape, all_required(graph.inputs_of(node), 2))
+    x, w = map(graph.shape, graph.operands(node, 2))
     return why_not_window(graph, node, len(kernel)) or why_not_groups(node, x, w)
 
 
@@ -163,7 +163,7 @@ def why_not_transposed(graph: Graph, node: Operator) -> str | None:
     reason = why_not_convolution(graph, node)
     if reason is not None:
         return reason
-    (x, w), out = all_required(graph.inputs_of(node), 2), required(graph.outputs_of(node), 0)
+    (x, w), out = graph.operands(node, 2), graph.result(node, 0)
     if len(graph.shape(out)) != len(graph.shape(x)):
         return f"a result of shape {graph.shape(out)}; expected as many dimensions as in {graph.shape(x)}"
     begins, ends, missing = _transposed_pads(graph, node, x, w, out)
@@ -242,7 +242,7 @@ def causal_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names
 
 @supports("CausalConvWithState")
 def why_not_causal(graph: Graph, node: Operator) -> str | None:
-    x, w = map(graph.shape, all_required(graph.inputs_of(node), 2))
+    x, w = map(graph.shape, graph.operands(node, 2))
     if not isinstance(x[1], int) or not isinstance(w[2], int):
         return f"{x[1]} channels and a kernel of {w[2]}; expected fixed numbers"
     activation = node.attribute("activation", "none")

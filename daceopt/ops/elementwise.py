@@ -179,7 +179,7 @@ def _rounding_mode(node: Operator, target: str) -> str:
 @supports("Cast", "CastLike")
 def why_not_cast(graph: Graph, node: Operator) -> str | None:
     mode = node.attribute("round_mode", "up")
-    if types.name_of(graph.dtype(required(graph.outputs_of(node), 0))) == _POWERS and mode not in _DIRECTIONS:
+    if types.name_of(graph.dtype(graph.result(node, 0))) == _POWERS and mode not in _DIRECTIONS:
         return f"round_mode {mode!r}; expected one of {', '.join(_DIRECTIONS)}"
     return None
 

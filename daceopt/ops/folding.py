@@ -17,7 +17,6 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Graph, dim
-from daceopt.ir.operands import required
 from daceopt.ops import reference
 from daceopt.ops.operator import Operator
 
@@ -125,12 +124,12 @@ class Step:
     @property
     def dtype(self) -> Any:
         """Of the wanted output."""
-        return self.graph.dtype(required(self.graph.outputs_of(self.node), self.position))
+        return self.graph.dtype(self.graph.result(self.node, self.position))
 
     @property
     def shape(self) -> tuple[Any, ...]:
         """The declared shape of the wanted output."""
-        return tuple(self.graph.shape(required(self.graph.outputs_of(self.node), self.position)))
+        return tuple(self.graph.shape(self.graph.result(self.node, self.position)))
 
     def integers(self, attribute: str, position: int) -> list[int] | None:
         """Integers given as an attribute or an input; None where neither is there."""
@@ -270,7 +269,7 @@ def _floor(a: Any) -> Any:
 def _cast(step: Step) -> Value | None:
     x = step[0]
     if is_numeric(x):
-        return _objects(x.astype(types.to_numpy(step.graph.dtype(required(step.graph.inputs_of(step.node), 0)))).astype(
+        return _objects(x.astype(types.to_numpy(step.graph.dtype(step.graph.operand(step.node, 0)))).astype(
             types.to_numpy(step.dtype)
         ))  # fmt: skip
     if types.is_bool(step.dtype):

@@ -10,7 +10,7 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.operands import required
 from daceopt.ops.interpolation import EXPRESSIONS, cubic_weight
 from daceopt.ops.registry import FLOATS, NUMBERS, Names, Operator, lowering, supports
 
@@ -121,7 +121,7 @@ def _reflected(x: Any, low: Any, high: Any) -> Any:
 
 @supports("GridSample")
 def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
-    x, grid = all_required(graph.inputs_of(node))
+    x, grid = graph.operands(node)
     shape, places = graph.shape(x), graph.shape(grid)
     if node.attribute("mode", "linear") not in _TAPS:
         return f"mode {node.attribute('mode')!r}; expected {', '.join(_TAPS)}"
@@ -129,7 +129,7 @@ def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
         return f"padding_mode {node.attribute('padding_mode')!r}; expected {', '.join(_PADDINGS)}"
     if len(shape) < 3 or len(places) != len(shape) or places[-1] != len(shape) - 2:
         return f"X of shape {shape} and grid of shape {places}; expected (N, C, D...) and (N, ..., number of D)"
-    if any(n == 0 for n in shape[2:]) and graph.size(required(graph.outputs_of(node), 0)) != 0:
+    if any(n == 0 for n in shape[2:]) and graph.size(graph.result(node, 0)) != 0:
         return f"X of shape {shape}: there is nothing to take values from"
     return None
 
@@ -162,7 +162,7 @@ def _place(p: Any, n: Any, aligned: bool) -> Any:
 
 @supports("AffineGrid")
 def why_not_affine_grid(graph: Graph, node: Operator) -> str | None:
-    theta, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
+    theta, out = graph.operand(node, 0), graph.result(node, 0)
     rank = len(graph.shape(out)) - 2
     if rank not in (2, 3) or graph.shape(theta)[1:] != (rank, rank + 1):
         return f"theta of shape {graph.shape(theta)}; expected (N, 2, 3) or (N, 3, 4)"

@@ -14,7 +14,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.library import IndexAdd
 from daceopt.ops.registry import ANY, Names, Operator, gradient, lowering, supports
@@ -79,7 +79,7 @@ def gather_along(b: Builder, data: str, indices: str, axis: int, out: str) -> No
 
 @supports("Gather", "GatherElements")
 def why_not_gather(graph: Graph, node: Operator) -> str | None:
-    data, indices = all_required(graph.inputs_of(node), 2)
+    data, indices = graph.operands(node, 2)
     if not graph.shape(data):
         return "data of rank 0; expected at least one dimension"
     return why_empty(graph, indices, graph.shape(data)[axis_of(graph, node, data)])
@@ -126,7 +126,7 @@ def _tuple_axes(graph: Graph, node: Operator, indices: str) -> tuple[int, int]:
 
 @supports("GatherND")
 def why_not_gather_nd(graph: Graph, node: Operator) -> str | None:
-    data, indices = all_required(graph.inputs_of(node), 2)
+    data, indices = graph.operands(node, 2)
     reason = why_no_tuples(graph, indices)
     if reason is not None:
         return reason
@@ -199,7 +199,7 @@ def reverse_sequence(b: Builder, node: Operator, inputs: Names, outputs: Names) 
 
 @supports("ReverseSequence")
 def why_not_reverse_sequence(graph: Graph, node: Operator) -> str | None:
-    x, lengths = all_required(graph.inputs_of(node))
+    x, lengths = graph.operands(node)
     axes = {node.attribute("batch_axis", 1), node.attribute("time_axis", 0)}
     if len(axes) != 2 or not axes <= set(range(len(graph.shape(x)))):
         return f"batch and time along the axes {sorted(axes)} of shape {graph.shape(x)}"

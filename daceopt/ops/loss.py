@@ -14,7 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.operands import required
 from daceopt.ops import values
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, present, supports
 
@@ -201,7 +201,7 @@ def _scale(b: Builder, node: Operator, inputs: Names, dy: str) -> str:
 
 @supports(*_OPERATORS)
 def why_not_loss(graph: Graph, node: Operator) -> str | None:
-    x, labels = map(graph.shape, all_required(graph.inputs_of(node), 2))
+    x, labels = map(graph.shape, graph.operands(node, 2))
     if len(x) < 2 or len(labels) != len(x) - 1:
         return f"scores of shape {x} with labels of shape {labels}; expected [N, C, d...] and [N, d...]"
     reduction = node.attribute("reduction", "mean")

@@ -305,7 +305,7 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
 
 @supports("MeanVarianceNormalization")
 def why_not_mean_variance(graph: Graph, node: Operator) -> str | None:
-    rank, axes = len(graph.shape(required(graph.inputs_of(node), 0))), node.attribute("axes") or (0, 2, 3)
+    rank, axes = len(graph.shape(graph.operand(node, 0))), node.attribute("axes") or (0, 2, 3)
     if len({a % rank for a in axes if -rank <= a < rank}) != len(axes):
         return f"axes {list(axes)} of an input of rank {rank}: expected each once"
     return None

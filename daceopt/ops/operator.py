@@ -88,6 +88,12 @@ class Operator(LibraryNode):
             setattr(twin, name, copy.copy(getattr(self, name)))
         return twin
 
+    @classmethod
+    def version_in(cls, opset: int | None) -> int:
+        """``since_version`` of a node that :func:`make` makes for an opset (None: the newest)."""
+        schema = schema_of(cls.op_type, cls.domain, opset) or schema_of(cls.op_type, cls.domain)
+        return 0 if schema is None else int(schema.since_version)
+
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute, or ``default`` when neither the model nor the schema gives one."""
         value = self.attributes.get(name)

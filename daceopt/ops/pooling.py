@@ -225,6 +225,6 @@ def _unpooled(graph: Graph, node: Operator, x: str) -> list[Any]:
 
 @supports("MaxUnpool")
 def why_not_unpool(graph: Graph, node: Operator) -> str | None:
-    x, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
+    x, out = graph.operand(node, 0), graph.result(node, 0)
     symbolic = [e for e in (*graph.shape(x), *graph.shape(out)) if not isinstance(e, int)]
     return f"extents {symbolic} that are not fixed" if symbolic else values.unknown(graph, node, 2)

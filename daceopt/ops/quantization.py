@@ -240,14 +240,14 @@ def quantized_convolution(b: Builder, node: Operator, inputs: Names, outputs: Na
 
 @supports("QLinearConv")
 def why_not_convolution(graph: Graph, node: Operator) -> str | None:
-    channels, _, *kernel = graph.shape(required(graph.inputs_of(node), 3))
+    channels, _, *kernel = graph.shape(graph.operand(node, 3))
     if not all(isinstance(k, int) for k in kernel):
         return f"kernel of symbolic size {tuple(kernel)}; expected a fixed one"
     for position in (4, 5):
-        size = graph.size(required(graph.inputs_of(node), position))
+        size = graph.size(graph.operand(node, position))
         if size not in (1, channels):
             return f"{size} elements in {node.input_connectors[position]}; expected 1 or {channels}"
-    x, w = (graph.shape(required(graph.inputs_of(node), k)) for k in (0, 3))
+    x, w = (graph.shape(graph.operand(node, k)) for k in (0, 3))
     return why_not_window(graph, node, len(kernel)) or why_not_groups(node, x, w)
 
 

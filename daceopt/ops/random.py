@@ -151,7 +151,7 @@ def random_normal(b: Builder, node: Operator, inputs: Names, outputs: Names) -> 
 
 @supports("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
 def why_not_generator(graph: Graph, node: Operator) -> str | None:
-    dtype = graph.dtype(required(graph.outputs_of(node), 0))
+    dtype = graph.dtype(graph.result(node, 0))
     return None if dtype in FLOATS else f"a result of {types.name_of(dtype)}; expected a float type"
 
 
@@ -188,7 +188,7 @@ def multinomial(b: Builder, node: Operator, inputs: Names, outputs: Names) -> No
 
 @supports("Multinomial")
 def why_not_multinomial(graph: Graph, node: Operator) -> str | None:
-    shape = graph.shape(required(graph.inputs_of(node), 0))
+    shape = graph.shape(graph.operand(node, 0))
     if len(shape) != 2 or shape[1] == 0:
         return f"an input of shape {shape}; expected [batch, classes] with at least one class"
     return None

@@ -209,7 +209,7 @@ def arg(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("ArgMax", "ArgMin")
 def why_not_arg(graph: Graph, node: Operator) -> str | None:
-    shape = graph.shape(required(graph.inputs_of(node), 0))
+    shape = graph.shape(graph.operand(node, 0))
     if not shape or shape[node.attribute("axis", 0) % len(shape)] == 0:
         return f"an input of shape {shape}; expected elements along the axis"
     return None

@@ -307,7 +307,7 @@ def lower_all(graph: Graph, keep: Callable[[Operator], bool] = lambda node: Fals
     """
     count = 0
     while True:
-        waiting = [n for n in graph.operators() if not keep(n)]
+        waiting = [n for n in graph.operators() if isinstance(n, Operator) and not keep(n)]
         if not waiting:
             return count + sum(lower_all(body, keep) for body in bodies(graph))
         for node in reversed(waiting):

@@ -110,7 +110,7 @@ def why_not_resize(graph: Graph, node: Operator) -> str | None:
     reason = _why_not_mode(node) or _why_not_factors(graph, node, inputs, where) or _why_not_counts(graph, node, inputs)
     if reason is not None:
         return reason
-    x, out = required(inputs, 0), required(graph.outputs_of(node), 0)
+    x, out = required(inputs, 0), graph.result(node, 0)
     shape, result = graph.shape(x), graph.shape(out)
     if any(n == 0 and m != 0 for n, m in zip(shape, result)):
         return f"{shape} cannot be resized to {result}: there is nothing to take values from"

@@ -34,7 +34,7 @@ def cumulate(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("CumSum", "CumProd")
 def why_not_cumulate(graph: Graph, node: Operator) -> str | None:
-    if not graph.shape(required(graph.inputs_of(node), 0)):
+    if not graph.shape(graph.operand(node, 0)):
         return "an input of rank 0; expected at least one dimension"
     return values.unknown(graph, node, 1)
 

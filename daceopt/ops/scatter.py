@@ -64,7 +64,7 @@ def _scatter_rows(b: Builder, data: str, where: tuple[str, Dim, Dim], updates: s
 
 @supports("ScatterElements", "Scatter", "ScatterND")
 def why_not_scatter(graph: Graph, node: Operator) -> str | None:
-    data, indices, updates = all_required(graph.inputs_of(node))
+    data, indices, updates = graph.operands(node)
     shape, places = graph.shape(data), graph.shape(indices)
     reduction = node.attribute("reduction", "none")
     if reduction not in _REDUCTIONS:
@@ -173,7 +173,7 @@ def tensor_scatter(b: Builder, node: Operator, inputs: Names, outputs: Names) ->
 
 @supports("TensorScatter")
 def why_not_tensor_scatter(graph: Graph, node: Operator) -> str | None:
-    past, update = all_required(graph.inputs_of(node), 2)
+    past, update = graph.operands(node, 2)
     starts, shape = [*graph.inputs_of(node), None][2], graph.shape(past)
     return why_empty(graph, past, *graph.shape(update)) or why_other_shape(graph, starts, shape[:1])
 

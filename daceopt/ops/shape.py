@@ -35,7 +35,7 @@ def reshape(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def why_not_reshape(graph: Graph, node: Operator) -> str | None:
-    x, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
+    x, out = graph.operand(node, 0), graph.result(node, 0)
     before, after = graph.size(x), graph.size(out)
     if isinstance(before, int) and isinstance(after, int) and before != after:
         return f"{graph.shape(x)} has {before} elements, {graph.shape(out)} has {after}"
@@ -56,7 +56,7 @@ def expand(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("Expand")
 def why_not_expand(graph: Graph, node: Operator) -> str | None:
-    shape, target = graph.shape(required(graph.inputs_of(node), 0)), graph.shape(required(graph.outputs_of(node), 0))
+    shape, target = graph.shape(graph.operand(node, 0)), graph.shape(graph.result(node, 0))
     try:
         fits = broadcast_shapes(shape, target) == target
     except ValueError:

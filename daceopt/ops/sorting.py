@@ -50,12 +50,12 @@ def _top_places(b: Builder, node: Operator, x: str, axis: int, shape: Shape, out
 
 @supports("TopK")
 def why_not_top_k(graph: Graph, node: Operator) -> str | None:
-    x, found = required(graph.inputs_of(node), 0), graph.outputs_of(node)[0]
+    x, found = graph.operand(node, 0), graph.outputs_of(node)[0]
     if not graph.shape(x):
         return "an input of rank 0; expected at least one dimension"
     reason = values.unknown(graph, node, 1)
     axis = axis_of(graph, node, x, -1)
-    extent, k = graph.shape(x)[axis], graph.shape(found or required(graph.outputs_of(node), 1))[axis]
+    extent, k = graph.shape(x)[axis], graph.shape(found or graph.result(node, 1))[axis]
     if reason is None and isinstance(extent, int) and isinstance(k, int) and k > extent:
         return f"k of {k} along an axis of {extent} elements"
     return reason
@@ -149,7 +149,7 @@ def _nonzero(b: Builder, x: str, out: str) -> None:
 
 @supports("NonZero")
 def why_not_nonzero(graph: Graph, node: Operator) -> str | None:
-    rank, shape = len(graph.shape(required(graph.inputs_of(node), 0))), graph.shape(required(graph.outputs_of(node), 0))
+    rank, shape = len(graph.shape(graph.operand(node, 0))), graph.shape(graph.result(node, 0))
     return None if shape[0] == max(rank, 1) else f"an output of shape {shape}; expected {max(rank, 1)} rows"
 
 
@@ -178,7 +178,7 @@ def compress(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 @supports("Compress")
 def why_not_compress(graph: Graph, node: Operator) -> str | None:
-    x, out = required(graph.inputs_of(node), 0), required(graph.outputs_of(node), 0)
+    x, out = graph.operand(node, 0), graph.result(node, 0)
     return why_empty(graph, out, graph.size(x))
 
 
@@ -197,7 +197,7 @@ def non_max_suppression(b: Builder, node: Operator, inputs: Names, outputs: Name
 @supports("NonMaxSuppression")
 def why_not_non_max_suppression(graph: Graph, node: Operator) -> str | None:
     boxes, _, *given = graph.inputs_of(node)
-    batches, _, count = graph.shape(required(graph.inputs_of(node), 1))
+    batches, _, count = graph.shape(graph.operand(node, 1))
     reason = why_other_shape(graph, boxes, (batches, count, 4))
     empty = [n for n in given if n is not None and graph.size(n) != 1]
     return reason or (f"limits {empty} of other than one element" if empty else None)

@@ -67,8 +67,8 @@ def count_ngrams(b: Builder, node: Operator, inputs: Names, outputs: Names) -> N
 @supports("TfIdfVectorizer")
 def why_not_count(graph: Graph, node: Operator) -> str | None:
     width = max(node.attribute("ngram_indexes"), default=-1) + 1
-    shape = graph.shape(required(graph.inputs_of(node), 0))
-    if len(shape) > 2 or graph.shape(required(graph.outputs_of(node), 0)) != (*shape[:-1], width):
+    shape = graph.shape(graph.operand(node, 0))
+    if len(shape) > 2 or graph.shape(graph.result(node, 0)) != (*shape[:-1], width):
         return f"an input of shape {shape}; expected [tokens] or [rows, tokens], and {width} columns of results"
     if node.attribute("pool_strings"):
         return "a pool of strings; expected integers"

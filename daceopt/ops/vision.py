@@ -14,7 +14,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
-from daceopt.ir.operands import all_required, required
+from daceopt.ir.operands import required
 from daceopt.ops import algorithm, values
 from daceopt.ops.convolution import per_channel, steps, zero_padded
 from daceopt.ops.registry import FLOATS, Names, Operator, gradient, lowering, supports, without_gradient
@@ -198,7 +198,7 @@ def _interpolated(x: Any, lead: Sequence[Any], at: Sequence[Any], image: Sequenc
 
 @supports("DeformConv")
 def why_not_deformable(graph: Graph, node: Operator) -> str | None:
-    x, w = map(graph.shape, all_required(graph.inputs_of(node), 2))
+    x, w = map(graph.shape, graph.operands(node, 2))
     if not 3 <= len(x) == len(w) <= 5:
         return f"shapes {x} and {w}; expected 1 to 3 spatial dimensions in both"
     symbolic = [e for e in (x[1], *w) if not isinstance(e, int)]

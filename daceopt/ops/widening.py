@@ -55,7 +55,7 @@ def settle(graph: Graph) -> None:
     rounded ones.
     """
     casts = [n for n in graph.operators() if n.attribute(_OURS)]
-    waiting = [n for n in casts if _is_read(graph, required(graph.outputs_of(n), 0))]
+    waiting = [n for n in casts if _is_read(graph, graph.result(n, 0))]
     settled = dict.fromkeys(waiting)
     while waiting:
         source = required(graph.inputs_of(waiting.pop()), 0)
@@ -64,7 +64,7 @@ def settle(graph: Graph) -> None:
         found = [n for wide in (source, *moved) if wide for n in _roundings(graph, wide) if n not in settled]
         settled.update(dict.fromkeys(found))
         waiting += found
-    for wide in dict.fromkeys(required(graph.inputs_of(n), 0) for n in settled):
+    for wide in dict.fromkeys(graph.operand(n, 0) for n in settled):
         _round(graph, wide)
 
 

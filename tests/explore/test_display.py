@@ -95,7 +95,7 @@ def test_a_notebook_shows_a_fragment_that_touches_nothing_outside() -> None:
     html = _report()._repr_html_()
     assert html.startswith('<div class="daceopt-report">') and "<html" not in html
     style = re.search(r"<style>(.*?)</style>", html, re.DOTALL)
-    assert style and all(line.startswith(".daceopt-report") for line in style[1].strip().splitlines())
+    assert style and all(line.startswith((".daceopt-report", "@media", "}")) for line in style[1].strip().splitlines())
 
 
 @pytest.mark.parametrize("name", HOSTILE)

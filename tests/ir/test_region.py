@@ -13,7 +13,7 @@ from daceopt.build import memory
 from daceopt.codegen import frame
 from daceopt.cost import data_movement, flops
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import region, region_bounds, scalar
+from daceopt.ir import region, region_bounds, region_settling, scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
@@ -105,7 +105,7 @@ def test_costs_count_iterations() -> None:
 
 def test_memory_of_bodies_stands_in_one_slot_of_the_arena() -> None:
     graph = running_sum()
-    region.settle(graph)
+    region_settling.settle(graph)
     plan = memory.plan(graph)
     assert set(plan.arena) == {"R0_C0"} and plan.arena_bytes == 64
     generated = frame.generate(graph)
@@ -115,7 +115,7 @@ def test_memory_of_bodies_stands_in_one_slot_of_the_arena() -> None:
 
 def test_a_body_follows_the_layout_of_its_operand() -> None:
     graph = running_sum(stride=2)
-    region.settle(graph)
+    region_settling.settle(graph)
     (node,) = regions(graph)
     inner = next(iter(node.captures[0]))
     assert node.bodies[0].strides(inner) == (6, 2)
@@ -132,7 +132,7 @@ def test_constants_of_bodies_move_out_and_meet() -> None:
     choice.finish([out])
     graph.add_output(out)
     graph.prune()
-    region.settle(graph)
+    region_settling.settle(graph)
     assert len(graph.constants) == 1 and not any(body.constants for body in region.bodies(graph))
     graph.validate()
 
@@ -152,7 +152,7 @@ def test_random_numbers_in_a_loop_are_refused() -> None:
     loop.finish([new], [last], trips=2)
     graph.add_output(last)
     with pytest.raises(Unsupported, match="random numbers"):
-        region.settle(graph)
+        region_settling.settle(graph)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_no_lifting_when_the_weights_are_returned() -> None:
     net = attention_net()
     y = attention(net, "s")
     weights = next(n for n in net.graph.operators() if n.op_type == "Softmax")
-    graph = net.done(y, str(net.graph.outputs_of(weights)[0]))
+    graph = net.done(y, net.graph.result(weights, 0))
     assert "the attention has another user" in near_misses(AttentionLifting(), graph)
 
 

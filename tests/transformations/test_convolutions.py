@@ -59,7 +59,7 @@ def test_pad_with_a_second_reader() -> None:
     net = Net(x=X)
     y = padded(net, [0, 0, 1, 1, 0, 0, 1, 1])
     pad = net.graph.operators()[0]
-    graph = net.done(y, net.op("Neg", str(net.graph.outputs_of(pad)[0])))
+    graph = net.done(y, net.op("Neg", net.graph.result(pad, 0)))
     assert "padded array has another user" in near_misses(PadConvFusion(), graph)
 
 

@@ -55,8 +55,8 @@ def test_a_product_takes_everything() -> None:
     apply(EpilogueFusion(), finish(graph, b.elementwise(lambda p, u, v: relu(p + u + v), y, c, r)), special=True)
     assert (
         render(graph)
-        == """(x_1: float32[3, 4], x_2: float32[4, 5], x_3: float32[5], x_4: float32[3, 5]) -> k_6
-  k_6: float32[3, 5] = Contraction(A=x_1, B=x_2, Bias=x_3, C=x_4)
+        == """graph test(x_1: float32[3, 4], x_2: float32[4, 5], x_3: float32[5], x_4: float32[3, 5]) -> k_6
+  k_6: float32[3, 5] = library Contraction(A=x_1, B=x_2, Bias=x_3, C=x_4; activation="relu", alpha=0.5) called "k"
 """
     )
     (node,) = graph.nodes()

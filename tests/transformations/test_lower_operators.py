@@ -40,8 +40,8 @@ def test_one_operator() -> None:
     graph = net.done(net.op("Softplus", net.x))
     LowerOperators().run(graph)
     kernel = render(graph).splitlines()
-    assert " = kernel " in kernel[1]
-    assert "    out0 = softplus(in0)" in kernel
+    assert " = kernel " in kernel[2]
+    assert "      out0: float32 = softplus(in0)" in kernel
 
 
 def test_operators_with_a_gradient_rule_stay() -> None:

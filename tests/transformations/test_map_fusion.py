@@ -31,24 +31,30 @@ def test_softmax_becomes_one_loop_over_rows() -> None:
     assert len(outcome.sites) == 1
     assert (
         render(graph)
-        == """(x_1: float32[4, 6]) -> k_5
-  k_5: float32[4, 6] = kernel k
-    for i0 < 4, i1 < 6 outer i0
-    in0 <- x_1[i0, i1]
-    out0 = in0
-    out0 -> k_2_l[0] (max)
-    in0 <- x_1[i0, i1]
-    in1 <- k_2_l[0]
-    out0 = exp(in0 - in1)
-    out0_l = out0
-    out0_l -> k_3_l[i1]
-    in0 <- k_3_l[i1]
-    out0 = in0
-    out0 -> k_4_l[0] (sum)
-    in0 <- k_3_l[i1]
-    in1 <- k_4_l[0]
-    out0 = in0/in1
-    out0 -> k_5[i0, i1]
+        == """graph test(x_1: float32[4, 6]) -> k_5
+  k_5: float32[4, 6] = kernel k outer i0
+    local k_2_l: float32[1]
+    local k_3_l: float32[6]
+    local k_4_l: float32[1]
+    s0(i0 < 4, i1 < 6):
+      in0 <- x_1[i0, i1]
+      out0: float32 = in0
+      out0 -> k_2_l[0] (max)
+    s1(i0 < 4, i1 < 6):
+      in0 <- x_1[i0, i1]
+      in1 <- k_2_l[0]
+      out0: float32 = exp(in0 - in1)
+      out0_l: float32 = out0
+      out0_l -> k_3_l[i1]
+    s2(i0 < 4, i1 < 6):
+      in0 <- k_3_l[i1]
+      out0: float32 = in0
+      out0 -> k_4_l[0] (sum)
+    s3(i0 < 4, i1 < 6):
+      in0 <- k_3_l[i1]
+      in1 <- k_4_l[0]
+      out0: float32 = in0/in1
+      out0 -> k_5[i0, i1]
 """
     )
 

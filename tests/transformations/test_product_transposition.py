@@ -21,10 +21,10 @@ def test_a_copied_transpose() -> None:
     apply(ProductTransposition(), finish(graph, b.copy(b.transpose(b.matmul(x, y, alpha=0.5), [1, 0]))), special=True)
     assert (
         render(graph)
-        == """(x_1: float32[3, 4], x_2: float32[4, 5]) -> k_5
+        == """graph test(x_1: float32[3, 4], x_2: float32[4, 5]) -> k_5
   transposed_6: float32[5, 4] = view x_2 strides [1, 5] offset 0
   transposed_7: float32[4, 3] = view x_1 strides [1, 4] offset 0
-  k_5: float32[5, 3] = Contraction(A=transposed_6, B=transposed_7)
+  k_5: float32[5, 3] = library Contraction(A=transposed_6, B=transposed_7; alpha=0.5) called "k"
 """
     )
     assert graph.nodes()[0].alpha == 0.5

@@ -14,15 +14,17 @@ def test_a_sum_over_rows() -> None:
     apply(ReductionLowering(), finish(graph, b.reduce("sum", None, x, axes=[1])), special=True)
     assert (
         render(graph)
-        == """(x_1: float32[4, 6]) -> k_2
-  k_2: float32[4] = kernel k
-    for i0 < 4, i1 < 6 outer i0
-    in0 <- x_1[i0, i1]
-    out0 = in0
-    out0 -> k_2_acc[0] (sum)
-    in_out0 <- k_2_acc[0]
-    out0 = in_out0
-    out0 -> k_2[i0]
+        == """graph test(x_1: float32[4, 6]) -> k_2
+  k_2: float32[4] = kernel k outer i0
+    local k_2_acc: float32[1]
+    s0(i0 < 4, i1 < 6):
+      in0 <- x_1[i0, i1]
+      out0: float32 = in0
+      out0 -> k_2_acc[0] (sum)
+    s1(i0 < 4):
+      in_out0 <- k_2_acc[0]
+      out0: float32 = in_out0
+      out0 -> k_2[i0]
 """
     )
 

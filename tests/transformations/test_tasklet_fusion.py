@@ -18,13 +18,13 @@ def test_a_chain() -> None:
     apply(TaskletFusion(), finish(graph, b.elementwise(lambda u, v: u * v, top, x)), special=True)
     assert (
         render(graph)
-        == """(x_1: float32[4, 6]) -> k_3
+        == """graph test(x_1: float32[4, 6]) -> k_3
   k_3: float32[4, 6] = kernel k
-    for i0 < 4, i1 < 6
-    in0 <- x_1[i0, i1]
-    t0 = tanh(in0)
-    out0 = in0*t0
-    out0 -> k_3[i0, i1]
+    s0(i0 < 4, i1 < 6):
+      in0 <- x_1[i0, i1]
+      t0: float32 = tanh(in0)
+      out0: float32 = in0*t0
+      out0 -> k_3[i0, i1]
 """
     )
 

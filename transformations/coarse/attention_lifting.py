@@ -62,6 +62,6 @@ def _keys(m: Match) -> Op | str:
     """The keys: what ``kt`` transposes if that undoes the swap, else ``kt`` transposed once more (a view)."""
     node, source, perm = made_by(m.graph, m["kt"], "Transpose"), m["kt"], _SWAP
     if node is not None:
-        source, inner = str(m.graph.inputs_of(node)[0]), list(node.attribute("perm") or (3, 2, 1, 0))
+        source, inner = m.graph.operand(node, 0), list(node.attribute("perm") or (3, 2, 1, 0))
         perm = [inner[p] for p in _SWAP]
     return source if perm == sorted(perm) else op("Transpose", source, perm=perm)

@@ -31,7 +31,7 @@ class BatchNormFolding(PatternRule):
 
     def replace(self, m: Match) -> Op:
         conv = m.node("conv")
-        hint = m.graph.source.names.get(str(m.graph.inputs_of(conv)[1]), "weights")
+        hint = m.graph.source.names.get(m.graph.operand(conv, 1), "weights")
         w, b = _folded(m)
         weights, bias = m.graph.add_constant(hint, w), m.graph.add_constant(f"{hint}_bias", b)
         return op("Conv", "x", weights, bias, **conv.attributes)

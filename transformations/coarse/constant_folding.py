@@ -88,11 +88,11 @@ class ConstantFolding(Transformation):
     def _cast_like(self, graph: Graph, node: Any) -> list[np.ndarray] | None:
         """CastLike needs only the type of its second operand."""
         value = graph.constants.get(graph.inputs_of(node)[0] or "") if node.op_type == "CastLike" else None
-        return None if value is None else [value.astype(types.to_numpy(graph.dtype(str(graph.outputs_of(node)[0]))))]
+        return None if value is None else [value.astype(types.to_numpy(graph.dtype(graph.result(node, 0))))]
 
     def _stated_shape(self, graph: Graph, node: Any) -> Iterable[Site]:
         """The output's shape is known: the operand that computes it at run time can go."""
-        operand, output = graph.inputs_of(node)[_LOOKS_AT_SHAPE[node.op_type]], str(graph.outputs_of(node)[0])
+        operand, output = graph.inputs_of(node)[_LOOKS_AT_SHAPE[node.op_type]], graph.result(node, 0)
         if operand not in graph.constants and all(isinstance(d, int) and d > 0 for d in graph.shape(output)):
             yield Site(graph, (node,), {"shape": graph.shape(output)})
 

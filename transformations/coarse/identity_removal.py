@@ -77,7 +77,7 @@ def _dropout_off(graph: Graph, node: Any) -> bool:
 
 
 def _perm(graph: Graph, node: Any) -> list[int]:
-    rank = len(graph.shape(str(graph.inputs_of(node)[0])))
+    rank = len(graph.shape(graph.operand(node, 0)))
     given = node.attribute("perm")
     return list(range(rank))[::-1] if not given else [int(p) for p in given]
 

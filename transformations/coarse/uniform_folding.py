@@ -37,7 +37,7 @@ class UniformFolding(Transformation):
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if not is_op(node, *_POINTWISE, *_MOVES):
             return
-        output = str(graph.outputs_of(node)[0])
+        output = graph.result(node, 0)
         if output in graph.outputs or not all(isinstance(d, int) and d > 0 for d in graph.shape(output)):
             return
         operands = [n for n in graph.inputs_of(node) if n is not None]
@@ -51,7 +51,7 @@ class UniformFolding(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, node = site.graph, site.nodes[0]
-        output = str(graph.outputs_of(node)[0])
+        output = graph.result(node, 0)
         source = site.found.get("chosen")
         if source is None:
             value = site["value"].astype(types.to_numpy(graph.dtype(output)))
@@ -68,7 +68,7 @@ def _uniform(graph: Graph, name: str) -> np.ndarray | None:
     """The value (one element, shape (1,)) that every element of ``name`` has, if that is known."""
     expand = made_by(graph, name, "Expand")
     while expand is not None:
-        name = str(graph.inputs_of(expand)[0])
+        name = graph.operand(expand, 0)
         expand = made_by(graph, name, "Expand")
     value = graph.constants.get(name)
     if value is None or value.size == 0:

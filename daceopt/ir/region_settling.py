@@ -1,0 +1,109 @@
+"""What happens to regions before code is generated for them: their bodies fit the memory of what they are bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
+from daceopt.ir.dims import Dim, row_major
+from daceopt.ir.graph import Graph
+from daceopt.ir.region import Region, Repeat, operand, regions
+
+
+def settle(graph: Graph) -> None:
+    """Make bodies fit the memory of what they are bound to: constants move out, layouts become those of the operands.
+
+    Raises Unsupported for what a loop cannot hold.
+    """
+    constants: dict[Any, str] = {}
+    for node in regions(graph):
+        for which, body in enumerate(node.bodies):
+            settle(body)
+            _move_constants(graph, node, which, constants)
+            _share_seed(graph, node, body)
+            _lay_out_captures(graph, node, which)
+        if isinstance(node, Repeat):
+            _lay_out_loop(graph, node)
+        else:
+            _lay_out_outputs(node.bodies, [graph.strides(graph.writes(node)[f"Out{k}"]) for k in _places(node)])
+
+
+def _places(node: Region) -> range:
+    return range(len(node.bodies[0].outputs))
+
+
+def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str]) -> None:
+    """The program binds the constants of the outermost graph; ``known`` has those that moved already, by memory."""
+    body = node.bodies[which]
+    for name in [n for n in body.constants if body.state.out_degree(body.access(n))]:
+        value = body.constants.pop(name)
+        key = (value.__array_interface__["data"][0], value.shape, value.dtype)
+        if key not in known:
+            known[key] = graph.add_constant(body.source.names.get(name, name), value)
+        body.inputs.append(name)
+        node.captures[which][name] = operand(graph, node, known[key])
+
+
+def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
+    if not body.uses_seed:
+        return
+    if isinstance(node, Repeat):
+        raise Unsupported(f"{node.label}: random numbers in a loop would be the same in every iteration")
+    graph.seed()
+
+
+def _lay_out_captures(graph: Graph, node: Region, which: int) -> None:
+    """Inputs of a body follow the layout of their operands; where views of them cannot, they read a copy."""
+    body, copies = node.bodies[which], {}
+    for name, connector in node.captures[which].items():
+        source = graph.reads(node)[connector]
+        if body.strides(name) == graph.strides(source):
+            continue
+        try:
+            body.set_strides(name, graph.strides(source))
+        except ValueError:
+            if source not in copies:
+                twin = graph.add_array(source, graph.shape(source), graph.dtype(source), body.strides(name))
+                copies[source] = Builder(graph, "layout").copy(source, out=twin)
+            node.captures[which][name] = operand(graph, node, copies[source])
+
+
+def _lay_out_loop(graph: Graph, node: Repeat) -> None:
+    """Carried values are row-major everywhere; slices of stacked outputs are laid out as they stand there."""
+    body, writes = node.body, graph.writes(node)
+    layouts = [row_major(body.shape(c.input)) for c in node.carried]
+    for c, strides in zip(node.carried, layouts):
+        body.set_strides(c.input, strides)
+        source = graph.reads(node)[c.initial]
+        if not graph.is_contiguous(source):
+            _rebind(graph, node, c.initial, Builder(graph, "carried").copy(source))
+        if c.final is not None and not graph.is_contiguous(writes[c.final]):
+            raise Unsupported(f"{node.label}: the final value {writes[c.final]} must be row-major")
+    for s in node.stacked:
+        strides = graph.strides(writes[s.connector])
+        layouts.append(strides[: s.axis] + strides[s.axis + 1 :])
+    _lay_out_outputs([body], layouts)
+
+
+def _rebind(graph: Graph, node: Region, connector: str, name: str) -> None:
+    """Let ``connector`` read the array ``name``."""
+    (edge,) = [e for e in graph.state.in_edges(node) if e.dst_conn == connector]
+    graph.state.remove_edge(edge)
+    graph.read(node, connector, name)
+
+
+def _lay_out_outputs(bodies: Sequence[Graph], layouts: Sequence[tuple[Dim, ...]]) -> None:
+    for body in bodies:
+        for k, strides in enumerate(layouts):
+            name = body.outputs[k]
+            if body.strides(name) == strides:
+                continue
+            try:
+                body.set_strides(name, strides)
+            except ValueError:
+                twin = body.add_array(name, body.shape(name), body.dtype(name), strides)
+                Builder(body, "layout").copy(name, out=twin)
+                body.outputs[k] = twin
+                body.desc(twin).transient, body.desc(name).transient = False, True

@@ -1,0 +1,144 @@
+"""What a reproducer calls: does again what failed, and says whether it still fails."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+import daceopt.ops  # noqa: F401  (the classes of library nodes, and how they are executed)
+from daceopt import libs
+from daceopt.bisect import broken
+from daceopt.build.assemble import KIND, load_program
+from daceopt.build.cache import default_cache
+from daceopt.build.program import build
+from daceopt.errors import DaceoptError, VerificationError
+from daceopt.ir.graph import Graph
+from daceopt.ir.imported import Gradients
+from daceopt.ir.parse import parse
+from daceopt.ir.program import Program
+from daceopt.reproducer import unpack
+from daceopt.transform import Transformation, parse_step
+from daceopt.verification import Numerics, Structure, check_match
+from daceopt.verification_built import Built, compare
+
+GONE, THERE, CANNOT_RUN = 0, 1, 2
+
+
+def step(
+    graphs: Sequence[str],
+    text: str,
+    code: str | None,
+    of: str | None,
+    wanted: Sequence[Any] | None,
+    inputs: Mapping[str, str] | None,
+    large: Mapping[str, str],
+    failure: str,
+) -> int:
+    """Apply the step ``text`` to the graph and check it as ``verify="numerics"`` does; returns the exit code.
+
+    ``code``: the file of a step that is not daceopt's own, with its class ``of``. ``wanted``: the fields of
+    ``Gradients`` where the step edits a program. ``inputs``: packed values; random ones where None.
+    """
+
+    def run() -> str | None:
+        (graph,) = (parse(g, unpack(large)) for g in graphs)
+        transformation = _transformation(text, code, of)
+        if type(transformation).run_program is not Transformation.run_program:
+            return _program_failure(transformation, graph, wanted)
+        return _step_failure(transformation, graph, None if inputs is None else unpack(inputs))
+
+    return _told(run, failure)
+
+
+def programs(
+    graphs: Sequence[str],
+    roles: Sequence[Mapping[str, str]],
+    inputs: Mapping[str, str] | None,
+    large: Mapping[str, str],
+    failure: str,
+) -> int:
+    """Compile the graphs, forward and backward, and compare what they compute with the interpreter; returns the exit
+    code."""
+
+    def run() -> str | None:
+        read = [parse(g, unpack(large)) for g in graphs]
+        return _programs_failure(read, roles, None if inputs is None else unpack(inputs))
+
+    return _told(run, failure)
+
+
+def _told(run: Callable[[], str | None], failure: str) -> int:
+    try:
+        found = run()
+    except (Exception, SystemExit):
+        traceback.print_exc()
+        print(f"the reproducer cannot run; it was written for: {failure}", file=sys.stderr)
+        return CANNOT_RUN
+    if found is None:
+        print(f"gone: {failure}")
+        return GONE
+    print(found if found == failure else f"{found}\nit was written for: {failure}")
+    return THERE
+
+
+def _transformation(text: str, code: str | None, of: str | None) -> Transformation:
+    """The step: daceopt's own and those of plug-ins by name, others by the code that came with the reproducer."""
+    if code is None or of is None:
+        return Transformation.parse(text)
+    module = ModuleType("reproduced_step")
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    exec(compile(code, "<the file of the step>", "exec"), vars(module))  # the user's own, as it was loaded before
+    made: Any = module
+    for name in of.split("."):
+        made = getattr(made, name)
+    options: Transformation = made.with_options(parse_step(text)[1])
+    return options
+
+
+def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str, np.ndarray] | None) -> str | None:
+    check = Numerics(graph.copy(), inputs)
+    try:
+        check_match(transformation, graph.copy())
+    except VerificationError as error:
+        return str(error)
+    except Exception as error:
+        return f"step {transformation}: {type(error).__name__}: {error}"
+    found = broken([transformation], graph, check)
+    return None if found is None else f"step {transformation}: {found}"
+
+
+def _program_failure(transformation: Transformation, graph: Graph, wanted: Sequence[Any] | None) -> str | None:
+    program = Program.of(graph, None if wanted is None else Gradients(*wanted))
+    try:
+        transformation.run_program(program)
+        for direction in program.directions():
+            Structure(full=True).before(direction)
+    except Exception as error:
+        return f"step {transformation}: {type(error).__name__}: {error}"
+    return None
+
+
+def _programs_failure(
+    graphs: Sequence[Graph], roles: Sequence[Mapping[str, str]], inputs: dict[str, np.ndarray] | None
+) -> str | None:
+    names = build(f"reproducer {uuid.uuid4()}", list(zip(graphs, roles, strict=True)), libs.implement)
+    try:
+        built = [Built(g, r, _loaded(name)) for g, r, name in zip(graphs, roles, names, strict=True)]
+        found = compare(*built, inputs=inputs)
+    finally:
+        for name in names:
+            default_cache().discard(KIND, name)
+    return None if found is None else found.message
+
+
+def _loaded(name: str) -> Any:
+    program = load_program(name)
+    if program is None:
+        raise DaceoptError("what was just compiled is not in the cache")
+    return program

@@ -36,6 +36,7 @@ from daceopt.ir.schedule import (
     runs,
     walk,
 )
+from daceopt.ir.schedule_check_hardware import check_hardware
 
 
 def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
@@ -50,6 +51,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_domain(kernel, node, [n for n in around if isinstance(n, Loop)])
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
+    check_hardware(kernel, tree, bodies)
     _check_locals(kernel, tree, bodies)
     _check_registers(kernel, tree, bodies)
 

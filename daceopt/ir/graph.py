@@ -89,6 +89,7 @@ class Graph:
         self.trips: dict[str, int] = {}  # counters of loops around this body -> iterations at most, where known
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
         self.reuse_memory = False  # may arrays that are never alive together share memory?
+        self.target = "cpu"  # the name of the codegen.Target that it is generated for, on whose device its arrays live
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}
         self._access: dict[str, nodes.AccessNode] = {}

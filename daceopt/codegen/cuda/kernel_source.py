@@ -32,21 +32,24 @@ _OWN_BYTES = 1 << 12  # of a thread's local memory
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     """Print ``kernel``, whose arrays are those of ``graph``.
 
-    Raises IllegalSchedule where its schedule is wrong, and ``Unsupported`` where it is none of an accelerator.
+    Raises IllegalSchedule where its schedule is wrong, and ``Unsupported`` where it is none of an accelerator. A kernel
+    without loops runs in one thread.
     """
-    if kernel.schedule is None or not Threads(kernel.schedule).is_used:
+    tree = schedule.schedule_of(kernel)
+    if schedule.loops(tree) and not Threads(tree).is_used:
         reason = "no loop of its schedule runs on blocks or lanes; schedule it with the recipe of its target"
         raise Unsupported(f"kernel {kernel.label}: {reason}")
-    check(graph, kernel, kernel.schedule)
+    check(graph, kernel, tree)
     return _CudaEmitter(graph, kernel).source()
 
 
 class _CudaEmitter(Emitter):
     def __init__(self, graph: Graph, kernel: Kernel):
-        self._threads = Threads(kernel.schedule)
+        tree = schedule.schedule_of(kernel)
+        self._threads = Threads(tree)
         self._kept: dict[str, tuple[Loop, ...]] = {}  # accumulator -> loops of its elements that threads run
         self._around: list[Tree] = []
-        self._shares = any(isinstance(n, Alloc) and n.scope == "shared" for n, _ in schedule.walk(kernel.schedule))
+        self._shares = any(isinstance(n, Alloc) and n.scope == "shared" for n, _ in schedule.walk(tree))
         super().__init__(graph, kernel)
 
     # ---------------------------------------------------------------- preparation
@@ -117,9 +120,9 @@ class _CudaEmitter(Emitter):
     def _numbers(self) -> None:
         lanes = self._threads.lanes
         if lanes > 1:
-            self._line(f"const unsigned lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
+            self._line(f"[[maybe_unused]] const unsigned lane = threadIdx.x % {lanes}, group = threadIdx.x / {lanes};")
         else:
-            self._line("const unsigned group = threadIdx.x;")
+            self._line("[[maybe_unused]] const unsigned group = threadIdx.x;")
         if self._checks:
             self._line("int32_t bad = 0;")
 

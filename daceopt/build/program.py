@@ -15,7 +15,7 @@ from daceopt.build.assemble import build_program, program_key
 from daceopt.build.compiler import CompileJob, Flags, compile_objects
 from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.build.sources import Sources
-from daceopt.codegen import frame
+from daceopt.codegen import frame, target
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import region, region_bounds, schedule, schedule_text, types
@@ -78,6 +78,7 @@ class Prepared:
         needs = implement(self.graph)
         ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.reuse_memory)
+        self.target = target.get(graph.target)
         self.generated = frame.generate(self.graph, ticks)
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
@@ -110,6 +111,7 @@ class Prepared:
             saves=bool(graph.saved),
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
+            has_stream=self.target.has_stream,
         )
 
     def _assumptions(self) -> Iterator[Assumption]:
@@ -140,10 +142,14 @@ class Prepared:
         return self.roles[array]
 
     def _tensor(self, name: str, role: str) -> Tensor:
-        return Tensor(role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)))
+        return Tensor(
+            role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)), self.target.device
+        )
 
     def _jobs(self, needs: Requirements) -> list[CompileJob]:
-        kernels = [CompileJob(text, "kernel", label=name) for name, text in self.generated.kernel_sources.items()]
+        own_flags = Flags(link=self.target.toolchain.link())
+        texts = self.generated.kernel_sources.items()
+        kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
         frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
         own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
         return [*kernels, frame, own, *needs.jobs]
@@ -187,8 +193,8 @@ class Prepared:
         graph = self.graph
         if name == frame.STATUS:
             return entry.Argument("status")
-        if name == SEED:
-            return entry.Argument("seed")
+        if name in (SEED, frame.STREAM):
+            return entry.Argument("seed" if name == SEED else "stream")
         if name in graph.symbols:
             return entry.Argument("symbol", list(graph.symbols).index(name))
         if name in self.plan.saved:

@@ -88,9 +88,9 @@ def _width(tree: Tree) -> int:
     inside = max((_width(c) for c in children(tree)), default=1)
     if not isinstance(tree, Loop) or tree.kind != "block":
         return inside
-    if not isinstance(tree.extent, int) or tree.extent < 1:
+    if not isinstance(tree.extent, int):
         raise IllegalSchedule(f"the block loop over {tree.param} has {tree.extent} iterations; expected a number")
-    return inside * tree.extent
+    return inside * max(tree.extent, 1)
 
 
 def block_loops(around: Iterable[Tree]) -> list[Loop]:

@@ -61,7 +61,7 @@ def _check_place(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
         _refuse(kernel, f"the grid loop over {loop.param} does not stand outside of everything else")
     if loop.kind in ("block", "warp") and "warp" in kinds:
         _refuse(kernel, f"the {loop.kind} loop over {loop.param} stands inside of a lane")
-    if loop.kind == "warp" and not (isinstance(loop.extent, int) and 1 <= loop.extent <= LANES):
+    if loop.kind == "warp" and not (isinstance(loop.extent, int) and loop.extent <= LANES):
         _refuse(kernel, f"the warp loop over {loop.param} has {loop.extent} iterations; expected at most {LANES} lanes")
 
 

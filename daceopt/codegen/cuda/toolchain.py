@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 from functools import cache
@@ -51,7 +53,12 @@ def version() -> str:
     return done.stdout.strip().rsplit("\n", 1)[-1]
 
 
+@cache
 def link() -> tuple[str, ...]:
-    """The CUDA runtime, statically: a program needs nothing but the driver."""
-    folder = Path(require_nvcc()).resolve().parent.parent / "lib64"
-    return (f"-L{folder}", "-lcudart_static", "-ldl", "-lrt", "-lpthread")
+    """The CUDA runtime, statically: a program needs nothing but the driver. Raises BuildError."""
+    command = [require_nvcc(), "--dryrun", "nothing.cu", "-o", os.devnull]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=60).stderr
+    folders = re.search(r"^#\$ LIBRARIES=(.*)$", said, re.MULTILINE)
+    if folders is None:
+        raise BuildError(f"{command[0]} does not say where its libraries are; {INSTALL}")
+    return (*shlex.split(folders.group(1)), "-lcudart_static", "-ldl", "-lrt", "-lpthread")

@@ -27,7 +27,7 @@ def sources_of(graph: Graph) -> list[KernelSource]:
 
 
 def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
-    """The kernels as host code, with ``emulation_set_order``. What the compiler says is the test's failure."""
+    """The kernels as host code. What the compiler says is the test's failure."""
     unit = "\n".join(dict.fromkeys(s.unit for s in sources))
     content = unit + EMULATION.read_text()
     target = folder / f"emulated_{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
@@ -37,7 +37,30 @@ def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
         command = [*compiler.command, *FLAGS, unused, "-include", str(EMULATION), "-x", "c++", "-", "-o", str(target)]
         done = subprocess.run(command, input=unit, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(target))
+    library = ctypes.CDLL(str(target))
+    library.emulation_error.restype = ctypes.c_char_p
+    library.emulation_stream.restype = ctypes.c_void_p
+    return library
+
+
+class EmulationError(Exception):
+    """What a device would have hung at, or left undefined."""
+
+
+def run_once(
+    graph: Graph,
+    sources: Sequence[KernelSource],
+    library: ctypes.CDLL,
+    inputs: dict[str, np.ndarray],
+    symbols: dict[str, int],
+    order: int,
+) -> dict[str, np.ndarray]:
+    """All arrays after the kernels ran with threads in one order. Raises EmulationError."""
+    library.emulation_start(order)
+    found = execute(graph, sources, library, inputs, symbols)
+    if reason := library.emulation_error():
+        raise EmulationError(reason.decode())
+    return found
 
 
 def run(
@@ -52,8 +75,7 @@ def run(
     library = library_of(sources, folder)
     found = []
     for order in orders:
-        library.emulation_set_order(order)
-        found.append(execute(graph, sources, library, inputs, symbols or {}))
+        found.append(run_once(graph, sources, library, inputs, symbols or {}, order))
     for other in found[1:]:
         for name, value in other.items():
             assert value.tobytes() == found[0][name].tobytes(), f"{name} depends on the order of threads"

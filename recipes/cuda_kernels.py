@@ -9,6 +9,8 @@ cuda_kernels = Recipe(
         "loop-fusion",
         "register-promotion",
         "kernel-fission",
+        "loop-fusion",  # of what is left
+        "register-promotion",
         "loop-merging",
         "vectorization",  # the loop along which memory is walked, which neighbouring lanes then run
         "block-mapping",

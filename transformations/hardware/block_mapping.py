@@ -13,7 +13,15 @@ from daceopt.ir.hardware import CUDA
 from daceopt.ir.references import Body
 from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import merged_loop, split_loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
+from daceopt.transformations.hardware._scheduling import (
+    Form,
+    Nest,
+    Scheduling,
+    at_least,
+    count,
+    reduced_params,
+    with_shared_locals,
+)
 
 
 @dataclass(frozen=True)
@@ -103,7 +111,7 @@ class BlockMapping(Scheduling):
         row = max((nest.loops[-1].extent for nest in form.nests if nest.loops), key=_size, default=1)
         if form.shared and not at_least(row, self.long) and self.rows * _bytes(form) <= CUDA.shared // 2:
             return self._with_shared(form, self.rows)
-        return form.with_nests(self._tile_of(nest) for nest in form.nests)
+        return with_shared_locals(form.with_nests(self._tile_of(nest) for nest in form.nests))
 
     def _tile_of(self, nest: Nest) -> Nest:
         if not nest.loops:

@@ -11,23 +11,25 @@ from dace import nodes
 
 from daceopt.autodiff import splitting
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule, types
+from daceopt.ir import scalar, schedule, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import CUDA
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.schedule import Alloc, Param
+from daceopt.ir.tasklet import Assignment
 from daceopt.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)
 class KernelFission(Transformation):
-    """Give each statement a kernel of its own where blocks would wait for one another, or their locals do not fit.
+    """Give a statement a kernel of its own where blocks would wait for one another; all, where locals do not fit.
 
-    before:  for i: { for j: s += x[i, j];  for j: { y[i, j] = x[i, j] / s;  g[j] += y[i, j] } }
-    after:   for i: for j: s[i] += x[i, j]    for i: for j: { y[i, j] = x[i, j] / s[i];  g[j] += y[i, j] }
+    before:  for i: { for j: s += x[i, j];  for j: { t = x[i, j] / s;  y[i, j] = f(t);  g[j] += t } }
+    after:   for i: { for j: s += x[i, j];  for j: { t = x[i, j] / s;  y[i, j] = f(t);  u[i, j] = t } }
+             for i: for j: g[j] += u[i, j]
 
-    A sum over the loops that the statements share needs all blocks. ``shared``: bytes of locals that a block may hold.
-    Sums over different loops of one statement become two kernels.
+    A sum over the loops that the statements share needs all blocks; what it reads of their locals goes through memory.
+    ``shared``: bytes of locals that a block may hold. Sums over different loops of one statement become two kernels.
     """
 
     level: ClassVar[str] = "hardware"
@@ -45,29 +47,104 @@ class KernelFission(Transformation):
         except Unsupported as error:
             yield NearMiss(node, str(error))
             return
-        if self._waits(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
+        if _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
             yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:
-        parts, _ = splitting.split(site.graph, site.nodes[0])
-        for entry in parts:
-            _split_sums(site.graph, entry)
-
-    @staticmethod
-    def _waits(kernel: Kernel) -> bool:
-        """Is something reduced over loops that several statements share?"""
-        shared = set(kernel.outer) if len(kernel.stages) > 1 or kernel.locals else set()
-        writes = ((s, c) for s in kernel.stages for c, a in s.writes.items() if a.array not in kernel.locals)
-        return any(shared & set(s.reduced(c)) for s, c in writes)
+        graph, entry = site.graph, site.nodes[0]
+        kernel = Kernel.extract(graph, entry)
+        if self._is_large(kernel):
+            parts, _ = splitting.split(graph, entry)
+        elif _waiting(kernel):
+            graph.remove(entry)
+            parts = [made.emit(graph) for made in _detached(graph, kernel)]
+        else:
+            parts = [entry]
+        for part in parts:
+            _split_sums(graph, part)
 
     def _is_large(self, kernel: Kernel) -> bool:
-        registers = {
-            n.array
-            for n, _ in schedule.walk(schedule.schedule_of(kernel))
-            if isinstance(n, Alloc) and n.scope == "register"
-        }
-        sizes = [prod(shape) * types.itemsize(t) for a, (t, shape) in kernel.locals.items() if a not in registers]
+        places = [n for n, _ in schedule.walk(schedule.schedule_of(kernel)) if isinstance(n, Alloc)]
+        kept = [kernel.locals[n.array] for n in places if n.scope != "register"]
+        sizes = [prod(shape) * types.itemsize(dtype) for dtype, shape in kept]
         return not all(isinstance(n, int) for n in sizes) or sum(sizes) > self.shared
+
+
+# ---------------------------------------------------------------- sums over what statements share
+
+
+def _waiting(kernel: Kernel) -> dict[int, list[str]]:
+    """Statement -> its writes to memory that are reduced over loops which several statements share."""
+    shared = set(kernel.outer) if len(kernel.stages) > 1 or kernel.locals else set()
+    found = {
+        k: [c for c, a in s.writes.items() if a.array not in kernel.locals and shared & set(s.reduced(c))]
+        for k, s in enumerate(kernel.stages)
+    }
+    return {k: connectors for k, connectors in found.items() if connectors}
+
+
+def _detached(graph: Graph, kernel: Kernel) -> list[Kernel]:
+    """The kernel without the statements that wait, and a kernel for each of these."""
+    waiting = _waiting(kernel)
+    reads = (a.array for k in waiting for a in kernel.stages[k].reads.values())
+    around = [kernel.extents[p] for p in kernel.outer]
+    names = {}
+    for local in dict.fromkeys(a for a in reads if a in kernel.locals):
+        dtype, shape = kernel.locals[local]
+        names[local] = graph.add_array(local, (*around, *shape), dtype)
+    stages = []
+    for k, stage in enumerate(kernel.stages):
+        left = {c: a for c, a in stage.writes.items() if c not in waiting.get(k, ())}
+        if left:
+            stages += _left_in_memory(kernel, replace(stage, writes=left), names)
+    rest = _without_unread(replace(kernel, stages=stages, schedule=None))
+    alone = [_alone(kernel, k, connectors, names) for k, connectors in waiting.items()]
+    return [*([rest] if rest.stages else []), *alone]
+
+
+def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list[Stage]:
+    """The statement, and what it gives to the locals ``names`` in memory as well: where it is reduced, behind it."""
+    found = [stage]
+    for c, access in stage.writes.items():
+        if access.array not in names:
+            continue
+        dtype = kernel.locals[access.array][0]
+        target = Access(names[access.array], (*kernel.outer, *access.index))
+        value = scalar.symbol(f"{c}_kept", dtype)
+        if not access.wcr:
+            code = (*found[0].assignments, Assignment(value, scalar.symbol(c, dtype), dtype))
+            found[0] = replace(found[0], writes={**found[0].writes, str(value): target}, assignments=code)
+            continue
+        params = tuple(p for p in stage.params if p not in stage.reduced(c))
+        code = (Assignment(value, scalar.symbol("whole", dtype), dtype),)
+        found.append(Stage(params, {"whole": replace(access, wcr=None)}, {str(value): target}, code))
+    return found
+
+
+def _without_unread(kernel: Kernel) -> Kernel:
+    """Without statements whose results nobody reads."""
+    while True:
+        read = {a.array for s in kernel.stages for a in s.reads.values()}
+        useful = [
+            s for s in kernel.stages if any(a.array not in kernel.locals or a.array in read for a in s.writes.values())
+        ]
+        if len(useful) == len(kernel.stages):
+            used = read | {a.array for s in useful for a in s.writes.values()}
+            return replace(kernel, locals={n: local for n, local in kernel.locals.items() if n in used})
+        kernel = replace(kernel, stages=useful)
+
+
+def _alone(kernel: Kernel, k: int, connectors: list[str], names: dict[str, str]) -> Kernel:
+    stage = kernel.stages[k]
+    reads = {
+        c: Access(names[a.array], (*kernel.outer, *a.index)) if a.array in names else a for c, a in stage.reads.items()
+    }
+    params = tuple(dict.fromkeys((*kernel.outer, *stage.params)))
+    own = Stage(params, reads, {c: stage.writes[c] for c in connectors}, stage.assignments)
+    return Kernel(kernel.label, {p: kernel.extents[p] for p in params}, [own])
+
+
+# ---------------------------------------------------------------- sums over different loops
 
 
 def _reduced_sets(kernel: Kernel) -> set[frozenset[Param]]:
@@ -89,8 +166,4 @@ def _split_sums(graph: Graph, entry: nodes.MapEntry) -> None:
     for k, reduced in enumerate(different):
         wanted = [reduced, frozenset()] if k == 0 else [reduced]
         writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced(c)) in wanted}
-        replace(kernel, stages=[_with_writes(stage, writes)], schedule=None).emit(graph)
-
-
-def _with_writes(stage: Stage, writes: dict[str, Any]) -> Stage:
-    return Stage(stage.params, stage.reads, writes, stage.assignments)
+        replace(kernel, stages=[replace(stage, writes=writes)], schedule=None).emit(graph)

@@ -9,7 +9,7 @@ from daceopt.ir import schedule
 from daceopt.ir.hardware import LANES
 from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import split_loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, reduced_params
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, reduced_params, with_shared_locals
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class WarpTiling(Scheduling):
         if form.shared and form.shared[-1].kind == "block" and not any(_vector(nest) for nest in form.nests):
             return self._of_shared(form)
         nests = [self._tiled(form, nest) for nest in form.nests]
-        return None if nests == list(form.nests) else form.with_nests(nests)
+        return None if nests == list(form.nests) else with_shared_locals(form.with_nests(nests))
 
     def _of_shared(self, form: Form) -> Form:
         """Each lane has a row of its own."""

@@ -16,6 +16,5 @@ cuda_kernels = Recipe(
         "block-mapping",
         "warp-tiling",
         "grid-mapping",
-        "local-placement",
     ),
 )

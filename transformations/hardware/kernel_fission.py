@@ -125,9 +125,8 @@ def _without_unread(kernel: Kernel) -> Kernel:
     """Without statements whose results nobody reads."""
     while True:
         read = {a.array for s in kernel.stages for a in s.reads.values()}
-        useful = [
-            s for s in kernel.stages if any(a.array not in kernel.locals or a.array in read for a in s.writes.values())
-        ]
+        kept = {n for s in kernel.stages for a in s.writes.values() if (n := a.array) not in kernel.locals or n in read}
+        useful = [s for s in kernel.stages if any(a.array in kept for a in s.writes.values())]
         if len(useful) == len(kernel.stages):
             used = read | {a.array for s in useful for a in s.writes.values()}
             return replace(kernel, locals={n: local for n, local in kernel.locals.items() if n in used})

@@ -157,8 +157,8 @@ def test_the_host_does_not_read_what_kernels_report(monkeypatch: pytest.MonkeyPa
     graph = Graph("gather")
     table, ids = graph.add_input("table", (10, 16), dace.float32), graph.add_input("ids", (5,), dace.int64)
     out = graph.add_array("out", (5, 16), dace.float32)
-    reads: dict[str, Any] = {"t": (table, lambda i, j: (None, j)), "k": (ids, lambda i, j: (i,))}
-    load = lambda params, t, k: scalar.load(t, k)  # noqa: E731
+    reads: dict[str, Any] = {"t": (table, lambda i, j: (None, None)), "k": (ids, lambda i, j: (i,))}
+    load = lambda params, t, k: scalar.load(t, k, params[1])  # noqa: E731
     Builder(graph).map((5, 16), reads, {"o": (out, lambda i, j: (i, j))}, load)
     graph.add_output(out)
     _refused(graph, "a kernel that reports what it checks in a program for cuda", monkeypatch)

@@ -4,6 +4,7 @@ backward, whose printed text is executed by the emulation."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,21 @@ def _fused_softmax(shape: tuple[Any, ...]) -> Graph:
     return graph
 
 
-def test_rows_of_unknown_length_are_taken_apart() -> None:
-    fused = len(_fused_softmax((40, 300)).kernels())
-    assert fused < len(_scheduled(_fused_softmax((40, size_symbol())))) == 4
+@pytest.mark.parametrize("length", [1 << 14, size_symbol()], ids=str)
+def test_rows_that_a_block_cannot_hold_go_through_memory(length: Any) -> None:
+    graph, entry = two_stages()
+    kernel = Kernel.extract(graph, entry)
+    first, second = kernel.stages
+    second.reads["r"] = replace(second.reads["r"], index=(15 - second.params[1],))
+    kernel.locals["row"] = (first.assignments[0].dtype, (length,))
+    graph.remove(entry)
+    kernel.emit(graph)
+    fission = Transformation.parse("kernel-fission")
+    if isinstance(length, int):
+        apply(fission, graph)
+    else:
+        fission.run(graph)
+    assert len(graph.kernels()) == 2
 
 
 def test_a_sum_over_what_statements_share_has_a_kernel_of_its_own() -> None:

@@ -47,7 +47,7 @@ class _CudaEmitter(Emitter):
     def __init__(self, graph: Graph, kernel: Kernel):
         tree = schedule.schedule_of(kernel)
         self._threads = Threads(tree)
-        self._kept: dict[str, tuple[Loop, ...]] = {}  # accumulator -> loops of its elements that threads run
+        self._elements: dict[str, tuple[Loop, ...]] = {}  # accumulator -> loops over its elements, in all threads
         self._around: list[Tree] = []
         self._shares = any(isinstance(n, Alloc) and n.scope == "shared" for n, _ in schedule.walk(tree))
         super().__init__(graph, kernel)
@@ -56,9 +56,8 @@ class _CudaEmitter(Emitter):
 
     def _accumulator(self, node: Accumulate, partial: Partial, outer: Accumulator | None) -> Accumulator:
         made = super()._accumulator(node, partial, outer)
-        kept = tuple(loop for loop in made.dims if loop.kind in HARDWARE)
-        self._kept[made.name] = kept
-        dims = tuple(loop for loop in made.dims if loop not in kept)
+        self._elements[made.name] = made.dims
+        dims = tuple(loop for loop in made.dims if loop.kind not in HARDWARE)
         if not isinstance(prod(loop.extent for loop in dims), int):
             raise Unsupported(f"kernel {self._kernel.label}: each thread collects an array of {made.size} elements")
         return replace(made, dims=dims, lanes=False)
@@ -206,7 +205,7 @@ class _CudaEmitter(Emitter):
                 raise Unsupported(f"kernel {self._kernel.label}: each thread has a local of {size} elements")
             count, cpp = max(size, 1), types.cpp(dtype)
             if scope == "thread":
-                self._line(f"{cpp} {name}[{count}];")
+                self._line(f"[[maybe_unused]] {cpp} {name}[{count}];")
             else:
                 self._shared(name, cpp, count)
         self._inside(tree)
@@ -215,7 +214,7 @@ class _CudaEmitter(Emitter):
         """One instance for each iteration of the block loops around."""
         loops = block_loops(self._around)
         if not loops:
-            self._line(f"__shared__ {cpp} {name}[{count}];")
+            self._line(f"[[maybe_unused]] __shared__ {cpp} {name}[{count}];")
             return
         index = "0"
         for loop in loops:
@@ -247,10 +246,10 @@ class _CudaEmitter(Emitter):
             self._store(a)
 
     def _together(self, node: Accumulate, partial: Partial, a: Accumulator) -> None:
-        """Every thread that takes part gets the whole, of each element."""
+        """Every thread that takes part gets the whole, of each element; all have as many, partial tiles or not."""
         reduced = self._reduced(node, partial)
         for loop in a.dims:
-            self._for(loop)
+            self._for(replace(loop, rest=None))
         value = a.name if not a.dims else f"{a.name}[{a.index(self._names)}]"
         if any(loop.kind == "warp" for loop in reduced):
             self._line(f"{value} = dop::across_warp<dop::{a.op.capitalize()}>({value});")
@@ -285,7 +284,7 @@ class _CudaEmitter(Emitter):
             self._close()
 
     def _store(self, a: Accumulator) -> None:
-        loops = [*self._kept[a.name], *a.dims]
+        loops = self._elements[a.name]
         with self._within(loops):
             for loop in loops:
                 self._for(loop)

@@ -13,6 +13,6 @@ from tests.codegen.cuda.emulated import EMULATION, FLAGS
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this test, kernels for cuda are compiled for the emulation."""
     flags = [f for f in FLAGS if f != "-shared"]
-    command = (*machine.require_compiler().command, *flags, "-Wno-unused-function", "-include", str(EMULATION))
+    command = (*machine.require_compiler().command, *flags, "-include", str(EMULATION))
     emulated = Toolchain(lambda: command, fingerprint=EMULATION.read_text)
     monkeypatch.setitem(toolchain._TOOLCHAINS, "cuda", emulated)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _FACTOR = 4.0
 _ULPS = 16.0
 _SHOWN = 3  # changes that a message lists
-_STATED = ("inputs", "outputs", "saved", "symbols", "assumptions", "reuse_memory")
+_STATED = ("inputs", "outputs", "saved", "symbols", "assumptions", "reuse_memory", "target")
 _SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
 
 

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dace
 import numpy as np
 import pytest
 import sympy
+import torch
+from torch import nn
 
-from daceopt import libs, recipes
+from daceopt import libs, optimized_module, recipes
 from daceopt.build import program
 from daceopt.build.assemble import load_program
 from daceopt.build.compiler import CompileJob, compile_objects
 from daceopt.build.executable import Executable
 from daceopt.build.manifest import Manifest
 from daceopt.codegen import target, toolchain
-from daceopt.codegen.cuda.toolchain import has_device, nvcc
-from daceopt.errors import BuildError, RunError, Unsupported
+from daceopt.codegen.cuda.toolchain import has_device, link, nvcc
+from daceopt.errors import BuildError, DaceoptError, RunError, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
+from daceopt.recipe import Recipe
 from daceopt.runner import Runner
+from daceopt.transformations.hardware.device_placement import DevicePlacement
 from tests.codegen.cuda import emulated_target
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import feeds, finish, start
@@ -111,20 +117,40 @@ def test_nvcc_builds_it_and_says_where_it_cannot_run() -> None:
         _run(executable, graph)
 
 
+def _columns() -> Graph:
+    graph, b, (x,) = start((700, 90))
+    return finish(graph, b.reduce("max", lambda v: v * 2, x, axes=(0,)))
+
+
+def _rows() -> Graph:
+    graph, b, (x,) = start((7, 3000))
+    top = b.reduce("max", None, x, axes=(1,), keepdims=True)
+    graph = finish(graph, b.elementwise(lambda v, m: sympy.tanh(v - m), x, top))
+    Runner(Recipe("fusion", ("map-fusion",))).run(graph)
+    return graph
+
+
 @pytest.mark.gpu
 @needs_device
-def test_a_whole_program_runs_on_a_device() -> None:
-    graph = _for_cuda(_softmax())
-    executable = _built(graph, "device")
+@pytest.mark.parametrize("build", [_softmax, _columns, _rows])
+def test_a_whole_program_runs_on_a_device(build: Callable[[], Graph]) -> None:
+    graph = _for_cuda(build())
+    executable = _built(graph, f"device {build.__name__}")
     (x,), (y,) = graph.inputs, graph.outputs
     data = feeds(graph)
     result = np.zeros(tuple(map(int, graph.shape(y))), np.float32)
-    runtime = ctypes.CDLL("libcudart.so")
+    runtime = _runtime()
     memory = [_allocated(runtime, n) for n in (data[x].nbytes, result.nbytes, executable.sizes().arena)]
-    runtime.cudaMemcpy(memory[0], ctypes.c_void_p(data[x].ctypes.data), data[x].nbytes, 1)
+    runtime.cudaMemcpy(memory[0], ctypes.c_void_p(data[x].ctypes.data), ctypes.c_size_t(data[x].nbytes), 1)
     executable.run([memory[0].value or 0, memory[1].value or 0, 0, memory[2].value or 0, 0, 0])
-    assert runtime.cudaMemcpy(ctypes.c_void_p(result.ctypes.data), memory[1], result.nbytes, 2) == 0
+    back = ctypes.c_void_p(result.ctypes.data), memory[1], ctypes.c_size_t(result.nbytes), 2
+    assert runtime.cudaMemcpy(*back) == 0
     assert_within_rounding(result, interpret(graph, data, dtype=np.float64)[y])
+
+
+def _runtime() -> ctypes.CDLL:
+    folders = [Path(flag.removeprefix("-L")) for flag in link() if flag.startswith("-L")]
+    return ctypes.CDLL(str(next(f / "libcudart.so" for f in folders if (f / "libcudart.so").exists())))
 
 
 def _allocated(runtime: ctypes.CDLL, size: int) -> ctypes.c_void_p:
@@ -174,3 +200,9 @@ def test_a_schedule_for_the_other_target_is_refused(monkeypatch: pytest.MonkeyPa
     graph.target = "cpu"
     with pytest.raises(Unsupported, match="a grid loop"):
         _built(graph, "of blocks")
+
+
+def test_a_call_of_a_module_does_not_reach_a_device() -> None:
+    net = optimized_module(nn.Tanh(), recipe=recipes.get("cpu") + DevicePlacement("cuda"), fallback="raise")
+    with pytest.raises(DaceoptError, match="a program for cuda: calls of modules pass memory of the host"):
+        net(torch.ones(8))

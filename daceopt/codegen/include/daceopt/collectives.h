@@ -10,7 +10,7 @@ struct Max { template <class T> DOP_MEMBER T join(T a, T b) { return maximum(a, 
 struct Min { template <class T> DOP_MEMBER T join(T a, T b) { return minimum(a, b); } };
 
 // The value of the lane whose number differs in `bit`, of any type of up to 8 bytes.
-template <class T> DOP T exchanged(T value, int bit) {
+template <class T> DOP_DEVICE T exchanged(T value, int bit) {
   unsigned long long bits = 0;
   __builtin_memcpy(&bits, &value, sizeof value);
   if (sizeof(T) <= 4) bits = __shfl_xor_sync(0xFFFFFFFFu, unsigned(bits), bit);
@@ -20,7 +20,7 @@ template <class T> DOP T exchanged(T value, int bit) {
 }
 
 // All lanes get the same bits: the order of two operands changes neither a sum nor a product.
-template <class Operation, class T> DOP T across_warp(T value) {
+template <class Operation, class T> DOP_DEVICE T across_warp(T value) {
   for (int bit = 16; bit > 0; bit >>= 1) value = Operation::join(value, exchanged(value, bit));
   return value;
 }

@@ -6,9 +6,10 @@
 #include <stdexcept>
 #include <string>
 
-#define DOP static __device__ __forceinline__
-#define DOP_INLINE __device__ inline
-#define DOP_MEMBER static __device__ __forceinline__
+#define DOP static __host__ __device__ __forceinline__  // the host computes the sizes of grids
+#define DOP_INLINE __host__ __device__ inline
+#define DOP_MEMBER DOP
+#define DOP_DEVICE static __device__ __forceinline__
 
 namespace dop {
 

@@ -11,7 +11,7 @@ from daceopt.codegen.cpu.kernel_source import kernel_source as cpu_kernel
 from daceopt.codegen.cuda.kernel_source import kernel_source as cuda_kernel
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import CUDA, Limits
+from daceopt.ir.hardware import Limits, limits_of
 from daceopt.ir.kernel import Kernel
 
 
@@ -22,8 +22,8 @@ class Target:
     ``recipe``: the recipe whose steps of level ``hardware`` schedule its kernels. ``print_kernel(graph, kernel)``: a
     kernel in the loops of its schedule as a translation unit. ``device``: where arrays live, in PyTorch's words, whose
     allocator makes them. ``has_stream``: kernels run on a stream that the caller gives, and the host does not wait for
-    them. ``limits``: of a block's threads, which schedules must keep. Its compiler is ``toolchain.get(name)``; its
-    libraries are those of ``daceopt.libs`` that name it.
+    them. Its compiler is ``toolchain.get(name)``, its libraries are those of ``daceopt.libs`` that name it; what its
+    schedules must keep stands in ``ir.hardware.LIMITS``.
     """
 
     name: str
@@ -31,17 +31,21 @@ class Target:
     print_kernel: Callable[[Graph, Kernel], KernelSource]
     device: str = "cpu"
     has_stream: bool = False
-    limits: Limits | None = None
 
     @property
     def toolchain(self) -> toolchain.Toolchain:
         """What compiles its kernels. Raises BuildError where none is known."""
         return toolchain.get(self.name)
 
+    @property
+    def limits(self) -> Limits:
+        """Of an accelerator: how large a block may be, and what its threads may share."""
+        return limits_of(self.name)
+
 
 _TARGETS = {
     "cpu": Target("cpu", "cpu", cpu_kernel),
-    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", has_stream=True, limits=CUDA),
+    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", has_stream=True),
 }
 
 

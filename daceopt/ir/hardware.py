@@ -6,14 +6,15 @@ threads where the kernel has ``warp`` loops. What stands outside of such a loop 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import types
-from daceopt.ir.schedule import Accumulate, Alloc, Loop, Tree, children, collected, loops, walk
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.references import Body
+from daceopt.ir.schedule import Accumulate, Alloc, Loop, Partial, Tree, children, collected, loops, walk
 
 LANES = 32
 
@@ -27,6 +28,12 @@ class Limits:
 
 
 CUDA = Limits()
+LIMITS = {"cuda": CUDA}  # target -> what its schedules must keep
+
+
+def limits_of(target: str) -> Limits:
+    """The limits of a target; of CUDA where it has none of its own."""
+    return LIMITS.get(target, CUDA)
 
 
 @dataclass(frozen=True)
@@ -103,7 +110,7 @@ def copies(around: Iterable[Tree]) -> int:
     return prod(int(n.extent) for n in block_loops(around))
 
 
-def shared_bytes(kernel: Any, tree: Tree, bodies: Any) -> int:
+def shared_bytes(kernel: Kernel, tree: Tree, bodies: Mapping[int, Body]) -> int:
     """Bytes that the threads of a block share: locals, and what collective operations of a block exchange.
 
     Raises IllegalSchedule for a shared local whose size is no number.
@@ -114,14 +121,15 @@ def shared_bytes(kernel: Any, tree: Tree, bodies: Any) -> int:
             dtype, shape = kernel.locals[node.array]
             if not all(isinstance(n, int) for n in shape):
                 raise IllegalSchedule(f"the shared local {node.array} has the shape {shape}; expected numbers")
-            total += max(prod(shape), 1) * copies(around) * types.itemsize(dtype)
+            total += max(int(prod(shape)), 1) * copies(around) * types.itemsize(dtype)
         if isinstance(node, Accumulate) and node.across == "block":
             total += threads.count * sum(types.itemsize(accumulated_dtype(bodies, p)) for p in node.partials)
     return total
 
 
-def accumulated_dtype(bodies: Any, partial: Any) -> types.DType:
+def accumulated_dtype(bodies: Mapping[int, Body], partial: Partial) -> types.DType:
     """The element type of the accumulator of ``partial``."""
     target = bodies[partial.statement].writes[partial.connector]
     own = types.computed(target.buffer.dtype)
+    assert target.wcr is not None
     return collected(own, target.wcr) if partial.wide else own

@@ -21,6 +21,7 @@ from daceopt.ir import scalar
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.hardware import limits_of
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body, Reference, affine, equal, resolved, same_element
 from daceopt.ir.schedule import (
@@ -51,7 +52,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_domain(kernel, node, [n for n in around if isinstance(n, Loop)])
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
-    check_hardware(kernel, tree, bodies)
+    check_hardware(kernel, tree, bodies, limits_of(graph.target))
     _check_locals(kernel, tree, bodies)
     _check_registers(kernel, tree, bodies)
 

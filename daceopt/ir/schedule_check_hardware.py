@@ -10,13 +10,13 @@ from collections.abc import Sequence as Several
 from typing import NoReturn
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.hardware import CUDA, LANES, Limits, Threads, shared_bytes
+from daceopt.ir.hardware import LANES, Limits, Threads, shared_bytes
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body
 from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Tree, collective, reduced_loops, walk
 
 
-def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: Limits = CUDA) -> None:
+def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: Limits) -> None:
     """Raise IllegalSchedule unless the grid, block and warp loops of ``tree`` can run; ``bodies``: its accesses."""
     used = [n for n, _ in walk(tree) if isinstance(n, Loop) and n.kind in HARDWARE]
     if not used:

@@ -15,7 +15,7 @@ from daceopt.ir import scalar, schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import LANES, Threads
+from daceopt.ir.hardware import LANES, LIMITS, Limits, Threads
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.schedule import Accumulate, Alloc, Loop, Tree
@@ -306,6 +306,18 @@ def test_a_wrong_schedule_is_refused(name: str) -> None:
     with pytest.raises(IllegalSchedule, match=reason):
         put(case, edit)
     assert case[0].schedules == before
+
+
+def test_the_limits_are_those_of_the_graphs_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(LIMITS, "small", Limits(threads=64, shared=32))
+    graph, entry = copy()
+    graph.target = "small"
+    with pytest.raises(IllegalSchedule, match="a block of 70 threads; expected at most 64"):
+        _put((graph, entry), lambda tree: _bound(tree, i0="grid", i1="block"))
+    graph, entry = two_stages()
+    graph.target = "small"
+    with pytest.raises(IllegalSchedule, match="its threads share 68 bytes; expected at most 32"):
+        _put((graph, entry), lambda tree: _with_scope(_bound(tree, i0="grid", i1="warp"), "shared"))
 
 
 def test_a_gather_of_what_other_lanes_write_is_refused() -> None:

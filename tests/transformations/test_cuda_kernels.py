@@ -3,6 +3,7 @@ backward, whose printed text is executed by the emulation."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +27,11 @@ from daceopt.runner import Runner
 from daceopt.transform import Transformation
 from tests.capture.torch.checking import check
 from tests.capture.torch.interpreted import compile_interpreted
-from tests.codegen.cuda.emulated import run
+from tests.codegen.cuda.emulated import library_of, run, run_once, sources_of
 from tests.ir.isl_checking import assert_agrees
 from tests.ir.test_schedule_edits import two_stages
 from tests.numerics import assert_within_rounding
-from tests.transformations.lowered import apply, finish, size_symbol, start
+from tests.transformations.lowered import BATCH, SHAPES, RandomGraph, apply, feeds, finish, size_symbol, start, values
 
 CUDA = recipes.get("cuda-kernels")
 _CPU = recipes.get("cpu")
@@ -239,3 +240,32 @@ def test_every_kernel_is_scheduled_at_any_size(tmp_path: Path) -> None:
         wide /= wide.sum(1, keepdims=True)
         assert_within_rounding(found[graph.outputs[0]], wide)
         assert_within_rounding(found[graph.outputs[1]], wide.sum(0))
+
+
+def _random(rng: random.Random) -> Graph | None:
+    """A graph of kernels alone, which map fusion has been through."""
+    shapes = [rng.choice(SHAPES) for _ in range(rng.randint(1, 3))]
+    steps = [tuple(rng.randint(0, 10) for _ in range(4)) for _ in range(rng.randint(3, 10))]
+    graph = RandomGraph(shapes, steps).graph  # type: ignore[arg-type]
+    if not graph.outputs or len(graph.kernels()) != len(graph.nodes()):
+        return None
+    Runner(Recipe("fusion", ("tasklet-fusion", "map-fusion", "reduction-lowering"))).run(graph)
+    return graph
+
+
+def test_random_graphs(tmp_path: Path) -> None:
+    """Views, broadcasts, gathers, random numbers, reductions and sizes that change, fused: in one library."""
+    rng = random.Random(7)
+    graphs = [graph for _ in range(24) if (graph := _random(rng)) is not None]
+    assert len(graphs) > 16
+    expected = []
+    for graph in graphs:
+        expected.append((values(graph), values(graph, dtype=None)))
+        Runner(CUDA, "structure").run(graph, levels=("hardware",))
+    sources = [sources_of(graph) for graph in graphs]
+    library = library_of([source for found in sources for source in found], tmp_path)
+    for graph, own, (exact, rounded) in zip(graphs, sources, expected):
+        for order in (0, 1):
+            found = run_once(graph, own, library, feeds(graph), {"n": BATCH}, order)
+            for name, wide, theirs in zip(graph.outputs, exact, rounded):
+                assert_within_rounding(found[name], wide, theirs, ulps=64)

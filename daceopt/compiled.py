@@ -177,12 +177,21 @@ def _write(folder: Path, identity: str, source: Source) -> None:
     from daceopt.build import program
 
     derived = source.graphs = source.derive()
+    _check_device(derived)
     with derived.timed("build"):
         names = program.build(identity, derived.directions(), libs.implement)
     if source.verify == "numerics":
         with derived.timed("verify"):
             _check_built(derived, names)
     (folder / REPORT).write_text(json.dumps(report(derived, names), default=str))
+
+
+def _check_device(derived: Derived) -> None:
+    """The memory of a call is the host's so far."""
+    for graph, _ in derived.directions():
+        if graph.options.target != "cpu":
+            reason = "calls of modules pass memory of the host; build it with daceopt.build.program"
+            raise Unsupported(f"a program for {graph.options.target}: {reason}")
 
 
 def _check_built(derived: Derived, names: Sequence[str]) -> None:

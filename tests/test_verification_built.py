@@ -14,7 +14,7 @@ import sympy
 
 from daceopt import libs, pipeline, recipes
 from daceopt.build.bundle import Bundle
-from daceopt.codegen import frame
+from daceopt.codegen import target
 from daceopt.errors import VerificationError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -29,13 +29,14 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
     """Let printed kernels have one text in place of another."""
 
     def plant(right: str, wrong: str) -> None:
-        original = frame.kernel_source
+        original = target.get("cpu").print_kernel
 
         def changed(*args: Any) -> Any:
             source = original(*args)
             return dataclasses.replace(source, text=source.text.replace(right, wrong))
 
-        monkeypatch.setattr(frame, "kernel_source", changed)
+        found = dataclasses.replace(target.get("cpu"), print_kernel=changed)
+        monkeypatch.setitem(target._TARGETS, "cpu", found)
 
     return plant
 

@@ -17,15 +17,14 @@ from pathlib import Path
 from daceopt import progress
 from daceopt.build import machine
 from daceopt.build.cache import Cache, default_cache, key
+from daceopt.codegen import toolchain
+from daceopt.codegen.cpu.toolchain import host
 from daceopt.codegen.include import INCLUDE
 from daceopt.errors import BuildError
 
 OBJECT = "object.o"
 _PRELUDE = "prelude.h"
 _STDERR_LINES = 12
-_COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
-# Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working.
-_KERNEL = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 # The frame is a list of calls: higher levels compile no faster code, only slower.
 _FRAME = ("-O1", "-w")
 
@@ -55,12 +54,19 @@ class Flags:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One C++ source. ``kind``: ``kernel`` (loops, optimised for this CPU), ``frame`` (DaCe's calls) or ``entry``."""
+    """One source. ``kind``: ``kernel`` (loops, for the machine that ``target`` names), ``frame`` (DaCe's calls) or
+    ``entry``, which the host runs."""
 
     source: str
     kind: str = "kernel"
     flags: Flags = Flags()
     label: str = ""
+    target: str = "cpu"
+
+    @property
+    def toolchain(self) -> toolchain.Toolchain:
+        """What compiles it."""
+        return toolchain.get(self.target)
 
 
 @dataclass(frozen=True)
@@ -126,14 +132,8 @@ def object_key(job: CompileJob) -> str:
     """Return the cache key of a job's object: source, flags, versions, compiler and CPU."""
     headers = (job.flags.includes, job.flags.headers, job.flags.version, _own_headers())
     dace = _dace_version() if job.kind == "frame" else ""
-    return key("object", _source(job), _arguments(job), headers, dace, machine.fingerprint())
-
-
-@cache
-def target_flags() -> tuple[str, ...]:
-    """Return the flags that fit code to this CPU, at its full vector width."""
-    wide = ("-mprefer-vector-width=512",) if machine.vector_bits() == 512 else ()
-    return ("-march=native", *wide)
+    compiler = machine.fingerprint(), job.toolchain.fingerprint()
+    return key("object", _source(job), _command(job), headers, dace, *compiler)
 
 
 def _compile(store: Cache, name: str, job: CompileJob) -> Path:
@@ -141,13 +141,13 @@ def _compile(store: Cache, name: str, job: CompileJob) -> Path:
 
 
 def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> None:
-    compiler = machine.require_compiler()
-    command = [*compiler.command, *_arguments(job)]
+    command = list(_command(job))
     prelude = _prelude(store) if job.kind == "frame" else None
     if prelude is not None:
         command += ["-include", str(prelude)]
     command += [f"-I{path}" for path in _include_folders(job)]
-    done = _start([*command, "-x", "c++", "-c", "-", "-o", str(folder / OBJECT)], _source(job), folder)
+    command += ["-x", job.toolchain.language, "-c", _given(job, folder), "-o", str(folder / OBJECT)]
+    done = _start(command, _source(job), folder)
     if done.returncode == 0:
         return
     if "No space left on device" in done.stderr or "Disk quota exceeded" in done.stderr:
@@ -164,26 +164,34 @@ def _prelude(store: Cache) -> Path | None:
     """Return DaCe's headers precompiled: 1.2 s and 60 MB once, 0.4 s less for each frame; None unless gcc compiles."""
     if machine.require_compiler().family != "gcc":
         return None
-    arguments = _arguments(CompileJob("", "frame"))
-    name = key("prelude", arguments, _dace_version(), _dace_include(), machine.fingerprint())
-    return store.build("prelude", name, lambda folder: _write_prelude(folder, arguments)) / _PRELUDE
+    command = _command(CompileJob("", "frame"))
+    name = key("prelude", command, _dace_version(), _dace_include(), machine.fingerprint())
+    return store.build("prelude", name, lambda folder: _write_prelude(folder, command)) / _PRELUDE
 
 
-def _write_prelude(folder: Path, arguments: Sequence[str]) -> None:
+def _write_prelude(folder: Path, compiler: Sequence[str]) -> None:
     header = folder / _PRELUDE
     header.write_text("#include <dace/dace.h>\n")
-    compiler = machine.require_compiler()
-    command = [*compiler.command, *arguments, f"-I{_dace_include()}", "-x", "c++-header", str(header)]
+    command = [*compiler, f"-I{_dace_include()}", "-x", "c++-header", str(header)]
     command += ["-o", f"{header}.gch"]
     # Where it fails, the plain header remains, which the frame then includes as text: slower, with an error of its own.
     if _start(command, "", folder).returncode:
         Path(f"{header}.gch").unlink(missing_ok=True)
 
 
-def _arguments(job: CompileJob) -> tuple[str, ...]:
-    gcc_only = ("-fno-gnu-unique",) if machine.require_compiler().family == "gcc" else ()
-    specific = (*_KERNEL, *target_flags()) if job.kind == "kernel" else _FRAME
-    return (*_COMMON, *gcc_only, *specific, *job.flags.compile, *_always.compile)
+def _given(job: CompileJob, folder: Path) -> str:
+    """Where the compiler reads the source: C++ comes on standard input."""
+    if job.toolchain.language == "c++":
+        return "-"
+    path = folder / f"kernel.{job.toolchain.language}"
+    path.write_text(_source(job))
+    return str(path)
+
+
+def _command(job: CompileJob) -> tuple[str, ...]:
+    """The compiler with all flags but those that name files."""
+    compiler = job.toolchain.command() if job.kind == "kernel" else host(*_FRAME)
+    return (*compiler, *job.flags.compile, *_always.compile)
 
 
 def _include_folders(job: CompileJob) -> list[str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST_DECLARATION = "void daceopt_host_call(int64_t id, void** pointers);"
 """What a frame declares to call a Python function: it throws when that function raised."""
 
-_SOURCES = ("input", "constant", "output", "saved", "arena", "seed", "status", "symbol")
+_SOURCES = ("input", "constant", "output", "saved", "arena", "seed", "stream", "status", "symbol")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*( (int|long|char|short))*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%()<>=!?:&|, ]+")
@@ -39,7 +39,8 @@ class Argument:
     """What a call passes for a parameter.
 
     ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``saved`` or ``arena`` (plus ``offset`` bytes,
-    an expression), ``seed``, ``status`` (where kernels report what they check), or ``symbol`` (the ``index``-th).
+    an expression), ``seed``, ``stream``, ``status`` (where kernels report what they check), or ``symbol`` (the
+    ``index``-th).
     """
 
     source: str
@@ -145,7 +146,7 @@ def _value(parameter: Parameter, argument: Argument, manifest: Manifest) -> str:
 
 
 def _position(argument: Argument, manifest: Manifest) -> int:
-    """Return an argument's place in the pointer list: inputs, constants, outputs, saved block, arena, seed."""
+    """Return an argument's place in the pointer list: inputs, constants, outputs, saved block, arena, seed, stream."""
     counts = {
         "input": len(manifest.inputs),
         "constant": len(manifest.constants),
@@ -153,6 +154,7 @@ def _position(argument: Argument, manifest: Manifest) -> int:
         "saved": 1,
         "arena": 1,
         "seed": 1,
+        "stream": int(manifest.has_stream),
     }
     start = 0
     for source, count in counts.items():

@@ -15,11 +15,13 @@ FORMAT = 3
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array that crosses the boundary: name, numpy dtype name (``float32``, ``bool``) and number of dimensions."""
+    """An array that crosses the boundary: name, numpy dtype name (``float32``, ``bool``), number of dimensions, and the
+    device that it lives on, in PyTorch's words."""
 
     name: str
     dtype: str
     rank: int
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ class Manifest:
     """Interface of a built program.
 
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
-    seed (null where unused). ``host_calls`` names the Python callbacks by position; ``libraries`` are absolute paths of
-    shared libraries to load first. ``kernels`` are in the order in which they run.
+    seed (null where unused), and, where ``has_stream``, the stream on which kernels run. ``host_calls`` names the
+    Python callbacks by position; ``libraries`` are absolute paths of shared libraries to load first. ``kernels`` are in
+    the order in which they run.
     """
 
     name: str
@@ -79,11 +82,12 @@ class Manifest:
     libraries: tuple[str, ...] = ()
     kernels: tuple[KernelInfo, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    has_stream: bool = False
 
     @property
     def pointer_count(self) -> int:
         """Length of the pointer list of a call."""
-        return len(self.inputs) + len(self.constants) + len(self.outputs) + 3
+        return len(self.inputs) + len(self.constants) + len(self.outputs) + 3 + self.has_stream
 
     @property
     def results(self) -> str:

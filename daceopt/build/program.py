@@ -11,10 +11,10 @@ import sympy
 
 from daceopt.build import entry, memory
 from daceopt.build.assemble import build_program, program_key
-from daceopt.build.compiler import CompileJob, Requirements, compile_objects
+from daceopt.build.compiler import CompileJob, Flags, Requirements, compile_objects
 from daceopt.build.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.build.sources import Sources
-from daceopt.codegen import frame
+from daceopt.codegen import frame, target
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
@@ -68,6 +68,7 @@ class Prepared:
         order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None
         self.plan = memory.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
+        self.target = target.get(graph.options.target)
         self.generated = frame.generate(self.graph, ticks)
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
@@ -100,6 +101,7 @@ class Prepared:
             saves=bool(graph.saved),
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
+            has_stream=self.target.has_stream,
         )
 
     def _assumptions(self) -> Iterator[Assumption]:
@@ -130,10 +132,14 @@ class Prepared:
         return self.roles[array]
 
     def _tensor(self, name: str, role: str) -> Tensor:
-        return Tensor(role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)))
+        return Tensor(
+            role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)), self.target.device
+        )
 
     def _jobs(self, needs: Requirements) -> list[CompileJob]:
-        kernels = [CompileJob(text, "kernel", label=name) for name, text in self.generated.kernel_sources.items()]
+        own_flags = Flags(link=self.target.toolchain.link())
+        texts = self.generated.kernel_sources.items()
+        kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
         frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
         own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
         return [*kernels, frame, own, *needs.jobs]
@@ -177,8 +183,8 @@ class Prepared:
         graph = self.graph
         if name == frame.STATUS:
             return entry.Argument("status")
-        if name == SEED:
-            return entry.Argument("seed")
+        if name in (SEED, frame.STREAM):
+            return entry.Argument("seed" if name == SEED else "stream")
         if name in graph.symbols:
             return entry.Argument("symbol", list(graph.symbols).index(name))
         if name in self.plan.saved:

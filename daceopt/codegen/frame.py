@@ -18,7 +18,8 @@ from dace.codegen.targets.target import TargetCodeGenerator
 from dace.config import Config, temporary_config
 from dace.symbolic import symstr
 
-from daceopt.codegen.cpu.kernel_source import Argument, KernelSource, kernel_source
+from daceopt.codegen import target
+from daceopt.codegen.cpu.kernel_source import Argument, KernelSource
 from daceopt.codegen.flow import Flow
 from daceopt.codegen.regions import Buffer, Scope, odd, slot
 from daceopt.codegen.scalar.printer import Printer
@@ -30,6 +31,7 @@ from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
 
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
 STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/checks.py)
+STREAM = "kernel_stream"  # the address by which an accelerator knows on what its kernels run
 _UNIT = "KernelUnit"
 _config_lock = threading.Lock()
 
@@ -124,7 +126,10 @@ class _Frame:
 
     def __init__(self, graph: Graph, ticks: str | None = None):
         self._scope = Scope(graph)
+        self._target = target.get(graph.options.target)
         self._ticks = ticks
+        if ticks is not None:
+            self._check_waits("a profile")
         self.sdfg = dace.SDFG(graph.sdfg.name)
         self._flow = Flow(self.sdfg)
         self._symbols = set(graph.sdfg.symbols)
@@ -162,6 +167,12 @@ class _Frame:
                 f"{node} is no kernel and no C++ tasklet: lower operators and implement library nodes first"
             )
 
+    def _check_waits(self, what: str) -> None:
+        """Raise Unsupported where the host does not wait for kernels."""
+        if self._target.has_stream:
+            reason = "the host would have to wait for its kernels and read their memory"
+            raise Unsupported(f"{what} in a program for {self._target.name}: {reason}")
+
     def _buffer(self, buffer: Buffer) -> str:
         if buffer.name not in self.sdfg.arrays:
             self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
@@ -171,7 +182,7 @@ class _Frame:
 
     def _kernel(self, entry: nodes.MapEntry) -> None:
         graph = self._scope.graph
-        source = kernel_source(graph, Kernel.extract(graph, entry))
+        source = self._target.print_kernel(graph, Kernel.extract(graph, entry))
         self.calls[entry] = source.name
         self.texts[source.name] = source.text
         self.uses_status |= any(a.kind == "status" for a in source.arguments)
@@ -181,7 +192,10 @@ class _Frame:
     def _value(self, argument: Argument) -> str:
         if argument.kind == "symbol":
             return argument.symbol
+        if argument.kind == "stream":
+            return self._buffer(Buffer(STREAM, 1, dace.uint8))
         if argument.kind == "status":
+            self._check_waits("a kernel that reports what it checks")
             return self._buffer(Buffer(STATUS, 1, dace.int32))
         buffer, start = self._scope.place(argument.array)
         return self._pointer(buffer, dim(start + argument.offset))
@@ -206,6 +220,7 @@ class _Frame:
     # ---------------------------------------------------------------- regions
 
     def _conditional(self, node: Conditional) -> None:
+        self._check_waits("control flow")
         scope = self._scope
         buffer, offset = scope.place(scope.graph.reads(node)[CONDITION])
         with self._flow.branches(f"{self._buffer(buffer)}[{symstr(offset)}]") as branch:
@@ -220,6 +235,7 @@ class _Frame:
         self._scope = outer
 
     def _repeat(self, node: Repeat) -> None:
+        self._check_waits("control flow")
         inner, counter, half = self._scope.inner[node], str(node.counter), str(odd(node))
         for name in (counter, half):
             self._symbol(name)

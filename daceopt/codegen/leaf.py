@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -14,7 +14,7 @@ from daceopt.codegen.scalar.algebra import simplify
 from daceopt.codegen.scalar.printer import Printer, statements
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ir.references import Body, Reference
+from daceopt.ir.references import Body, Buffer, Reference
 from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment, eliminate_dead, share
 
@@ -82,7 +82,8 @@ def identity(op: str, dtype: types.DType) -> str:
 
 
 class Leaf:
-    """Code of one iteration of ``bodies``; ``accumulators`` collect their reductions, ``registers`` need no memory."""
+    """Code of one iteration of ``bodies``; ``accumulators`` collect their reductions, ``registers`` need no memory;
+    ``guard``: what stands before a store into a buffer, where not every thread is to do it."""
 
     def __init__(
         self,
@@ -90,8 +91,10 @@ class Leaf:
         bodies: Sequence[Body],
         accumulators: Mapping[tuple[int, str], Accumulator],
         registers: Set[str],
+        guard: Callable[[Buffer], str] = lambda _: "",
     ):
         self._names, self._accumulators, self._registers = names, accumulators, registers
+        self._guard = guard
         self.checks_index = False
         self._types: dict[Any, types.DType] = {}
         self._loads: dict[Any, Reference] = {}
@@ -146,7 +149,7 @@ class Leaf:
         buffer = reference.buffer
         if not (buffer.local and buffer.array in self._registers):
             code = stored(self._converted(value, types.computed(buffer.dtype)), buffer.dtype)
-            self._stores.append((value, f"{self._names.element(reference)} = {code};"))
+            self._stores.append((value, f"{self._guard(buffer)}{self._names.element(reference)} = {code};"))
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
         if self._types[value] == dtype:

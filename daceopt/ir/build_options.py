@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """``reuse_memory``: may arrays that are never alive together share memory?"""
+    """``reuse_memory``: may arrays that are never alive together share memory? ``target``: the name of the
+    ``codegen.Target`` that the graph is generated for, on whose device its arrays live."""
 
     reuse_memory: bool = False
+    target: str = "cpu"

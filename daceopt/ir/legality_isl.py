@@ -20,6 +20,7 @@ from daceopt.ir.schedule import Accumulate, Alloc, Loop
 from daceopt.ir.schedule_isl import kind_of, marked, order
 
 _KIND = isl.schedule_node_type
+_COLLECTED = {"": (), "warp": ("warp",), "block": ("block", "warp")}  # by accumulators across what, which loops
 
 
 def violation(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> str | None:
@@ -131,7 +132,9 @@ class _Verdict:
             own = flow.intersect_domain(isl.UnionSet.from_set(self._accesses.domains.domain(k)))
             yield own.intersect(holder.once()), f"{name} is read before it is stored"
         for place in self._of(Loop):
-            if "parallel" in place.node.kind and not holder.node.private:
+            alone = "parallel" in place.node.kind and not holder.node.private
+            alone |= place.node.kind in _COLLECTED and place.node.kind not in _COLLECTED[holder.node.across]
+            if alone or place.node.kind == "grid":
                 yield together.intersect(place.apart()), f"{name} is shared by threads of {place.node.param}"
 
     def _of(self, kind: type) -> list[_Place]:

@@ -26,7 +26,7 @@ from daceopt.ir.render import stem
 from daceopt.ir.scanner import Lines, Scanner
 from daceopt.ir.symbols import Counter, size
 
-_FACTS = r"(size|sizes|assume|save|ordered|reuse|opset|speculative|trips|known)\b(?![:=,])"
+_FACTS = r"(size|sizes|assume|save|ordered|target|reuse|opset|speculative|trips|known)\b(?![:=,])"
 
 
 def parse(text: str, large: Mapping[str, np.ndarray] | None = None) -> Graph:
@@ -223,6 +223,7 @@ class _Reader:
             "assume": self._assumption,
             "save": self._saved,
             "ordered": self._ordered,
+            "target": self._target_of_build,
             "reuse": self._memory,
             "opset": self._opset,
             "speculative": self._speculative,
@@ -245,6 +246,9 @@ class _Reader:
     def _ordered(self, line: Scanner) -> None:
         """Nodes run in the order of their lines, not in any that computes the same."""
         self._is_ordered = True
+
+    def _target_of_build(self, line: Scanner) -> None:
+        self._graph.options = replace(self._graph.options, target=line.string())
 
     def _memory(self, line: Scanner) -> None:
         line.expect("memory")

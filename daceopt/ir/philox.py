@@ -1,4 +1,4 @@
-"""Counter-based random numbers in NumPy, bit for bit those of ``codegen/include/daceopt/kernel.h``.
+"""Counter-based random numbers in NumPy, bit for bit those of ``codegen/include/daceopt/scalar.h``.
 
 Philox2x32 with seven rounds (Salmon et al., 2011). With ``element`` an int64, ``node`` an int32 and ``seed`` an int64:
 

@@ -27,6 +27,7 @@ from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import Unsupported
 from daceopt.ir import kernel_text, types
+from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import row_major
 from daceopt.ir.expression_text import text
 from daceopt.ir.graph import SEED, Graph
@@ -91,6 +92,7 @@ class _Lines:
         lines += [f"assume {text(a)} >= 0" for a in graph.assumptions]
         lines += [f"save {_list(graph.saved)}"] if graph.saved else []
         lines += ["ordered"] if graph.is_ordered else []
+        lines += [f"target {json.dumps(graph.options.target)}"] if graph.options.target != BuildOptions().target else []
         lines += ["reuse memory"] if graph.options.reuse_memory else []
         lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in known.opset.items())}"] if known.opset else []
         lines += ["speculative"] if known.speculative else []

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 Param: TypeAlias = sympy.Symbol
 Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc"
 
-KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll")
-SCOPES = ("register", "thread")
+KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "block", "warp")
+SCOPES = ("register", "thread", "shared")
+HARDWARE = ("grid", "block", "warp")  # of an accelerator: blocks, the threads of one, the lanes of a warp
+COLLECTIVES = ("warp", "block")
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,9 @@ class Loop:
     """``for param < extent: body``.
 
     ``rest``: what a partial last tile leaves, in parameters of loops around; the loop ends at the smaller of both.
+    ``kind``: an accelerator's blocks are the iterations of ``grid`` loops, a block's threads those of ``block`` loops;
+    where the kernel has ``warp`` loops, whose iterations are lanes, these are its warps. What stands outside of such a
+    loop happens once for all of them, and what stands in turn there, in turn for all of them.
     ``when``: a parallel loop is worth its threads only where this holds (a relation over the sizes); None: always.
     """
 
@@ -77,11 +82,14 @@ class Accumulate:
 
     An accumulator has an element for each iteration of the loops inside ``body`` that its write keeps. Inside another
     one of the same write it is added to that. ``private``: each thread has one, and they are added up in their order.
+    ``across``: each lane (``warp``) or thread (``block``) that it is reduced over has one, which starts from the
+    identity, and a collective operation gives all of them the whole.
     """
 
     partials: tuple[Partial, ...]
     body: Tree
     private: bool = False
+    across: str = ""
 
     def writes(self) -> list[tuple[int, str]]:
         """The (statement, connector) of each reduction."""
@@ -90,7 +98,8 @@ class Accumulate:
 
 @dataclass(frozen=True)
 class Alloc:
-    """The local ``array`` lives while ``body`` runs, in ``scope``."""
+    """The local ``array`` lives while ``body`` runs, in ``scope``: a ``register`` (a value of one iteration), memory of
+    each ``thread``, or memory ``shared`` by the threads of a block."""
 
     array: str
     scope: str
@@ -259,16 +268,20 @@ def bare(tree: Tree) -> Tree:
 
 def accumulated(tree: Tree, kernel: Kernel) -> Tree:
     """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
-    threads share, if that is one of them), and around a vector loop that it reduces over one in the write's own type,
-    whose lanes are partial sums.
+    threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and around a
+    vector loop that it reduces over one in the write's own type, whose lanes are partial sums.
     """
     return _Placing(kernel, bare(tree)).tree
+
+
+_How: TypeAlias = tuple[bool, str]  # of an accumulator: private, across
+_ALONE: _How = (False, "")
 
 
 class _Placing:
     def __init__(self, kernel: Kernel, tree: Tree):
         self._kernel = kernel
-        self._wanted: dict[int, list[tuple[Partial, bool]]] = {}  # id of a loop -> what collects around it
+        self._wanted: dict[int, list[tuple[Partial, _How]]] = {}  # id of a loop -> what collects around it
         for node, around in walk(tree):
             if isinstance(node, Do):
                 self._do(node, around)
@@ -282,12 +295,13 @@ class _Placing:
                 continue
             threads = [n for n in around if isinstance(n, Loop) and n.kind == "parallel"]
             private = any(loop in threads for loop in reduced)
-            self._want(threads[0] if private else reduced[0], Partial(node.statement, connector), private)
+            how = private, collective(reduced)
+            self._want(threads[0] if private else reduced[0], Partial(node.statement, connector), how)
             if reduced[-1].kind == "vector":
-                self._want(reduced[-1], Partial(node.statement, connector, wide=False), False)
+                self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
-    def _want(self, loop: Loop, partial: Partial, private: bool) -> None:
-        self._wanted.setdefault(id(loop), []).append((partial, private))
+    def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
+        self._wanted.setdefault(id(loop), []).append((partial, how))
 
     def _placed(self, tree: Tree) -> Tree:
         new = with_children(tree, [self._placed(c) for c in children(tree)])
@@ -295,22 +309,28 @@ class _Placing:
         return _collecting(wanted, new)
 
 
-def _collecting(wanted: list[tuple[Partial, bool]], body: Tree) -> Tree:
+def _collecting(wanted: list[tuple[Partial, _How]], body: Tree) -> Tree:
     """``body`` inside accumulators, those of lanes innermost."""
-    outer: dict[tuple[int, str], tuple[Partial, bool]] = {}
+    outer: dict[tuple[int, str], tuple[Partial, _How]] = {}
     lanes: list[Partial] = []
-    for partial, private in wanted:
+    for partial, how in wanted:
         key = (partial.statement, partial.connector)
         if key in outer:
             lanes.append(partial)
         else:
-            outer[key] = partial, private
+            outer[key] = partial, how
     if lanes:
         body = Accumulate(tuple(lanes), body)
-    for private in (False, True):
-        group = tuple(p for p, own in outer.values() if own is private)
-        body = Accumulate(group, body, private) if group else body
+    for kind in (_ALONE, (False, "warp"), (False, "block"), (True, "")):
+        group = tuple(p for p, how in outer.values() if how == kind)
+        body = Accumulate(group, body, *kind) if group else body
     return body
+
+
+def collective(reduced: Iterable[Loop]) -> str:
+    """Across what a reduction over these loops must be collected: nothing, the lanes of a warp, or a block."""
+    kinds = {loop.kind for loop in reduced}
+    return "block" if "block" in kinds else "warp" if "warp" in kinds else ""
 
 
 def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:

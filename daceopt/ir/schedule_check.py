@@ -22,6 +22,7 @@ from daceopt.ir.affine import affine, same
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.hardware import limits_of
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body, Reference, resolved, same_element
 from daceopt.ir.schedule import (
@@ -37,6 +38,7 @@ from daceopt.ir.schedule import (
     runs,
     walk,
 )
+from daceopt.ir.schedule_check_hardware import check_hardware
 
 
 def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
@@ -51,6 +53,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_domain(kernel, node, [n for n in around if isinstance(n, Loop)])
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
+    check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
     _check_locals(kernel, tree, bodies)
     _check_registers(kernel, tree, bodies)
 

@@ -196,7 +196,7 @@ def _flattened(node: Tree) -> Tree:
 
 
 def bind(tree: Tree, param: Param | str, kind: str, when: Any = None) -> Tree:
-    """Run a loop by other hardware: ``serial``, ``parallel``, ``vector``, ``parallel vector`` or ``unroll``.
+    """Run a loop by other hardware: one of ``schedule.KINDS``.
 
     before:  for p < n: f(p)
     after:   vector for p < n: f(p)

@@ -7,7 +7,8 @@
             s0(i0, 32*i1_block + i1)
 
 ``for p < extent, rest`` ends at the smaller of both; ``s0(...)`` is statement 0 with the values of its parameters;
-``accumulate`` names a statement and the connector that it writes, ``own`` one in the type of the write.
+``accumulate`` names a statement and the connector that it writes, ``own`` one in the type of the write, ``warp`` and
+``block`` one that lanes or the threads of a block collect together.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _INDENT = "  "
 _MAX_LENGTH = 1000
 _MAX_EXPONENT = 16
 _LOOP = re.compile(r"(?:(?P<kind>[a-z ]+) )?for (?P<param>\w+) < (?P<extent>.+?)(?: when (?P<when>.+))?:")
-_ACCUMULATE = re.compile(r"accumulate (?P<private>private )?(?P<own>own )?(?P<partials>.+):")
+_ACCUMULATE = re.compile(r"accumulate (?P<private>private )?((?P<across>warp|block) )?(?P<own>own )?(?P<partials>.+):")
 _ALLOC = re.compile(r"local (?P<array>\w+) in (?P<scope>\w+):")
 _DO = re.compile(r"s(?P<statement>\d+)\((?P<index>.*)\)")
 _RELATIONS: dict[type, Callable[..., Any]] = {ast.GtE: sympy.Ge, ast.Gt: sympy.Gt, ast.LtE: sympy.Le, ast.Lt: sympy.Lt}
@@ -59,7 +60,8 @@ def _head(tree: Loop | Accumulate | Alloc | Do) -> str:
     if isinstance(tree, Accumulate):
         own = "" if tree.partials[0].wide else "own "
         names = ", ".join(f"s{p.statement}.{p.connector}" for p in tree.partials)
-        return f"accumulate {'private ' if tree.private else ''}{own}{names}:"
+        how = f"{'private ' if tree.private else ''}{tree.across}{' ' if tree.across else ''}"
+        return f"accumulate {how}{own}{names}:"
     kind = "" if tree.kind == "serial" else f"{tree.kind} "
     rest = "" if tree.rest is None else f", {expression(tree.rest)}"
     when = "" if tree.when is None else f" when {_relation(tree.when)}"
@@ -140,7 +142,7 @@ class _Reader:
             return self._loop(match, depth)
         if match := _ACCUMULATE.fullmatch(line):
             partials = tuple(self._partial(p, not match["own"], line) for p in match["partials"].split(", "))
-            return Accumulate(partials, self.block(depth + 1), bool(match["private"]))
+            return Accumulate(partials, self.block(depth + 1), bool(match["private"]), match["across"] or "")
         match = _ALLOC.fullmatch(line)
         if match and match["scope"] in SCOPES:
             return Alloc(match["array"], match["scope"], self.block(depth + 1))

@@ -39,9 +39,11 @@ class Library:
     """One external library. To add another, subclass, ``register`` an instance and name it in ``PREFERENCE``.
 
     ``portable``: what calls it needs nothing of the process but the files that it links, so it may run elsewhere.
+    ``target``: on whose arrays it works.
     """
 
     name: ClassVar[str]
+    target: ClassVar[str] = "cpu"
     portable: ClassVar[bool] = False
 
     def available(self) -> Missing | None:
@@ -143,6 +145,8 @@ def portable() -> Iterator[None]:
 def why_not(name: str, node: DenseNode, graph: Graph) -> str | None:
     """Return why the library called ``name`` cannot implement ``node``; None if it can."""
     library = get(name)
+    if library.target != graph.options.target:
+        return f"it works on arrays of {library.target}; these live on {graph.options.target}"
     if _portable_only.get() and not library.portable:
         return "it works only in a process that has PyTorch"
     missing = library.available()

@@ -236,7 +236,7 @@ def _two_threads(tree: Tree) -> Tree:
 
 
 def _unknown_scope(tree: Tree) -> Tree:
-    return schedule.transformed(tree, lambda n: replace(n, scope="shared") if isinstance(n, Alloc) else n)
+    return schedule.transformed(tree, lambda n: replace(n, scope="texture") if isinstance(n, Alloc) else n)
 
 
 _WRONG = {
@@ -250,7 +250,7 @@ _WRONG = {
     "loops in a vector loop": (copy, _vector_outside, "i1 stands inside of a vector loop"),
     "a local that threads share": (two_stages, _shared_local, "would share the local row"),
     "threads in threads": (copy, _two_threads, "inside of another thread's loop"),
-    "memory that the machine has not": (two_stages, _unknown_scope, "row in shared; expected one of register, thread"),
+    "memory that the machine has not": (two_stages, _unknown_scope, "row in texture; expected one of register, thread"),
     "a fusion with a reduction": (
         lambda: two_stages(reduced=True),
         lambda tree: edits.fuse_loops(tree, "i1"),
@@ -263,7 +263,7 @@ _WRONG = {
     ),
     "a loop that does not exist": (copy, lambda tree: edits.split(tree, "i9", 4), "no loop over i9; the loops are"),
     "tiles of nothing": (copy, lambda tree: edits.split(tree, "i1", 0), "tiles of 0 iterations of i1"),
-    "an unknown kind": (copy, lambda tree: edits.bind(tree, "i1", "warp"), "a warp loop; expected one of"),
+    "an unknown kind": (copy, lambda tree: edits.bind(tree, "i1", "cluster"), "a cluster loop; expected one of"),
     "an order of loops apart": (two_stages, lambda tree: edits.reorder(tree, ["i1", "i0"]), "directly inside"),
 }
 

@@ -168,3 +168,25 @@ def reduced_params(form: Form, nest: Nest) -> set[Param]:
     """Parameters of loops that some write of the nest reduces over."""
     writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr]
     return {loop.param for loop in nest.loops if any(loop.param not in r.params() for r in writes)}
+
+
+# ---------------------------------------------------------------- locals of threads
+
+
+def with_shared_locals(form: Form) -> Form:
+    """Locals of which each thread of a block writes a part are shared by them; what all threads compute alike, sums
+    across them included, each keeps for itself."""
+    scopes = [
+        replace(a, scope="shared") if a.scope == "thread" and _is_spread(form, a.array) else a for a in form.locals
+    ]
+    return replace(form, locals=tuple(scopes))
+
+
+def _is_spread(form: Form, array: str) -> bool:
+    for nest in form.nests:
+        threads = {loop.param for loop in nest.loops if loop.kind in schedule.HARDWARE}
+        writes = (r for body in form.bodies_of(nest) for r in body.writes.values())
+        own = [r for r in writes if r.buffer.local and r.buffer.array == array]
+        if any(r.params() & threads or (threads and not r.wcr) for r in own):
+            return True
+    return False

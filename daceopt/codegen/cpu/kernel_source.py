@@ -22,6 +22,7 @@ from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Do, Loop, Partial, Tree
 from daceopt.ir.schedule_check import check
 
+HEADERS = ("cpu.h", "scalar.h")
 _STACK_BYTES = 1 << 15
 _REPORT = "if (bad && !*status) *status = bad;"
 
@@ -30,7 +31,8 @@ _REPORT = "if (bad && !*status) *status = bad;"
 class Argument:
     """What a call passes.
 
-    ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol`` or ``status`` (where an int32 stands).
+    ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol``, ``status`` (where an int32 stands) or
+    ``stream`` (on which an accelerator runs the kernel).
     """
 
     kind: str
@@ -43,8 +45,8 @@ class Argument:
     @property
     def cpp(self) -> str:
         """The C++ parameter type."""
-        if self.kind == "symbol":
-            return "int64_t"
+        if self.kind in ("symbol", "stream"):
+            return "int64_t" if self.kind == "symbol" else "void*"
         if self.kind == "status":
             return "int32_t*"
         return f"{'' if self.written else 'const '}{types.cpp(self.dtype)}*"
@@ -52,11 +54,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """``name`` is ``k_<hash>``; ``text`` is the unit without the support header; ``arguments`` are in call order."""
+    """``name`` is ``k_<hash>``; ``text`` is the unit without the support header; ``arguments`` are in call order;
+    ``headers`` make up the dialect that it is written in."""
 
     name: str
     text: str
     arguments: tuple[Argument, ...]
+    headers: tuple[str, ...] = HEADERS
 
     @property
     def declaration(self) -> str:
@@ -66,13 +70,13 @@ class KernelSource:
     @property
     def unit(self) -> str:
         """The complete translation unit: it needs no include folder, and its hash covers the support header."""
-        return f"{support_header(self.text)}\n{self.text}"
+        return f"{support_header(self.text, self.headers)}\n{self.text}"
 
 
-def support_header(code: str) -> str:
-    """What ``code`` needs: the text of ``daceopt/kernel.h``, and of ``narrow.h`` where narrow types occur."""
+def support_header(code: str, headers: Sequence[str] = HEADERS) -> str:
+    """What ``code`` needs: the text of ``headers``, and of ``narrow.h`` where narrow types occur."""
     narrow = any(f"dop::{types.name_of(t)}::" in code for t in types.NARROW)
-    return _header("kernel.h") + (_header("narrow.h") if narrow else "")
+    return "".join(map(_header, headers)) + (_header("narrow.h") if narrow else "")
 
 
 @cache
@@ -87,10 +91,12 @@ def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     """
     if kernel.schedule is not None:
         check(graph, kernel, kernel.schedule)
-    return _Emitter(graph, kernel).source()
+    return Emitter(graph, kernel).source()
 
 
-class _Emitter:
+class Emitter:
+    """Writes the loops of a kernel's schedule, with threads of OpenMP and vector loops."""
+
     def __init__(self, graph: Graph, kernel: Kernel):
         self._kernel, self._tree = kernel, schedule.schedule_of(kernel)
         self._names = Names()

@@ -114,7 +114,7 @@ class Printer(CXX17CodePrinter):
         whole, half = _split_exponent(exponent)
         if whole is None:
             return f"dop::power({self.text(base, dtype)}, {self.text(exponent, dtype)})"
-        if whole and not half and not types.is_float(dtype):  # sizes are printed where kernel.h is not included
+        if whole and not half and not types.is_float(dtype):  # sizes are printed where scalar.h is not included
             return self._narrow("(" + " * ".join([self.text(base, dtype)] * whole) + ")")
         root = f"dop::sqrt({self.text(base, dtype)})"
         if whole == 0:
@@ -152,7 +152,7 @@ class Printer(CXX17CodePrinter):
         return self._extreme(expr.args, "<")
 
     def _extreme(self, terms: Any, better: str) -> str:
-        """Of sizes, which are printed where kernel.h is not included, too."""
+        """Of sizes, which are printed where scalar.h is not included, too."""
         code = self.text(terms[0], self._dtype)
         for term in terms[1:]:
             other = self.text(term, self._dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,11 @@ from daceopt.transform import Site
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
 
 
-BEYOND = 77  # what stands behind an empty array
+BEYOND = 77  # what stands in an empty array, and around all
+GUARD = 64  # elements
+
+
+STREAM = 0x5EA  # of kernels that take one: never followed
 
 
 class IndexOutOfRange(Exception):
@@ -36,13 +41,27 @@ def run(
     target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
     units = {s.name: f"{EXPORT}{s.unit}" for s in sources}  # equal kernels have one name
     link(compile_objects([CompileJob(unit, "kernel") for unit in units.values()]), target)
-    library = ctypes.CDLL(str(target))
-    values = symbols or {}
-    memory = {name: _allocate(graph, name, inputs, values) for name in graph.arrays() if not graph.is_view(name)}
+    return execute(graph, sources, ctypes.CDLL(str(target)), inputs, symbols or {})
+
+
+def execute(
+    graph: Graph,
+    sources: Sequence[KernelSource],
+    library: ctypes.CDLL,
+    inputs: dict[str, np.ndarray],
+    values: dict[str, int],
+) -> dict[str, np.ndarray]:
+    """Call the kernels in turn, with guards around all memory."""
+    names = [name for name in graph.arrays() if not graph.is_view(name)]
+    guarded = {name: _allocate(graph, name, inputs, values) for name in names}
+    memory = {name: array[GUARD:-GUARD] for name, array in guarded.items()}
     if graph.uses_seed:
         memory["rng_seed"] = np.asarray(inputs["rng_seed"])
     for source in sources:
         _call(library, source, memory, values)
+    for name, array in guarded.items():
+        sides = array[[*range(GUARD), *range(-GUARD, 0)]]
+        assert (sides == np.array(BEYOND).astype(array.dtype)).all(), f"a kernel wrote beside {name}"
     return {n: _shaped(graph, n, m, values) for n, m in memory.items() if n in graph.arrays()}
 
 
@@ -63,9 +82,12 @@ def _number(size: Any, values: dict[str, int]) -> int:
 def _allocate(graph: Graph, name: str, inputs: dict[str, np.ndarray], values: dict[str, int]) -> np.ndarray:
     given = inputs.get(name, graph.constants.get(name))
     size = _number(graph.desc(name).total_size, values)
-    memory = np.full(max(size, 1), 0 if size else BEYOND, types.to_numpy(graph.dtype(name)))
+    kind = types.to_numpy(graph.dtype(name))
+    memory = np.full(max(size, 1) + 2 * GUARD, np.array(BEYOND).astype(kind), kind)
+    if size:
+        memory[GUARD:-GUARD] = 0
     if given is not None:
-        _shaped(graph, name, memory, values)[...] = given
+        _shaped(graph, name, memory[GUARD:-GUARD], values)[...] = given
     return memory
 
 
@@ -81,6 +103,8 @@ def _call(library: ctypes.CDLL, source: KernelSource, memory: dict[str, np.ndarr
         if a.kind == "pointer":
             array = memory[a.array]
             arguments.append(ctypes.c_void_p(array.ctypes.data + _number(a.offset, values) * array.itemsize))
+        elif a.kind == "stream":
+            arguments.append(ctypes.c_void_p(STREAM))
         elif a.kind == "symbol":
             arguments.append(ctypes.c_int64(values[a.symbol]))
         else:

@@ -21,16 +21,16 @@ struct SmallFloat {
   static constexpr int LOWEST = 1 - BIAS;  // exponent of the smallest normal number
   static constexpr unsigned TOP = INFINITIES ? ((1u << E) - 1) << M : MASK - (NAN_CODE && !FNUZ ? 1 : 0) + 1;
 
-  static double scale(int exponent) { return bit_copy<double>(int64_t(exponent + 1023) << 52); }
-  static double largest() { return value(TOP - 1); }
-  static double value(unsigned code) {  // without sign
+  DOP_MEMBER double scale(int exponent) { return bit_copy<double>(int64_t(exponent + 1023) << 52); }
+  DOP_MEMBER double largest() { return value(TOP - 1); }
+  DOP_MEMBER double value(unsigned code) {  // without sign
     const int exponent = int(code >> M);
     const double fraction = double(code & ((1u << M) - 1));
     if (exponent == 0) return fraction * scale(LOWEST - M);
     return (fraction + double(1u << M)) * scale(exponent - BIAS - M);
   }
 
-  static float load(Bits bits) {
+  DOP_MEMBER float load(Bits bits) {
     const unsigned code = bits & MASK;
     if (FNUZ && bits == SIGN) return __builtin_nanf("");
     if (!FNUZ && NAN_CODE && code == NAN_CODE) return __builtin_nanf("");
@@ -39,12 +39,12 @@ struct SmallFloat {
     return (bits & SIGN) ? -magnitude : magnitude;
   }
 
-  static double rounded(double magnitude) {  // of a finite value, to the spacing at its size
+  DOP_MEMBER double rounded(double magnitude) {  // of a finite value, to the spacing at its size
     int exponent = int(bit_copy<int64_t>(magnitude) >> 52) - 1023;
     exponent = exponent < LOWEST ? LOWEST : exponent;
     return __builtin_rint(magnitude * scale(M - exponent)) * scale(exponent - M);
   }
-  template <class T> static float round_to(T x, bool saturate) {
+  template <class T> DOP_MEMBER float round_to(T x, bool saturate) {
     if (x != x) return NAN_CODE || INFINITIES || FNUZ ? __builtin_nanf("") : -0.0f;
     const double wide = double(float(x)), magnitude = __builtin_fabs(wide), limit = largest();
     double result = magnitude > 2 * limit ? magnitude : rounded(magnitude);
@@ -52,10 +52,10 @@ struct SmallFloat {
     if (FNUZ && result == 0) return 0.0f;
     return float(__builtin_copysign(result, wide));
   }
-  template <class T> static float round(T x) { return round_to(x, !INFINITIES || E + M < 15); }
-  template <class T> static float round_unbounded(T x) { return round_to(x, false); }
+  template <class T> DOP_MEMBER float round(T x) { return round_to(x, !INFINITIES || E + M < 15); }
+  template <class T> DOP_MEMBER float round_unbounded(T x) { return round_to(x, false); }
 
-  static Bits store(float x) {
+  DOP_MEMBER Bits store(float x) {
     const float to = round_unbounded(x);
     const unsigned sign = bit_copy<uint32_t>(to) >> 31 ? SIGN : 0;
     if (to != to) return Bits(FNUZ ? SIGN : INFINITIES ? sign | TOP | (1u << (M - 1)) : sign | NAN_CODE);
@@ -74,53 +74,52 @@ using float8_e5m2fnuz = SmallFloat<5, 2, 16, false, true, 0x80, uint8_t>;
 // these have neither infinities nor NaN: everything saturates
 template <int E, int M, int BIAS> struct TinyFloat : SmallFloat<E, M, BIAS, false, false, 0, uint8_t> {
   using Base = SmallFloat<E, M, BIAS, false, false, 0, uint8_t>;
-  static uint8_t store(float x) { return Base::store(Base::round(x)); }
+  DOP_MEMBER uint8_t store(float x) { return Base::store(Base::round(x)); }
 };
 using float6_e2m3fn = TinyFloat<2, 3, 1>;
 using float6_e3m2fn = TinyFloat<3, 2, 3>;
 using float4_e2m1fn = TinyFloat<2, 1, 1>;
 
-// The compiler's own half type, where there is one, converts in one vector instruction.
-#ifdef __FLT16_MAX__
+#ifdef DOP_HALF
 struct float16 {
-  static float load(uint16_t bits) { return float(bit_copy<_Float16>(bits)); }
-  static uint16_t store(float x) { return bit_copy<uint16_t>(_Float16(x)); }
-  template <class T> static float round(T x) { return float(_Float16(x)); }
+  DOP_MEMBER float load(uint16_t bits) { return float(bit_copy<DOP_HALF>(bits)); }
+  DOP_MEMBER uint16_t store(float x) { return bit_copy<uint16_t>(DOP_HALF(x)); }
+  template <class T> DOP_MEMBER float round(T x) { return float(DOP_HALF(x)); }
 };
 #else
 using float16 = SmallFloat<5, 10, 15, true, false, 0, uint16_t>;
 #endif
 
 struct bfloat16 {
-  static float load(uint16_t bits) { return bit_copy<float>(uint32_t(bits) << 16); }
-  static uint16_t store(float x) {
+  DOP_MEMBER float load(uint16_t bits) { return bit_copy<float>(uint32_t(bits) << 16); }
+  DOP_MEMBER uint16_t store(float x) {
     const uint32_t code = bit_copy<uint32_t>(x);
     const uint32_t nearest = (code + 0x7FFF + ((code >> 16) & 1)) >> 16;
     return uint16_t(x != x ? (code >> 16) | 0x40 : nearest);
   }
-  static float round(float x) { return load(store(x)); }
-  template <class T> static float round(T x) { return round(float(x)); }
+  DOP_MEMBER float round(float x) { return load(store(x)); }
+  template <class T> DOP_MEMBER float round(T x) { return round(float(x)); }
 };
 
 // A power of two, 2**-127 to 2**127; 255 is NaN.
 struct float8_e8m0fnu {
-  static float load(uint8_t code) {
+  DOP_MEMBER float load(uint8_t code) {
     return code == 255 ? __builtin_nanf("") : bit_copy<float>(code ? uint32_t(code) << 23 : uint32_t(1) << 22);
   }
-  template <class T> static float to(T x, int direction, bool saturate) {  // up 1, nearest 0, down -1
+  template <class T> DOP_MEMBER float to(T x, int direction, bool saturate) {  // up 1, nearest 0, down -1
     const uint32_t bits = bit_copy<uint32_t>(float(x)), exponent = (bits >> 23) & 0xFF, fraction = bits & 0x7FFFFF;
     bool up = direction > 0 ? fraction > 0 : direction == 0 && (fraction > 0x400000 || (fraction == 0x400000 && exponent > 0));
     if (saturate && exponent == 0xFE) up = false;
     return load(exponent == 0xFF ? 0xFF : uint8_t(exponent + up));
   }
-  template <class T> static float round(T x) { return to(x, 1, true); }
-  template <class T> static float round_up(T x) { return to(x, 1, true); }
-  template <class T> static float round_nearest(T x) { return to(x, 0, true); }
-  template <class T> static float round_down(T x) { return to(x, -1, true); }
-  template <class T> static float round_up_unbounded(T x) { return to(x, 1, false); }
-  template <class T> static float round_nearest_unbounded(T x) { return to(x, 0, false); }
-  template <class T> static float round_down_unbounded(T x) { return to(x, -1, false); }
-  static uint8_t store(float x) {
+  template <class T> DOP_MEMBER float round(T x) { return to(x, 1, true); }
+  template <class T> DOP_MEMBER float round_up(T x) { return to(x, 1, true); }
+  template <class T> DOP_MEMBER float round_nearest(T x) { return to(x, 0, true); }
+  template <class T> DOP_MEMBER float round_down(T x) { return to(x, -1, true); }
+  template <class T> DOP_MEMBER float round_up_unbounded(T x) { return to(x, 1, false); }
+  template <class T> DOP_MEMBER float round_nearest_unbounded(T x) { return to(x, 0, false); }
+  template <class T> DOP_MEMBER float round_down_unbounded(T x) { return to(x, -1, false); }
+  DOP_MEMBER uint8_t store(float x) {
     if (x == 0x1p-127f) return 0;
     return uint8_t((bit_copy<uint32_t>(to(x, 1, true)) >> 23) & 0xFF);
   }
@@ -129,9 +128,9 @@ struct float8_e8m0fnu {
 // Integers below 8 bits, one in each byte: the low bits hold the value.
 template <int WIDTH, class Value> struct SmallInteger {
   static constexpr int REST = 8 - WIDTH;
-  static Value load(uint8_t bits) { return Value(Value(uint8_t(bits << REST)) >> REST); }
-  static uint8_t store(Value x) { return uint8_t(x) & ((1 << WIDTH) - 1); }
-  template <class T> static Value round(T x) {
+  DOP_MEMBER Value load(uint8_t bits) { return Value(Value(uint8_t(bits << REST)) >> REST); }
+  DOP_MEMBER uint8_t store(Value x) { return uint8_t(x) & ((1 << WIDTH) - 1); }
+  template <class T> DOP_MEMBER Value round(T x) {
     if constexpr (T(0.5) != T(0) && T(2) != T(1)) return load(uint8_t(x > T(-9e15) && x < T(9e15) ? int64_t(x) : 0));
     else return load(uint8_t(x));
   }

@@ -1,64 +1,7 @@
-// What generated kernels use: vector math, NaN-propagating selection, integer division, random numbers, scratch memory.
-// Kept small: a kernel compiles in about 0.2 s because nothing of the C++ library is included.
-#ifndef DACEOPT_KERNEL_H
-#define DACEOPT_KERNEL_H
-#include <stdint.h>
-#include <stdlib.h>
-
-// glibc's vector variants (libmvec) are visible only under -ffast-math, which would break NaN and infinities.
-#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GLIBC_PREREQ) && defined(__GNUC__) && !defined(__clang__)
-#if __GLIBC_PREREQ(2, 22)
-#define DOP_VECTOR_2_22 __attribute__((simd("notinbranch")))
-#endif
-#if __GLIBC_PREREQ(2, 35)
-#define DOP_VECTOR_2_35 __attribute__((simd("notinbranch")))
-#endif
-#endif
-#ifndef DOP_VECTOR_2_22
-#define DOP_VECTOR_2_22
-#endif
-#ifndef DOP_VECTOR_2_35
-#define DOP_VECTOR_2_35
-#endif
-
-#define DOP_UNARY(attributes, name)             \
-  attributes double name(double) noexcept;      \
-  attributes float name##f(float) noexcept;
-#define DOP_BINARY(attributes, name)                \
-  attributes double name(double, double) noexcept;  \
-  attributes float name##f(float, float) noexcept;
-extern "C" {
-DOP_UNARY(DOP_VECTOR_2_22, exp)
-DOP_UNARY(DOP_VECTOR_2_22, log)
-DOP_UNARY(DOP_VECTOR_2_22, sin)
-DOP_UNARY(DOP_VECTOR_2_22, cos)
-DOP_UNARY(DOP_VECTOR_2_35, tan)
-DOP_UNARY(DOP_VECTOR_2_35, sinh)
-DOP_UNARY(DOP_VECTOR_2_35, cosh)
-DOP_UNARY(DOP_VECTOR_2_35, tanh)
-DOP_UNARY(DOP_VECTOR_2_35, asin)
-DOP_UNARY(DOP_VECTOR_2_35, acos)
-DOP_UNARY(DOP_VECTOR_2_35, atan)
-DOP_UNARY(DOP_VECTOR_2_35, asinh)
-DOP_UNARY(DOP_VECTOR_2_35, acosh)
-DOP_UNARY(DOP_VECTOR_2_35, atanh)
-DOP_UNARY(DOP_VECTOR_2_35, erf)
-DOP_UNARY(DOP_VECTOR_2_35, log1p)
-DOP_UNARY(DOP_VECTOR_2_35, expm1)
-DOP_BINARY(DOP_VECTOR_2_22, pow)
-// without their vector variants, which are not exact at powers of the base or lose signs of zero
-DOP_UNARY(, exp2)
-DOP_UNARY(, log2)
-DOP_UNARY(, log10)
-DOP_UNARY(, erfc)
-DOP_BINARY(, atan2)
-DOP_BINARY(, hypot)
-DOP_BINARY(, nextafter)
-int omp_get_max_threads(void) noexcept;
-int omp_get_thread_num(void) noexcept;
-}
-
-#define DOP static inline __attribute__((always_inline))
+// What scalar code calls, in the dialect of the header before it: NaN-propagating selection, integer division, random
+// numbers. DOP stands before a function, DOP_INLINE before a specialisation, DOP_MEMBER before a static member.
+#ifndef DACEOPT_SCALAR_H
+#define DACEOPT_SCALAR_H
 
 namespace dop {
 
@@ -107,8 +50,8 @@ template <class T> DOP T infinity() { return T(__builtin_inff()); }
 template <class T> DOP T nan() { return T(__builtin_nanf("")); }
 template <class T> DOP bool isnan(T x) { return x != x; }
 template <class T> DOP bool isinf(T) { return false; }
-template <> inline bool isinf(float x) { return abs(x) == infinity<float>(); }
-template <> inline bool isinf(double x) { return abs(x) == infinity<double>(); }
+template <> DOP_INLINE bool isinf(float x) { return abs(x) == infinity<float>(); }
+template <> DOP_INLINE bool isinf(double x) { return abs(x) == infinity<double>(); }
 
 // Both sides are computed; a NaN on either side is the result.
 template <class T> DOP T maximum(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
@@ -213,17 +156,6 @@ template <> struct highest<float> { static constexpr float value = __builtin_inf
 template <> struct highest<double> { static constexpr double value = __builtin_inf(); };
 template <> struct highest<bool> { static constexpr bool value = true; };
 
-// Memory of one call, 64-byte aligned.
-template <class T> struct Scratch {
-  T* data;
-  explicit Scratch(int64_t count)
-      : data(static_cast<T*>(aligned_alloc(64, (uint64_t(count) * sizeof(T) + 127) & ~uint64_t(63)))) {
-    if (!data) __builtin_trap();
-  }
-  ~Scratch() { free(data); }
-  Scratch(const Scratch&) = delete;
-};
-
 }  // namespace dop
 
-#endif  // DACEOPT_KERNEL_H
+#endif  // DACEOPT_SCALAR_H

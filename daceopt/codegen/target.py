@@ -1,0 +1,66 @@
+"""What a program is generated for: a kind of machine, and all that depends on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from daceopt.codegen import toolchain
+from daceopt.codegen.cpu.kernel_source import KernelSource
+from daceopt.codegen.cpu.kernel_source import kernel_source as cpu_kernel
+from daceopt.codegen.cuda.kernel_source import kernel_source as cuda_kernel
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Graph
+from daceopt.ir.hardware import Limits, limits_of
+from daceopt.ir.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of machine. The rest of the system knows of machines what stands here.
+
+    ``recipe``: the recipe whose steps of level ``hardware`` schedule its kernels. ``print_kernel(graph, kernel)``: a
+    kernel in the loops of its schedule as a translation unit. ``device``: where arrays live, in PyTorch's words, whose
+    allocator makes them. ``has_stream``: kernels run on a stream that the caller gives, and the host does not wait for
+    them. Its compiler is ``toolchain.get(name)``, its libraries are those of ``daceopt.libs`` that name it; what its
+    schedules must keep stands in ``ir.hardware.LIMITS``.
+    """
+
+    name: str
+    recipe: str
+    print_kernel: Callable[[Graph, Kernel], KernelSource]
+    device: str = "cpu"
+    has_stream: bool = False
+
+    @property
+    def toolchain(self) -> toolchain.Toolchain:
+        """What compiles its kernels. Raises BuildError where none is known."""
+        return toolchain.get(self.name)
+
+    @property
+    def limits(self) -> Limits:
+        """Of an accelerator: how large a block may be, and what its threads may share."""
+        return limits_of(self.name)
+
+
+_TARGETS = {
+    "cpu": Target("cpu", "cpu", cpu_kernel),
+    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", has_stream=True),
+}
+
+
+def get(name: str) -> Target:
+    """The target called ``name``. Raises Unsupported with those that exist."""
+    if name not in _TARGETS:
+        raise Unsupported(f"no target is called {name!r}; there are: {', '.join(_TARGETS)}")
+    return _TARGETS[name]
+
+
+def names() -> list[str]:
+    """The names of all targets."""
+    return list(_TARGETS)
+
+
+def register(target: Target) -> None:
+    """Make a target known; a later one of the same name replaces it."""
+    _TARGETS[target.name] = target

@@ -1,0 +1,44 @@
+"""How the kernels of a target become object files; importing it imports neither DaCe nor SymPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from daceopt.codegen.cpu import toolchain as cpu
+from daceopt.codegen.cuda import toolchain as cuda
+from daceopt.errors import BuildError
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler for kernels.
+
+    ``command``: the compiler with its flags, to which the job's own, the source and ``-c -o`` are added; raises
+    BuildError with what to install. ``language``: ``c++`` is read from standard input, others from a file. ``link``:
+    what the linker takes for objects of it. ``fingerprint`` stands for all that decides about the object and is no
+    part of the command or the source.
+    """
+
+    command: Callable[[], tuple[str, ...]]
+    language: str = "c++"
+    link: Callable[[], tuple[str, ...]] = tuple
+    fingerprint: Callable[[], str] = str
+
+
+_TOOLCHAINS = {
+    "cpu": Toolchain(cpu.command),
+    "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version),
+}
+
+
+def get(target: str) -> Toolchain:
+    """The toolchain of the target called ``target``. Raises BuildError with those that exist."""
+    if target not in _TOOLCHAINS:
+        raise BuildError(f"no compiler is known for the target {target!r}; there are: {', '.join(_TOOLCHAINS)}")
+    return _TOOLCHAINS[target]
+
+
+def register(target: str, toolchain: Toolchain) -> None:
+    """Let kernels of ``target`` be compiled so; a later one of the same name replaces it."""
+    _TOOLCHAINS[target] = toolchain

@@ -1,0 +1,20 @@
+"""The recipe ``cuda-kernels``: how kernels run on the blocks, warps and lanes of a CUDA device."""
+
+from daceopt.recipe import Recipe
+
+cuda_kernels = Recipe(
+    "cuda-kernels",
+    (
+        "device-placement{target='cuda'}",
+        "loop-fusion",
+        "register-promotion",
+        "kernel-fission",
+        "loop-fusion",  # of what is left
+        "register-promotion",
+        "loop-merging",
+        "vectorization",  # the loop along which memory is walked, which neighbouring lanes then run
+        "block-mapping",
+        "warp-tiling",
+        "grid-mapping",
+    ),
+)

@@ -1,0 +1,82 @@
+"""Runs printed CUDA C++ on the host: the same text, compiled against ``emulation.h``, every thread of every block."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from daceopt.build import machine
+from daceopt.codegen.cpu.kernel_source import KernelSource
+from daceopt.codegen.cuda.kernel_source import kernel_source
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from tests.codegen.cpu.kernels import execute
+
+EMULATION = Path(__file__).parent / "emulation.h"
+FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fno-gnu-unique", "-ffp-contract=off", "-Wall", "-Werror")
+FLAGS += ("-Wno-unused-function", "-Wno-unknown-pragmas")  # of headers, and for nvcc
+ORDERS = (0, 1, 2)  # of threads between two barriers, see emulation.h
+
+
+def sources_of(graph: Graph) -> list[KernelSource]:
+    return [kernel_source(graph, Kernel.extract(graph, entry)) for entry in graph.kernels()]
+
+
+def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
+    """The kernels as host code. What the compiler says is the test's failure."""
+    unit = "\n".join(dict.fromkeys(s.unit for s in sources))
+    content = unit + EMULATION.read_text()
+    target = folder / f"emulated_{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
+    if not target.exists():
+        compiler = machine.require_compiler()
+        command = [*compiler.command, *FLAGS, "-include", str(EMULATION), "-x", "c++", "-", "-o", str(target)]
+        done = subprocess.run(command, input=unit, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    library = ctypes.CDLL(str(target))
+    library.emulation_error.restype = ctypes.c_char_p
+    library.emulation_stream.restype = ctypes.c_void_p
+    return library
+
+
+class EmulationError(Exception):
+    """What a device would have hung at, or left undefined."""
+
+
+def run_once(
+    graph: Graph,
+    sources: Sequence[KernelSource],
+    library: ctypes.CDLL,
+    inputs: dict[str, np.ndarray],
+    symbols: dict[str, int],
+    order: int,
+) -> dict[str, np.ndarray]:
+    """All arrays after the kernels ran with threads in one order. Raises EmulationError."""
+    library.emulation_start(order)
+    found = execute(graph, sources, library, inputs, symbols)
+    if reason := library.emulation_error():
+        raise EmulationError(reason.decode())
+    return found
+
+
+def run(
+    graph: Graph,
+    inputs: dict[str, np.ndarray],
+    folder: Path,
+    symbols: dict[str, int] | None = None,
+    orders: Sequence[int] = ORDERS,
+) -> dict[str, np.ndarray]:
+    """The value of every array after all kernels ran on ``inputs``: bit for bit the same in each order of threads."""
+    sources = sources_of(graph)
+    library = library_of(sources, folder)
+    found = []
+    for order in orders:
+        found.append(run_once(graph, sources, library, inputs, symbols or {}, order))
+    for other in found[1:]:
+        for name, value in other.items():
+            assert value.tobytes() == found[0][name].tobytes(), f"{name} depends on the order of threads"
+    return found[0]

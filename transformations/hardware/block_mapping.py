@@ -1,0 +1,175 @@
+"""Choose the loops that the threads of one block run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from daceopt.ir import schedule, types
+from daceopt.ir.graph import Dim
+from daceopt.ir.hardware import CUDA
+from daceopt.ir.references import Body
+from daceopt.ir.schedule import Loop
+from daceopt.ir.schedule_edits import merged_loop, split_loop
+from daceopt.transformations.hardware._scheduling import (
+    Form,
+    Nest,
+    Scheduling,
+    at_least,
+    count,
+    reduced_params,
+    with_shared_locals,
+)
+
+
+@dataclass(frozen=True)
+class BlockMapping(Scheduling):
+    """Give each block a tile of the vector loop, or a warp of it for each of a few rows.
+
+    before:  for i < m: vector for j < n: y[i, j] = f(x[i, j])
+    after:   for i < m: for j_block: block for j < 256: y[i, j + 256*j_block] = ...
+
+    before:  for i < m: vector for j < n: s[i] += x[i, j]                              (short rows)
+    after:   for i_block: block for i < 8: vector for j < n: s[i + 8*i_block] += ...
+
+    before:  for i < m: vector for j < n: s[j] += x[i, j]                              (columns)
+    after:   for i_chunk: block for i < 8: vector for j < n: s[j] += x[i + 8*i_chunk, j]
+
+    Rows of ``long`` elements or more, and of unknown length, have a block each. Reduced loops of less than ``few``
+    iterations are left to one thread.
+    """
+
+    threads: int = 256
+    rows: int = 8
+    long: int = 1024
+    few: int = 16
+
+    def decide(self, form: Form) -> Form | str | None:
+        if any(loop.kind in schedule.HARDWARE for loop in schedule.loops(form.tree())):
+            return None
+        if form.single is None:
+            return self._fused(form)
+        nest = form.single
+        if not nest.loops:
+            return None
+        return self._reduction(form, nest) if reduced_params(form, nest) else self._elementwise(form, nest)
+
+    # ---------------------------------------------------------------- one statement
+
+    def _elementwise(self, form: Form, nest: Nest) -> Form:
+        """Loops of a few iterations are merged with those around them, until threads have enough to do."""
+        *outer, inner = nest.loops
+        mapping: dict[Any, Any] = {}
+        while outer and not at_least(inner.extent, self.threads // self.rows):
+            inner, both = merged_loop(outer.pop(), inner)
+            mapping = _then(mapping, both)
+        block, tile, own = self._tiled(inner)
+        return form.with_loops([*outer, *block, tile], _then(mapping, own))
+
+    def _tiled(self, loop: Loop) -> tuple[list[Loop], Loop, dict[Any, Any]]:
+        """A loop in tiles of as many iterations as a block has threads."""
+        if isinstance(loop.extent, int) and loop.extent <= self.threads and loop.rest is None:
+            return [], replace(loop, kind="block"), {}
+        outer, inner, mapping = split_loop(loop, self.threads)
+        return [outer], replace(inner, kind="block"), mapping
+
+    def _reduction(self, form: Form, nest: Nest) -> Form:
+        reduced = reduced_params(form, nest)
+        *others, vector = nest.loops
+        kept = [loop for loop in others if loop.param not in reduced]
+        gone = [loop for loop in others if loop.param in reduced]
+        if vector.param not in reduced:
+            return self._columns(form, kept, gone, vector)
+        if kept and not at_least(count([*gone, vector]), self.few):
+            block, tile, mapping = self._tiled(kept[-1])
+            return form.with_loops([*kept[:-1], *block, tile, *gone, replace(vector, kind="serial")], mapping)
+        if not kept or at_least(vector.extent, self.long):
+            block, tile, mapping = self._tiled(vector)
+            return form.with_loops([*kept, *gone, *block, tile], mapping)
+        outer, inner, mapping = split_loop(kept[-1], self.rows)
+        return form.with_loops([*kept[:-1], outer, replace(inner, kind="block"), *gone, vector], mapping)
+
+    def _columns(self, form: Form, kept: Sequence[Loop], gone: Sequence[Loop], vector: Loop) -> Form:
+        if not at_least(count(gone), self.few):
+            block, tile, mapping = self._tiled(vector)
+            return form.with_loops([*kept, *block, tile, *gone], mapping)
+        longest = max(gone, key=lambda loop: loop.extent if isinstance(loop.extent, int) else 1 << 40)
+        outer, inner, mapping = split_loop(longest, self.rows, "chunk")
+        rest = [loop for loop in gone if loop is not longest]
+        return form.with_loops([*kept, outer, *rest, replace(inner, kind="block"), vector], mapping)
+
+    # ---------------------------------------------------------------- statements that share loops
+
+    def _fused(self, form: Form) -> Form | str:
+        shared = {loop.param for loop in form.shared}
+        if any(shared & _over(form, b, c) for b in form.bodies.values() for c in b.writes):
+            return "it is reduced over loops that its statements share: blocks do not wait for one another"
+        if form.shared and self._is_crossed(form):
+            return self._row_per_thread(form)
+        row = max((nest.loops[-1].extent for nest in form.nests if nest.loops), key=_size, default=1)
+        if form.shared and not at_least(row, self.long) and self.rows * _bytes(form) <= CUDA.shared // 2:
+            return self._with_shared(form, self.rows)
+        return with_shared_locals(form.with_nests(self._tile_of(nest) for nest in form.nests))
+
+    def _tile_of(self, nest: Nest) -> Nest:
+        if not nest.loops:
+            return nest
+        block, tile, mapping = self._tiled(nest.loops[-1])
+        return Nest((*nest.loops[:-1], *block, tile), schedule.substituted(nest.body, mapping))
+
+    def _row_per_thread(self, form: Form) -> Form:
+        nests = [Nest(tuple(replace(n, kind="serial") for n in nest.loops), nest.body) for nest in form.nests]
+        return self._with_shared(form.with_nests(nests), self.threads)
+
+    def _with_shared(self, form: Form, size: int) -> Form:
+        """The innermost shared loop in tiles of ``size`` iterations, which a block runs."""
+        outer, inner, mapping = split_loop(form.shared[-1], size)
+        nests = [
+            Nest(
+                tuple(_substituted(loop, mapping) for loop in nest.loops),
+                schedule.substituted(nest.body, mapping),
+            )
+            for nest in form.nests
+        ]
+        return replace(form.with_nests(nests), shared=(*form.shared[:-1], outer, replace(inner, kind="block")))
+
+    def _is_crossed(self, form: Form) -> bool:
+        """Do more accesses walk memory along the innermost shared loop than along the loops inside?"""
+        along = form.shared[-1].param
+        outer = inner = 0
+        for nest in form.nests:
+            vector = nest.loops[-1].param if nest.loops else None
+            for reference in (r for b in form.bodies_of(nest) for r in b.references() if not r.buffer.local):
+                outer += reference.step(along) == 1
+                inner += vector is not None and reference.step(vector) == 1
+        return outer > inner and at_least(form.shared[-1].extent, self.few)
+
+
+def _then(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
+    """What stands for parameters after one change of the loops and another one."""
+    return second | {s: schedule.in_terms_of(e, second) for s, e in first.items()}
+
+
+def _over(form: Form, body: Body, connector: str) -> set[Any]:
+    """The parameters that a write to memory is reduced over."""
+    stage = form.kernel.stages[body.statement]
+    return set(stage.reduced(connector)) if stage.writes[connector].array not in form.kernel.locals else set()
+
+
+def _substituted(loop: Loop, mapping: dict[Any, Any]) -> Loop:
+    changed = schedule.substituted(loop, mapping)
+    assert isinstance(changed, Loop)
+    return changed
+
+
+def _size(extent: Dim) -> int:
+    return extent if isinstance(extent, int) else 1 << 40
+
+
+def _bytes(form: Form) -> int:
+    """Of locals that are no registers."""
+    scopes = {a.array: a.scope for a in form.locals}
+    kinds = [(t, shape) for a, (t, shape) in form.kernel.locals.items() if scopes[a] != "register"]
+    return sum(_size(prod(shape)) * types.itemsize(t) for t, shape in kinds)

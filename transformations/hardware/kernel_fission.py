@@ -1,0 +1,168 @@
+"""Take apart kernels that the blocks of an accelerator cannot run on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+from dace import nodes
+
+from daceopt.autodiff import splitting
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, schedule, types
+from daceopt.ir.graph import Graph
+from daceopt.ir.hardware import CUDA
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.schedule import Alloc, Param
+from daceopt.ir.tasklet import Assignment
+from daceopt.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class KernelFission(Transformation):
+    """Give a statement a kernel of its own where blocks would wait for one another; all, where locals do not fit.
+
+    before:  for i: { for j: s += x[i, j];  for j: { t = x[i, j] / s;  y[i, j] = f(t);  g[j] += t } }
+    after:   for i: { for j: s += x[i, j];  for j: { t = x[i, j] / s;  y[i, j] = f(t);  u[i, j] = t } }
+             for i: for j: g[j] += u[i, j]
+
+    A sum over the loops that the statements share needs all blocks; what it reads of their locals goes through memory.
+    ``shared``: bytes of locals that a block may hold. Sums over different loops of one statement become two kernels.
+    """
+
+    level: ClassVar[str] = "hardware"
+    sites_are_independent: ClassVar[bool] = True
+    shared: int = CUDA.shared // 2  # what collective operations exchange takes up to 8 KiB each
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for node in graph.nodes():
+            if isinstance(node, nodes.MapEntry):
+                yield from self.match_at(graph, node)
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        try:
+            kernel = Kernel.extract(graph, node)
+        except Unsupported as error:
+            yield NearMiss(node, str(error))
+            return
+        if _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
+            yield Site(graph, (node,))
+
+    def apply(self, site: Site) -> None:
+        graph, entry = site.graph, site.nodes[0]
+        kernel = Kernel.extract(graph, entry)
+        if self._is_large(kernel):
+            parts, _ = splitting.split(graph, entry)
+        elif _waiting(kernel):
+            graph.remove(entry)
+            parts = [made.emit(graph) for made in _detached(graph, kernel)]
+        else:
+            parts = [entry]
+        for part in parts:
+            _split_sums(graph, part)
+
+    def _is_large(self, kernel: Kernel) -> bool:
+        places = [n for n, _ in schedule.walk(schedule.schedule_of(kernel)) if isinstance(n, Alloc)]
+        kept = [kernel.locals[n.array] for n in places if n.scope != "register"]
+        sizes = [prod(shape) * types.itemsize(dtype) for dtype, shape in kept]
+        return not all(isinstance(n, int) for n in sizes) or sum(sizes) > self.shared
+
+
+# ---------------------------------------------------------------- sums over what statements share
+
+
+def _waiting(kernel: Kernel) -> dict[int, list[str]]:
+    """Statement -> its writes to memory that are reduced over loops which several statements share."""
+    shared = set(kernel.outer) if len(kernel.stages) > 1 or kernel.locals else set()
+    found = {
+        k: [c for c, a in s.writes.items() if a.array not in kernel.locals and shared & set(s.reduced(c))]
+        for k, s in enumerate(kernel.stages)
+    }
+    return {k: connectors for k, connectors in found.items() if connectors}
+
+
+def _detached(graph: Graph, kernel: Kernel) -> list[Kernel]:
+    """The kernel without the statements that wait, and a kernel for each of these."""
+    waiting = _waiting(kernel)
+    reads = (a.array for k in waiting for a in kernel.stages[k].reads.values())
+    around = [kernel.extents[p] for p in kernel.outer]
+    names = {}
+    for local in dict.fromkeys(a for a in reads if a in kernel.locals):
+        dtype, shape = kernel.locals[local]
+        names[local] = graph.add_array(local, (*around, *shape), dtype)
+    stages = []
+    for k, stage in enumerate(kernel.stages):
+        left = {c: a for c, a in stage.writes.items() if c not in waiting.get(k, ())}
+        if left:
+            stages += _left_in_memory(kernel, replace(stage, writes=left), names)
+    rest = _without_unread(replace(kernel, stages=stages, schedule=None))
+    alone = [_alone(kernel, k, connectors, names) for k, connectors in waiting.items()]
+    return [*([rest] if rest.stages else []), *alone]
+
+
+def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list[Stage]:
+    """The statement, and what it gives to the locals ``names`` in memory as well: where it is reduced, behind it."""
+    found = [stage]
+    for c, access in stage.writes.items():
+        if access.array not in names:
+            continue
+        dtype = kernel.locals[access.array][0]
+        target = Access(names[access.array], (*kernel.outer, *access.index))
+        value = scalar.symbol(f"{c}_kept", dtype)
+        if not access.wcr:
+            code = (*found[0].assignments, Assignment(value, scalar.symbol(c, dtype), dtype))
+            found[0] = replace(found[0], writes={**found[0].writes, str(value): target}, assignments=code)
+            continue
+        params = tuple(p for p in stage.params if p not in stage.reduced(c))
+        code = (Assignment(value, scalar.symbol("whole", dtype), dtype),)
+        found.append(Stage(params, {"whole": replace(access, wcr=None)}, {str(value): target}, code))
+    return found
+
+
+def _without_unread(kernel: Kernel) -> Kernel:
+    """Without statements whose results nobody reads."""
+    while True:
+        read = {a.array for s in kernel.stages for a in s.reads.values()}
+        kept = {n for s in kernel.stages for a in s.writes.values() if (n := a.array) not in kernel.locals or n in read}
+        useful = [s for s in kernel.stages if any(a.array in kept for a in s.writes.values())]
+        if len(useful) == len(kernel.stages):
+            used = read | {a.array for s in useful for a in s.writes.values()}
+            return replace(kernel, locals={n: local for n, local in kernel.locals.items() if n in used})
+        kernel = replace(kernel, stages=useful)
+
+
+def _alone(kernel: Kernel, k: int, connectors: list[str], names: dict[str, str]) -> Kernel:
+    stage = kernel.stages[k]
+    reads = {
+        c: Access(names[a.array], (*kernel.outer, *a.index)) if a.array in names else a for c, a in stage.reads.items()
+    }
+    params = tuple(dict.fromkeys((*kernel.outer, *stage.params)))
+    own = Stage(params, reads, {c: stage.writes[c] for c in connectors}, stage.assignments)
+    return Kernel(kernel.label, {p: kernel.extents[p] for p in params}, [own])
+
+
+# ---------------------------------------------------------------- sums over different loops
+
+
+def _reduced_sets(kernel: Kernel) -> set[frozenset[Param]]:
+    """Of a kernel of one statement: the loops over which its writes are reduced, where they are."""
+    if len(kernel.stages) > 1 or kernel.locals:
+        return set()
+    (stage,) = kernel.stages
+    return {frozenset(stage.reduced(c)) for c in stage.writes} - {frozenset()}
+
+
+def _split_sums(graph: Graph, entry: nodes.MapEntry) -> None:
+    """A kernel for each set of reduced loops, the first with all that is not reduced."""
+    kernel = Kernel.extract(graph, entry)
+    different = sorted(_reduced_sets(kernel), key=lambda found: sorted(map(str, found)))
+    if len(different) < 2:
+        return
+    (stage,) = kernel.stages
+    graph.remove(entry)
+    for k, reduced in enumerate(different):
+        wanted = [reduced, frozenset()] if k == 0 else [reduced]
+        writes = {c: a for c, a in stage.writes.items() if frozenset(stage.reduced(c)) in wanted}
+        replace(kernel, stages=[replace(stage, writes=writes)], schedule=None).emit(graph)

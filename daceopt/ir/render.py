@@ -122,7 +122,8 @@ def _kernel(graph: Graph, entry: nodes.MapEntry) -> list[str]:
         return [f"  ({error})"]
     extents = _list(f"{p} < {e}" for p, e in kernel.extents.items())
     outer = f" outer {_list(kernel.outer)}" if kernel.outer else ""
-    return [f"  for {extents or 'one element'}{outer}", *(line for s in kernel.stages for line in _stage(s))]
+    serial = f" serial {_list(kernel.serial)}" if kernel.serial else ""
+    return [f"  for {extents or 'one element'}{outer}{serial}", *(line for s in kernel.stages for line in _stage(s))]
 
 
 def _stage(stage: Stage) -> list[str]:

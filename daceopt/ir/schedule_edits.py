@@ -18,7 +18,8 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule import KINDS, Loop, Param, Sequence, Tree, bare, chain, nested, substituted, transformed
+from daceopt.ir.microkernels import PRODUCT
+from daceopt.ir.schedule import KINDS, Call, Loop, Param, Sequence, Tree, bare, chain, nested, substituted, transformed
 from daceopt.ir.schedule_check import check
 
 
@@ -216,3 +217,12 @@ def unroll(tree: Tree, param: Param | str) -> Tree:
     if not isinstance(loop.extent, int):
         raise IllegalSchedule(f"the extent of {param} is {loop.extent}; expected a number to unroll")
     return bind(tree, param, "unroll")
+
+
+def call(tree: Tree, param: Param | str, microkernel: str = PRODUCT) -> Tree:
+    """Let a micro-kernel do the loop over ``param`` and all inside of it: a product of tiles.
+
+    before:  for m < 32: for n < 64: for k < 80: s0(m, n, k)
+    after:   call product: for m < 32: for n < 64: for k < 80: s0(m, n, k)
+    """
+    return _each(tree, param, lambda loop: Call(microkernel, loop))

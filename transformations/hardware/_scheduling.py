@@ -49,7 +49,10 @@ class Form:
 
     @classmethod
     def of(cls, graph: Graph, kernel: Kernel) -> Form | None:
-        """The form of the kernel's schedule; None where it has another one, which a user gave it."""
+        """The form of the kernel's schedule; None where it has another one, which a user gave it, or which a kernel
+        with serial loops or tiles of its own has."""
+        if kernel.is_tiled:
+            return None
         shared, tree = schedule.chain(schedule.bare(schedule.schedule_of(kernel)))
         allocs = []
         while isinstance(tree, Alloc):

@@ -19,7 +19,20 @@ from daceopt.ir import schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import PRODUCT
-from daceopt.ir.schedule import KINDS, Call, Do, Loop, Param, Sequence, Tree, bare, chain, nested, substituted, transformed
+from daceopt.ir.schedule import (
+    KINDS,
+    Call,
+    Do,
+    Loop,
+    Param,
+    Sequence,
+    Tree,
+    bare,
+    chain,
+    nested,
+    substituted,
+    transformed,
+)
 from daceopt.ir.schedule_check import check
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import sympy
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule
+from daceopt.ir import scalar, schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body, resolved
 from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
+from daceopt.ir.tasklet import Assignment
 from daceopt.transform import NearMiss, Site, Transformation
+
+_COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
+_COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
+_COSTLY_WEIGHT = 8
 
 
 @dataclass(frozen=True)
@@ -171,3 +177,11 @@ def reduced_params(form: Form, nest: Nest) -> set[Param]:
     """Parameters of loops that some write of the nest reduces over."""
     writes = [r for body in form.bodies_of(nest) for r in body.writes.values() if r.wcr]
     return {loop.param for loop in nest.loops if any(loop.param not in r.params() for r in writes)}
+
+
+@lru_cache(4096)
+def cost(code: tuple[Assignment, ...]) -> int:
+    """Weight of one iteration: 1 for each few operations, more for transcendental functions."""
+    nodes = sum(1 for a in code for _ in sympy.preorder_traversal(a.expr))
+    costly = sum(1 for a in code for _ in a.expr.atoms(*_COSTLY))
+    return 1 + nodes // 8 + _COSTLY_WEIGHT * costly

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.schedule import Loop
-from daceopt.ir.tasklet import Assignment
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
-
-_COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
-_COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
-_COSTLY_WEIGHT = 8
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, cost, count, reduced_params
 
 
 @dataclass(frozen=True)
@@ -75,13 +68,5 @@ def _work(form: Form) -> Dim:
     stages, extents = form.kernel.stages, form.kernel.extents
     shared: Dim = count(form.shared)
     outer = set(form.kernel.outer) if form.single is None else set()
-    inner = sum(_cost(s.assignments) * prod(extents[p] for p in s.params if p not in outer) for s in stages)
+    inner = sum(cost(s.assignments) * prod(extents[p] for p in s.params if p not in outer) for s in stages)
     return dim(shared * inner)
-
-
-@lru_cache(4096)
-def _cost(code: tuple[Assignment, ...]) -> int:
-    """Weight of one iteration: 1 for each few operations, more for transcendental functions."""
-    nodes = sum(1 for a in code for _ in sympy.preorder_traversal(a.expr))
-    costly = sum(1 for a in code for _ in a.expr.atoms(*_COSTLY))
-    return 1 + nodes // 8 + _COSTLY_WEIGHT * costly

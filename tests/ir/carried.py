@@ -9,9 +9,10 @@ import dace
 import sympy
 
 from daceopt.ir import scalar
-from daceopt.ir.graph import Graph, dim
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.tasklet import Assignment
+from daceopt.ir.tiles import blocks, left
 
 F = dace.float32
 ROW, TILE, COLUMN = (param(k) for k in range(3))
@@ -44,10 +45,9 @@ def logsumexp(rows: Any = 5, columns: Any = 70, size: int = 16) -> Made:
         stage(here, {"s": total, "b": low, "t": top, "p": part}, total, lambda s, b, t, p: s * sympy.exp(b - t) + p),
         stage((ROW,), {"s": total, "t": top}, Access(y, (ROW,)), lambda s, t: t + sympy.log(s)),
     ]
-    count = -(-columns // size) if isinstance(columns, int) else dim(sympy.floor((columns + size - 1) / size))
-    left = sympy.Min(size, columns - size * TILE, evaluate=False)
     local = dict.fromkeys(("top", "total", "own", "low", "part"), (F, ()))
-    Kernel("lse", {ROW: rows, TILE: count, COLUMN: left}, stages, (ROW,), local, serial=(TILE,)).emit(graph)
+    extents = {ROW: rows, TILE: blocks(columns, size), COLUMN: left(columns, size, TILE)}
+    Kernel("lse", extents, stages, (ROW,), local, serial=(TILE,)).emit(graph)
     graph.add_output(y)
     return graph, graph.kernels()[0]
 

@@ -8,9 +8,10 @@ import dace
 import sympy
 
 from daceopt.ir import scalar
-from daceopt.ir.graph import Graph, dim
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.tasklet import Assignment
+from daceopt.ir.tiles import blocks, left
 
 ROWS, COLUMNS, M, N, K = (param(k) for k in range(5))
 SIZE = dace.symbolic.symbol("n", dace.int64)
@@ -35,18 +36,8 @@ def tiled_product(m: Any = 70, n: int = 50, k: int = 33, size: int = 32, dtype: 
     pointwise = Stage(
         (ROWS, COLUMNS, M, N), {"r": tile}, {"o": Access(y, (row, column))}, (Assignment(o, sympy.tanh(r), dtype),)
     )
-    extents = {ROWS: _count(m, size), COLUMNS: _count(n, size), M: _left(m, size, ROWS), N: _left(n, size, COLUMNS)}
+    extents = {ROWS: blocks(m, size), COLUMNS: blocks(n, size), M: left(m, size, ROWS), N: left(n, size, COLUMNS)}
     local = {"tile": (dtype, (size, size))}
     Kernel("tiles", {**extents, K: k}, [product, pointwise], (ROWS, COLUMNS), local).emit(graph)
     graph.add_output(y)
     return graph, graph.kernels()[0]
-
-
-def _count(extent: Any, size: int) -> Any:
-    return -(-extent // size) if isinstance(extent, int) else dim(sympy.floor((extent + size - 1) / size))
-
-
-def _left(extent: Any, size: int, block: Any) -> Any:
-    if isinstance(extent, int) and extent % size == 0:
-        return size
-    return sympy.Min(size, extent - size * block, evaluate=False)

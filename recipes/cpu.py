@@ -34,6 +34,7 @@ cpu = Recipe(
         "epilogue-fusion",
         "transient-reuse",
         # the loops of each kernel
+        "tile-scheduling",
         "loop-fusion",
         "loop-merging",
         "vectorization",

@@ -7,7 +7,7 @@ accesses instead of performing surgery on scopes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -98,6 +98,10 @@ def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignm
     )
 
 
+def _are(known: list[Stage], stages: list[Stage]) -> bool:
+    return len(known) == len(stages) and all(a is b for a, b in zip(known, stages))
+
+
 @dataclass
 class Kernel:
     """A map scope; see docs/architecture.md for the meaning of each field."""
@@ -109,6 +113,7 @@ class Kernel:
     locals: dict[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
     schedule: Any = None  # an ir.schedule.Tree over the stages; None: no step has scheduled it
     serial: tuple[sympy.Symbol, ...] = ()  # loops in order around the stages that name them, in which locals are kept
+    _kept: tuple[list[Stage], frozenset[str]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @staticmethod
     def param(k: int) -> sympy.Symbol:
@@ -138,14 +143,19 @@ class Kernel:
     def kept(self) -> frozenset[str]:
         """Locals with a value that lives on from one iteration of a serial loop to the next, or into or out of it:
         written by several stages, read before they are written, or by stages inside and outside of such a loop."""
-        return frozenset(name for name in self.locals if self._is_kept(name))
+        if self._kept is None or not _are(self._kept[0], self.stages):
+            self._kept = list(self.stages), frozenset(self._find_kept())
+        return self._kept[1]
 
-    def _is_kept(self, name: str) -> bool:
-        users = [s for s in self.stages if any(a.array == name for a in (*s.reads.values(), *s.writes.values()))]
-        writers = [s for s in users if any(a.array == name for a in s.writes.values())]
-        places = {tuple(p for p in self.serial if p in s.params) for s in users}
-        reads_first = any(a.array == name for s in users[:1] for a in s.reads.values())
-        return len(writers) > 1 or len(places) > 1 or reads_first
+    def _find_kept(self) -> Iterator[str]:
+        reads = [{a.array for a in s.reads.values()} for s in self.stages]
+        writes = [{a.array for a in s.writes.values()} for s in self.stages]
+        for name in self.locals:
+            users = [k for k in range(len(self.stages)) if name in reads[k] or name in writes[k]]
+            places = {tuple(p for p in self.serial if p in self.stages[k].params) for k in users}
+            reads_first = bool(users) and name in reads[users[0]]
+            if len(places) > 1 or reads_first or sum(name in writes[k] for k in users) > 1:
+                yield name
 
     def iteration(self, local: str) -> tuple[sympy.Symbol, ...]:
         """The parameters of which each iteration has a local of its own."""

@@ -40,7 +40,7 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     stages[_CAPPED] = _capped(b, stages[_RAW], node.attribute("softcap", 0.0))
     hiding = Hiding.of(b, node, inputs, stages[_CAPPED], past)
     stages[_MASKED] = hiding.apply(b, stages[_CAPPED])
-    stages[_WEIGHTS] = _softmax(b, node, stages[_MASKED], guarded=hiding.whole_rows)
+    stages[_WEIGHTS] = weights_of(b, node, stages[_MASKED], guarded=hiding.whole_rows)
     shown = values.at(outputs, 3)
     if shown is not None:
         alias(b, stages[node.attribute("qk_matmul_output_mode", _RAW)], shown)
@@ -56,7 +56,7 @@ def _capped(b: Builder, scores: str, cap: float) -> str:
     return b.elementwise(lambda s: bound * sympy.tanh(s / bound), scores, label="softcap") if cap else scores
 
 
-def _softmax(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
+def weights_of(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
     """Over the keys; with ``guarded``, rows of -inf become 0, and so do their gradients."""
     own = b.graph.dtype(scores)
     wide = node.attribute("softmax_precision") == TensorProto.DOUBLE

@@ -21,7 +21,7 @@ from daceopt.ir.operands import all_required, required
 from daceopt.ir.tasklet import Assignment
 from daceopt.ir.tiles import blocks, left
 from daceopt.ops import values
-from daceopt.ops.attention import SEES_A_KEY, Hiding
+from daceopt.ops.attention import SEES_A_KEY, Hiding, weights_of
 from daceopt.ops.normalization import sum_to
 from daceopt.ops.registry import Names, Operator, gradient, lowering, supports
 
@@ -72,12 +72,11 @@ def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any]) -> str | None:
 
 @lowering(NAME, domain=DOMAIN, types=_FLOATS)
 def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """softmax(scale Q K' + mask) V and the logarithm of each row's sum, in tiles of ``rows`` and ``keys``."""
+    """softmax(scale Q K' + mask) V in tiles of ``rows`` queries and ``keys`` keys."""
     q, k, v = all_required(inputs, 3)
     turned = _with_rows(b, b.transpose(k, [0, 1, 3, 2]))
     operands = _with_rows(b, q), turned, _with_rows(b, v)
-    out, sums = required(outputs, 0), values.at(outputs, 1)
-    _Tiled(b, node, operands, values.at(inputs, 3), out, sums).kernel().emit(b.graph)
+    _Tiled(b, node, operands, values.at(inputs, 3), required(outputs, 0)).kernel().emit(b.graph)
 
 
 def _with_rows(b: Builder, x: str) -> str:
@@ -94,7 +93,6 @@ class _Tiled:
     operands: tuple[str, str, str]  # queries, keys turned, values
     mask: str | None
     out: str
-    sums: str | None
 
     def kernel(self) -> Kernel:
         graph, (q, kt, v) = self.b.graph, self.operands
@@ -197,10 +195,6 @@ class _Tiled:
 
         reads = {"s": Access("sum", (_Q, _E)), "t": _row("total")}
         yield self._stage((_Q, _E), reads, mean, x=Access(self.out, (_BATCH, _HEAD, row, _E)))
-        if self.sums is not None:
-            reads = {"t": _row("total"), "m": _row("top")}
-            sums = Access(self.sums, (_BATCH, _HEAD, row))
-            yield self._stage((_Q,), reads, lambda t, m: m + sympy.log(t), x=sums)
 
 
 def _row(name: str, wcr: str | None = None) -> Access:
@@ -215,19 +209,14 @@ def _tile(name: str) -> Access:
 def tiled_attention_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """The weights again from the scores and the sums of their rows: dS = P (dY V' - sum(dY Y))."""
+    """The weights again from queries and keys: dS = P (dY V' - sum(dY Y))."""
     (q, k, v), y, dy = all_required(inputs, 3), required(outputs, 0), grads_out[0]
     mask, scale = values.at(inputs, 3), node.attribute("scale")
     if dy is None:
         return [None] * len(inputs)
     scores = b.matmul(q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)
-    scores = Hiding.of(b, node, inputs, scores, 0).apply(b, scores)
-    sums = b.unsqueeze(required(outputs, 1), [3])
-
-    def weight(s: Any, t: Any) -> Any:
-        return scalar.select(scalar.eq(t, -scalar.infinity()), 0, sympy.exp(s - t))
-
-    weights = b.elementwise(weight, scores, sums, label="attention")
+    hiding = Hiding.of(b, node, inputs, scores, 0)
+    weights = weights_of(b, node, hiding.apply(b, scores), guarded=hiding.whole_rows)
     projected = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), keepdims=True, label="attention_dot")
     d_weights = b.matmul(dy, b.transpose(v, [0, 1, 3, 2]))
     d_scores = b.elementwise(lambda p, g, r: p * (g - r), weights, d_weights, projected, label="attention_grad")
@@ -238,4 +227,4 @@ def tiled_attention_gradient(
     ]
     if mask is not None:
         found.append(sum_to(b, None, d_scores, like=mask) if wanted[3] else None)
-    return found
+    return found + [None] * (len(inputs) - len(found))

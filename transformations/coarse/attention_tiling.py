@@ -24,7 +24,7 @@ class AttentionTiling(Transformation):
                  y = sum / total
 
     It is one operator, TiledAttention, until the operators are lowered. Differentiated, the backward graph has the
-    weights again from the scores and one number per row. Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
+    weights again from queries and keys. Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
     ``rows`` and ``keys``: the size of a tile.
     """
 
@@ -41,11 +41,9 @@ class AttentionTiling(Transformation):
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
-        shape = graph.shape(required(inputs, 0))
         own = {"scale": default_scale(graph, node), "rows": self.rows, "keys": self.keys}
         attributes = {**node.attributes, **own}
         origins = graph.origins_of(node)
         graph.remove(node)
         with graph.made_for(origins=origins):
-            sums = graph.add_array("attention_sums", shape[:3], graph.dtype(out))
-            graph.add_operator(NAME, inputs, [out, sums], attributes, DOMAIN)
+            graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.references import resolved
+from daceopt.ir.references import Body, resolved
 from daceopt.ir.schedule import Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.transform import NearMiss, Site, Transformation
@@ -118,19 +118,24 @@ class _Edits:
                     return
 
     def vectorize(self) -> None:
-        """The innermost loops along which most of what they access lies side by side."""
+        """The innermost loops along which what they access lies side by side."""
         bodies = resolved(self._graph, self._kernel, self.tree)
-        for loop in [n for n, around in schedule.walk(self.tree) if isinstance(n, Loop) and _is_innermost(n, around)]:
-            references = [r for do in schedule.dos(loop) for r in bodies[do.statement].references()]
-            even = [r.step(loop.param) in (None, 0, 1) for r in references]
-            if loop.param not in self._kernel.serial and all(even):
-                self.attempt(_replaced(self.tree, loop, replace(loop, kind="vector")))
+        inner = [n for n, around in schedule.walk(self.tree) if isinstance(n, Loop) and _is_innermost(n, around)]
+        even = [loop for loop in inner if loop.param not in self._kernel.serial and _is_even(loop, bodies)]
+        if not self.attempt(_vectors(self.tree, even)):
+            for loop in even:
+                self.attempt(_vectors(self.tree, [loop]))
+
+
+def _is_even(loop: Loop, bodies: Mapping[int, Body]) -> bool:
+    references = [r for do in schedule.dos(loop) for r in bodies[do.statement].references()]
+    return all(r.step(loop.param) in (None, 0, 1) for r in references)
+
+
+def _vectors(tree: Tree, loops: Sequence[Loop]) -> Tree:
+    return schedule.transformed(tree, lambda n: replace(n, kind="vector") if isinstance(n, Loop) and n in loops else n)
 
 
 def _is_innermost(loop: Loop, around: tuple[Tree, ...]) -> bool:
     parts = loop.body.children if isinstance(loop.body, schedule.Sequence) else (loop.body,)
     return all(isinstance(part, Do) for part in parts) and not any(isinstance(n, Call) for n in around)
-
-
-def _replaced(tree: Tree, old: Tree, new: Tree) -> Tree:
-    return schedule.transformed(tree, lambda node: new if node == old else node)

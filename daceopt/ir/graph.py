@@ -100,6 +100,10 @@ class Graph:
 
     # ---------------------------------------------------------------- arrays
 
+    def fresh_name(self, hint: str) -> str:
+        """A name that no array has, nor gets."""
+        return self._fresh(hint)
+
     def _fresh(self, hint: str) -> str:
         self._counter += 1
         return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
@@ -487,7 +491,7 @@ class Graph:
     def remove(self, node: Node) -> None:
         """Remove a compute node and its scope; arrays stay (see :meth:`prune`)."""
         members = self.scope(node) if isinstance(node, MapEntry) else [node]
-        inside = [m.data for m in members if isinstance(m, nodes.AccessNode)]
+        inside = dict.fromkeys(m.data for m in members if isinstance(m, nodes.AccessNode))
         self.state.remove_nodes_from(members)
         for name in inside:
             self.sdfg.remove_data(name, validate=False)

@@ -130,6 +130,16 @@ class Kernel:
             raise Unsupported(f"the extent of {p} is {extent}; expected min(a size, what is left of one)")
         return dim(whole[0]), dim(sympy.Min(*rest, evaluate=False) if len(rest) > 1 else rest[0])
 
+    def named_apart(self, graph: Graph) -> Kernel:
+        """The same with names for its locals that no array of ``graph`` has."""
+        names = {old: graph.fresh_name(old) for old in self.locals}
+
+        def renamed(accesses: dict[str, Access]) -> dict[str, Access]:
+            return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
+
+        stages = [replace(s, reads=renamed(s.reads), writes=renamed(s.writes)) for s in self.stages]
+        return replace(self, stages=stages, locals={names[old]: kind for old, kind in self.locals.items()})
+
     @property
     def is_tiled(self) -> bool:
         """Has it loops that run in order, or tiles that may be partial? Only its schedule says more then: statements

@@ -270,11 +270,18 @@ def _nests(kernel: Kernel, statements: Several[int], inside: tuple[Param, ...]) 
             done += [_nest(kernel, k, inside) for k in members]
             continue
         body = _nests(kernel, members, (*inside, p))
-        for array in (a for a in kernel.locals if p in kernel.iteration(a)):
+        for array in (a for a in kernel.locals if _home(kernel, a) == p):
             if any(array == access.array for k in members for access in kernel.stages[k].writes.values()):
                 body = Alloc(array, "thread", body)
         done.append(replace(loop_of(kernel, p), body=body))
     return sequence(done)
+
+
+def _home(kernel: Kernel, array: str) -> Param | None:
+    """The innermost serial loop of which each iteration has an ``array`` of its own."""
+    users = (s for s in kernel.stages if any(a.array == array for a in s.writes.values()))
+    named = next(([p for p in kernel.serial if p in s.params] for s in users), [])
+    return named[-1] if named and array not in kernel.kept() else None
 
 
 def _serial(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Param | None:

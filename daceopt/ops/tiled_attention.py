@@ -76,7 +76,7 @@ def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     q, k, v = all_required(inputs, 3)
     turned = _with_rows(b, b.transpose(k, [0, 1, 3, 2]))
     operands = _with_rows(b, q), turned, _with_rows(b, v)
-    _Tiled(b, node, operands, values.at(inputs, 3), required(outputs, 0)).kernel().emit(b.graph)
+    _Tiled(b, node, operands, values.at(inputs, 3), required(outputs, 0)).kernel().named_apart(b.graph).emit(b.graph)
 
 
 def _with_rows(b: Builder, x: str) -> str:

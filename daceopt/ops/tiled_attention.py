@@ -50,7 +50,7 @@ def why_not_tiled(graph: Graph, node: Operator) -> str | None:
         return f"{', '.join(used + windows)} of Attention"
     if any(0 in s for s in shapes) or not all(isinstance(n, int) for n in (shapes[0][3], shapes[2][3])):
         return f"shapes {shapes}; expected elements, and sizes of heads that are known at compile time"
-    return _why_not_mask(graph, inputs, shapes)
+    return _why_not_mask(graph, inputs, shapes, bool(node.attribute(SEES_A_KEY, 0)))
 
 
 def default_scale(graph: Graph, node: Operator) -> float:
@@ -58,13 +58,15 @@ def default_scale(graph: Graph, node: Operator) -> float:
     return float(node.attribute("scale", 1 / math.sqrt(int(graph.shape(required(graph.inputs_of(node), 0))[3]))))
 
 
-def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any]) -> str | None:
+def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: bool) -> str | None:
+    """``broadcast``: may the mask have one column for all keys? ONNX takes the columns that it lacks for hidden."""
     mask = values.at(inputs, 3)
     if mask is None:
         return None
     full = (*shapes[0][:3], shapes[1][2])
     fits = all(n in (1, m) for n, m in zip(reversed(graph.shape(mask)), reversed(full)))
-    if len(graph.shape(mask)) > 4 or not fits:
+    whole = broadcast or graph.shape(mask)[-1:] == full[-1:]
+    if len(graph.shape(mask)) > 4 or not fits or not whole:
         return f"a mask of shape {graph.shape(mask)} for scores of shape {full}"
     dtype, own = graph.dtype(mask), graph.dtype(required(inputs, 0))
     return None if types.is_bool(dtype) or dtype == own else f"a mask of {dtype}; expected booleans or {own}"

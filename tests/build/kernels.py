@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt import recipes
+from daceopt import libs, recipes
 from daceopt.build.compiler import CompileJob, compile_objects, link
 from daceopt.build.kernel_source import KernelSource, kernel_source
 from daceopt.ir import types
@@ -35,7 +35,8 @@ def run(
     sources = sources_of(graph)
     target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
     units = {s.name: f"{EXPORT}{s.unit}" for s in sources}  # equal kernels have one name
-    link(compile_objects([CompileJob(unit, "kernel") for unit in units.values()]), target)
+    jobs = [CompileJob(unit, "kernel") for unit in units.values()]
+    link(compile_objects([*jobs, *libs.implement(graph).jobs]), target)
     library = ctypes.CDLL(str(target))
     values = symbols or {}
     memory = {name: _allocate(graph, name, inputs, values) for name in graph.arrays() if not graph.is_view(name)}

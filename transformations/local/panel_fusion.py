@@ -45,20 +45,21 @@ class PanelFusion(Transformation):
             return
         product = graph.writes(node)["Y"]
         readers = [n for n in graph.consumers(product) if isinstance(n, nodes.MapEntry)]
-        if len(readers) != 1:
-            return
+        found = [self._at(graph, node, product, reader) for reader in readers]
+        sites = [f for f in found if isinstance(f, Site)]
+        yield from sites[:1] or found
+
+    def _at(self, graph: Graph, node: Contraction, product: str, reader: nodes.MapEntry) -> Site | NearMiss:
         try:
-            kernel = Kernel.extract(graph, readers[0])
+            kernel = Kernel.extract(graph, reader)
         except Unsupported as error:
-            yield NearMiss(node, str(error))
-            return
+            return NearMiss(node, str(error))
         reason = _why_not_product(graph, node, product) or _why_not_reader(graph, kernel, product)
-        reason = reason or _why_not_order(graph, product, readers[0])
+        reason = reason or _why_not_order(graph, product, reader)
         if reason is not None:
-            yield NearMiss(node, reason)
-            return
+            return NearMiss(node, reason)
         panels = _Panels(graph, node, kernel, product, self.rows, self.columns)
-        yield Site(graph, (node, readers[0]), {"kernel": panels.kernel()})
+        return Site(graph, (node, reader), {"kernel": panels.kernel()})
 
     def apply(self, site: Site) -> None:
         graph = site.graph

@@ -101,10 +101,7 @@ class Graph:
     # ---------------------------------------------------------------- arrays
 
     def fresh_name(self, hint: str) -> str:
-        """A name that no array has, nor gets."""
-        return self._fresh(hint)
-
-    def _fresh(self, hint: str) -> str:
+        """A name that no array has."""
         self._counter += 1
         return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
 
@@ -119,7 +116,7 @@ class Graph:
     ) -> str:
         """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
         given."""
-        name = self._fresh(hint)
+        name = self.fresh_name(hint)
         self._declare(name, shape, dtype, strides, transient)
         self.source_names.setdefault(name, hint)
         return name
@@ -172,7 +169,7 @@ class Graph:
     def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
         """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
         buffer from the source's start."""
-        name = self._fresh(hint)
+        name = self.fresh_name(hint)
         extents = tuple(dim(s) for s in shape)
         if not extents:
             self.scalars.add(name)

@@ -163,6 +163,11 @@ def _form(graph: Graph, entry: nodes.MapEntry) -> Form | None:
 # ---------------------------------------------------------------- questions about loops
 
 
+def chosen(option: int | None, of_machine: int) -> int:
+    """A step's option, or what the machine's model says (``cost/limits.py``)."""
+    return of_machine if option is None else option
+
+
 def count(loops: Iterable[Loop]) -> Dim:
     """Iterations of all loops together."""
     return dim(prod(loop.extent for loop in loops))

@@ -9,9 +9,19 @@ from typing import Any
 
 import sympy
 
+from daceopt.cost.limits import limits
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.schedule import Loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, cost, count, reduced_params
+from daceopt.transformations.hardware._scheduling import (
+    Form,
+    Nest,
+    Scheduling,
+    at_least,
+    chosen,
+    cost,
+    count,
+    reduced_params,
+)
 
 
 @dataclass(frozen=True)
@@ -23,19 +33,19 @@ class Threading(Scheduling):
 
     A loop over which all is reduced is shared only where fewer than ``few`` iterations stand outside of it: each thread
     then has accumulators of its own. ``work``: weighted iterations below which starting threads costs more than it
-    saves (an OpenMP region takes a few microseconds).
+    saves. What is None says the machine (``cost/limits.py``).
     """
 
-    work: int = 1 << 15
-    enough: int = 64
-    few: int = 16
+    work: int | None = None
+    enough: int | None = None
+    few: int | None = None
 
     def decide(self, form: Form) -> Form | None:
         loops = form.shared if form.single is None else form.single.loops
-        work = _work(form)
-        if not loops or any(loop.kind.startswith("parallel") for loop in loops) or not at_least(work, self.work):
+        work, least = _work(form), chosen(self.work, limits().worthwhile)
+        if not loops or any(loop.kind.startswith("parallel") for loop in loops) or not at_least(work, least):
             return None
-        when = None if isinstance(work, int) else sympy.Ge(work, self.work, evaluate=False)
+        when = None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False)
         if form.single is None:
             return replace(form, shared=self._parallel(loops, len(loops), when))
         return self._of_single(form, form.single, when)
@@ -48,15 +58,15 @@ class Threading(Scheduling):
         lead = next((k for k, loop in enumerate(outer) if loop.param in reduced), len(outer))
         lead = min(lead, next((k for k, loop in enumerate(outer) if loop.rest is not None), len(outer)))
         sums = lead < len(outer) and outer[lead].param in reduced and (vector.param in reduced or not lead)
-        if sums and not at_least(count(outer[:lead]), self.few):
+        if sums and not at_least(count(outer[:lead]), chosen(self.few, limits().few)):
             lead += at_least(outer[lead].extent, 2)
         return form.with_loops([*self._parallel(outer, lead, when), vector]) if lead else None
 
     def _parallel(self, loops: Sequence[Loop], lead: int, when: Any) -> tuple[Loop, ...]:
         """The first ``lead`` loops in parallel, or fewer where these are enough."""
-        total, used = 1, 0
+        total, used, enough = 1, 0, chosen(self.enough, limits().enough)
         for loop in loops[:lead]:
-            if total >= self.enough:
+            if total >= enough:
                 break
             total *= loop.extent if isinstance(loop.extent, int) else 1
             used += 1

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import sympy
 from dace import nodes
 
+from daceopt.cost.limits import limits
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
@@ -18,7 +19,7 @@ from daceopt.ir.references import Body, resolved
 from daceopt.ir.schedule import Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transformations.hardware._scheduling import at_least, cost
+from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,14 @@ class TileScheduling(Transformation):
 
     Sums of products become calls of micro-kernels, neighbouring loops over the same elements one loop, the innermost
     loops vector loops, and the shared loops parallel, as many as it takes for ``enough`` iterations, where the whole
-    kernel has ``work`` weighted iterations.
+    kernel has ``work`` weighted iterations; what is None says the machine (``cost/limits.py``).
     """
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
     changes_dataflow: ClassVar[bool] = False
-    work: int = 1 << 15
-    enough: int = 64
+    work: int | None = None
+    enough: int | None = None
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if not isinstance(node, nodes.MapEntry) or node in graph.schedules:
@@ -64,13 +65,14 @@ class TileScheduling(Transformation):
 
     def _threaded(self, kernel: Kernel, tree: Tree) -> Tree:
         work = dim(sum(cost(s.assignments) * kernel.most((*kernel.outer, *_others(kernel, s))) for s in kernel.stages))
-        if not at_least(work, self.work):
+        least, enough = chosen(self.work, limits().worthwhile), chosen(self.enough, limits().enough)
+        if not at_least(work, least):
             return tree
-        when = None if isinstance(work, int) else sympy.Ge(work, self.work, evaluate=False)
+        when = None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False)
         band, body = schedule.chain(tree)
         count = 1
         for k, loop in enumerate(band):
-            if loop.param in kernel.outer and loop.kind == "serial" and count < self.enough:
+            if loop.param in kernel.outer and loop.kind == "serial" and count < enough:
                 band[k] = replace(loop, kind="parallel", when=when)
                 count *= loop.extent if isinstance(loop.extent, int) else 1
         return schedule.nested(band, body)

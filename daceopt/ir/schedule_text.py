@@ -200,9 +200,11 @@ class _Reader:
 
     def _binary(self, node: ast.BinOp, sizes: bool) -> Any:
         left, right = self._value(node.left, sizes), self._value(node.right, sizes)
+        counted = bool({str(s) for s in left.free_symbols} & self._loops)
         if isinstance(node.op, ast.FloorDiv):
-            return sympy.floor(left / right) if sizes or self._is_size(left) else idiv(left, right)
-        if isinstance(node.op, ast.Mod) and not sizes:
+            whole = (sizes and not counted) or self._is_size(left)
+            return sympy.floor(left / right) if whole else idiv(left, right)
+        if isinstance(node.op, ast.Mod) and (counted or not sizes):
             return pymod(left, right)
         if isinstance(node.op, ast.Pow) and right.is_Integer and 0 <= right <= _MAX_EXPONENT:
             return left**right

@@ -36,6 +36,7 @@ cpu = Recipe(
         "memory-ordering",
         "transient-reuse",
         # the loops of each kernel
+        "tile-scheduling",
         "loop-fusion",
         "loop-merging",
         "vectorization",

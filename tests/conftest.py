@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,15 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 _FOLDER = pytest.StashKey[tempfile.TemporaryDirectory]()
+
+
+@pytest.fixture(autouse=True)
+def _one_machine() -> Iterator[None]:
+    """Schedules are those of the reference machine, whatever runs the tests."""
+    from daceopt.cost.limits import Limits, assumed
+
+    with assumed(Limits(cores=2)):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dace import nodes
 
+from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 
@@ -15,6 +16,8 @@ def split(graph: Graph, entry: nodes.MapEntry) -> tuple[list[nodes.MapEntry], se
     they can be recomputed but not stored.
     """
     kernel = Kernel.extract(graph, entry)
+    if kernel.is_tiled:
+        raise Unsupported(f"kernel {kernel.label} carries values along a loop; differentiate before a step tiles it")
     if len(kernel.stages) == 1 and not kernel.locals:
         return [entry], set()
     graph.remove(entry)

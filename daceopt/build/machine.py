@@ -169,6 +169,7 @@ def fingerprint() -> str:
         platform.machine(),
         cpu_name(),
         " ".join(sorted(cpu_features())),
+        f"{cores()} cores, {caches()}",  # thresholds of schedules (cost/limits.py)
         glibc_version(),
         found.version if found else "no compiler",
         " ".join(found.command[1:]) if found else "",

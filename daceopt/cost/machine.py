@@ -13,6 +13,7 @@ from typing import Any
 
 from daceopt.build import machine as facts
 from daceopt.build.cache import default_cache, key
+from daceopt.cost.limits import Limits
 
 _KIND, _FILE, _VERSION = "machine", "machine.json", 2
 _WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
@@ -35,6 +36,11 @@ class Machine:
     l3: int
     bandwidths: tuple[tuple[int, float], ...]
     flops: float
+
+    @property
+    def limits(self) -> Limits:
+        """What schedules make of it."""
+        return Limits(self.cores, self.l1) if self.l1 else Limits(self.cores)
 
     @property
     def memory_bandwidth(self) -> float:

@@ -120,7 +120,7 @@ def kernel_flops(kernel: Kernel) -> Any:
 
 def _stage_flops(kernel: Kernel, stage: Stage) -> Any:
     combined = sum(1 for access in stage.writes.values() if access.wcr)
-    return (operations(stage.assignments) + combined) * sympy.Mul(*(kernel.extents[p] for p in stage.params))
+    return (operations(stage.assignments) + combined) * kernel.most(stage.params)
 
 
 def operations(assignments: Iterable[Assignment]) -> int:

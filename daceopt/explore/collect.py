@@ -164,7 +164,7 @@ def _loops(graph: Graph, entry: Any) -> str:
     reductions = Counter(a.wcr for s in loops.stages for a in s.writes.values() if a.wcr)
     functions = dict.fromkeys(f for s in loops.stages for a in s.assignments for f in _functions(a.expr))
     parts = [f"{count} {kind} reduction{'s' * (count > 1)}" for kind, count in reductions.items()]
-    extents = " x ".join(str(e) for e in loops.extents.values()) or "1"
+    extents = " x ".join(str(loops.bounds(p)[0]) for p in loops.extents) or "1"
     stages = f"{len(loops.stages)} stages over " if len(loops.stages) > 1 else ""
     return "; ".join([stages + extents, *parts, *([" ".join(functions)] if functions else [])])
 

@@ -51,7 +51,8 @@ class Arrays:
         self._access: dict[str, nodes.AccessNode] = {}
         self._counter = 0
 
-    def _fresh(self, hint: str) -> str:
+    def fresh_name(self, hint: str) -> str:
+        """A name that no array has."""
         self._counter += 1
         return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
 
@@ -75,7 +76,7 @@ class Arrays:
     ) -> str:
         """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
         given."""
-        name = self._fresh(hint)
+        name = self.fresh_name(hint)
         self.declare(name, shape, dtype, strides, transient)
         self.source.names.setdefault(name, hint)
         return name
@@ -131,7 +132,7 @@ class Arrays:
     def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
         """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
         buffer from the source's start."""
-        name = self._fresh(hint)
+        name = self.fresh_name(hint)
         self.declare_view(name, source, shape, strides, offset)
         self.source.names.setdefault(name, hint)
         return name

@@ -19,8 +19,10 @@ _OUT = isl.dim_type.out
 def dependences(graph: Graph | None, kernel: Kernel) -> isl.UnionMap:
     """{ instance that writes an element of a local -> instance of a later statement that reads it }.
 
-    Each iteration of the kernel's outer parameters has locals of its own. What a reduction collects is read only when
-    all instances have added to it, so each of them is the source of a dependence.
+    Each iteration of the kernel's outer parameters has locals of its own; so has each iteration of its serial loops,
+    except of locals that are kept from one to the next: then an instance depends on all that write before it in the
+    kernel's own order. What a reduction collects is read only when all instances have added to it, so each of them is
+    the source of a dependence.
     """
     accesses = Accesses(Domains(graph, kernel))
     return union([m for array in kernel.locals for m in accesses.flow(array)])
@@ -31,6 +33,7 @@ class Accesses:
 
     def __init__(self, domains: Domains):
         self.domains, self.kernel = domains, domains.kernel
+        self._kept = self.kernel.kept()
 
     def elements(self, array: str, write: bool) -> dict[int, isl.Map]:
         """Statement -> { instance -> element of ``array`` that it writes, or reads }."""
@@ -50,34 +53,53 @@ class Accesses:
             found = found.flat_range_product(_component(of, domain, value))
         return found.set_tuple_id(_OUT, identifier(access.array))
 
-    def same_iteration(self, a: int, b: int) -> isl.Map:
-        """{ instance of a -> instance of b } with the same values of the kernel's outer parameters."""
-        return self._outer(a).apply_range(self._outer(b).reverse())
+    def same_iteration(self, array: str, a: int, b: int) -> isl.Map:
+        """{ instance of a -> instance of b } that access the same copy of ``array``: one for each outer iteration."""
+        return self._own(array, a).apply_range(self._own(array, b).reverse())
 
-    def _outer(self, k: int) -> isl.Map:
+    def _own(self, array: str, k: int) -> isl.Map:
         domain, _, values = self.domains.functions(k)
         found = isl.Map.from_domain(domain)
-        for p in (p for p in self.kernel.outer if p in values):  # a scope without loops names one all the same
+        own = self.kernel.iteration(array) if array in self.kernel.locals else self.kernel.outer
+        for p in (p for p in own if p in values):  # a scope without loops names one all the same
             found = found.flat_range_product(isl.Map.from_pw_aff(values[p]).intersect_domain(domain))
         return found
 
     def flow(self, array: str) -> list[isl.Map]:
         """The dependences through one local."""
         writes, reads = self.elements(array, True), self.elements(array, False)
-        pairs = [(w, r) for w in writes for r in reads if w < r]
-        return [meeting(writes[w], reads[r]).intersect(self.same_iteration(w, r)) for w, r in pairs]
+        return self._dependent(array, writes, reads)
 
     def overwritten(self, array: str) -> list[isl.Map]:
         """{ instance that accesses an element of a local -> instance of a later statement that writes it }."""
         writes, reads = self.elements(array, True), self.elements(array, False)
-        pairs = [(a, m, b) for found in (reads, writes) for a, m in found.items() for b in writes if a < b]
-        return [meeting(m, writes[b]).intersect(self.same_iteration(a, b)) for a, m, b in pairs]
+        return self._dependent(array, reads, writes) + self._dependent(array, writes, writes)
+
+    def _dependent(self, array: str, sources: dict[int, isl.Map], targets: dict[int, isl.Map]) -> list[isl.Map]:
+        """{ source -> target } on one element, in the order of the statements, or in the kernel's own where values are
+        kept."""
+        kept = array in self._kept
+        pairs = [(a, b) for a in sources for b in targets if kept or a < b]
+        found = [meeting(sources[a], targets[b]).intersect(self.same_iteration(array, a, b)) for a, b in pairs]
+        return [m.intersect(self._before(a, b)) for m, (a, b) in zip(found, pairs)] if kept else found
+
+    def _before(self, a: int, b: int) -> isl.Map:
+        """{ instance of a -> instance of b } that runs later as the kernel says: by the serial loops that both stand
+        in, then by the order of the statements."""
+        (first, _, one), (second, _, other) = self.domains.functions(a), self.domains.functions(b)
+        space = isl.Map.from_domain_and_range(first, second)
+        found, same = isl.Map.empty(space.get_space()), space
+        for p in (p for p in self.kernel.serial if p in one and p in other):
+            times, later = isl.Map.from_pw_aff(one[p]), isl.Map.from_pw_aff(other[p])
+            found = found.union(same.intersect(times.lex_lt_map(later)))
+            same = same.intersect(times.apply_range(later.reverse()))
+        return found.union(same) if a < b else found
 
     def clashes(self, array: str, write: bool) -> isl.UnionMap:
         """{ instance that writes -> instance that accesses the same memory } in two iterations of the outer loops."""
         writes, others = self.elements(array, True), self.elements(array, write)
         pairs = [(a, b) for a in writes for b in others]
-        return union([meeting(writes[a], others[b]).subtract(self.same_iteration(a, b)) for a, b in pairs])
+        return union([meeting(writes[a], others[b]).subtract(self.same_iteration(array, a, b)) for a, b in pairs])
 
     def together(self, k: int, connector: str) -> isl.UnionMap:
         """{ instance -> another instance } that a reduction adds to the same element."""
@@ -85,7 +107,7 @@ class Accesses:
         element = self.element(k, access)
         pairs = meeting(element, element)
         if access.array in self.kernel.locals:
-            pairs = pairs.intersect(self.same_iteration(k, k))
+            pairs = pairs.intersect(self.same_iteration(access.array, k, k))
         return isl.UnionMap.from_map(pairs.subtract(isl.Map.identity(pairs.get_space())))
 
 

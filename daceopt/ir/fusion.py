@@ -9,6 +9,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.dataflow import Address, address, same_elements
 from daceopt.ir.graph import Dim, Graph
@@ -236,7 +237,12 @@ def shrink_locals(kernel: Kernel) -> Kernel:
 
 
 def expand_locals(kernel: Kernel) -> Kernel:
-    """The form that is merged: locals are indexed by the outer parameters too, so that ``outer`` may change."""
+    """The form that is merged: locals are indexed by the outer parameters too, so that ``outer`` may change.
+
+    Raises Unsupported for a kernel that carries values along a loop, or whose tiles may be partial.
+    """
+    if kernel.is_tiled:
+        raise Unsupported(f"{kernel.label} is tiled: its stages are no loops over rectangles")
     lead = tuple(kernel.extents[p] for p in kernel.outer)
     shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
     return _reindex(kernel, shapes, lambda a: (*kernel.outer, *a.index))

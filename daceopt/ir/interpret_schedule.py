@@ -2,7 +2,8 @@
 memory, so that a tile which is dropped or run twice gives another result.
 
 All iterations of a loop go through its body together, as rows of flat arrays: what a schedule may reorder, it may do at
-once, and ``schedule_check`` has said what it may reorder.
+once, and ``schedule_check`` has said what it may reorder. Loops that carry values run in order, and so do loops whose
+iterations are too many rows.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ from daceopt.ir import scalar, types
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.microkernels import Product, products
 from daceopt.ir.reduction import UFUNC, identity
 from daceopt.ir.references import Body, Reference, resolved
 from daceopt.ir.schedule import (
     Accumulate,
     Alloc,
+    Call,
     Do,
     Loop,
     Partial,
     Sequence,
     Tree,
+    children,
     collected,
     loops_to,
+    schedule_of,
     walk,
 )
 
@@ -41,7 +46,12 @@ MOST_INSTANCES = 1 << 18  # beyond, a kernel's statements are executed as whole-
 
 
 def can_run(memory: Memory, kernel: Kernel) -> bool:
-    """Is the kernel scheduled, and small enough to be executed so? Gathers take whole arrays, which have no rows."""
+    """Is the kernel scheduled, and small enough to be executed so? Gathers take whole arrays, which have no rows.
+
+    What runs in order has no other form.
+    """
+    if kernel.is_tiled:
+        return True
     if kernel.schedule is None or any(None in a.index for s in kernel.stages for a in s.reads.values()):
         return False
     return all(prod(memory.number(kernel.extents[p]) for p in s.params) <= MOST_INSTANCES for s in kernel.stages)
@@ -49,7 +59,8 @@ def can_run(memory: Memory, kernel: Kernel) -> bool:
 
 def run(memory: Memory, kernel: Kernel) -> None:
     """Execute ``kernel``. Raises ValueError for an access out of range."""
-    _Execution(memory, kernel).node(kernel.schedule, _Rows(1, {}))
+    tree = schedule_of(kernel)
+    _Execution(memory, kernel, tree).node(tree, _Rows(1, {}))
 
 
 @dataclass(frozen=True)
@@ -66,6 +77,12 @@ class _Rows:
         counter = np.arange(len(index)) - starts[index]
         return _Rows(len(index), {**{k: v[index] for k, v in self.values.items()}, param: counter})
 
+    def at(self, times: np.ndarray, param: Any, value: int) -> _Rows:
+        """Those that have an iteration ``value`` of ``param``."""
+        there = np.nonzero(times > value)[0]
+        values = {k: v[there] for k, v in self.values.items()}
+        return _Rows(len(there), {**values, param: np.full(len(there), value)})
+
     def numbered(self, name: Any) -> _Rows:
         return replace(self, values={**self.values, name: np.arange(self.count)})
 
@@ -80,10 +97,12 @@ class _Collector:
 
 
 class _Execution:
-    def __init__(self, memory: Memory, kernel: Kernel):
+    def __init__(self, memory: Memory, kernel: Kernel, tree: Tree):
         self._memory, self._kernel = memory, kernel
-        self._bodies: dict[int, Body] = resolved(memory.graph, kernel, kernel.schedule)
-        self._params = {n.param for n, _ in walk(kernel.schedule) if isinstance(n, Loop)}
+        self._bodies: dict[int, Body] = resolved(memory.graph, kernel, tree)
+        self._products = products(kernel, tree, self._bodies)
+        self._params = {n.param for n, _ in walk(tree) if isinstance(n, Loop)}
+        self._ordered = {s for n, _ in walk(tree) if isinstance(n, Do) for s in self._carrying(n)}
         self._locals: dict[str, np.ndarray] = {}
         self._collectors: dict[tuple[int, str], list[_Collector]] = {}
 
@@ -92,19 +111,46 @@ class _Execution:
             for child in tree.children:
                 self.node(child, rows)
         elif isinstance(tree, Loop):
-            self.node(tree.body, self._iterations(tree, rows))
+            self._loop(tree, rows)
         elif isinstance(tree, Alloc):
             self._alloc(tree, rows)
         elif isinstance(tree, Accumulate):
             self._accumulate(tree, rows)
+        elif isinstance(tree, Call):
+            self._call(self._products[id(tree)], rows)
         else:
             self._do(tree, rows)
 
-    def _iterations(self, loop: Loop, rows: _Rows) -> _Rows:
+    def _carrying(self, do: Do) -> set[Any]:
+        """The loops over serial parameters around a statement."""
+        values = zip(self._kernel.stages[do.statement].params, do.index)
+        return {s for p, e in values if p in self._kernel.serial for s in sympy.sympify(e).free_symbols}
+
+    def _loop(self, loop: Loop, rows: _Rows) -> None:
+        many = self._kernel.is_tiled and rows.count * self._size(loop) > MOST_INSTANCES
+        if loop.param not in self._ordered and not many:
+            self.node(loop.body, self._iterations(loop, rows))
+            return
+        times = self._times(loop, rows)
+        for value in range(int(times.max(initial=0))):
+            self.node(loop.body, rows.at(times, loop.param, value))
+
+    def _size(self, tree: Tree) -> int:
+        """The most elements that one execution of ``tree`` has in hand: rows of statements, and tiles of calls."""
+        if isinstance(tree, Call):
+            m, n, k = (1 if p is None else self._memory.number(p.extent) for p in self._products[id(tree)].loops)
+            return m * n + m * k + k * n
+        times = self._memory.number(tree.extent) if isinstance(tree, Loop) and tree.param not in self._ordered else 1
+        return times * max(map(self._size, children(tree)), default=1)
+
+    def _times(self, loop: Loop, rows: _Rows) -> np.ndarray:
         times = np.full(rows.count, self._memory.number(loop.extent))
         if loop.rest is not None:
             times = np.minimum(times, self._whole(loop.rest, rows))
-        return rows.repeated(np.maximum(times, 0), loop.param)
+        return np.maximum(times, 0)
+
+    def _iterations(self, loop: Loop, rows: _Rows) -> _Rows:
+        return rows.repeated(self._times(loop, rows), loop.param)
 
     def _whole(self, expr: Any, rows: _Rows) -> np.ndarray:
         """An integer expression over sizes and loop parameters, for each row."""
@@ -174,6 +220,32 @@ class _Execution:
         for connector in body.writes:
             value = np.broadcast_to(values[connector], (rows.count,))
             self._write((tree.statement, connector), value, rows)
+
+    def _call(self, product: Product, rows: _Rows) -> None:
+        """Tiles of equal size together; what the calls do not write keeps what it has."""
+        counts = [np.ones(rows.count, np.int64) if p is None else self._times(p, rows) for p in product.loops]
+        sizes = np.stack(counts, axis=1)
+        for m, n, k in np.unique(sizes, axis=0):
+            there = np.nonzero((sizes == (m, n, k)).all(axis=1))[0]
+            self._tiles(product, _Rows(len(there), {p: v[there] for p, v in rows.values.items()}), (m, n, k))
+
+    def _tiles(self, product: Product, rows: _Rows, sizes: tuple[int, int, int]) -> None:
+        walked = dict(zip(product.loops, sizes))
+        a = self._read(product.a, self._tile(rows, walked, product.m, product.k))
+        b = self._read(product.b, self._tile(rows, walked, product.k, product.n))
+        m, n, k = sizes
+        with np.errstate(all="ignore"):
+            value = np.matmul(a.reshape(rows.count, m, k), b.reshape(rows.count, k, n))
+        self._write(
+            (product.statement, product.connector), value.reshape(-1), self._tile(rows, walked, product.m, product.n)
+        )
+
+    @staticmethod
+    def _tile(rows: _Rows, sizes: dict[Loop | None, int], *loops: Loop | None) -> _Rows:
+        """Each row for each element of its tile."""
+        for loop in (p for p in loops if p is not None):
+            rows = rows.repeated(np.full(rows.count, sizes[loop]), loop.param)
+        return rows
 
     def _write(self, write: tuple[int, str], value: np.ndarray, rows: _Rows) -> None:
         target = self._bodies[write[0]].writes[write[1]]

@@ -7,8 +7,9 @@ accesses instead of performing surgery on scopes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import dace
@@ -29,6 +30,7 @@ WCR = {
     "min": "lambda a, b: min(a, b)",
 }
 _WCR_NAMES = {source: name for name, source in WCR.items()}
+_IN_ORDER = dace.ScheduleType.Sequential  # of the maps over a kernel's serial parameters
 
 
 _ONCE = Parameter("i_once")  # the loop of a scope without loops
@@ -93,6 +95,10 @@ def _subs_assignment(assignment: Assignment, mapping: dict[Any, Any]) -> Assignm
     )
 
 
+def _are(known: list[Stage], stages: list[Stage]) -> bool:
+    return len(known) == len(stages) and all(a is b for a, b in zip(known, stages))
+
+
 @dataclass
 class Kernel:
     """A map scope; see docs/architecture.md for the meaning of each field."""
@@ -103,10 +109,64 @@ class Kernel:
     outer: tuple[sympy.Symbol, ...] = ()
     locals: dict[str, tuple[dace.typeclass, Shape]] = field(default_factory=dict)
     schedule: Any = None  # an ir.schedule.Tree over the stages; None: no step has scheduled it
+    serial: tuple[sympy.Symbol, ...] = ()  # loops in order around the stages that name them, in which locals are kept
+    _kept: tuple[list[Stage], frozenset[str]] | None = field(default=None, init=False, repr=False, compare=False)
 
     @staticmethod
     def param(k: int) -> sympy.Symbol:
         return param(k)
+
+    def bounds(self, p: sympy.Symbol) -> tuple[Dim, Dim | None]:
+        """The largest extent of ``p``, and what a partial last tile leaves of it, which names other parameters."""
+        extent = self.extents[p]
+        if not getattr(extent, "free_symbols", set()) & self.extents.keys():
+            return extent, None
+        whole = [e for e in sympy.Min.make_args(extent) if not e.free_symbols & self.extents.keys()]
+        rest = [e for e in sympy.Min.make_args(extent) if e not in whole]
+        if len(whole) != 1 or not isinstance(extent, sympy.Min):
+            raise Unsupported(f"the extent of {p} is {extent}; expected min(a size, what is left of one)")
+        return dim(whole[0]), dim(sympy.Min(*rest, evaluate=False) if len(rest) > 1 else rest[0])
+
+    def named_apart(self, graph: Graph) -> Kernel:
+        """The same with names for its locals that no array of ``graph`` has."""
+        names = {old: graph.fresh_name(old) for old in self.locals}
+
+        def renamed(accesses: dict[str, Access]) -> dict[str, Access]:
+            return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
+
+        stages = [replace(s, reads=renamed(s.reads), writes=renamed(s.writes)) for s in self.stages]
+        return replace(self, stages=stages, locals={names[old]: kind for old, kind in self.locals.items()})
+
+    @property
+    def is_tiled(self) -> bool:
+        """Has it loops that run in order, or tiles that may be partial? Only its schedule says more then: statements
+        are no longer independent loops over rectangles."""
+        return bool(self.serial) or any(self.bounds(p)[1] is not None for p in self.extents)
+
+    def most(self, params: Iterable[sympy.Symbol]) -> Any:
+        """Iterations over ``params`` together, partial tiles counted as whole ones."""
+        return sympy.Mul(*(self.bounds(p)[0] for p in params))
+
+    def kept(self) -> frozenset[str]:
+        """Locals with a value that lives on from one iteration of a serial loop to the next, or into or out of it:
+        written by several stages, read before they are written, or by stages inside and outside of such a loop."""
+        if self._kept is None or not _are(self._kept[0], self.stages):
+            self._kept = list(self.stages), frozenset(self._find_kept())
+        return self._kept[1]
+
+    def _find_kept(self) -> Iterator[str]:
+        reads = [{a.array for a in s.reads.values()} for s in self.stages]
+        writes = [{a.array for a in s.writes.values()} for s in self.stages]
+        for name in self.locals:
+            users = [k for k in range(len(self.stages)) if name in reads[k] or name in writes[k]]
+            places = {tuple(p for p in self.serial if p in self.stages[k].params) for k in users}
+            reads_first = bool(users) and name in reads[users[0]]
+            if len(places) > 1 or reads_first or sum(name in writes[k] for k in users) > 1:
+                yield name
+
+    def iteration(self, local: str) -> tuple[sympy.Symbol, ...]:
+        """The parameters of which each iteration has a local of its own."""
+        return self.outer if local in self.kept() else (*self.outer, *self.serial)
 
     def reads(self) -> list[Access]:
         """Accesses that read arrays of the graph (no locals)."""
@@ -124,7 +184,7 @@ class Kernel:
         if known is None:
             known = graph.extracted[entry] = cls._read(graph, entry)
         own = (dict(known.extents), list(known.stages), known.outer, dict(known.locals))
-        return cls(known.label, *own, graph.schedules.get(entry))
+        return cls(known.label, *own, graph.schedules.get(entry), known.serial)
 
     @classmethod
     def _read(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
@@ -133,10 +193,13 @@ class Kernel:
         chains = {t: _enclosing(graph, t, entry) for t in tasklets}
         extents: dict[sympy.Symbol, Dim] = {}
         stages = []
+        serial: dict[sympy.Symbol, None] = {}
         for tasklet in _stage_order(graph, tasklets, entry):
             renaming = {}
             params: list[Parameter] = []
             for map_ in chains[tasklet]:
+                if map_.schedule == _IN_ORDER:
+                    serial |= dict.fromkeys(map(Parameter, map_.params))
                 for name, (begin, end, step) in zip(map_.params, map_.range.ranges):
                     symbol = Parameter(name)
                     if step != 1:
@@ -151,7 +214,7 @@ class Kernel:
         many = len(stages) > 1 or bool(local)
         outer = tuple(map(Parameter, entry.map.params)) if many else ()
         sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
-        return cls(entry.map.label, extents, stages, outer, sizes)
+        return cls(entry.map.label, extents, stages, outer, sizes, serial=tuple(serial))
 
     # ---------------------------------------------------------------- to the SDFG
 
@@ -164,12 +227,13 @@ class Kernel:
 
     def _without_unit_loops(self) -> Kernel:
         """Loops of one iteration vanish, so that equal iteration spaces look equal."""
-        unit: dict[Any, Any] = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1}
+        unit: dict[Any, Any] = {p: sympy.Integer(0) for p, n in self.extents.items() if n == 1 and p not in self.serial}
         if not unit:
             return self
-        extents = {p: n for p, n in self.extents.items() if p not in unit}
+        extents = {p: dim(_subs(n, unit)) for p, n in self.extents.items() if p not in unit}
         stages = [s.subs(unit, tuple(p for p in s.params if p not in unit)) for s in self.stages]
-        return Kernel(self.label, extents, stages, tuple(p for p in self.outer if p not in unit), dict(self.locals))
+        outer = tuple(p for p in self.outer if p not in unit)
+        return Kernel(self.label, extents, stages, outer, dict(self.locals), serial=self.serial)
 
     def _emit(self, graph: Graph) -> nodes.MapEntry:
         outer = self.outer if len(self.stages) > 1 or self.locals else self.stages[0].params
@@ -177,21 +241,23 @@ class Kernel:
         for array in dict.fromkeys(a.array for a in self.writes()):
             graph._check_unwritten(array)
         local = {name: self._add_local(graph, name) for name in self.locals}
+        versions = list(local.values())
         for k, stage in enumerate(self.stages):
             self._emit_stage(graph, k, stage, outer, entry, exit_, local)
+            versions += [node for node in local.values() if node not in versions]
         graph.add_scope(entry, exit_)
         if self.schedule is not None:
             graph.schedules[entry] = self.schedule
-        _connect_outside(graph, entry, exit_, local.values())
+        _connect_outside(graph, entry, exit_, versions)
         return entry
 
     def _add_map(
-        self, graph: Graph, label: str, params: Iterable[sympy.Symbol]
+        self, graph: Graph, label: str, params: Iterable[sympy.Symbol], schedule: Any = dace.ScheduleType.Default
     ) -> tuple[nodes.MapEntry, nodes.MapExit]:
         params = tuple(params)
         names = [str(p) for p in params] or [str(_ONCE)]
         ranges = [(0, self.extents[p] - 1, 1) for p in params] or [(0, 0, 1)]
-        map_ = nodes.Map(label, names, subsets.Range(ranges))
+        map_ = nodes.Map(label, names, subsets.Range(ranges), schedule)
         pair = nodes.MapEntry(map_), nodes.MapExit(map_)
         for node in pair:
             graph.state.add_node(node)
@@ -206,21 +272,23 @@ class Kernel:
 
     def _emit_stage(self, graph, k, stage, outer, entry, exit_, local) -> None:  # type: ignore[no-untyped-def]
         state = graph.state
-        inner = tuple(p for p in stage.params if p not in outer)
+        inner = tuple(p for p in stage.params if p not in outer and p not in self.serial)
         tasklet = self._tasklet(graph, k, stage)
         state.add_node(tasklet)
-        first, last = entry, exit_
-        if inner:
-            first, last = self._add_map(graph, f"{self.label}_{k}", inner)
-        ends = (first, last) if inner else None
+        around = [
+            self._add_map(graph, f"{self.label}_{k}_{p}", (p,), _IN_ORDER) for p in self.serial if p in stage.params
+        ]
+        around += [self._add_map(graph, f"{self.label}_{k}", inner)] if inner else []
         for conn, access in stage.reads.items():
             memlet = self._memlet(graph, access)
             source = local.get(access.array, entry)
-            _connect_read(state, source, ends, tasklet, conn, memlet)
+            _connect_read(state, source, around, tasklet, conn, memlet)
         for conn, access in stage.writes.items():
             memlet = self._memlet(graph, access)
-            _connect_write(state, tasklet, conn, ends, local.get(access.array, exit_), memlet)
-        _keep_inside(state, entry, exit_, ends, tasklet)
+            if access.array in local and _is_used(state, local[access.array]):
+                local[access.array] = state.add_access(access.array)  # its value from here on
+            _connect_write(state, tasklet, conn, around, local.get(access.array, exit_), memlet)
+        _keep_inside(state, entry, exit_, around, tasklet)
 
     def _tasklet(self, graph: Graph, k: int, stage: Stage) -> SymbolicTasklet:
         inputs = {}
@@ -245,12 +313,12 @@ class Kernel:
 # -------------------------------------------------------------------- edges
 
 
-def _connect_read(state, source, ends, tasklet, conn, memlet) -> None:  # type: ignore[no-untyped-def]
-    through = [source, *([ends[0]] if ends else [])]
+def _connect_read(state, source, around, tasklet, conn, memlet) -> None:  # type: ignore[no-untyped-def]
+    """``around``: the scopes inside of the kernel's own, outermost first."""
     current, out = source, None
     if isinstance(source, nodes.MapEntry):
         out = _port(source, memlet.data)
-    for node in through[1:]:
+    for node, _ in around:
         port_in, port_out = f"IN_{memlet.data}", f"OUT_{memlet.data}"
         if port_in not in node.in_connectors:
             node.add_in_connector(port_in)
@@ -260,13 +328,12 @@ def _connect_read(state, source, ends, tasklet, conn, memlet) -> None:  # type: 
     state.add_edge(current, out, tasklet, conn, memlet)
 
 
-def _connect_write(state, tasklet, conn, ends, sink, memlet) -> None:  # type: ignore[no-untyped-def]
+def _connect_write(state, tasklet, conn, around, sink, memlet) -> None:  # type: ignore[no-untyped-def]
     current, out = tasklet, conn
-    if ends:
-        node = ends[1]
+    for _, node in reversed(around):
         node.add_in_connector(f"IN_{memlet.data}")
         node.add_out_connector(f"OUT_{memlet.data}")
-        state.add_edge(tasklet, conn, node, f"IN_{memlet.data}", memlet)
+        state.add_edge(current, out, node, f"IN_{memlet.data}", memlet)
         current, out = node, f"OUT_{memlet.data}"
         memlet = Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data], wcr=_wcr_source(memlet))
     target = None
@@ -277,23 +344,26 @@ def _connect_write(state, tasklet, conn, ends, sink, memlet) -> None:  # type: i
     state.add_edge(current, out, sink, target, memlet)
 
 
+def _is_used(state, node) -> bool:  # type: ignore[no-untyped-def]
+    return bool(state.in_degree(node) or state.out_degree(node))
+
+
 def _port(entry: nodes.MapEntry, array: str) -> str:
     entry.add_in_connector(f"IN_{array}")
     entry.add_out_connector(f"OUT_{array}")
     return f"OUT_{array}"
 
 
-def _keep_inside(state, entry, exit_, ends, tasklet) -> None:  # type: ignore[no-untyped-def]
+def _keep_inside(state, entry, exit_, around, tasklet) -> None:  # type: ignore[no-untyped-def]
     """A node without data from its scope's entry still belongs to the scope: an empty edge says so."""
-    first, last = ends or (tasklet, tasklet)
-    if ends and state.in_degree(tasklet) == 0:
-        state.add_edge(first, None, tasklet, None, Memlet())
-    if ends and state.out_degree(tasklet) == 0:
-        state.add_edge(tasklet, None, last, None, Memlet())
-    if state.in_degree(first) == 0:
-        state.add_edge(entry, None, first, None, Memlet())
-    if state.out_degree(last) == 0:
-        state.add_edge(last, None, exit_, None, Memlet())
+    down = [entry, *(first for first, _ in around), tasklet]
+    up = [tasklet, *(last for _, last in reversed(around)), exit_]
+    for before, node in pairwise(down):
+        if state.in_degree(node) == 0:
+            state.add_edge(before, None, node, None, Memlet())
+    for node, after in pairwise(up):
+        if state.out_degree(node) == 0:
+            state.add_edge(node, None, after, None, Memlet())
 
 
 def _connect_outside(

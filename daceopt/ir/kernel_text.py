@@ -12,7 +12,7 @@ from daceopt.ir.expression_text import text
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import WCR, Access, Kernel, Stage
 from daceopt.ir.scanner import Lines, Scanner
-from daceopt.ir.symbols import Parameter
+from daceopt.ir.symbols import Parameter, is_parameter
 from daceopt.ir.tasklet import Assignment
 
 _INDENT = "  "
@@ -32,7 +32,8 @@ def lines(kernel: Kernel) -> list[str]:
     if kernel.schedule is not None:
         schedule = schedule_text.text(kernel.schedule).splitlines()
         found += ["schedule:", *(_INDENT + line for line in schedule)]
-    return [f"kernel {kernel.label}{outer}", *found]
+    in_order = [f"serial {_list(map(str, kernel.serial))}"] if kernel.serial else []
+    return [f"kernel {kernel.label}{outer}", *in_order, *found]
 
 
 def _list(items: Iterable[str]) -> str:
@@ -67,35 +68,38 @@ class KernelReader:
         """The kernel of which ``line`` says the label and the shared loops; it writes what ``written`` names."""
         label = line.match(r"[A-Za-z0-9_]+", "the label of the kernel")
         outer = self._outer(line) if line.take("outer ") else []
+        serial: list[str] = []
         stages: list[Stage] = []
         schedule = None
         while self._lines.depth == depth + 1:
             below = self._lines.next(depth + 1)
             if below.take("local "):
                 self._local(below)
+            elif below.take("serial "):
+                serial = below.names()
             elif below.take("schedule:"):
                 schedule = self._schedule(depth + 2)
             else:
                 stages.append(self._stage(below, len(stages), depth + 2))
-        self._check(line, stages, outer, written)
-        params = tuple(Parameter(p) for p in outer)
-        Kernel(label, self._extents, stages, params, self._locals, schedule).emit(self._graph, as_it_is=True)
+        self._check(line, stages, [*outer, *serial], written)
+        shared, in_order = (tuple(map(Parameter, names)) for names in (outer, serial))
+        kernel = Kernel(label, self._extents, stages, shared, self._locals, schedule, in_order)
+        kernel.emit(self._graph, as_it_is=True)
 
     def _outer(self, line: Scanner) -> list[str]:
         """The shared loops; one that no statement depends on has its extent here."""
-        found = []
-        while not line.is_empty():
+        found: list[str] = []
+        while not found or line.take(","):
             found.append(line.name("a loop"))
             if line.take("<"):
                 self._extents[Parameter(found[-1])] = dim(line.expression(line.up_to(","), self._size))
-            if not line.is_empty():
-                line.expect(",")
         return found
 
-    def _check(self, line: Scanner, stages: list[Stage], outer: list[str], written: Sequence[str | None]) -> None:
+    def _check(self, line: Scanner, stages: list[Stage], loops: list[str], written: Sequence[str | None]) -> None:
         if not stages:
             raise line.error("a kernel with statements s0(...), s1(...), ...", "none")
-        if unknown := [p for p in outer if Parameter(p) not in self._extents]:
+        asked = {p for e in self._extents.values() for p in getattr(e, "free_symbols", ()) if is_parameter(p)}
+        if unknown := [p for p in (*loops, *sorted(map(str, asked))) if Parameter(p) not in self._extents]:
             raise line.error(f"loops of its statements ({_list(map(str, self._extents))})", unknown[0])
         stored = {a.array for s in stages for a in s.writes.values()} - set(self._locals)
         if stored != set(written):
@@ -129,10 +133,14 @@ class KernelReader:
             stage.read(self._lines.next(depth))
         return Stage(tuple(params), stage.reads, stage.writes, tuple(stage.assignments))
 
+    def _size_or_loop(self, name: str) -> Any:
+        """What a partial last tile leaves depends on the loop over the tiles, which may stand further down."""
+        return self._size(name) if name in self._graph.sdfg.symbols else Parameter(name)
+
     def _loop(self, line: Scanner) -> Any:
         param = Parameter(line.name("a loop, or )"))
         line.expect("<")
-        extent = dim(line.expression(line.up_to(",", ")"), self._size))
+        extent = dim(line.expression(line.up_to(",", ")"), self._size_or_loop))
         if self._extents.setdefault(param, extent) != extent:
             raise line.error(f"{param} < {self._extents[param]}, as in a statement above", str(extent))
         line.take(",")

@@ -16,7 +16,7 @@ from daceopt.ir.dependences import Accesses, union
 from daceopt.ir.graph import Graph
 from daceopt.ir.instances_isl import Domains
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule import Accumulate, Alloc, Loop
+from daceopt.ir.schedule import Accumulate, Alloc, Call, Loop
 from daceopt.ir.schedule_isl import kind_of, marked, order
 
 _KIND = isl.schedule_node_type
@@ -122,7 +122,7 @@ class _Verdict:
     def _reduction(self, k: int, connector: str) -> Iterator[tuple[isl.UnionMap, str]]:
         """What one element collects meets in one execution of the accumulator, which ends before it is read."""
         name, together = f"s{k}.{connector}", self._accesses.together(k, connector)
-        holder = next((p for p in self._of(Accumulate) if (k, connector) in p.node.writes()), None)
+        holder = next((p for p in self._of(Accumulate) if (k, connector) in p.node.writes()), self._call(k))
         if holder is None:
             yield together, f"{name} is reduced outside of an accumulator"
             return
@@ -132,10 +132,17 @@ class _Verdict:
             own = flow.intersect_domain(isl.UnionSet.from_set(self._accesses.domains.domain(k)))
             yield own.intersect(holder.once()), f"{name} is read before it is stored"
         for place in self._of(Loop):
-            alone = "parallel" in place.node.kind and not holder.node.private
-            alone |= place.node.kind in _COLLECTED and place.node.kind not in _COLLECTED[holder.node.across]
+            private, across = getattr(holder.node, "private", False), getattr(holder.node, "across", "")
+            alone = "parallel" in place.node.kind and not private
+            alone |= place.node.kind in _COLLECTED and place.node.kind not in _COLLECTED[across]
             if alone or place.node.kind == "grid":
                 yield together.intersect(place.apart()), f"{name} is shared by threads of {place.node.param}"
+
+    def _call(self, k: int) -> _Place | None:
+        """The call around statement ``k``, which sums by itself."""
+        own = isl.UnionSet.from_set(self._accesses.domains.domain(k))
+        inside = (p for p in self._of(Call) if not p.outside.domain().intersect(own).is_empty())
+        return next(inside, None)
 
     def _of(self, kind: type) -> list[_Place]:
         return [p for p in self._places if isinstance(p.node, kind)]

@@ -2,7 +2,8 @@
 
 The statements (``Kernel.stages``) say what is computed for which values of their parameters; the schedule says in which
 order, in which memory and by which hardware. Its nodes map one to one onto isl's schedule trees: ``Loop`` is a band
-of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Accumulate`` and ``Alloc`` extension nodes.
+of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Accumulate`` and ``Alloc`` extension nodes; ``Call``
+is a mark above the loops that it stands for.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dace
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from daceopt.ir.kernel import Kernel, Stage
 
 Param: TypeAlias = sympy.Symbol
-Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc"
+Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call"
 
 KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "block", "warp")
 SCOPES = ("register", "thread", "shared")
@@ -103,6 +105,17 @@ class Alloc:
 
     array: str
     scope: str
+    body: Tree
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a micro-kernel on a tile, which does what the loops of ``body`` say (``ir/microkernels.py``).
+
+    What ``body`` reduces, the call adds up by itself: into the tile, or into the accumulator around the call.
+    """
+
+    microkernel: str
     body: Tree
 
 
@@ -239,18 +252,57 @@ def in_terms_of(expr: Any, mapping: dict[Any, Any]) -> Any:
 
 
 def default(kernel: Kernel) -> Tree:
-    """Serial loops: those that the stages share, then the stages one after the other."""
+    """Serial loops: those that the stages share, then the stages one after the other, in the kernel's serial loops."""
     outer = kernel.outer if len(kernel.stages) > 1 or kernel.locals else ()
-    nests = []
-    for k, stage in enumerate(kernel.stages):
-        index = tuple(sympy.S.Zero if kernel.extents[p] == 1 else p for p in stage.params)
-        inner = [Loop(p, kernel.extents[p], Do(k, ())) for p in stage.params if p not in outer and p in index]
-        nests.append(nested(inner, Do(k, index)))
-    body = sequence(nests)
+    body = _nests(kernel, range(len(kernel.stages)), outer)
     for array in kernel.locals:
-        body = Alloc(array, "thread", body)
-    shared = [Loop(p, kernel.extents[p], body) for p in outer if kernel.extents[p] != 1]
-    return accumulated(nested(shared, body), kernel)
+        if not any(isinstance(n, Alloc) and n.array == array for n, _ in walk(body)):
+            body = Alloc(array, "thread", body)
+    return accumulated(nested([loop_of(kernel, p) for p in outer if kernel.extents[p] != 1], body), kernel)
+
+
+def loop_of(kernel: Kernel, p: Param) -> Loop:
+    """The serial loop over a parameter; tiles that may be partial end where the array does."""
+    extent, rest = kernel.bounds(p)
+    return Loop(p, extent, _NOTHING, rest=rest)
+
+
+_NOTHING = Do(0, ())
+
+
+def _nests(kernel: Kernel, statements: Several[int], inside: tuple[Param, ...]) -> Tree:
+    """The statements in turn, those that name the same serial loop together in it; ``inside``: the loops around."""
+    done: list[Tree] = []
+    for p, group in groupby(statements, lambda k: _serial(kernel, k, inside)):
+        members = list(group)
+        if p is None:
+            done += [_nest(kernel, k, inside) for k in members]
+            continue
+        body = _nests(kernel, members, (*inside, p))
+        for array in (a for a in kernel.locals if _home(kernel, a) == p):
+            if any(array == access.array for k in members for access in kernel.stages[k].writes.values()):
+                body = Alloc(array, "thread", body)
+        done.append(replace(loop_of(kernel, p), body=body))
+    return sequence(done)
+
+
+def _home(kernel: Kernel, array: str) -> Param | None:
+    """The innermost serial loop of which each iteration has an ``array`` of its own."""
+    users = (s for s in kernel.stages if any(a.array == array for a in s.writes.values()))
+    named = next(([p for p in kernel.serial if p in s.params] for s in users), [])
+    return named[-1] if named and array not in kernel.kept() else None
+
+
+def _serial(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Param | None:
+    """The outermost serial loop of a statement that is still to come."""
+    return next((p for p in kernel.serial if p not in inside and p in kernel.stages[statement].params), None)
+
+
+def _nest(kernel: Kernel, statement: int, inside: tuple[Param, ...]) -> Tree:
+    params = kernel.stages[statement].params
+    single = {p for p in params if kernel.extents[p] == 1 and p not in kernel.serial}
+    loops = [loop_of(kernel, p) for p in params if p not in inside and p not in single]
+    return nested(loops, Do(statement, tuple(sympy.S.Zero if p in single else p for p in params)))
 
 
 def schedule_of(kernel: Kernel) -> Tree:
@@ -288,15 +340,16 @@ class _Placing:
         self.tree = self._placed(tree)
 
     def _do(self, node: Do, around: tuple[Tree, ...]) -> None:
-        stage = self._kernel.stages[node.statement]
+        stage, called = self._kernel.stages[node.statement], any(isinstance(n, Call) for n in around)
         for connector in stage.writes:
             reduced = reduced_loops(stage, connector, node, around)
             if not reduced:
                 continue
             threads = [n for n in around if isinstance(n, Loop) and n.kind == "parallel"]
             private = any(loop in threads for loop in reduced)
-            how = private, collective(reduced)
-            self._want(threads[0] if private else reduced[0], Partial(node.statement, connector), how)
+            # a micro-kernel adds in the tile's own type
+            partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
+            self._want(threads[0] if private else reduced[0], partial, how)
             if reduced[-1].kind == "vector":
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
@@ -322,8 +375,9 @@ def _collecting(wanted: list[tuple[Partial, _How]], body: Tree) -> Tree:
     if lanes:
         body = Accumulate(tuple(lanes), body)
     for kind in (_ALONE, (False, "warp"), (False, "block"), (True, "")):
-        group = tuple(p for p, how in outer.values() if how == kind)
-        body = Accumulate(group, body, *kind) if group else body
+        for wide in (False, True):
+            group = tuple(p for p, how in outer.values() if how == kind and p.wide is wide)
+            body = Accumulate(group, body, *kind) if group else body
     return body
 
 
@@ -334,14 +388,16 @@ def collective(reduced: Iterable[Loop]) -> str:
 
 
 def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -> list[Loop]:
-    """The loops around ``do`` that the write ``connector`` reduces over; a local lives inside of its ``Alloc``."""
+    """The loops around ``do`` that the write ``connector`` reduces over; a local lives inside of its ``Alloc``, and
+    what a ``Call`` stands for collects by itself."""
     gone = set(stage.reduced(connector))
     if not gone:
         return []
     array = stage.writes[connector].array
     start = next((k for k, n in enumerate(around) if isinstance(n, Alloc) and n.array == array), 0)
+    end = next((k for k, n in enumerate(around) if isinstance(n, Call)), len(around))
     over = {p for q, e in zip(stage.params, do.index) if q in gone for p in sympy.sympify(e).free_symbols}
-    return [n for n in around[start:] if isinstance(n, Loop) and n.param in over]
+    return [n for n in around[start:end] if isinstance(n, Loop) and n.param in over]
 
 
 def loops_to(tree: Tree, partial: Partial) -> list[Loop]:

@@ -2,13 +2,16 @@
 
 Raises ``IllegalSchedule`` with the dependence, the loop or the element that forbids it. The rules are those of
 polyhedral scheduling for the dependences that kernels have: reductions, which commute, and locals, which statements
-write and later ones read.
+write and later ones read. Where a local is kept from one iteration of a serial loop to the next, whoever accesses an
+element runs in the order in which the kernel says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from collections.abc import Sequence as Several
-from collections.abc import Set
+from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any, NoReturn
 
@@ -24,6 +27,7 @@ from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.hardware import limits_of
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.microkernels import products
 from daceopt.ir.references import Body, Reference, resolved, same_element
 from daceopt.ir.schedule import (
     KINDS,
@@ -34,6 +38,7 @@ from daceopt.ir.schedule import (
     Loop,
     Tree,
     as_digit,
+    in_terms_of,
     reduced_loops,
     runs,
     walk,
@@ -54,6 +59,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
+    products(kernel, tree, bodies)
     _check_locals(kernel, tree, bodies)
     _check_registers(kernel, tree, bodies)
 
@@ -72,6 +78,10 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
             _refuse(kernel, f"statement {k} has {len(stage.params)} parameters; found {len(node.index)} values")
     if extra := set(found) - set(range(len(kernel.stages))):
         _refuse(kernel, f"statements {sorted(extra)} do not exist; the kernel has {len(kernel.stages)}")
+    for k, stage in enumerate(kernel.stages):
+        kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept()), None)
+        if kept is not None:
+            _refuse(kernel, f"s{k} reduces into {kept}, which is kept; expected a local of its own for the sum")
     local = [node.array for node, _ in walk(tree) if isinstance(node, Alloc)]
     if sorted(local) != sorted(kernel.locals):
         _refuse(kernel, f"it holds the locals {sorted(local)}; expected each of {sorted(kernel.locals)} once")
@@ -118,10 +128,13 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     """The values of the parameters go over the whole domain, each combination once."""
     stage = kernel.stages[do.statement]
     by_base: dict[Any, list[tuple[Dim, Dim | None, Any]]] = {}
+    used: dict[Any, Any] = {}
     for p, value in zip(stage.params, do.index):
         base, divisor, radix = as_digit(value)
-        by_base.setdefault(base, []).append((divisor, radix, p))
-    used: dict[Any, Any] = {}
+        if kernel.bounds(p)[1] is None:
+            by_base.setdefault(base, []).append((divisor, radix, p))
+        else:
+            used[_partial(kernel, do, p, value, loops)] = base
     for base, digits in by_base.items():
         total = _digits(kernel, do, base, digits)
         for p in _mixed(kernel, do, base, total, loops):
@@ -131,6 +144,23 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     for loop in loops:
         if loop.param not in used and loop.extent != 1:
             _refuse(kernel, f"statement {do.statement} runs again for each iteration of {loop.param}")
+
+
+def _partial(kernel: Kernel, do: Do, p: Any, value: Any, loops: Several[Loop]) -> Any:
+    """The loop over a parameter whose extent is what another one leaves: one loop, as long as the kernel says."""
+    extent, rest = kernel.bounds(p)
+    loop = next((loop for loop in loops if loop.param == value), None)
+    if loop is None:
+        _refuse(kernel, f"statement {do.statement}: {p} is {value}; expected one loop, for its extent changes")
+    there = dict(zip(kernel.stages[do.statement].params, do.index))
+    expected = in_terms_of(rest, there) if rest in there else dim(sympy.sympify(rest).xreplace(there))
+    if not _same(loop.extent, extent) or loop.rest is None or not _same(loop.rest, expected):
+        _refuse(
+            kernel,
+            f"statement {do.statement}: {p} takes min({loop.extent}, {loop.rest}) values; "
+            f"expected min({extent}, {expected})",
+        )
+    return loop.param
 
 
 def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | None, Any]]) -> Dim:
@@ -277,16 +307,88 @@ def _check_reductions(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
 def _check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
     places = {n.statement: (*around, n) for n, around in walk(tree) if isinstance(n, Do)}
     order = list(places)
-    for k, reader in enumerate(order):
+    kept = kernel.kept()
+    for reader in order:
         for read in bodies[reader].reads.values():
-            if not read.buffer.local:
+            if not read.buffer.local or read.buffer.array in kept:
                 continue
             writers = [(s, c, r) for s in places for c, r in bodies[s].writes.items() if r.buffer == read.buffer]
             for writer, connector, write in writers:
-                if writer not in order[: k + 1]:
+                if order.index(writer) > order.index(reader):
                     _refuse(kernel, f"s{reader} reads {read.buffer.array} before s{writer} writes it")
                 if writer != reader:
                     _check_dependence(kernel, places[writer], places[reader], connector, write, read)
+    for array in sorted(kept):
+        _check_kept(kernel, array, places, bodies)
+
+
+# ---------------------------------------------------------------- locals that live on
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A statement's access of a local, by its connector."""
+
+    statement: int
+    connector: str
+    reference: Reference
+    writes: bool
+
+
+def _check_kept(kernel: Kernel, array: str, places: Mapping[int, Several[Tree]], bodies: dict[int, Body]) -> None:
+    """Every two accesses of an element of which one writes keep the order that the kernel gives them."""
+    uses = [
+        _Use(s, c, r, found is bodies[s].writes)
+        for s in sorted(places)
+        for found in (bodies[s].reads, bodies[s].writes)
+        for c, r in found.items()
+        if r.buffer.local and r.buffer.array == array
+    ]
+    if not uses or not uses[0].writes:
+        _refuse(kernel, f"{array} is read before anything is written to it; expected a first value outside of the loop")
+    for k, first in enumerate(uses):
+        for second in uses[k:]:
+            if first.writes or second.writes:
+                _check_order(kernel, places, first, second)
+
+
+def _check_order(kernel: Kernel, places: Mapping[int, Several[Tree]], first: _Use, second: _Use) -> None:
+    array, one, other = first.reference.buffer.array, places[first.statement], places[second.statement]
+    if list(places).index(first.statement) > list(places).index(second.statement):
+        verbs = ["writes" if u.writes else "reads" for u in (second, first)]
+        _refuse(kernel, f"s{second.statement} {verbs[0]} {array} before s{first.statement} {verbs[1]} it")
+    for p in kernel.serial:
+        _check_in_order(kernel, p, array, first.statement, one, second.statement, other)
+    if first.statement == second.statement:
+        if not same_element(first.reference, second.reference):
+            _refuse(kernel, f"s{first.statement} reads {array} at another element than it writes")
+        return
+    _check_dependence(kernel, one, other, first.connector, first.reference, second.reference)
+
+
+def _check_in_order(
+    kernel: Kernel, p: Any, array: str, first: int, one: Several[Tree], second: int, other: Several[Tree]
+) -> None:
+    """Both stand in the same loops over the serial parameter ``p``, which count up."""
+    (_, values), (_, others) = _index(kernel, one), _index(kernel, other)
+    if p not in values or p not in others:
+        return
+    carried = f"{array} is carried along {p} from s{first} to s{second}"
+    found = _loops_over(one, values[p])
+    apart = next((loop for loop in found if not any(loop is n for n in other)), None)
+    if apart is not None or values[p] != others[p]:
+        _refuse(kernel, f"{carried}, which do not stand in one loop over it")
+    odd = next((loop for loop in found if loop.kind not in ("serial", "unroll")), None)
+    if odd is not None:
+        _refuse(kernel, f"{carried}: the loop over {odd.param} must run in order and is {odd.kind}")
+    form = affine(values[p], frozenset(loop.param for loop in found))
+    falling = [form.factors.get(loop.param, 0) for loop in found]
+    if not form.is_exact or any(_value(a) <= _value(b) for a, b in pairwise(falling)):
+        _refuse(kernel, f"{carried}: its loops do not count {values[p]} up")
+
+
+def _loops_over(path: Several[Tree], value: Any) -> list[Loop]:
+    return [n for n in path if isinstance(n, Loop) and n.param in sympy.sympify(value).free_symbols]
 
 
 def _check_registers(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
@@ -296,7 +398,7 @@ def _check_registers(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> Non
         for reader, body in bodies.items():
             before = [r for do in followed[reader] for r in bodies[do.statement].writes.values()]
             for read in (r for r in body.reads.values() if r.buffer.local and r.buffer.array == array):
-                if not any(same_element(w, read) and not w.wcr for w in before):
+                if array in kernel.kept() or not any(same_element(w, read) and not w.wcr for w in before):
                     _refuse(kernel, f"s{reader} reads {array} elsewhere than it is written; expected {array} in thread")
 
 
@@ -312,13 +414,22 @@ def _check_dependence(
     if start is None:
         _refuse(kernel, f"the local {array} does not live from s{do.statement} on until it is read")
     _check_outer(kernel, array, writer, reader, common)
-    reduced = set(kernel.stages[do.statement].reduced(connector))
+    stage = kernel.stages[do.statement]
+    reduced = set(stage.reduced(connector)) if connector in stage.writes else set()
+    kept = array in kernel.kept()
     for k, loop in enumerate(common):
         if isinstance(loop, Loop):
+            walked = _walked(kernel, do, loop)
+            if kept and walked & set(kernel.serial):
+                continue  # in order: _check_in_order
             # outside of its Alloc, a local is another one in each iteration of the outer parameters anyway
-            own = _walked(kernel, do, loop) - (set(kernel.outer) if k < start else set())
+            own = walked - (set(kernel.iteration(array)) if k < start else set())
             if own or k > start:
                 _check_along(kernel, loop, own & reduced, write, read)
+            if kept and (own or k > start) and not _depends(loop, write):
+                _refuse(kernel, f"{array} has one element for all iterations of {loop.param}, which would mix")
+            if k > start and walked & set(kernel.serial) and loop.kind not in ("serial", "unroll"):
+                _refuse(kernel, f"iterations of the {loop.kind} loop over {loop.param} would share {array}")
     if any(isinstance(n, Accumulate) and (do.statement, connector) in n.writes() for n in common):
         _refuse(kernel, f"{array} is read inside of its accumulator, which is stored behind that")
 
@@ -343,7 +454,9 @@ def _check_outer(
 ) -> None:
     """An iteration of the outer parameters reads its local before the next one writes to the same memory."""
     (first, one), (second, other) = (_index(kernel, path) for path in (writer, reader))
-    for p in (p for p in kernel.outer if p in one and p in other):  # a scope without loops names one all the same
+    for p in (
+        p for p in kernel.iteration(array) if p in one and p in other
+    ):  # a scope without loops names one all the same
         loops = [n for n in writer if isinstance(n, Loop) and n.param in sympy.sympify(one[p]).free_symbols]
         apart = next((n for n in loops if not any(n is c for c in common)), None)
         if apart is not None:
@@ -360,7 +473,11 @@ def _index(kernel: Kernel, path: Several[Tree]) -> tuple[int, dict[Any, Any]]:
     return do.statement, dict(zip(kernel.stages[do.statement].params, do.index))
 
 
+def _depends(loop: Loop, reference: Reference) -> bool:
+    return bool(reference.step(loop.param)) or loop.param in getattr(reference.rest, "free_symbols", ())
+
+
 def _same_along(loop: Loop, write: Reference, read: Reference) -> bool:
     p = loop.param
-    depends = any(r.step(p) or p in getattr(r.rest, "free_symbols", ()) for r in (write, read))
+    depends = _depends(loop, write) or _depends(loop, read)
     return not depends or ((write.step(p) or 0) == (read.step(p) or 0) and same(write.rest, read.rest))

@@ -17,7 +17,21 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule import KINDS, Loop, Param, Sequence, Tree, bare, chain, nested, substituted, transformed
+from daceopt.ir.microkernels import PRODUCT
+from daceopt.ir.schedule import (
+    KINDS,
+    Call,
+    Do,
+    Loop,
+    Param,
+    Sequence,
+    Tree,
+    bare,
+    chain,
+    nested,
+    substituted,
+    transformed,
+)
 from daceopt.ir.schedule_check import check
 from daceopt.ir.symbols import Parameter
 
@@ -216,3 +230,24 @@ def unroll(tree: Tree, param: Param | str) -> Tree:
     if not isinstance(loop.extent, int):
         raise IllegalSchedule(f"the extent of {param} is {loop.extent}; expected a number to unroll")
     return bind(tree, param, "unroll")
+
+
+def call(tree: Tree, statement: int, params: Several[Param | str], microkernel: str = PRODUCT) -> Tree:
+    """Let a micro-kernel do the innermost loops, over ``params``, around a statement: a product of tiles.
+
+    before:  for m < 32: for n < 64: for k < 80: s0(m, n, k)
+    after:   call product: for m < 32: for n < 64: for k < 80: s0(m, n, k)
+
+    Raises IllegalSchedule where these are not the innermost loops, directly inside one another.
+    """
+    names = sorted(map(str, params))
+
+    def change(node: Tree) -> Tree:
+        loops, body = chain(node)
+        own = isinstance(body, Do) and body.statement == statement
+        return Call(microkernel, node) if own and sorted(str(p.param) for p in loops) == names else node
+
+    new = transformed(tree, change)
+    if new == tree:
+        raise IllegalSchedule(f"the innermost loops around s{statement} are not those over {', '.join(names)}")
+    return new

@@ -8,7 +8,8 @@
 
 ``for p < extent, rest`` ends at the smaller of both; ``s0(...)`` is statement 0 with the values of its parameters;
 ``accumulate`` names a statement and the connector that it writes, ``own`` one in the type of the write, ``warp`` and
-``block`` one that lanes or the threads of a block collect together.
+``block`` one that lanes or the threads of a block collect together; ``call product:`` hands the loops below it to a
+micro-kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import dim
-from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Do, Loop, Partial, Sequence, Tree
+from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Call, Do, Loop, Partial, Sequence, Tree
 from daceopt.ir.symbols import Parameter, size
 
 _INDENT = "  "
@@ -33,6 +34,7 @@ _MAX_EXPONENT = 16
 _LOOP = re.compile(r"(?:(?P<kind>[a-z ]+) )?for (?P<param>\w+) < (?P<extent>.+?)(?: when (?P<when>.+))?:")
 _ACCUMULATE = re.compile(r"accumulate (?P<private>private )?((?P<across>warp|block) )?(?P<own>own )?(?P<partials>.+):")
 _ALLOC = re.compile(r"local (?P<array>\w+) in (?P<scope>\w+):")
+_CALL = re.compile(r"call (?P<microkernel>\w+):")
 _DO = re.compile(r"s(?P<statement>\d+)\((?P<index>.*)\)")
 _RELATIONS: dict[type, Callable[..., Any]] = {ast.GtE: sympy.Ge, ast.Gt: sympy.Gt, ast.LtE: sympy.Le, ast.Lt: sympy.Lt}
 
@@ -52,11 +54,13 @@ def _lines(tree: Tree, indent: str) -> Iterator[str]:
         yield from _lines(tree.body, indent + _INDENT)
 
 
-def _head(tree: Loop | Accumulate | Alloc | Do) -> str:
+def _head(tree: Loop | Accumulate | Alloc | Call | Do) -> str:
     if isinstance(tree, Do):
         return f"s{tree.statement}({', '.join(map(expression, tree.index))})"
     if isinstance(tree, Alloc):
         return f"local {tree.array} in {tree.scope}:"
+    if isinstance(tree, Call):
+        return f"call {tree.microkernel}:"
     if isinstance(tree, Accumulate):
         own = "" if tree.partials[0].wide else "own "
         names = ", ".join(f"s{p.statement}.{p.connector}" for p in tree.partials)
@@ -143,10 +147,12 @@ class _Reader:
         if match := _ACCUMULATE.fullmatch(line):
             partials = tuple(self._partial(p, not match["own"], line) for p in match["partials"].split(", "))
             return Accumulate(partials, self.block(depth + 1), bool(match["private"]), match["across"] or "")
+        if match := _CALL.fullmatch(line):
+            return Call(match["microkernel"], self.block(depth + 1))
         match = _ALLOC.fullmatch(line)
         if match and match["scope"] in SCOPES:
             return Alloc(match["array"], match["scope"], self.block(depth + 1))
-        expected = "a loop, a local, accumulators or a statement"
+        expected = "a loop, a local, accumulators, a call or a statement"
         raise Unsupported(f"line {self.at} of a schedule, {line!r}: expected {expected}")
 
     def _loop(self, match: re.Match[str], depth: int) -> Tree:
@@ -197,9 +203,11 @@ class _Reader:
 
     def _binary(self, node: ast.BinOp, sizes: bool) -> Any:
         left, right = self._value(node.left, sizes), self._value(node.right, sizes)
+        counted = bool({str(s) for s in left.free_symbols} & self._loops)
         if isinstance(node.op, ast.FloorDiv):
-            return sympy.floor(left / right) if sizes or self._is_size(left) else idiv(left, right)
-        if isinstance(node.op, ast.Mod) and not sizes:
+            whole = (sizes and not counted) or self._is_size(left)
+            return sympy.floor(left / right) if whole else idiv(left, right)
+        if isinstance(node.op, ast.Mod) and (counted or not sizes):
             return pymod(left, right)
         if isinstance(node.op, ast.Pow) and right.is_Integer and 0 <= right <= _MAX_EXPONENT:
             return left**right

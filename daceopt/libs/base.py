@@ -78,6 +78,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "IndexAdd": ("native",),
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),
+    "MicroProduct": ("torch_product", "native_product"),
 }
 _SEALED: dict[str, tuple[str, ...]] = {}
 _LIBRARIES: dict[str, Library] = {}
@@ -170,12 +171,15 @@ def choose(node: DenseNode, graph: Graph) -> Library:
 def implement(graph: Graph) -> Requirements:
     """Replace every library node of ``graph``, and of bodies in it, by a C++ tasklet that calls the chosen library.
 
-    The tasklet has the node's connectors, typed as pointers, over whole arrays. Raises Unsupported as ``choose`` does.
+    The tasklet has the node's connectors, typed as pointers, over whole arrays. Kernels stay, and get the micro-kernels
+    that their schedules call. Raises Unsupported as ``choose`` does.
     """
     total = Requirements()
     for node in graph.nodes():
         if isinstance(node, DenseNode):
             total = total + _implement_node(graph, node)
+        if node in graph.schedules:
+            total = sum((choose(n, graph).requirements(n, graph) for n in _called(graph, node)), total)
         if isinstance(node, Region):
             total = sum(map(implement, node.bodies), total)
         if isinstance(node, Repeat) and node.is_checked:
@@ -201,6 +205,20 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
     graph.remove(node)
     graph.add_node(tasklet, reads, writes)
     return needs
+
+
+def _called(graph: Graph, entry: Any) -> Iterator[Any]:
+    """The micro-kernels that the schedule of a kernel calls."""
+    from daceopt.ir import microkernels
+    from daceopt.ir.kernel import Kernel
+    from daceopt.ir.references import resolved
+    from daceopt.libs.product import MicroProduct
+
+    if not microkernels.calls(graph.schedules[entry]):
+        return
+    kernel, tree = Kernel.extract(graph, entry), graph.schedules[entry]
+    for product in microkernels.products(kernel, tree, resolved(graph, kernel, tree)).values():
+        yield MicroProduct(kernel.label, product.dtype)
 
 
 def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from daceopt.ops import (  # noqa: F401
     sorting,
     taking,
     text,
+    tiled_attention,
     vision,
 )
 from daceopt.ops.operator_table import Coverage, coverage

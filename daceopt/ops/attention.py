@@ -38,9 +38,9 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     scale = node.attribute("scale", 1 / math.sqrt(int(b.graph.shape(q)[-1])))
     stages = {_RAW: _grouped_product(b, q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)}
     stages[_CAPPED] = _capped(b, stages[_RAW], node.attribute("softcap", 0.0))
-    hiding = _Hiding.of(b, node, inputs, stages[_CAPPED], past)
+    hiding = Hiding.of(b, node, inputs, stages[_CAPPED], past)
     stages[_MASKED] = hiding.apply(b, stages[_CAPPED])
-    stages[_WEIGHTS] = _softmax(b, node, stages[_MASKED], guarded=hiding.whole_rows)
+    stages[_WEIGHTS] = weights_of(b, node, stages[_MASKED], guarded=hiding.whole_rows)
     shown = values.at(outputs, 3)
     if shown is not None:
         alias(b, stages[node.attribute("qk_matmul_output_mode", _RAW)], shown)
@@ -56,7 +56,7 @@ def _capped(b: Builder, scores: str, cap: float) -> str:
     return b.elementwise(lambda s: bound * sympy.tanh(s / bound), scores, label="softcap") if cap else scores
 
 
-def _softmax(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
+def weights_of(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
     """Over the keys; with ``guarded``, rows of -inf become 0, and so do their gradients."""
     own = b.graph.dtype(scores)
     wide = node.attribute("softmax_precision") == TensorProto.DOUBLE
@@ -113,7 +113,7 @@ def _grouped_product(b: Builder, left: str, right: str, alpha: float = 1.0, pack
 
 
 @dataclass(frozen=True)
-class _Hiding:
+class Hiding:
     """Which keys a query does not see, and what is added to the scores of the others.
 
     Query i stands at position i + offset among the keys: behind the cached ones or, where ``lengths`` says how many
@@ -129,7 +129,7 @@ class _Hiding:
     whole_rows: bool  # can all keys of a query be hidden?
 
     @classmethod
-    def of(cls, b: Builder, node: Operator, inputs: Names, scores: str, past: Dim) -> _Hiding:
+    def of(cls, b: Builder, node: Operator, inputs: Names, scores: str, past: Dim) -> Hiding:
         mask, lengths = values.at(inputs, 3), values.at(inputs, 6)
         trusted = bool(node.attribute(SEES_A_KEY, 0))
         if mask is not None and not trusted:

@@ -78,9 +78,9 @@ def layer_normalization_gradient(
     if dy is None:
         return result
     if wanted[1]:
-        result[1] = _sum_to(b, lambda g, n: g * n, dy, unit, like=scale)
+        result[1] = sum_to(b, lambda g, n: g * n, dy, unit, like=scale)
     if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
-        result[2] = _sum_to(b, None, dy, like=inputs[2])
+        result[2] = sum_to(b, None, dy, like=inputs[2])
     return result
 
 
@@ -108,7 +108,7 @@ def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequenc
     )
 
 
-def _sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
+def sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
     """Sum ``fn`` over the axes along which ``like`` was broadcast."""
     shape, own = b.graph.shape(arrays[0]), b.graph.shape(like)
     lead = len(shape) - len(own)
@@ -153,7 +153,7 @@ def rms_normalization_gradient(
         g = b.elementwise(lambda p, s: p * s, dy, scale)
         mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
         dx = b.elementwise(lambda p, n, r, w: r * (p - n * w), g, unit, inverse, mean_gn, label="norm_grad")
-    return [dx, _sum_to(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
+    return [dx, sum_to(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
 
 
 # -------------------------------------------------------------------- batch normalization

@@ -80,7 +80,7 @@ def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
         name: (dtype, tuple(piece.extent if e == p else n for e, n in zip(written[name], shape, strict=True)))
         for name, (dtype, shape) in kernel.locals.items()
     }
-    names = {name: b.graph._fresh(name) for name in local}
+    names = {name: b.graph.fresh_name(name) for name in local}
     stages = [_renamed(stage, names) for stage in stages]
     label = b.graph.maker.label or kernel.label
     Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}).emit(b.graph)

@@ -18,7 +18,9 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.schedule import Accumulate, Alloc, Loop, Sequence, Tree, chain, children, walk, with_children
 from daceopt.ir.tasklet import Assignment
+from tests.ir.carried import logsumexp, recurrence
 from tests.ir.test_schedule_edits import copy, total, two_stages
+from tests.ir.tiled_products import tiled_product
 
 F = dace.float32
 ROW, COLUMN, DEPTH = (param(k) for k in range(3))
@@ -101,6 +103,9 @@ KERNELS: dict[str, Callable[[], Made]] = {
     "softmax": softmax,
     "turned tile": turned,
     "column sums": column_sums,
+    "carried states": lambda: recurrence(4, 3),
+    "carried sums": lambda: logsumexp(2, 7, 3),
+    "tiles of a product": lambda: tiled_product(5, 4, 3, size=2),
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import dace
@@ -15,6 +17,7 @@ from daceopt import recipes
 from daceopt.autodiff import differentiate
 from daceopt.errors import GraphTextError, Unsupported
 from daceopt.ir import expression_text, scalar, types
+from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.parse import parse
@@ -23,6 +26,8 @@ from daceopt.ir.render import render
 from daceopt.ops import has_gradient, lower_all
 from daceopt.ops.library import Contraction, HostCall
 from daceopt.runner import Runner
+from tests.ir.carried import Made, logsumexp, recurrence
+from tests.ir.carried import N as N_OF_ROWS
 from tests.ir.graph_text_checking import assert_same_results, read_back
 from tests.ir.test_region import running_sum
 from tests.properties.graphs import NOMINAL, Maker
@@ -247,6 +252,50 @@ def test_loops() -> None:
         for each in (backward.forward, backward.backward):
             Runner(recipes.get("cpu")).run(each)
             check(each)
+
+
+def test_parts() -> None:
+    graph = Graph("parts")
+    b = Builder(graph)
+    x = graph.add_input("x", (2, 3), F)
+    whole = graph.add_array("w", (4, 3), F)
+    inner = graph.add_part(whole, "inner", (0, 0), (2, 3))
+    left = graph.add_part(inner, "left", (0, 0), (2, 1))
+    right = graph.add_part(inner, "right", (0, 1), (2, 2))
+    for part, start, end in ((left, 0, 1), (right, 1, 3)):
+        b.elementwise(lambda v: v + 1, b.slice(x, [start], [end], [1], [1]), out=part)
+    b.elementwise(lambda v: v * 2, x, out=graph.add_part(whole, "below", (2, 0), (2, 3)))
+    graph.add_output(b.elementwise(lambda v: -v, whole))
+    found = check(graph)
+    assert f"in {whole} at [2, 0]" in render(graph)
+    assert sorted(found.parts_of(whole)) == sorted(graph.parts_of(whole)) and found.part(left) == graph.part(left)
+
+
+def test_an_order_that_was_asked_for() -> None:
+    graph = Graph("ordered")
+    b = Builder(graph)
+    x = graph.add_input("x", (4,), F)
+    for k in range(3):
+        graph.add_output(b.elementwise(lambda v, k=k: v + k, x, label=f"add_{k}"))
+    assert not check(graph).is_ordered
+    graph.order = tuple(reversed(graph.nodes()))
+    found = check(graph)
+    assert found.is_ordered and [n.label for n in found.nodes()] == ["add_2", "add_1", "add_0"]
+
+
+def test_targets_of_a_build() -> None:
+    graph = running_sum()
+    graph.options = replace(graph.options, target="cuda", reuse_memory=True)
+    assert read_back(graph).options == graph.options
+
+
+@pytest.mark.parametrize("made", [logsumexp, lambda: logsumexp(5, N_OF_ROWS), recurrence])
+def test_kernels_that_carry_values(made: Callable[[], Made]) -> None:
+    graph, entry = made()
+    assert "serial " in render(graph)
+    read_back(graph)
+    edits.commit(graph, entry, edits.of(graph, entry))
+    read_back(graph)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
+import sympy
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule
+from daceopt.ir import scalar, schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body, resolved
 from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
+from daceopt.ir.tasklet import Assignment
 from daceopt.transform import NearMiss, Site, Transformation
+
+_COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
+_COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
+_COSTLY_WEIGHT = 8
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,10 @@ class Form:
 
     @classmethod
     def of(cls, graph: Graph, kernel: Kernel) -> Form | None:
-        """The form of the kernel's schedule; None where it has another one, which a user gave it."""
+        """The form of the kernel's schedule; None where it has another one, which a user gave it, or which a kernel
+        with serial loops or tiles of its own has."""
+        if kernel.is_tiled:
+            return None
         shared, tree = schedule.chain(schedule.bare(schedule.schedule_of(kernel)))
         allocs = []
         while isinstance(tree, Alloc):
@@ -154,6 +163,11 @@ def _form(graph: Graph, entry: nodes.MapEntry) -> Form | None:
 # ---------------------------------------------------------------- questions about loops
 
 
+def chosen(option: int | None, of_machine: int) -> int:
+    """A step's option, or what the machine's model says (``cost/limits.py``)."""
+    return of_machine if option is None else option
+
+
 def count(loops: Iterable[Loop]) -> Dim:
     """Iterations of all loops together."""
     return dim(prod(loop.extent for loop in loops))
@@ -190,3 +204,11 @@ def _is_spread(form: Form, array: str) -> bool:
         if any(r.params() & threads or (threads and not r.wcr) for r in own):
             return True
     return False
+
+
+@lru_cache(4096)
+def cost(code: tuple[Assignment, ...]) -> int:
+    """Weight of one iteration: 1 for each few operations, more for transcendental functions."""
+    nodes = sum(1 for a in code for _ in sympy.preorder_traversal(a.expr))
+    costly = sum(1 for a in code for _ in a.expr.atoms(*_COSTLY))
+    return 1 + nodes // 8 + _COSTLY_WEIGHT * costly

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from daceopt.cost.limits import limits
 from daceopt.ir.schedule_edits import split_loop
-from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, count, reduced_params
+from daceopt.transformations.hardware._scheduling import Form, Scheduling, at_least, chosen, count, reduced_params
 
 
 @dataclass(frozen=True)
@@ -16,26 +17,27 @@ class LongLoopSplitting(Scheduling):
     after:   for j_block < 245: vector for j < 4096: s += x[4096 * j_block + j]
 
     Where ``few`` iterations stand around it, nothing is gained. A block of ``size`` elements is long beside what its
-    start costs, and short enough for a good balance.
+    start costs, and short enough for a good balance. What is None says the machine (``cost/limits.py``).
     """
 
-    size: int = 4096
-    few: int = 16
+    size: int | None = None
+    few: int | None = None
 
     def decide(self, form: Form) -> Form | None:
         nest = form.single
         if nest is None or not nest.loops or nest.loops[-1].kind != "vector":
             return None
+        size, few = chosen(self.size, limits().block), chosen(self.few, limits().few)
         vector = nest.loops[-1]
         reduced = reduced_params(form, nest)
         flat = len(nest.loops) == 1 and not reduced
-        if flat or not at_least(vector.extent, 2 * self.size) or (reduced and vector.param not in reduced):
+        if flat or not at_least(vector.extent, 2 * size) or (reduced and vector.param not in reduced):
             return None
-        if any(at_least(loop.extent, self.few) for loop in nest.loops[:-1]) and reduced:
+        if any(at_least(loop.extent, few) for loop in nest.loops[:-1]) and reduced:
             return None  # a reduced loop is long enough to be shared
-        if at_least(count(nest.loops[:-1]), self.few):
+        if at_least(count(nest.loops[:-1]), few):
             return None
-        outer, inner, mapping = split_loop(vector, self.size)
+        outer, inner, mapping = split_loop(vector, size)
         kept = [loop for loop in nest.loops[:-1] if loop.param not in reduced]
         gone = [loop for loop in nest.loops[:-1] if loop.param in reduced]
         return form.with_loops([*kept, outer, *gone, inner], mapping)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from daceopt.cost.limits import limits
 from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import split_loop
 from daceopt.transformations.hardware._scheduling import (
@@ -12,6 +13,7 @@ from daceopt.transformations.hardware._scheduling import (
     Nest,
     Scheduling,
     at_least,
+    chosen,
     count,
     reduced_params,
 )
@@ -26,12 +28,13 @@ class ReductionOrdering(Scheduling):
 
     Rows (the vector loop is reduced) collect in a scalar. Columns collect in an array: of ``columns`` elements at a
     time where there are more than ``array``; of all of them, by the longest reduced loop, where there are fewer.
-    ``few``: as many iterations outside of the reduction are enough to share.
+    ``few``: as many iterations outside of the reduction are enough to share. What is None says the machine
+    (``cost/limits.py``): an array of accumulators of float64 fills the first-level cache.
     """
 
-    columns: int = 512  # 2 KiB of float32 accumulators, 4 of float64
-    array: int = 4096  # accumulators that each thread may own: 32 KiB of float64, the first-level cache
-    few: int = 16
+    columns: int | None = None
+    array: int | None = None
+    few: int | None = None
 
     def decide(self, form: Form) -> Form | None:
         nest = form.single
@@ -46,16 +49,18 @@ class ReductionOrdering(Scheduling):
 
     def _longest_first(self, kept: Sequence[Loop], gone: Sequence[Loop]) -> Sequence[Loop]:
         """With few rows, threads share a reduced loop: the first that is long enough."""
-        wide = next((loop for loop in gone if at_least(loop.extent, self.few)), None)
-        if wide is None or at_least(count(kept), self.few):
+        few = chosen(self.few, limits().few)
+        wide = next((loop for loop in gone if at_least(loop.extent, few)), None)
+        if wide is None or at_least(count(kept), few):
             return gone
         return [wide, *(loop for loop in gone if loop is not wide)]
 
     def _columns(self, form: Form, nest: Nest, kept: Sequence[Loop], gone: Sequence[Loop]) -> Form:
         vector = nest.loops[-1]
-        many = at_least(count(kept), self.few) if kept else False
-        if at_least(vector.extent if many else count([*kept, vector]), self.array + 1):
-            outer, inner, mapping = split_loop(vector, self.columns)
+        many = at_least(count(kept), chosen(self.few, limits().few)) if kept else False
+        array = chosen(self.array, limits().accumulators)
+        if at_least(vector.extent if many else count([*kept, vector]), array + 1):
+            outer, inner, mapping = split_loop(vector, chosen(self.columns, limits().columns))
             return form.with_loops([*kept, outer, *gone, inner], mapping)
         if many:
             return form.with_loops([*kept, *gone, vector])

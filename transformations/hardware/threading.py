@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any
 
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.cost.limits import limits
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.schedule import Loop
-from daceopt.ir.tasklet import Assignment
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
-
-_COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
-_COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
-_COSTLY_WEIGHT = 8
+from daceopt.transformations.hardware._scheduling import (
+    Form,
+    Nest,
+    Scheduling,
+    at_least,
+    chosen,
+    cost,
+    count,
+    reduced_params,
+)
 
 
 @dataclass(frozen=True)
@@ -30,19 +33,19 @@ class Threading(Scheduling):
 
     A loop over which all is reduced is shared only where fewer than ``few`` iterations stand outside of it: each thread
     then has accumulators of its own. ``work``: weighted iterations below which starting threads costs more than it
-    saves (an OpenMP region takes a few microseconds).
+    saves. What is None says the machine (``cost/limits.py``).
     """
 
-    work: int = 1 << 15
-    enough: int = 64
-    few: int = 16
+    work: int | None = None
+    enough: int | None = None
+    few: int | None = None
 
     def decide(self, form: Form) -> Form | None:
         loops = form.shared if form.single is None else form.single.loops
-        work = _work(form)
-        if not loops or any(loop.kind.startswith("parallel") for loop in loops) or not at_least(work, self.work):
+        work, least = _work(form), chosen(self.work, limits().worthwhile)
+        if not loops or any(loop.kind.startswith("parallel") for loop in loops) or not at_least(work, least):
             return None
-        when = None if isinstance(work, int) else sympy.Ge(work, self.work, evaluate=False)
+        when = None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False)
         if form.single is None:
             return replace(form, shared=self._parallel(loops, len(loops), when))
         return self._of_single(form, form.single, when)
@@ -55,15 +58,15 @@ class Threading(Scheduling):
         lead = next((k for k, loop in enumerate(outer) if loop.param in reduced), len(outer))
         lead = min(lead, next((k for k, loop in enumerate(outer) if loop.rest is not None), len(outer)))
         sums = lead < len(outer) and outer[lead].param in reduced and (vector.param in reduced or not lead)
-        if sums and not at_least(count(outer[:lead]), self.few):
+        if sums and not at_least(count(outer[:lead]), chosen(self.few, limits().few)):
             lead += at_least(outer[lead].extent, 2)
         return form.with_loops([*self._parallel(outer, lead, when), vector]) if lead else None
 
     def _parallel(self, loops: Sequence[Loop], lead: int, when: Any) -> tuple[Loop, ...]:
         """The first ``lead`` loops in parallel, or fewer where these are enough."""
-        total, used = 1, 0
+        total, used, enough = 1, 0, chosen(self.enough, limits().enough)
         for loop in loops[:lead]:
-            if total >= self.enough:
+            if total >= enough:
                 break
             total *= loop.extent if isinstance(loop.extent, int) else 1
             used += 1
@@ -75,13 +78,5 @@ def _work(form: Form) -> Dim:
     stages, extents = form.kernel.stages, form.kernel.extents
     shared: Dim = count(form.shared)
     outer = set(form.kernel.outer) if form.single is None else set()
-    inner = sum(_cost(s.assignments) * prod(extents[p] for p in s.params if p not in outer) for s in stages)
+    inner = sum(cost(s.assignments) * prod(extents[p] for p in s.params if p not in outer) for s in stages)
     return dim(shared * inner)
-
-
-@lru_cache(4096)
-def _cost(code: tuple[Assignment, ...]) -> int:
-    """Weight of one iteration: 1 for each few operations, more for transcendental functions."""
-    nodes = sum(1 for a in code for _ in sympy.preorder_traversal(a.expr))
-    costly = sum(1 for a in code for _ in a.expr.atoms(*_COSTLY))
-    return 1 + nodes // 8 + _COSTLY_WEIGHT * costly

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from daceopt.cost.limits import limits
 from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import split_loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, reduced_params
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen, reduced_params
 
 
 @dataclass(frozen=True)
@@ -16,32 +17,35 @@ class TranspositionTiling(Scheduling):
     before:  for i < m: vector for j < n: y[i, j] = x[j, i]
     after:   for i_block: for j_block: for i < 32: vector for j < 32: y[i, j] = x[j, i]
 
-    Each cache line of x then serves a whole tile. ``size``: the edge of a tile; 32 rows of 32 floats are 4 KiB of each
-    array, which fits the first-level cache of every CPU beside the other.
+    Each cache line of x then serves a whole tile. ``size``: the edge of a tile; None: as fits the first-level cache
+    (32 rows of 32 floats are 4 KiB of each array).
     """
 
-    size: int = 32
+    size: int | None = None
 
     def decide(self, form: Form) -> Form | None:
         nest = form.single
         if nest is None or len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or reduced_params(form, nest):
             return None
-        crossed = self._crossed(form, nest)
+        size = chosen(self.size, limits().edge)
+        crossed = _crossed(form, nest, size // 2)
         if crossed is None:
             return None
-        outer_1, inner_1, mapping_1 = split_loop(crossed, self.size)
-        outer_2, inner_2, mapping_2 = split_loop(nest.loops[-1], self.size)
+        outer_1, inner_1, mapping_1 = split_loop(crossed, size)
+        outer_2, inner_2, mapping_2 = split_loop(nest.loops[-1], size)
         rest = [loop for loop in nest.loops[:-1] if loop is not crossed]
         return form.with_loops([*rest, outer_1, outer_2, inner_1, inner_2], mapping_1 | mapping_2)
 
-    def _crossed(self, form: Form, nest: Nest) -> Loop | None:
-        vector, half = nest.loops[-1], self.size // 2
-        if not at_least(vector.extent, half):
-            return None
-        long = [loop for loop in nest.loops[:-1] if at_least(loop.extent, half)]
-        for reference in (r for body in form.bodies_of(nest) for r in body.references()):
-            if reference.step(vector.param) not in (None, 0, 1):
-                found = next((loop for loop in long if reference.step(loop.param) == 1), None)
-                if found is not None:
-                    return found
+
+def _crossed(form: Form, nest: Nest, half: int) -> Loop | None:
+    """The loop of unit stride where the vector loop has none; loops of less than ``half`` a tile do not count."""
+    vector = nest.loops[-1]
+    if not at_least(vector.extent, half):
         return None
+    long = [loop for loop in nest.loops[:-1] if at_least(loop.extent, half)]
+    for reference in (r for body in form.bodies_of(nest) for r in body.references()):
+        if reference.step(vector.param) not in (None, 0, 1):
+            found = next((loop for loop in long if reference.step(loop.param) == 1), None)
+            if found is not None:
+                return found
+    return None

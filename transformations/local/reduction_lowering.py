@@ -38,7 +38,7 @@ class ReductionLowering(Transformation):
         except Unsupported as error:
             yield NearMiss(node, str(error))
             return
-        if len(kernel.stages) != 1 or kernel.locals or not _reduces_all(kernel.stages[0]):
+        if len(kernel.stages) != 1 or kernel.locals or kernel.is_tiled or not _reduces_all(kernel.stages[0]):
             return
         stage = kernel.stages[0]
         kept = tuple(p for p in stage.params if p not in stage.reduced(next(iter(stage.writes))))

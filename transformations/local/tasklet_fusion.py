@@ -78,7 +78,7 @@ class _Chains:
                 kernel = Kernel.extract(self.graph, node)
             except Unsupported:
                 return None
-            if len(kernel.stages) != 1:
+            if len(kernel.stages) != 1 or kernel.is_tiled:
                 return None
             self.kernels[node] = kernel
         return self.kernels[node]

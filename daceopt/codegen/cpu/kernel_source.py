@@ -6,10 +6,12 @@ The loops are those of the kernel's schedule (``ir/schedule.py``); nothing is de
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+
+import dace
 
 from daceopt.codegen.include import INCLUDE
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
@@ -18,12 +20,19 @@ from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.microkernels import Product, products
 from daceopt.ir.references import Reference, resolved
-from daceopt.ir.schedule import Accumulate, Alloc, Do, Loop, Partial, Tree
+from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
 
 HEADERS = ("cpu.h", "scalar.h")
 _STACK_BYTES = 1 << 15
+# C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row; a library has it (libs/base.py).
+MICROKERNELS = {dace.float32: "daceopt_product_float", dace.float64: "daceopt_product_double"}
+_DECLARATION = (
+    'extern "C" void {name}(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const {type}*, const {type}*, '
+    "{type}*);\n"
+)
 _REPORT = "if (bad && !*status) *status = bad;"
 
 
@@ -89,8 +98,8 @@ def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
 
     Raises IllegalSchedule where its schedule is wrong, and ``Unsupported`` where C++ has no form for it.
     """
-    if kernel.schedule is not None:
-        check(graph, kernel, kernel.schedule)
+    if kernel.schedule is not None or kernel.serial:
+        check(graph, kernel, schedule.schedule_of(kernel))
     return Emitter(graph, kernel).source()
 
 
@@ -114,7 +123,10 @@ class Emitter:
         self._innermost: dict[tuple[int, str], Accumulator] = {}
         self._note_accumulators(self._tree, {})
         self._scopes = {n.array: n.scope for n, _ in schedule.walk(self._tree) if isinstance(n, Alloc)}
-        self._leaves = {id(run[0]): self._leaf(run) for run in schedule.runs(self._tree)}
+        self._products = products(kernel, self._tree, self._bodies)
+        called = {product.statement for product in self._products.values()}
+        runs = [run for run in schedule.runs(self._tree) if run[0].statement not in called]
+        self._leaves = {id(run[0]): self._leaf(run) for run in runs}
 
     # ---------------------------------------------------------------- preparation
 
@@ -157,8 +169,14 @@ class Emitter:
         body = "\n".join(self._lines)
         arguments, parameters = self._arguments()
         text = f"void KERNEL({', '.join(parameters)}) {{\n{body}\n}}\n"
+        text = self._declarations() + text
         name = f"k_{hashlib.sha256((support_header(text) + text).encode()).hexdigest()[:16]}"
-        return KernelSource(name, f'extern "C" {text.replace("KERNEL", name, 1)}', arguments)
+        return KernelSource(name, text.replace("void KERNEL", f'extern "C" void {name}', 1), arguments)
+
+    def _declarations(self) -> str:
+        """The micro-kernels that are called."""
+        used = {types.cpp(p.dtype): MICROKERNELS[p.dtype] for p in self._products.values()}
+        return "".join(_DECLARATION.format(name=name, type=cpp) for cpp, name in sorted(used.items()))
 
     def _arguments(self) -> tuple[tuple[Argument, ...], list[str]]:
         written = {r.buffer for b in self._bodies.values() for r in b.writes.values()}
@@ -303,6 +321,8 @@ class Emitter:
             self._allocated(tree)
         elif isinstance(tree, Accumulate):
             self._collected(tree, collecting)
+        elif isinstance(tree, Call):
+            self._call(self._products[id(tree)])
         else:
             self._loop(tree, collecting)
 
@@ -379,8 +399,39 @@ class Emitter:
             self._inside(loop.body)
         self._close()
 
+    def _call(self, product: Product) -> None:
+        """The tiles begin where the loops of the product do."""
+        loops = {loop.param for loop in product.loops if loop is not None}
+        sizes = ["1" if loop is None else self._extent(loop) for loop in product.loops]
+        a, b, c = (self._start_of(r, loops) for r in (product.a, product.b, product.c))
+        leading = [product.leading(r) for r in (product.a, product.b, product.c)]
+        collector = self._innermost.get((product.statement, product.connector))
+        if collector is not None:
+            c, leading[2] = self._collector_tile(collector, product)
+        steps = ", ".join(map(self._names.size_text, leading))
+        name, add = MICROKERNELS[product.dtype], "true" if collector is not None else "false"
+        self._line(f"{name}({', '.join(sizes)}, {steps}, {add}, {a}, {b}, {c});")
+
+    def _start_of(self, reference: Reference, loops: Set[Param]) -> str:
+        steps = tuple((p, step) for p, step in reference.steps if p not in loops)
+        return f"&{self._names.element(replace(reference, steps=steps))}"
+
+    def _collector_tile(self, a: Accumulator, product: Product) -> tuple[str, Dim]:
+        """The tile's first element in an accumulator, and the step from row to row."""
+        rows = {loop.param for loop in product.loops if loop is not None}
+        terms, step, found = ["0"], dim(1), dim(1)
+        for loop in reversed(a.dims):
+            if product.m is not None and loop.param == product.m.param:
+                found = step
+            if loop.param not in rows:
+                terms.append(f"{self._names.size_text(step)} * {self._names.loop(loop.param)}")
+            step = dim(step * loop.extent)
+        base = f"{a.name}[{' + '.join(terms)}]" if a.dims or a.private else a.name
+        return f"&{base}", found
+
     def _bad_clause(self, tree: Tree) -> str:
-        checks = any(self._leaves[id(run[0])].checks_index for run in schedule.runs(tree))
+        leaves = (self._leaves.get(id(run[0])) for run in schedule.runs(tree))
+        checks = any(leaf is not None and leaf.checks_index for leaf in leaves)
         return " reduction(| : bad)" if checks else ""
 
     # ---------------------------------------------------------------- text
@@ -401,10 +452,14 @@ class Emitter:
         self._depth += 1
 
     def _for(self, loop: Loop) -> None:
-        name, extent = self._names.loop(loop.param), self._names.size_text(loop.extent)
-        if loop.rest is not None:
-            extent = f"dop::minimum<int64_t>({extent}, {self._names.size_text(loop.rest)})"
-        self._open(f"for (int64_t {name} = 0; {name} < {extent}; ++{name}) {{")
+        name = self._names.loop(loop.param)
+        self._open(f"for (int64_t {name} = 0; {name} < {self._extent(loop)}; ++{name}) {{")
+
+    def _extent(self, loop: Loop) -> str:
+        extent = self._names.size_text(loop.extent)
+        if loop.rest is None:
+            return extent
+        return f"dop::minimum<int64_t>({extent}, {self._names.size_text(loop.rest)})"
 
     def _close(self) -> None:
         self._depth -= 1

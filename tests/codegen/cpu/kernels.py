@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from daceopt import recipes
+from daceopt import libs, recipes
 from daceopt.build.compiler import CompileJob, compile_objects, link
 from daceopt.codegen.cpu.kernel_source import KernelSource, kernel_source
 from daceopt.ir import types
@@ -40,7 +40,8 @@ def run(
     sources = sources_of(graph)
     target = folder / f"kernels_{abs(hash(tuple(s.name for s in sources)))}.so"
     units = {s.name: f"{EXPORT}{s.unit}" for s in sources}  # equal kernels have one name
-    link(compile_objects([CompileJob(unit, "kernel") for unit in units.values()]), target)
+    jobs = [CompileJob(unit, "kernel") for unit in units.values()]
+    link(compile_objects([*jobs, *libs.implement(graph).jobs]), target)
     return execute(graph, sources, ctypes.CDLL(str(target)), inputs, symbols or {})
 
 

@@ -1,0 +1,206 @@
+"""Calls of micro-kernels: what they may stand for, in which memory they collect, and that partial tiles are whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dace
+import numpy as np
+import pytest
+
+from daceopt import libs
+from daceopt.errors import IllegalSchedule
+from daceopt.ir import schedule_edits as edits
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import interpret
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.microkernels import calls
+from daceopt.ir.schedule import Loop, Tree, chain, loops, nested, transformed
+from daceopt.ir.schedule_text import parse, text
+from tests.codegen.cpu import kernels
+from tests.ir.isl_checking import assert_agrees
+from tests.ir.tiled_products import SIZE, Made, tiled_product
+from tests.numerics import assert_within_rounding
+
+INNER = ("i2", "i3", "i4")
+
+
+def called(made: Made) -> Tree:
+    tree = edits.of(*made)
+    there = {str(loop.param) for loop in loops(tree)}  # an extent of 1 has no loop
+    return edits.call(tree, 0, [p for p in INNER if p in there])
+
+
+def in_steps(made: Made, size: int = 8) -> Tree:
+    """The sum in steps, outside of the calls."""
+
+    def change(node: Tree) -> Tree:
+        found, body = chain(node)
+        if [str(p.param) for p in found] != ["i2", "i3", "i4_block", "i4"]:
+            return node
+        return nested([found[2], found[0], found[1], found[3]], body)
+
+    tree = transformed(edits.split(edits.of(*made), "i4", size), change)
+    return edits.call(tree, 0, INNER)
+
+
+def _feeds(graph: Graph, rows: int = 77) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    shapes = {n: [rows if e is SIZE else e for e in graph.shape(n)] for n in graph.inputs}
+    kind = np.float64 if graph.dtype(graph.inputs[0]) == dace.float64 else np.float32
+    return {n: rng.standard_normal(shape).astype(kind) for n, shape in shapes.items()}
+
+
+MADE: dict[str, Callable[[], Made]] = {
+    "partial tiles": tiled_product,
+    "whole tiles": lambda: tiled_product(64, 32, 16),
+    "one row": lambda: tiled_product(33, 33, 1),
+    "a size": lambda: tiled_product(SIZE, 50, 33),
+    "double": lambda: tiled_product(40, 50, 33, dtype=dace.float64),
+}
+
+
+@pytest.mark.parametrize("tree", [called, in_steps], ids=["at once", "in steps"])
+@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("library", ["torch_product", "native_product"])
+def test_calls_compute_what_their_loops_say(name: str, tree: Any, library: str, tmp_path: Path) -> None:
+    made = graph, entry = MADE[name]()
+    if library == "torch_product" and (name == "double" or libs.get(library).available() is not None):
+        pytest.skip("the library has no such micro-kernel")
+    if name == "one row" and tree is in_steps:
+        pytest.skip("nothing to split")
+    edits.commit(graph, entry, tree(made))
+    feeds = _feeds(graph)
+    a, b = (v.astype(np.float64) for v in feeds.values())
+    (found,) = interpret(graph, feeds, dtype=np.float64).values()
+    np.testing.assert_allclose(found, np.tanh(a @ b), rtol=1e-10, atol=1e-14)
+    sizes = {"n": 77} if graph.symbols else {}
+    with libs.prefer(MicroProduct=library):
+        built = kernels.run(graph, feeds, tmp_path, sizes)[graph.outputs[0]]
+    theirs = np.tanh((a.astype(built.dtype) @ b.astype(built.dtype)).astype(built.dtype))
+    assert_within_rounding(built, np.tanh(a @ b), theirs)
+
+
+def test_isl_reads_calls() -> None:
+    for tree in (called, in_steps):
+        made = graph, entry = tiled_product()
+        edits.commit(graph, entry, tree(made))
+        assert_agrees(graph, Kernel.extract(graph, entry))
+
+
+def test_a_call_inside_of_steps_adds_to_an_accumulator() -> None:
+    made = graph, entry = tiled_product(64, 64, 20)
+    placed = edits.commit(graph, entry, in_steps(made))
+    assert (
+        text(placed)
+        == """\
+for i0 < 2:
+  for i1 < 2:
+    local tile in thread:
+      accumulate own s0.o:
+        for i4_block < 3:
+          call product:
+            for i2 < 32:
+              for i3 < 32:
+                for i4 < 8, 20 - 8*i4_block:
+                  s0(i0, i1, i2, i3, i4 + 8*i4_block)
+      for i2 < 32:
+        for i3 < 32:
+          s1(i0, i1, i2, i3)
+"""
+    )
+    assert parse(text(placed)) == placed
+    assert len(calls(placed)) == 1
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def test_the_order_of_the_loops_does_not_matter(tmp_path: Path) -> None:
+    made = graph, entry = tiled_product()
+    tree = transformed(edits.of(*made), _swapped)
+    edits.commit(graph, entry, edits.call(tree, 0, INNER))
+    feeds = _feeds(graph)
+    a, b = feeds.values()
+    built = kernels.run(graph, feeds, tmp_path)[graph.outputs[0]]
+    assert_within_rounding(built, np.tanh(a.astype(float) @ b.astype(float)), np.tanh(a @ b))
+
+
+def _swapped(node: Tree) -> Tree:
+    found, body = chain(node)
+    return nested(found[::-1], body) if [str(p.param) for p in found] == list(INNER) else node
+
+
+def _kind(made: Made, kind: str) -> Tree:
+    tree = called(made)
+    return transformed(tree, lambda n: Loop(n.param, n.extent, n.body, kind) if _is_sum(n) else n)
+
+
+def _is_sum(node: Tree) -> bool:
+    return isinstance(node, Loop) and str(node.param) == "i4"
+
+
+def _renamed(made: Made) -> Tree:
+    return edits.call(edits.of(*made), 0, INNER, "sum")
+
+
+REFUSED: dict[str, tuple[Callable[[Made], Tree], str]] = {
+    "point-wise": (lambda made: edits.call(edits.of(*made), 1, ("i2", "i3")), "s1 does not sum into one array"),
+    "a vector loop": (lambda made: _kind(made, "vector"), "i4 is a vector loop; a micro-kernel has its own order"),
+    "an unknown one": (_renamed, "there is no such micro-kernel; expected product"),
+    "other loops": (
+        lambda made: edits.call(edits.of(*made), 0, ("i2", "i4")),
+        "the innermost loops around s0 are not those over i2, i4",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_no_micro_kernel_does_is_refused(name: str) -> None:
+    edit, reason = REFUSED[name]
+    made = graph, entry = tiled_product()
+    with pytest.raises(IllegalSchedule, match=reason):
+        edits.commit(graph, entry, edit(made))
+    assert entry not in graph.schedules
+
+
+def _matrix_product(turned: bool, dtype: Any = dace.float32, fn: Any = lambda u, v: u * v) -> Made:
+    graph = Graph("plain")
+    a, b = graph.add_input("a", (8, 6), dtype), graph.add_input("b", (5, 6) if turned else (6, 5), dtype)
+    y = graph.add_array("y", (8, 5), dtype)
+    reads = {
+        "u": (a, lambda i, j, k: (i, k)),
+        "v": (b, (lambda i, j, k: (j, k)) if turned else (lambda i, j, k: (k, j))),
+    }
+    Builder(graph).map((8, 5, 6), reads, {"out": (y, lambda i, j, k: (i, j), "sum")}, lambda i, u, v: fn(u, v))
+    graph.add_output(y)
+    return graph, graph.kernels()[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (lambda: _matrix_product(True), "not rows, columns and sum of a product with unit strides"),
+        (lambda: _matrix_product(False, dace.int32), "elements of int; expected one floating type"),
+        (lambda: _matrix_product(False, fn=lambda u, v: u + v), r"sums u \+ v; expected the product of u and v"),
+        (lambda: _matrix_product(False, fn=lambda u, v: 2 * u * v), "expected the product of u and v"),
+    ],
+    ids=["turned", "integers", "sum of sums", "scaled"],
+)
+def test_statements_that_are_no_products_are_refused(made: Callable[[], Made], reason: str) -> None:
+    graph, entry = made()
+    tree = edits.of(graph, entry)
+    with pytest.raises(IllegalSchedule, match=reason):
+        edits.commit(graph, entry, edits.call(tree, 0, ("i0", "i1", "i2")))
+
+
+def test_a_plain_product_may_be_one_call(tmp_path: Path) -> None:
+    graph, entry = _matrix_product(False)
+    edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ("i0", "i1", "i2")))
+    feeds = _feeds(graph)
+    a, b = feeds.values()
+    built = kernels.run(graph, feeds, tmp_path)[graph.outputs[0]]
+    assert_within_rounding(built, a.astype(float) @ b.astype(float), a @ b)

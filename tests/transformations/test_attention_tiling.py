@@ -1,0 +1,212 @@
+"""Attention over tiles of keys: what it computes, in both directions, whatever the sizes, masks and infinities."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import dace
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daceopt import ops, optimized_module, recipes
+from daceopt.ir import schedule_text
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import interpret
+from daceopt.ir.kernel import Kernel
+from daceopt.ops.attention import SEES_A_KEY
+from daceopt.transformations.coarse.attention_tiling import AttentionTiling
+from daceopt.transformations.hardware.tile_scheduling import TileScheduling
+from tests.numerics import assert_within_rounding
+
+STEP = AttentionTiling(rows=16, keys=32)
+RECIPE = recipes.get("cpu").after("attention-lifting", STEP)
+
+
+def attention(
+    length: Any = 21,
+    keys: int = 70,
+    size: int = 8,
+    mask: Any = None,
+    heads: tuple[int, int] = (3, 3),
+    **attributes: Any,
+) -> Graph:
+    graph = Graph("attention")
+    graph.opset[""] = 23
+    shapes = [(2, heads[0], length, 8), (2, heads[1], keys, 8), (2, heads[1], keys, 9)]
+    names: list[str | None] = [graph.add_input(n, s, dace.float32) for n, s in zip("qkv", shapes)]
+    if not isinstance(length, int):
+        graph.symbols[str(length)] = (str(names[0]), 2)
+    if mask is not None:
+        names.append(graph.add_input("mask", mask, dace.float32))
+    y = graph.add_array("y", (2, heads[0], length, 9), dace.float32)
+    graph.add_operator("Attention", names, [y], attributes)
+    graph.add_output(y)
+    return graph
+
+
+def _feeds(graph: Graph, rows: int = 37) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    shapes = {n: [e if isinstance(e, int) else rows for e in graph.shape(n)] for n in graph.inputs}
+    return {n: rng.standard_normal(shape).astype(np.float32) for n, shape in shapes.items()}
+
+
+def _value(graph: Graph, feeds: dict[str, np.ndarray]) -> np.ndarray:
+    """Of the lowered graph: ONNX's own reference has another idea of rows that see nothing."""
+    graph = graph.copy()
+    ops.lower_all(graph)
+    with np.errstate(all="ignore"):
+        return next(iter(interpret(graph, feeds, dtype=np.float64).values()))
+
+
+def _tiled(graph: Graph, step: AttentionTiling = STEP) -> Graph:
+    """Lowered and scheduled, without an operator in between."""
+    assert step.run(graph).sites == ["Attention"]
+    ops.lower_all(graph)
+    graph.prune()
+    assert TileScheduling().run(graph).sites == ["attention"]
+    graph.validate()
+    return graph
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "partial tiles": {},
+    "whole tiles": {"length": 32, "keys": 64},
+    "less than a tile": {"length": 5, "keys": 3},
+    "one query": {"length": 1},
+    "one key": {"keys": 1},
+    "a size": {"length": dace.symbolic.symbol("n", dace.int64)},
+    "causal": {"is_causal": 1},
+    "causal, few queries": {"is_causal": 1, "length": 40, "keys": 33},
+    "scaled": {"scale": 0.3},
+    "row mask": {"mask": (70,)},
+    "full mask": {"mask": (2, 1, 21, 70)},
+    "mask of rows": {"mask": (21, 1), SEES_A_KEY: 1},
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_it_computes_the_same(name: str) -> None:
+    before = attention(**SIZES[name])
+    feeds = _feeds(before)
+    after = _tiled(before.copy())
+    np.testing.assert_allclose(_value(after, feeds), _value(before, feeds), rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("trusted", [0, 1])
+def test_hidden_keys_and_hidden_rows(trusted: int) -> None:
+    """Whole tiles of -inf come first; a row of nothing else is 0, or NaN as in a plain softmax."""
+    before = attention(mask=(2, 1, 21, 70), **{SEES_A_KEY: trusted})
+    feeds = _feeds(before)
+    mask = feeds[before.inputs[3]]
+    mask[:, :, 2:9, :40] = -np.inf
+    mask[0, 0, 4] = -np.inf
+    after = _value(_tiled(before.copy()), feeds)
+    np.testing.assert_allclose(after, _value(before, feeds), rtol=1e-11, atol=1e-13)
+    hidden = after[0, :, 4]
+    assert np.isnan(hidden).all() if trusted else not hidden.any()
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_scores_that_are_no_numbers_spoil_their_row_only(special: float) -> None:
+    before = attention()
+    feeds = _feeds(before)
+    feeds[before.inputs[0]][1, 2, 7] = special
+    np.testing.assert_allclose(_value(_tiled(before.copy()), feeds), _value(before, feeds), rtol=1e-11, atol=1e-13)
+
+
+def test_no_scores_stand_in_memory() -> None:
+    graph = _tiled(attention(length=500, keys=700))
+    largest = max(int(np.prod(graph.shape(n))) for n in graph.arrays())
+    assert largest <= 2 * 3 * 700 * 9
+    (entry,) = (e for e in graph.kernels() if Kernel.extract(graph, e).serial)
+    kernel = Kernel.extract(graph, entry)
+    assert {n.rsplit("_", 1)[0] for n in kernel.kept()} == {"top", "total", "sum"}
+    shown = schedule_text.text(graph.schedules[entry])
+    assert shown.count("call product:") == 2
+    assert "parallel for i2" in shown
+    assert "vector for i5 < 32, 700 - 32*i3" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"softcap": 2.0}, "softcap of Attention"),
+        ({"left_window_size": 3}, "left_window_size of Attention"),
+        ({"heads": (4, 2)}, "expected four dimensions and as many heads"),
+        ({"mask": (21, 1)}, r"a mask of shape \(21, 1\)"),
+        ({"mask": (2, 1, 21, 50)}, r"a mask of shape \(2, 1, 21, 50\) for scores of shape \(2, 3, 21, 70\)"),
+    ],
+)
+def test_what_has_no_tiled_form(given: dict[str, Any], reason: str) -> None:
+    outcome = STEP.run(attention(**given))
+    assert outcome.sites == []
+    (miss,) = outcome.near_misses
+    assert re.search(reason, miss), miss
+
+
+# ---------------------------------------------------------------- compiled, in both directions
+
+
+class Layer(nn.Module):
+    """Self-attention; ``plain`` spells it out, so that it has to be lifted first."""
+
+    def __init__(self, plain: bool = False):
+        super().__init__()
+        self.project, self.plain = nn.Linear(24, 72), plain
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = (t.view(batch, length, 3, width // 3).transpose(1, 2) for t in self.project(x).chunk(3, -1))
+        if self.plain:
+            weights = torch.softmax(q @ k.transpose(2, 3) / 8**0.5, dim=-1)
+            return weights @ v
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def _masks(length: int) -> dict[str, torch.Tensor | None]:
+    generator = torch.Generator().manual_seed(3)
+    added = torch.randn(length, length, generator=generator)
+    added[3, :] = -torch.inf
+    added[:, 40:] = -torch.inf
+    seen = torch.rand(2, 1, length, length, generator=generator) > 0.4
+    seen[0, 0, 5] = False
+    return {"none": None, "added": added, "boolean": seen}
+
+
+@pytest.mark.parametrize(
+    ("mask", "training"), [("none", False), ("added", True), ("boolean", True), ("plain", False), ("plain", True)]
+)
+def test_compiled(mask: str, training: bool) -> None:
+    torch.manual_seed(0)
+    net = Layer(mask == "plain")
+    x = torch.randn(2, 50, 24, requires_grad=training)
+    bias = _masks(50).get(mask)
+    results = {}
+    for dtype in (torch.float64, torch.float32):
+        copy = Layer(net.plain).to(dtype)
+        copy.load_state_dict({n: p.to(dtype) for n, p in net.state_dict().items()})
+        results[dtype] = _run(copy, x.detach().to(dtype), bias, training)
+    ours = optimized_module(net, recipe=RECIPE, verify="numerics", fallback="raise")
+    found = _run(ours, x.detach(), bias, training)
+    for mine, exact, theirs in zip(found, results[torch.float64], results[torch.float32], strict=True):
+        assert_within_rounding(mine, exact, theirs)
+    steps = [(s["name"].partition("{")[0], s["graph"]) for s in ours.daceopt.history if s["sites"]]
+    assert steps.count(("attention-tiling", "program")) == 1
+    assert steps.count(("tile-scheduling", "program")) == 1
+    assert "daceopt_product_float(" in ours.daceopt.source()
+
+
+def _run(net: nn.Module, x: torch.Tensor, mask: torch.Tensor | None, training: bool) -> list[torch.Tensor]:
+    """The result, and the gradients of the input, the parameters and a floating mask."""
+    given = mask if mask is None or mask.dtype == torch.bool else mask.to(x.dtype)
+    with torch.set_grad_enabled(training):
+        x = x.requires_grad_(training)
+        y = net(x, given)
+        if not training:
+            return [y]
+        (y * torch.linspace(-1, 1, y.numel(), dtype=x.dtype).view_as(y)).sum().backward()
+    return [y, x.grad, *(p.grad for p in net.parameters())]  # type: ignore[list-item]

@@ -1,0 +1,143 @@
+"""Schedule kernels whose statements come in tiles: threads around them, micro-kernels and vectors inside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import sympy
+from dace import nodes
+
+from daceopt.cost.limits import limits
+from daceopt.errors import IllegalSchedule, Unsupported
+from daceopt.ir import schedule
+from daceopt.ir import schedule_edits as edits
+from daceopt.ir.graph import Graph, dim
+from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.references import Body, resolved
+from daceopt.ir.schedule import Call, Do, Loop, Tree
+from daceopt.ir.schedule_check import check
+from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
+
+
+@dataclass(frozen=True)
+class TileScheduling(Transformation):
+    """Give a kernel with serial loops or tiles of its own the loops that fit: each decision where it is legal.
+
+    before:  for qb: for kb:  { for q: for k: for d: s[q, k] += a[q, d] * b[d, k];  for q: for k: p[q, k] = f(s[q, k]) }
+    after:   parallel for qb: for kb: { call product;  for q: vector for k: p[q, k] = f(s[q, k]) }
+
+    Sums of products become calls of micro-kernels, neighbouring loops over the same elements one loop, the innermost
+    loops vector loops, and the shared loops parallel, as many as it takes for ``enough`` iterations, where the whole
+    kernel has ``work`` weighted iterations; what is None says the machine (``cost/limits.py``).
+    """
+
+    level: ClassVar[str] = "hardware"
+    sites_are_independent: ClassVar[bool] = True
+    changes_dataflow: ClassVar[bool] = False
+    work: int | None = None
+    enough: int | None = None
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not isinstance(node, nodes.MapEntry) or node in graph.schedules:
+            return
+        try:
+            kernel = Kernel.extract(graph, node)
+            if kernel.is_tiled:
+                yield Site(graph, (node,), {"schedule": self._scheduled(graph, kernel)})
+        except Unsupported as error:
+            yield NearMiss(node, str(error))
+
+    def apply(self, site: Site) -> None:
+        site.graph.schedules[site.nodes[0]] = site["schedule"]
+
+    def _scheduled(self, graph: Graph, kernel: Kernel) -> Tree:
+        edit = _Edits(graph, kernel)
+        for k, stage in enumerate(kernel.stages):
+            edit.call(k, stage)
+        for p in kernel.extents:
+            edit.attempt(edits.fuse_loops(edit.tree, p))
+        edit.vectorize()
+        edit.attempt(self._threaded(kernel, edit.tree))
+        return schedule.accumulated(edit.tree, kernel)
+
+    def _threaded(self, kernel: Kernel, tree: Tree) -> Tree:
+        work = dim(sum(cost(s.assignments) * kernel.most((*kernel.outer, *_others(kernel, s))) for s in kernel.stages))
+        least, enough = chosen(self.work, limits().worthwhile), chosen(self.enough, limits().enough)
+        if not at_least(work, least):
+            return tree
+        when = None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False)
+        band, body = schedule.chain(tree)
+        count = 1
+        for k, loop in enumerate(band):
+            if loop.param in kernel.outer and loop.kind == "serial" and count < enough:
+                band[k] = replace(loop, kind="parallel", when=when)
+                count *= loop.extent if isinstance(loop.extent, int) else 1
+        return schedule.nested(band, body)
+
+
+def _others(kernel: Kernel, stage: Stage) -> list[Any]:
+    return [p for p in stage.params if p not in kernel.outer]
+
+
+class _Edits:
+    """A schedule in the making: an edit that is not legal leaves it as it is."""
+
+    def __init__(self, graph: Graph, kernel: Kernel):
+        self._graph, self._kernel = graph, kernel
+        self.tree = schedule.bare(schedule.default(kernel))
+        self._check(self.tree)
+
+    def _check(self, tree: Tree) -> None:
+        check(self._graph, self._kernel, schedule.accumulated(tree, self._kernel))
+
+    def attempt(self, tree: Tree) -> bool:
+        """Take ``tree`` where it is legal."""
+        if tree == self.tree:
+            return False
+        try:
+            self._check(tree)
+        except IllegalSchedule:
+            return False
+        self.tree = tree
+        return True
+
+    def call(self, statement: int, stage: Stage) -> None:
+        """A micro-kernel for the innermost loops of a sum of products."""
+        if not any(a.wcr == "sum" for a in stage.writes.values()) or len(stage.reads) != 2:
+            return
+        params = [p for p in stage.params if p not in (*self._kernel.outer, *self._kernel.serial)]
+        for count in (3, 2):
+            inner = params[-count:]
+            if len(inner) == count:
+                try:
+                    tree = edits.call(self.tree, statement, inner)
+                except IllegalSchedule:
+                    continue
+                if self.attempt(tree):
+                    return
+
+    def vectorize(self) -> None:
+        """The innermost loops along which what they access lies side by side."""
+        bodies = resolved(self._graph, self._kernel, self.tree)
+        inner = [n for n, around in schedule.walk(self.tree) if isinstance(n, Loop) and _is_innermost(n, around)]
+        even = [loop for loop in inner if loop.param not in self._kernel.serial and _is_even(loop, bodies)]
+        if not self.attempt(_vectors(self.tree, even)):
+            for loop in even:
+                self.attempt(_vectors(self.tree, [loop]))
+
+
+def _is_even(loop: Loop, bodies: Mapping[int, Body]) -> bool:
+    references = [r for do in schedule.dos(loop) for r in bodies[do.statement].references()]
+    return all(r.step(loop.param) in (None, 0, 1) for r in references)
+
+
+def _vectors(tree: Tree, loops: Sequence[Loop]) -> Tree:
+    return schedule.transformed(tree, lambda n: replace(n, kind="vector") if isinstance(n, Loop) and n in loops else n)
+
+
+def _is_innermost(loop: Loop, around: tuple[Tree, ...]) -> bool:
+    parts = loop.body.children if isinstance(loop.body, schedule.Sequence) else (loop.body,)
+    return all(isinstance(part, Do) for part in parts) and not any(isinstance(n, Call) for n in around)

@@ -103,7 +103,8 @@ def _is_parameter(argument: Any) -> bool:
 def trace(fn: Callable[..., Any], inputs: Sequence[Any]) -> fx.GraphModule:
     """The functional graph of ``fn``, which gives a list and changes none of its fake ``inputs``; all composite
     operators are taken apart."""
-    return _functional(fn, inputs).graph
+    with _not_rewritten():
+        return _functional(fn, inputs).graph
 
 
 def _functional(fn: Callable[..., Any], inputs: Sequence[Any], mutating: bool = False) -> Functional:

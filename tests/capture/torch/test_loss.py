@@ -89,3 +89,17 @@ def test_probabilities_of_no_elements_and_open_sizes() -> None:
 
 def test_margins_are_left_to_aten() -> None:
     check(lambda x, k: F.multi_margin_loss(x, k), SCORES[:, :, 0], LABELS[:, 0], native=False)
+
+
+@pytest.mark.parametrize("labels", [[-1, 2, 0, 1], [1, -1, 2, -1], [3, 0, 2, 1]])
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_labels_end_at_the_first_negative_one(labels: list[int], reduction: str) -> None:
+    """PyTorch's form in Python, which is not what the operator computes, takes the rest for the label 0."""
+    x = torch.cos(torch.arange(12.0)).reshape(3, 4)
+    target = torch.tensor(labels).expand(3, 4)
+    check(lambda x: F.multilabel_margin_loss(x, target, reduction=reduction), x, native=False)
+
+
+def test_margins_of_one_label_that_are_met_exactly() -> None:
+    x = torch.tensor([[0.5, -0.5, 1.5, 0.5], [0.0, 1.0, 0.0, 2.0]])
+    check(lambda x: F.multi_margin_loss(x, torch.tensor([0, 1])), x, native=False)

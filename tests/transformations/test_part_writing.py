@@ -163,3 +163,20 @@ def test_random_graphs_compute_the_same(seed: int) -> None:
     _apply(graph)
     MapFusion().run(graph)
     graph.validate()
+
+
+def test_open_extents_beside_the_axis() -> None:
+    size = dace.symbolic.symbol("n", dace.int64)
+    graph = Graph("open")
+    b = Builder(graph, "v")
+    x, y = graph.add_input("x", (size, 4), F), graph.add_input("y", (size, 3), F)
+    graph.symbols["n"] = (x, 0)
+    whole = graph.add_array("whole", (size, 7), F)
+    graph.add_operator("Concat", [_tanh(b, x), _tanh(b, y)], [whole], {"axis": 1})
+    graph.add_output(whole)
+    lower_all(graph)
+    inputs = {x: np.ones((5, 4)), y: np.full((5, 3), 2.0)}
+    before = interpret(graph, inputs, np.float64)[whole]
+    assert PartWriting(least=0).run(graph).sites and len(graph.nodes()) == 2
+    graph.validate()
+    np.testing.assert_array_equal(interpret(graph, inputs, np.float64)[whole], before)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import sympy
@@ -14,8 +13,7 @@ from daceopt.ir.dims import Dim, dim
 from daceopt.ir.symbols import Parameter
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(NamedTuple):
     """``constant + sum(factor * symbol) + opaque``: numbers or sizes as factors, each symbol once.
 
     ``opaque`` is what has no such form: products of the symbols, floors of them, their minima.
@@ -48,7 +46,7 @@ def affine(expr: Any, symbols: Collection[Any] | None = None) -> Affine:
     """``expr`` as an affine form over ``symbols``, others being sizes; None: over all iteration parameters in it."""
     if isinstance(expr, (int, np.integer)):
         return Affine((), int(expr))
-    expr = sympy.sympify(expr)
+    expr = expr if isinstance(expr, sympy.Basic) else sympy.sympify(expr)
     if expr.is_Symbol:
         is_term = isinstance(expr, Parameter) if symbols is None else expr in symbols
         return Affine(((expr, 1),)) if is_term else Affine((), expr)
@@ -87,6 +85,8 @@ def quotient(a: Dim, b: Dim) -> Dim | None:
     """``a / b`` when it is a whole number (or a polynomial in the sizes with whole factors), else None."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b if b and a % b == 0 else None
+    if b == 0:
+        return None
     ratio = sympy.cancel(sympy.sympify(a) / b)
     if not ratio.free_symbols:
         return dim(ratio) if ratio.is_Integer else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from daceopt.ir.affine import Affine, affine, same
 from daceopt.ir.dims import Dim, dim
@@ -12,20 +12,17 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access
 
 
-@dataclass(frozen=True)
-class Walk:
-    """The element ``position`` of an array; ``whole`` has (extent, stride) of the dimensions that are left open.
+class Walk(NamedTuple):
+    """The element ``position`` of an array; ``whole``: the dimensions that are left open.
 
     A parameter along which the array is repeated (stride 0) has a term of factor 0.
     """
 
     position: Affine
-    whole: tuple[tuple[Dim, Dim], ...] = ()
+    whole: tuple[int, ...] = ()
 
 
-def walk(
-    index: Sequence[Any], shape: Sequence[Dim], strides: Sequence[Dim], params: Collection[Any] | None = None
-) -> Walk:
+def walk(index: Sequence[Any], strides: Sequence[Dim], params: Collection[Any] | None = None) -> Walk:
     """How ``index`` (an expression per dimension, None for a whole one) moves through an array of these strides.
 
     ``params``: see :func:`daceopt.ir.affine.affine`.
@@ -34,9 +31,9 @@ def walk(
     constant: Dim = 0
     opaque: Dim = 0
     whole = []
-    for expr, extent, stride in zip(index, shape, strides, strict=False):
+    for axis, (expr, stride) in enumerate(zip(index, strides, strict=False)):
         if expr is None:
-            whole.append((extent, stride))
+            whole.append(axis)
             continue
         form = affine(expr, params)
         for p, factor in form.terms:
@@ -77,7 +74,7 @@ def same_elements(graph: Graph, a: Access, b: Access) -> bool:
 
 def _position(graph: Graph, access: Access) -> tuple[Walk, Dim]:
     """How an access moves through its buffer, and where its array starts there."""
-    return walk(access.index, graph.shape(access.array), graph.strides(access.array)), graph.root(access.array)[1]
+    return walk(access.index, graph.strides(access.array)), graph.root(access.array)[1]
 
 
 def is_bijective(index: Sequence[Any], shape: Sequence[Dim], extents: Mapping[Any, Dim]) -> bool:

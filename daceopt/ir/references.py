@@ -112,15 +112,15 @@ def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Para
     """The reference of ``access``: views are followed to their memory, constants go into the buffer's offset."""
     if access.array in kernel.locals:
         dtype, shape = kernel.locals[access.array]
-        found = walk(access.index, shape, row_major(shape), params)
-        at = found.position
+        strides = row_major(shape)
+        at, whole = walk(access.index, strides, params)
         buffer, rest = Buffer(access.array, 0, dtype, True), dim(at.opaque + at.constant)
     else:
         array, start = graph.root(access.array)
-        found = walk(access.index, graph.shape(access.array), graph.strides(access.array), params)
-        at = found.position
+        shape, strides = graph.shape(access.array), graph.strides(access.array)
+        at, whole = walk(access.index, strides, params)
         buffer, rest = Buffer(array, dim(start + at.constant), graph.dtype(access.array)), at.opaque
-    return Reference(buffer, at.terms, rest, found.whole, access.wcr)
+    return Reference(buffer, at.terms, rest, tuple((shape[k], strides[k]) for k in whole), access.wcr)
 
 
 def check_writes(references: Mapping[str, Reference], extents: Mapping[Param, Dim], label: str) -> None:

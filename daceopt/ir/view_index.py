@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.ir.affine import same
+from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Shape
 from daceopt.ir.symbols import param
@@ -52,8 +52,8 @@ def _dimension(
 ) -> tuple[int, int] | None:
     """The source dimension that a view dimension of extent ``n`` walks along, and its step there."""
     for axis, (size, stride) in enumerate(zip(shape, strides, strict=True)):
-        factor = 1 if same(step, stride) else _quotient(step, stride)
-        if factor == 0 or same(size, 1):
+        factor = 1 if same(step, stride) else quotient(step, stride)
+        if not isinstance(factor, int) or factor == 0 or same(size, 1):
             continue
         reach = last[axis] + factor * (n - 1)
         # a step forward stays above 0 where there is any element at all
@@ -86,12 +86,6 @@ def _surely(claim: Any) -> bool:
         return bool(claim)
     positive = {s: sympy.Dummy(str(s), integer=True, positive=True) for s in claim.free_symbols}
     return sympy.simplify(claim.xreplace(positive)) == sympy.true
-
-
-def _quotient(step: Dim, stride: Dim) -> int:
-    """``step / stride`` when that is an integer, else 0."""
-    ratio = sympy.cancel(sympy.sympify(step) / stride) if stride != 0 else sympy.S.Zero
-    return int(ratio) if ratio.is_Integer else 0
 
 
 def _split_offset(offset: Dim, shape: Shape, strides: Shape) -> list[Dim] | None:

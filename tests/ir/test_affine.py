@@ -59,4 +59,9 @@ def test_sizes_that_are_the_same_number() -> None:
 
 
 def test_quotients_by_zero_and_of_fractions() -> None:
-    assert quotient(6, 0) is None and quotient(N / 2, 1) is None and quotient(2 * N**2 + N, N) == 2 * N + 1
+    assert (
+        quotient(6, 0) is None
+        and quotient(N, 0) is None
+        and quotient(N / 2, 1) is None
+        and quotient(2 * N**2 + N, N) == 2 * N + 1
+    )

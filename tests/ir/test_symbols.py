@@ -81,6 +81,23 @@ def test_sizes_may_be_called_anything(name: str) -> None:
         np.testing.assert_allclose(after[name], before[name], rtol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["n", "items"])
+def test_reversed_rows_of_a_size(name: str) -> None:
+    """A size in an index is no parameter, whatever it is called: fusion failed with a KeyError once."""
+    n = size(name)
+    graph, b, (x,) = start((n, 6))
+    middle, out = (graph.add_array(k, (n, 6), dace.float32) for k in ("middle", "out"))
+    back = {"v": (x, lambda i, j: (n - 1 - i, j))}, {"w": (middle, lambda i, j: (n - 1 - i, j))}
+    b.map((n, 6), *back, lambda p, v: v + 1)
+    b.map((n, 6), {"v": (middle, lambda i, j: (n - 1 - i, j))}, {"w": (out, lambda i, j: (i, j))}, lambda p, v: v * 2)
+    graph = finish(graph, out)
+    graph.symbols[name] = (x, 0)
+    apply(MapFusion(), graph)
+    assert len(graph.kernels()) == 1
+    values = np.arange(30.0, dtype=np.float32).reshape(5, 6)
+    np.testing.assert_allclose(interpret(graph, {x: values})[graph.outputs[0]], (values[::-1] + 1) * 2)
+
+
 MADE = re.compile(r"symbolic\.symbol\(")
 PARSED = re.compile(
     r"(str\(\w*(symbol|param|counter|sym)\w*\)|\b(symbol|param|counter|s|p)\.name)(\.(startswith|endswith)\(|\[)"

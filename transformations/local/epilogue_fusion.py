@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,9 +11,9 @@ from dace import nodes
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
-from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.relations import Flow, Relation, flow
 from daceopt.ops.library import Contraction, Convolution
 from daceopt.ops.strided import takes
 from daceopt.transform import NearMiss, Site, Transformation
@@ -93,26 +93,18 @@ def _match_kernel(graph: Graph, node: Any, product: str, entry: nodes.MapEntry) 
     write = next(iter(stage.writes.values()))
     if graph.is_part(write.array) and not takes(node, graph.shape(write.array), graph.strides(write.array)):
         return f"{write.array} is a part with other strides than {node.label} writes"
-    if write.wcr or graph.dtype(write.array) != graph.dtype(product) or not _whole(graph, stage, write, product):
+    ways = {c: _flow(graph, kernel, a, write) for c, a in stage.reads.items()}
+    own = [ways[c] for c, a in stage.reads.items() if a.array == product]
+    if write.wcr or graph.dtype(write.array) != graph.dtype(product) or len(own) != 1 or not own[0].is_equal:
         return "the reader reduces, converts or reorders the product"
-    return _match_stage(graph, node, product, stage)
+    return _match_stage(graph, node, product, stage, ways)
 
 
-def _whole(graph: Graph, stage: Stage, write: Access, product: str) -> bool:
-    """Does the stage visit every element of the product once, at the same index as it writes?"""
-    reads = [a for a in stage.reads.values() if a.array == product]
-    shapes_agree = graph.shape(write.array) == graph.shape(product)
-    moving = [e for e in write.index if e != 0]  # extents of 1 have no loop
-    return (
-        shapes_agree
-        and len(reads) == 1
-        and reads[0].index == write.index
-        and len(moving) == len(stage.params)
-        and set(moving) == set(stage.params)
-    )
+def _flow(graph: Graph, kernel: Kernel, read: Access, write: Access) -> Flow:
+    return flow(kernel.extents, read.index, graph.shape(read.array), write.index, graph.shape(write.array))
 
 
-def _match_stage(graph: Graph, node: Any, product: str, stage: Stage) -> _Epilogue | str:
+def _match_stage(graph: Graph, node: Any, product: str, stage: Stage, ways: Mapping[str, Flow]) -> _Epilogue | str:
     types = [a.dtype for a in stage.assignments] + [graph.dtype(a.array) for a in stage.reads.values()]
     if any(t != graph.dtype(product) for t in types):
         return "the reader mixes element types"
@@ -131,9 +123,9 @@ def _match_stage(graph: Graph, node: Any, product: str, stage: Stage) -> _Epilog
     held = graph.reads(node)
     for conn in terms:
         access = stage.reads[conn]
-        if bias is None and _connectors(node)[0] not in held and _is_bias(graph, node, stage, access):
+        if bias is None and _connectors(node)[0] not in held and _is_bias(graph, node, access.array, ways[conn]):
             bias = access.array
-        elif residual is None and _connectors(node)[1] not in held and _is_residual(graph, stage, access):
+        elif residual is None and _connectors(node)[1] not in held and ways[conn].is_equal:
             residual = access.array
         else:
             return f"{access.array} is neither a bias nor a residual"
@@ -158,19 +150,7 @@ def _relu_argument(value: Any) -> Any:
     return None
 
 
-def _is_bias(graph: Graph, node: Any, stage: Stage, access: Access) -> bool:
+def _is_bias(graph: Graph, node: Any, array: str, way: Flow) -> bool:
     """A vector along the output's last dimension (product) or channel dimension (convolution)."""
-    axis = -1 if isinstance(node, Contraction) else 1
-    write = next(iter(stage.writes.values()))
-    where = address(graph, access)
-    return (
-        len(graph.shape(access.array)) == 1
-        and where is not None
-        and where.terms == ((write.index[axis], 1),)
-        and graph.shape(access.array)[0] == graph.shape(write.array)[axis]
-    )
-
-
-def _is_residual(graph: Graph, stage: Stage, access: Access) -> bool:
-    write = next(iter(stage.writes.values()))
-    return access.index == write.index and graph.shape(access.array) == graph.shape(write.array)
+    axis = len(way.out) - 1 if isinstance(node, Contraction) else 1
+    return way.dims == (Relation("bijective", axis),) and graph.shape(array) != (1,) and graph.is_contiguous(array)

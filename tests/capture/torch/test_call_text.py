@@ -59,7 +59,13 @@ def test_open_sizes_have_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
         parse(render(graph))
 
 
-GOOD: list[Any] = ["aten::roll.default", [["self", ["operand", 0]]], [["float32", [2], [1]]], [["float32", [2], [1]]], 0]
+GOOD: list[Any] = [
+    "aten::roll.default",
+    [["self", ["operand", 0]]],
+    [["float32", [2], [1]]],
+    [["float32", [2], [1]]],
+    0,
+]
 WRONG = [
     ("aten::nothing_of_this_name.default", *GOOD[1:]),
     ("os.system", *GOOD[1:]),

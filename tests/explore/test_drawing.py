@@ -154,7 +154,7 @@ def test_a_large_model_opens_quickly() -> None:
     """As many kernels as a training step of BERT-large has: every drawing stays small, the page about linear."""
     start = time.process_time()
     html = encoder(200).html()
-    assert time.process_time() - start < 20  # seconds; it takes a tenth of one, and a layout of all in one picture minutes
+    assert time.process_time() - start < 20  # seconds; it takes a tenth of one, one large picture minutes
     page = Page(html)
     assert len(html) < 3000 * 602 and len([a for a in page.all("g") if "data-shows" in a]) == 602
     heights = [int(a["height"] or 0) for a in page.all("svg")]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import daceopt.capture.torch.call_text
 import daceopt.ops  # noqa: F401  (the classes of library nodes, and how they are executed)
 from daceopt import libs
 from daceopt.bisect import broken

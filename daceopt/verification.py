@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _FACTOR = 4.0
 _ULPS = 16.0
 _SHOWN = 3  # changes that a message lists
-_STATED = ("inputs", "outputs", "saved", "symbols", "assumptions", "options")
 _SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
 
 
@@ -87,17 +86,14 @@ def check_match(transformation: Transformation, graph: Graph) -> None:
 
 
 def contents(graph: Graph) -> dict[str, None]:
-    """All that a graph says, line by line: its nodes and edges, arrays, names and schedules."""
+    """All that a graph says, line by line: its text, what edges and arrays stand behind it, and where values are."""
     from daceopt.ir import region
     from daceopt.ir.render import render
 
-    lines: list[str] = []
+    lines = render(graph).splitlines()
     for body in region.everything(graph):
-        lines += render(body).splitlines()
-        lines += [f"{n}: {body.desc(n)} strides {body.strides(n)}" for n in body.arrays()]
+        lines += [f"{n}: {body.desc(n)}" for n in body.arrays()]
         lines += [f"{len(body.state.nodes())} nodes and {body.state.number_of_edges()} edges of {body.sdfg.name}"]
-        lines += [f"{node} scheduled {tree}" for node, tree in body.schedules.items()]
-        lines += [f"{key} = {getattr(body, key)}" for key in _STATED]
         lines += [f"{n} of {body.sdfg.name} holds {id(value)}" for n, value in body.constants.items()]
     return dict.fromkeys(lines)
 

@@ -6,8 +6,8 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import sympy
@@ -17,6 +17,20 @@ from daceopt.ir import expression_text, types
 from daceopt.ir.scanner import Scanner
 
 Large = dict[str, np.ndarray]  # digest -> values
+
+
+class Kind(NamedTuple):
+    """A type of values that a room above has among attributes: how it becomes lists, numbers and strings, and back.
+
+    ``write`` raises Unsupported for a value that has no such form, ``read`` for what is none of its forms.
+    """
+
+    made: type
+    write: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+
+
+KINDS: dict[str, Kind] = {}  # the word that stands before it in text -> the kind
 _FEW = 8  # arrays of up to this many elements are written whole
 _WORDS = {None: "none", True: "true", False: "false"}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
@@ -44,6 +58,9 @@ def literal(value: Any, large: Large) -> str:
     if type(value).__name__ in _PROTOS:
         encoded = base64.b64encode(value.SerializeToString(deterministic=True)).decode()
         return f'proto {type(value).__name__} "{encoded}"'
+    for word, kind in KINDS.items():
+        if isinstance(value, kind.made):
+            return f"{word} {literal(kind.write(value), large)}"
     raise Unsupported(f"no text for a value of type {type(value).__name__}")
 
 
@@ -97,6 +114,8 @@ def _word(line: Scanner, large: Mapping[str, np.ndarray]) -> Any:
     for value, word in _WORDS.items():
         if name == word:
             return value
+    if name in KINDS:
+        return KINDS[name].read(read(line, _no_symbol, large))
     if not line.at("["):
         raise line.error("a value", name)
     shape = [line.whole(extent) for extent in line.inside("[", "]").split(",") if extent.strip()]

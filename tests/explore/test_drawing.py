@@ -92,6 +92,20 @@ def test_modules_open_and_kernels_show_their_rows() -> None:
     assert len(page.all("svg")) == 6 and all("svg" in around for t, _, around in page.elements if t in ("rect", "path"))
 
 
+def test_boxes_stand_beside_each_other_in_the_view() -> None:
+    for svg in re.findall(r"<svg.*?</svg>", encoder(3).html(), re.DOTALL):
+        width, height = map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])
+        boxes = [
+            tuple(map(float, b)) for b in re.findall(r'<rect x="(\S+)" y="(\S+)" width="(\d+)" height="(\d+)"', svg)
+        ]
+        assert boxes and all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in boxes)
+        for k, (x, y, w, h) in enumerate(boxes):
+            assert all(abs(x - u) >= w or abs(y - v) >= h for u, v, *_ in boxes[:k])
+        for path in re.findall(r' d="([^"]+)"', svg):
+            points = [float(n) for n in re.findall(r"-?[\d.]+", path)]
+            assert all(0 <= n <= max(width, height) for n in points)
+
+
 def test_lines_are_as_warm_as_what_they_move() -> None:
     """The softmax of attention reads the most."""
     page = Page(encoder().html())
@@ -140,7 +154,7 @@ def test_a_large_model_opens_quickly() -> None:
     """As many kernels as a training step of BERT-large has: every drawing stays small, the page about linear."""
     start = time.process_time()
     html = encoder(200).html()
-    assert time.process_time() - start < 20  # seconds; it takes one, and a quadratic layout a hundred
+    assert time.process_time() - start < 20  # seconds; it takes a tenth of one, one large picture minutes
     page = Page(html)
     assert len(html) < 3000 * 602 and len([a for a in page.all("g") if "data-shows" in a]) == 602
     heights = [int(a["height"] or 0) for a in page.all("svg")]

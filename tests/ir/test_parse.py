@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import dace
@@ -415,6 +417,14 @@ WRONG = [
 
 def test_good_text_is_read() -> None:
     assert render(parse(GOOD)) == GOOD
+
+
+def test_the_text_in_the_documents_is_read() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```\n(graph test\(.*?)```", document, re.DOTALL)
+    found = parse(text)
+    assert render(found) == text
+    found.validate()
 
 
 @pytest.mark.parametrize(("old", "new", "message"), WRONG, ids=range(len(WRONG)))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from daceopt.capture.torch import call_text as call_text
 from daceopt.capture.torch import derivative, guards
 from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.functional import Functional, functional

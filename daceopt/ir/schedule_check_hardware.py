@@ -13,7 +13,9 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.hardware import LANES, Limits, Threads, shared_bytes
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Body
-from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Tree, collective, reduced_loops, walk
+from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Sequence, Tree, collective, reduced_loops, walk
+
+_NODES = (Loop, Sequence, Do, Accumulate, Alloc)
 
 
 def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: Limits) -> None:
@@ -23,6 +25,8 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: 
         _check_no_sharing(kernel, tree)
         return
     for node, around in walk(tree):
+        if type(node) not in _NODES:
+            _refuse(kernel, f"a {type(node).__name__.lower()}, which an accelerator does not run")
         if isinstance(node, Do):
             _check_reduced(kernel, node, around)
     for node, around in walk(tree):

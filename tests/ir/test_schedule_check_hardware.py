@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dace
@@ -171,6 +171,17 @@ def _lane_in_shared_memory(tree: Tree) -> Tree:
     return schedule.transformed(edits.fuse_loops(_bound(bare, i0="grid", i1="warp"), "i1"), change)
 
 
+@dataclass(frozen=True)
+class Host:
+    """A node of a tree that only a CPU knows."""
+
+    body: Tree
+
+
+def _with_host_code(tree: Tree) -> Tree:
+    return schedule.transformed(tree, lambda n: Host(n) if isinstance(n, Loop) and n.kind == "warp" else n)  # type: ignore[arg-type,return-value]
+
+
 _LARGE = 1 << 14
 _WRONG: dict[str, tuple[Any, Any, Any, str]] = {
     "too many threads": (
@@ -268,6 +279,12 @@ _WRONG: dict[str, tuple[Any, Any, Any, str]] = {
         copy,
         lambda tree: _bound(tree, i0="parallel", i1="warp"),
         "one of a CPU's threads",
+    ),
+    "what only the host knows": (
+        _not_placed,
+        lambda: _put(copy(), _tiled),
+        _with_host_code,
+        "a host, which an accelerator does not run",
     ),
     "a neighbour's element": (
         _committed,

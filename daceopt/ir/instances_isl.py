@@ -48,7 +48,8 @@ class Domains:
         of, values = functions_on(self.sizes, space, params)
         found = space.universe_set()
         for p in params:
-            found = within(found, of, values[p], [self.kernel.extents[p]])
+            # one bound after the other: the set stays convex, and its bounds can be read off again
+            found = within(found, of, values[p], sympy.Min.make_args(sympy.sympify(self.kernel.extents[p])))
         return self._assuming(found, of), of, values
 
     def domain(self, k: int) -> isl.Set:

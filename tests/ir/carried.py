@@ -30,7 +30,7 @@ def logsumexp(rows: Any = 5, columns: Any = 70, size: int = 16) -> Made:
     """log(sum(exp(x))) of each row: a running maximum and a sum that is rescaled where it grows, tile by tile."""
     graph = Graph("logsumexp")
     x, y = graph.add_input("x", (rows, columns), F), graph.add_array("y", (rows,), F)
-    if columns is N:
+    if not isinstance(columns, int):
         graph.symbols["n"] = (x, 1)
     top, total, own, low, part = (Access(n, ()) for n in ("top", "total", "own", "low", "part"))
     here, inside = (ROW, TILE), (ROW, TILE, COLUMN)

@@ -29,7 +29,7 @@ from tests.ir.isl_checking import assert_agrees, verdict
 
 def _values(made: Made, columns: int = 37) -> np.ndarray:
     graph = made[0]
-    shape = [columns if n == N else n for n in graph.shape(graph.inputs[0])]
+    shape = [n if isinstance(n, int) else columns for n in graph.shape(graph.inputs[0])]
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 

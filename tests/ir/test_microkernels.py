@@ -49,7 +49,7 @@ def in_steps(made: Made, size: int = 8) -> Tree:
 
 def _feeds(graph: Graph, rows: int = 77) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    shapes = {n: [rows if e is SIZE else e for e in graph.shape(n)] for n in graph.inputs}
+    shapes = {n: [e if isinstance(e, int) else rows for e in graph.shape(n)] for n in graph.inputs}
     kind = np.float64 if graph.dtype(graph.inputs[0]) == dace.float64 else np.float32
     return {n: rng.standard_normal(shape).astype(kind) for n, shape in shapes.items()}
 

@@ -23,7 +23,7 @@ def tiled_product(m: Any = 70, n: int = 50, k: int = 33, size: int = 32, dtype: 
     graph = Graph("tiled_product")
     a, b = graph.add_input("a", (m, k), dtype), graph.add_input("b", (k, n), dtype)
     y = graph.add_array("y", (m, n), dtype)
-    if m is SIZE:
+    if not isinstance(m, int):
         graph.symbols["n"] = (a, 0)
     row, column, tile = size * ROWS + M, size * COLUMNS + N, Access("tile", (M, N))
     s, t, o, r = (scalar.symbol(name, dtype) for name in "stor")

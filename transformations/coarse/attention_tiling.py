@@ -25,12 +25,12 @@ class AttentionTiling(Transformation):
 
     It is one operator, TiledAttention, until the operators are lowered. Differentiated, the backward graph has the
     weights again from queries and keys. Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
-    ``rows`` and ``keys``: the size of a tile.
+    ``rows`` and ``keys``: the size of a tile, as measured (docs/decisions/014-carried-values.md).
     """
 
     level: ClassVar[str] = "coarse"
     rows: int = 64
-    keys: int = 64
+    keys: int = 128
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if getattr(node, "op_type", None) != "Attention" or node.domain != "":

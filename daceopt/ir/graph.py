@@ -206,9 +206,7 @@ class Graph:
             raise ValueError(f"{name} is a view or part; its layout is fixed")
         steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
         layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
-        for part in members[1:]:
-            self._check_rows_written(part, steps)
-            self._check_rows({part: steps})
+        self._check_rows(dict.fromkeys(members[1:], steps), written=members[1:])
         self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
 
     @property
@@ -483,18 +481,13 @@ class Graph:
             self.outputs = [new if n == old else n for n in self.outputs]
             self.desc(new).transient, self.desc(old).transient = False, True
 
-    def _check_rows(self, strides: dict[str, Shape]) -> None:
-        """Raise ValueError where a node that wants its operands row-major would read one that is no longer."""
+    def _check_rows(self, strides: dict[str, Shape], written: Iterable[str] = ()) -> None:
+        """Raise ValueError where a node that wants its arrays row-major would read one, or write one of ``written``,
+        that is no longer."""
         for name, steps in strides.items():
-            if _in_rows(self.shape(name), steps):
-                continue
-            if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
-                raise ValueError(f"{name} is read by a node that takes contiguous arrays only")
-
-    def _check_rows_written(self, name: str, strides: Shape) -> None:
-        """Raise ValueError where what writes ``name`` wants it row-major and it would be no longer."""
-        if getattr(self.producer(name), "wants_rows", False) and not _in_rows(self.shape(name), strides):
-            raise ValueError(f"{name} is written by a node that takes contiguous arrays only")
+            users = [*self.consumers(name), *([self.producer(name)] if name in written else [])]
+            if not _in_rows(self.shape(name), steps) and any(getattr(n, "wants_rows", False) for n in users):
+                raise ValueError(f"{name} is read by a node that takes contiguous arrays only, or written by one")
 
     def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
         for view, (strides, offset) in layouts.items():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.explore.report import Edge, Kernel, Operator, Step
+from daceopt.explore.tables import Edge, Kernel, Operator, Step
 from daceopt.ir.kernel import Kernel as Loops
 from daceopt.ir.region import Region, iterations
 from daceopt.stats import number

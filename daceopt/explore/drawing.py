@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from daceopt.explore.layers import Layout, layered
-from daceopt.explore.report import Edge, Kernel, Report
+from daceopt.explore.tables import Edge, Kernel, Tables
 from daceopt.explore.units import amount, duration, plural
 
 _WIDTH, _HEIGHT, _ACROSS, _DOWN = 168, 44, 22, 40  # of a box, and between boxes
@@ -99,7 +99,7 @@ def _in_runs(module: Module) -> Module:
 # -------------------------------------------------------------------- drawings
 
 
-def drawings(report: Report) -> Iterator[str]:
+def drawings(report: Tables) -> Iterator[str]:
     """The drawing of each direction, with those of the modules in it, closed."""
     for direction in ("forward", "backward"):
         if any(k.direction == direction for k in report.kernels):
@@ -108,7 +108,7 @@ def drawings(report: Report) -> Iterator[str]:
 
 
 class _Drawing:
-    def __init__(self, report: Report, direction: str):
+    def __init__(self, report: Tables, direction: str):
         self._kernels, self._direction = report.kernels, direction
         self._root = tree(report.kernels, direction)
         own = {k for k, kernel in enumerate(report.kernels) if kernel.direction == direction}

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from daceopt.explore.drawing import drawings
 from daceopt.explore.page import SHOW, SORT, STYLE
-from daceopt.explore.report import Kernel, Operator, Report, Step
+from daceopt.explore.tables import Kernel, Operator, Step, Tables
 from daceopt.explore.text import idle_steps, limits, title
 from daceopt.explore.units import amount, change, duration, percent, plural
 
@@ -30,14 +30,14 @@ class Column(NamedTuple):
     numeric: bool = False
 
 
-def to_document(report: Report) -> str:
+def to_document(report: Tables) -> str:
     """A complete HTML page."""
     head = f'<meta charset="utf-8"><title>{escape(report.title)}</title>'
     body = f'<body style="margin:0">{to_fragment(report)}</body>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n'
 
 
-def to_fragment(report: Report) -> str:
+def to_fragment(report: Tables) -> str:
     """What a notebook shows below a cell."""
     sections = (_head, _tiles, drawings, _kernel_tables, _step_table, _operator_table, _foot)
     parts = "".join(part for section in sections for part in section(report))
@@ -47,7 +47,7 @@ def to_fragment(report: Report) -> str:
 # -------------------------------------------------------------------- around the tables
 
 
-def _head(report: Report) -> Iterator[str]:
+def _head(report: Tables) -> Iterator[str]:
     yield f"<h1>{escape(report.title)}</h1>"
     said = [report.mode, f"recipe {report.recipe or 'none'}", *report.inputs]
     yield f'<p class="quiet">{escape(" · ".join(said))}</p>'
@@ -57,7 +57,7 @@ def _head(report: Report) -> Iterator[str]:
         yield f'<p class="note">{escape(note)}</p>'
 
 
-def _tiles(report: Report) -> Iterator[str]:
+def _tiles(report: Tables) -> Iterator[str]:
     if not report.kernels:
         return
     yield '<div class="tiles">'
@@ -81,7 +81,7 @@ def _tile(name: str, value: str, detail: str) -> str:
     return f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b><span>{escape(detail)}</span></div>'
 
 
-def _foot(report: Report) -> Iterator[str]:
+def _foot(report: Tables) -> Iterator[str]:
     if report.seconds:
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in report.seconds.items())
         yield f'<p class="quiet">Compilation: {escape(phases)}.</p>'
@@ -92,7 +92,7 @@ def _foot(report: Report) -> Iterator[str]:
 # -------------------------------------------------------------------- tables
 
 
-def _kernel_tables(report: Report) -> Iterator[str]:
+def _kernel_tables(report: Tables) -> Iterator[str]:
     columns = [
         Column("kernel"),
         Column("time", True),
@@ -146,7 +146,7 @@ def _bar(kernel: Kernel) -> str:
     )
 
 
-def _step_table(report: Report) -> Iterator[str]:
+def _step_table(report: Tables) -> Iterator[str]:
     busy = [s for s in report.steps if s.sites]
     if busy:
         yield "<h2>Recipe</h2>"
@@ -169,7 +169,7 @@ def _step(step: Step) -> list[Cell]:
     ]
 
 
-def _operator_table(report: Report) -> Iterator[str]:
+def _operator_table(report: Tables) -> Iterator[str]:
     if report.operators:
         yield "<h2>Operators of the model</h2>"
         columns = [Column("operator"), Column("count", True), Column("how"), Column("reason")]

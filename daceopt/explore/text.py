@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from daceopt.cost.machine import Machine
-from daceopt.explore.report import Kernel, Report, Step
-from daceopt.explore.units import amount, change, duration, percent, plural
+from daceopt.explore.tables import Kernel, Step, Tables
+from daceopt.explore.units import amount, change, duration, percent, plural, printable
 
 _WIDEST = 72
 
 
-def to_text(report: Report) -> str:
+def to_text(report: Tables) -> str:
     """The whole report, one line per row; control characters of the model's names are shown, not obeyed."""
     lines = list(_head(report))
     for heading, rows, align in _tables(report):
@@ -20,19 +20,12 @@ def to_text(report: Report) -> str:
     return "\n".join([*lines, *_foot(report)])
 
 
-def kernel_text(kernel: Kernel) -> str:
-    """What a kernel is, then its schedule, then its C++."""
-    origin = [f"// from {kernel.origin}"] if kernel.origin else []
-    head = [f"// {kernel.direction}, {kernel.label}: {kernel.writes}", *origin]
-    return "\n".join([*map(_clean, head), *filter(None, (kernel.schedule, kernel.source))])
-
-
-def _head(report: Report) -> Iterator[str]:
-    yield _clean(f"{report.title}: {report.mode}, recipe {report.recipe or 'none'}")
+def _head(report: Tables) -> Iterator[str]:
+    yield printable(f"{report.title}: {report.mode}, recipe {report.recipe or 'none'}")
     if report.inputs:
-        yield _clean(f"  inputs    {', '.join(report.inputs)}")
+        yield printable(f"  inputs    {', '.join(report.inputs)}")
     if report.reason:
-        yield _clean(f"  runs outside of compiled code: {report.reason}")
+        yield printable(f"  runs outside of compiled code: {report.reason}")
     if report.kernels:
         yield f"  kernels   {change(*report.nodes)}"
         yield f"  moves     {change(*report.bytes_moved, 'B')}"
@@ -40,21 +33,21 @@ def _head(report: Report) -> Iterator[str]:
         phases = ", ".join(f"{name} {duration(seconds)}" for name, seconds in report.seconds.items())
         yield f"  compile   {'from the cache; when it was built: ' if report.cached else ''}{phases}"
     if report.machine:
-        yield _clean(f"  machine   {limits(report.machine)}")
+        yield printable(f"  machine   {limits(report.machine)}")
     for note in report.notes:
-        yield _clean(f"  note      {note}")
+        yield printable(f"  note      {note}")
 
 
-def _foot(report: Report) -> Iterator[str]:
+def _foot(report: Tables) -> Iterator[str]:
     if report.kernels:
-        label = _clean(report.kernels[0].label)
+        label = printable(report.kernels[0].label)
         yield from ("", f"  schedule and C++: print(report.kernel({label!r}).text()), or explain --kernel {label}")
     idle = idle_steps(report)
     if idle:
         yield from ("", f"  found no site: {', '.join(idle)}")
 
 
-def _tables(report: Report) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
+def _tables(report: Tables) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
     """Title, rows with their headings, and the alignment of each column."""
     operators = [(o.name, str(o.count), o.how, o.reason) for o in report.operators]
     yield "operators", [("operator", "count", "how", "reason"), *operators], "<><<"
@@ -79,7 +72,7 @@ def limits(machine: Machine) -> str:
     return f"{machine.name}, {plural(machine.cores, 'core')}: {rates}"
 
 
-def idle_steps(report: Report) -> list[str]:
+def idle_steps(report: Tables) -> list[str]:
     """The steps that found nothing to do in either direction, each once."""
     busy = {s.name for s in report.steps if s.sites}
     return list(dict.fromkeys(s.name for s in report.steps if s.name not in busy))
@@ -105,14 +98,10 @@ def _step(step: Step) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[Sequence[str]], align: str) -> list[str]:
-    cells = [[_short(_clean(cell)) for cell in row] for row in rows]
+    cells = [[_short(printable(cell)) for cell in row] for row in rows]
     widths = [max(len(row[c]) for row in cells) for c in range(len(align))]
     return ["  " + "  ".join(f"{c:{a}{w}}" for c, a, w in zip(row, align, widths)).rstrip() for row in cells]
 
 
 def _short(cell: str) -> str:
     return cell if len(cell) <= _WIDEST else cell[: _WIDEST - 3] + "..."
-
-
-def _clean(text: str) -> str:
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

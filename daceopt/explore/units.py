@@ -1,4 +1,4 @@
-"""Quantities as people read them."""
+"""Quantities and names as people read them."""
 
 from __future__ import annotations
 
@@ -36,3 +36,8 @@ def change(before: float, after: float, unit: str = "") -> str:
 def plural(count: int, noun: str) -> str:
     """``1 step``, ``2 steps``."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def printable(text: str) -> str:
+    """Text of a model with its control characters shown, not obeyed."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

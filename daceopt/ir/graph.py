@@ -48,203 +48,6 @@ class Graph(Arrays):
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
         self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
         self._order = Order()
-<<<<<<< HEAD
-=======
-        self._counter = 0
-
-    # ---------------------------------------------------------------- arrays
-
-    def _fresh(self, hint: str) -> str:
-        self._counter += 1
-        return f"{_clean(hint)[:_MAX_HINT] or 'v'}_{self._counter}"
-
-    def add_array(
-        self,
-        hint: str,
-        shape: Sequence[Any],
-        dtype: Any,
-        strides: Sequence[Any] | None = None,
-        *,
-        transient: bool = True,
-    ) -> str:
-        """Add an array of ``shape`` (ints or symbolic) and DaCe ``dtype``; row-major unless ``strides`` (elements) are
-        given."""
-        name = self._fresh(hint)
-        self._declare(name, shape, dtype, strides, transient)
-        self.source_names.setdefault(name, hint)
-        return name
-
-    def _declare(
-        self, name: str, shape: Sequence[Any], dtype: Any, strides: Sequence[Any] | None, transient: bool
-    ) -> None:
-        extents = tuple(dim(s) for s in shape)
-        if self.maker.origins:
-            self.origins[name] = self.maker.origins
-        if not extents:
-            self.scalars.add(name)
-        stored = extents or (1,)
-        steps = tuple(dim(s) for s in strides) if strides else row_major(stored)
-        self._declare_symbols(stored)
-        self.sdfg.add_array(name, stored, dtype, transient=transient, strides=steps, total_size=_span(stored, steps))
-        self._access[name] = self.state.add_access(name)
-
-    def _declare_symbols(self, exprs: Iterable[Dim]) -> None:
-        for expr in exprs:
-            for symbol in getattr(expr, "free_symbols", ()):
-                if str(symbol) not in self.sdfg.symbols:
-                    self.sdfg.add_symbol(str(symbol), dace.int64)
-
-    def add_input(self, hint: str, shape: Sequence[Any], dtype: Any) -> str:
-        name = self.add_array(hint, shape, dtype, transient=False)
-        self.inputs.append(name)
-        return name
-
-    def add_constant(self, hint: str, value: np.ndarray) -> str:
-        """An array whose value is known now; it becomes an argument that the loader binds, or a literal in a
-        tasklet."""
-        value = np.asarray(value)
-        name = self.add_array(hint, value.shape, types.from_numpy(value.dtype), transient=False)
-        self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
-        return name
-
-    def bind(self, name: str, value: np.ndarray) -> None:
-        """Turn an input into a constant of the same shape and dtype."""
-        self.inputs.remove(name)
-        self.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
-
-    def add_output(self, name: str) -> None:
-        """Declare an array that is no view as the next output."""
-        if name in self._views or name in self._parts:
-            raise ValueError(f"output {name} is a {'view' if name in self._views else 'part'}; copy it first")
-        self.desc(name).transient = False
-        self.outputs.append(name)
-
-    def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
-        """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
-        buffer from the source's start."""
-        name = self._fresh(hint)
-        extents = tuple(dim(s) for s in shape)
-        if not extents:
-            self.scalars.add(name)
-        stored, steps = extents or (1,), tuple(dim(s) for s in strides) or (1,)
-        self._declare_symbols((*stored, *steps, dim(offset)))
-        self.sdfg.add_view(name, stored, self.dtype(source), strides=steps, total_size=_span(stored, steps))
-        self._views[name] = (source, dim(offset))
-        node = self._access[name] = self.state.add_access(name)
-        node.add_in_connector("views")
-        self.state.add_edge(self._access[source], None, node, "views", Memlet.from_array(source, self.desc(source)))
-        self.source_names.setdefault(name, hint)
-        return name
-
-    def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
-        """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
-        write the rest of ``whole``."""
-        name = self.add_array(hint, shape, self.dtype(whole))
-        parts.attach(self, name, whole, [dim(s) for s in starts])
-        return name
-
-    def seed(self) -> str:
-        """The int64 array of one element that random kernels read; added at the first use."""
-        if SEED not in self.sdfg.arrays:
-            self._declare(SEED, (_SEED_WORDS,), dace.int64, None, False)
-        return SEED
-
-    def set_strides(self, name: str, strides: Sequence[Any]) -> None:
-        """Change the physical layout of an array; its views and parts select the same elements as before. ValueError,
-        and nothing changed, for a view or part and where a view cannot follow."""
-        if name in self._views or name in self._parts:
-            raise ValueError(f"{name} is a view or part; its layout is fixed")
-        steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
-        layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
-        self._check_rows(dict.fromkeys(members[1:], steps), written=members[1:])
-        self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
-
-    @property
-    def uses_seed(self) -> bool:
-        return SEED in self.sdfg.arrays
-
-    def desc(self, name: str) -> dace.data.Array:
-        return self.sdfg.arrays[name]
-
-    def shape(self, name: str) -> Shape:
-        return () if name in self.scalars else tuple(dim(s) for s in self.desc(name).shape)
-
-    def dtype(self, name: str) -> dace.typeclass:
-        return self.desc(name).dtype
-
-    def strides(self, name: str) -> Shape:
-        return () if name in self.scalars else tuple(dim(s) for s in self.desc(name).strides)
-
-    def size(self, name: str) -> Dim:
-        """Number of elements."""
-        return dim(prod(self.shape(name)))
-
-    def arrays(self) -> list[str]:
-        return list(self._access)
-
-    def access(self, name: str) -> nodes.AccessNode:
-        return self._access[name]
-
-    def is_view(self, name: str) -> bool:
-        return name in self._views
-
-    def view_source(self, name: str) -> str:
-        return self._views[name][0]
-
-    def view_offset(self, name: str) -> Dim:
-        return self._views[name][1]
-
-    def is_given(self, name: str) -> bool:
-        """Is ``name`` an input, a constant or the seed, which no node writes?"""
-        return name in self.inputs or name in self.constants or name == SEED
-
-    def is_part(self, name: str) -> bool:
-        return name in self._parts
-
-    def part(self, name: str) -> Part:
-        """Of which array ``name`` is a part, and where it begins there."""
-        return self._parts[name]
-
-    def parts_of(self, name: str) -> list[str]:
-        """The arrays that ``name`` is put together from; none where one node writes all of it."""
-        return [e.src.data for e in self.state.in_edges(self._access[name]) if parts.joins(e)]
-
-    def root(self, name: str) -> tuple[str, Dim]:
-        """The buffer that ``name`` aliases or is a part of, and where it starts there (in elements)."""
-        offset: Dim = 0
-        while True:
-            if name in self._views:
-                name, step = self._views[name]
-            elif name in self._parts:
-                name, starts = self._parts[name]
-                step = sum(s * t for s, t in zip(starts, self.strides(name), strict=True))
-            else:
-                return name, offset
-            offset = dim(offset + step)
-
-    def written(self, name: str) -> str:
-        """``name``, or what it is a view of: an array that nodes write."""
-        while name in self._views:
-            name = self._views[name][0]
-        return name
-
-    def views_of(self, name: str) -> list[str]:
-        """Direct views of ``name``."""
-        return [e.dst.data for e in self.state.out_edges(self._access[name]) if e.dst_conn == "views"]
-
-    def aliases(self, name: str) -> list[str]:
-        """``name`` and all through which its elements are read: direct and indirect views, the array that it is a part
-        of."""
-        found = [name]
-        for alias in found:
-            found.extend(self.views_of(alias))
-            found.extend([self._parts[alias].whole] if alias in self._parts else [])
-        return found
-
-    def is_contiguous(self, name: str) -> bool:
-        """Row-major without gaps; the strides of extents of 1 do not matter, nor those of empty arrays."""
-        return _in_rows(self.shape(name), self.strides(name))
->>>>>>> order
 
     # ---------------------------------------------------------------- provenance
 
@@ -447,11 +250,9 @@ class Graph(Arrays):
         """Raise ValueError where a node that wants its arrays row-major would read one, or write one of ``written``,
         that is no longer."""
         for name, steps in strides.items():
-<<<<<<< HEAD
-            if in_rows(self.shape(name), steps):
-                continue
-            if any(getattr(node, "wants_rows", False) for node in self.consumers(name)):
-                raise ValueError(f"{name} is read by a node that takes contiguous arrays only")
+            users = [*self.consumers(name), *([self.producer(name)] if name in written else [])]
+            if not in_rows(self.shape(name), steps) and any(getattr(n, "wants_rows", False) for n in users):
+                raise ValueError(f"{name} is read by a node that takes contiguous arrays only, or written by one")
 
     def add_part(self, whole: str, hint: str, starts: Sequence[Any], shape: Sequence[Any]) -> str:
         """An array of ``shape`` that is the box of ``whole`` which begins at ``starts``: one node writes it, others
@@ -467,20 +268,8 @@ class Graph(Arrays):
             raise ValueError(f"{name} is a view or part; its layout is fixed")
         steps, members = tuple(dim(s) for s in strides), parts.within(self, name)
         layouts = {k: v for m in members for k, v in follow(self, m, self.strides(m), steps).items()}
-        for part in members[1:]:
-            self._check_rows_written(part, steps)
-            self._check_rows({part: steps})
+        self._check_rows(dict.fromkeys(members[1:], steps), written=members[1:])
         self._lay_out(dict.fromkeys(members, (steps, 0)) | layouts)
-
-    def _check_rows_written(self, name: str, strides: Shape) -> None:
-        """Raise ValueError where what writes ``name`` wants it row-major and it would be no longer."""
-        if getattr(self.producer(name), "wants_rows", False) and not in_rows(self.shape(name), strides):
-            raise ValueError(f"{name} is written by a node that takes contiguous arrays only")
-=======
-            users = [*self.consumers(name), *([self.producer(name)] if name in written else [])]
-            if not _in_rows(self.shape(name), steps) and any(getattr(n, "wants_rows", False) for n in users):
-                raise ValueError(f"{name} is read by a node that takes contiguous arrays only, or written by one")
->>>>>>> order
 
     def _lay_out(self, layouts: dict[str, tuple[Shape, Dim]]) -> None:
         for view, (strides, offset) in layouts.items():

@@ -10,7 +10,8 @@ import pytest
 
 from daceopt.cost.machine import Machine
 from daceopt.errors import DaceoptError
-from daceopt.explore.report import Kernel, Operator, Report, Step
+from daceopt.explore.report import Report
+from daceopt.explore.tables import Kernel, Operator, Step
 from daceopt.explore.units import amount, change, duration, percent, plural
 
 HOSTILE = [

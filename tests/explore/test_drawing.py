@@ -16,7 +16,8 @@ from torch import nn
 import daceopt
 from daceopt.explore.drawing import path_of, tree
 from daceopt.explore.layers import layered
-from daceopt.explore.report import Edge, Kernel, Report
+from daceopt.explore.report import Report
+from daceopt.explore.tables import Edge, Kernel
 from tests.explore.test_display import HOSTILE
 
 

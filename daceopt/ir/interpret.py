@@ -20,6 +20,7 @@ from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import Node
 from daceopt.ir.reduction import UFUNC, identity
+from daceopt.ir.tasklet import Assignment
 
 NodeFunction = Callable[["Memory", Any], None]
 NODES: dict[str, NodeFunction] = {}  # library node class name -> implementation
@@ -102,6 +103,17 @@ class Memory:
     def numpy_dtype(self, dtype: Any) -> np.dtype[Any]:
         return types.to_numpy(dace.float64 if self.reference and types.is_float(dtype) else dtype)
 
+    def compute(self, assignments: Sequence[Assignment], values: dict[Any, np.ndarray]) -> None:
+        """Scalar code over arrays of operands, by name; ``values`` takes the results as well."""
+        for name, size in self.sizes.items():
+            values.setdefault(name, np.asarray(size))
+        reference = dace.float64 if self.reference else None
+        for a in assignments:
+            bound = {s: values[str(s)] for s in a.expr.free_symbols}
+            result = scalar.evaluate(a.expr, bound, reference, a.dtype)
+            with np.errstate(all="ignore"):
+                values[str(a.symbol)] = np.asarray(result).astype(self.numpy_dtype(a.dtype))
+
     def buffer(self, root: str) -> np.ndarray:
         if root not in self._buffers:
             shape = [self.number(e) for e in self.graph.shape(root)]
@@ -175,14 +187,7 @@ class _Execution:
         values = {c: self._read(a, params, domain) for c, a in stage.reads.items()}
         for k, p in enumerate(params):
             values[p] = np.arange(domain[k]).reshape([-1 if d == k else 1 for d in range(len(domain))])
-        for name, size in self.memory.sizes.items():
-            values.setdefault(name, np.asarray(size))
-        reference = dace.float64 if self.memory.reference else None
-        for a in stage.assignments:
-            bound = {s: values[str(s)] for s in a.expr.free_symbols}
-            result = scalar.evaluate(a.expr, bound, reference, a.dtype)
-            with np.errstate(all="ignore"):
-                values[str(a.symbol)] = np.asarray(result).astype(self.memory.numpy_dtype(a.dtype))
+        self.memory.compute(stage.assignments, values)
         with np.errstate(all="ignore"):  # stores into narrow types convert
             for connector, access in stage.writes.items():
                 self._write(access, values[connector], params, domain)

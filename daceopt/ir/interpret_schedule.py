@@ -209,14 +209,7 @@ class _Execution:
         body = self._bodies[tree.statement]
         values: dict[Any, np.ndarray] = {c: self._read(r, rows) for c, r in body.reads.items()}
         values |= {str(s): v for s, v in rows.values.items() if isinstance(s, sympy.Symbol)}
-        for name, size in self._memory.sizes.items():
-            values.setdefault(name, np.asarray(size))
-        reference = dace.float64 if self._memory.reference else None
-        for a in body.assignments:
-            bound = {s: values[str(s)] for s in a.expr.free_symbols}
-            result = scalar.evaluate(a.expr, bound, reference, a.dtype)
-            with np.errstate(all="ignore"):
-                values[str(a.symbol)] = np.asarray(result).astype(self._memory.numpy_dtype(a.dtype))
+        self._memory.compute(body.assignments, values)
         for connector in body.writes:
             value = np.broadcast_to(values[connector], (rows.count,))
             self._write((tree.statement, connector), value, rows)

@@ -1,6 +1,6 @@
 """Writes a failure down as one Python file that runs alone: ``python reproducer.py`` says it again.
 
-The file has the graph as text, the values that matter, and what was done to them; ``daceopt.rerun`` does it again.
+The file has the graph as text, the values that matter, and what was done to them, which ``rerun`` does again.
 """
 
 from __future__ import annotations

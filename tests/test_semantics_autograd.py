@@ -134,6 +134,22 @@ def test_second_order_leaves_what_it_does_not_depend_on():
     check(scenario)
 
 
+def test_second_order_through_copies():
+    def copied(self, x):
+        y = torch.zeros(2, 3, dtype=x.dtype)
+        y.copy_(x[0].pow(3) * self.w)
+        y[0] *= x[1]
+        return y.sin()
+
+    def scenario(optimize):
+        net, x = optimize(module(copied, w=normal(3))), normal(2, 3).requires_grad_()
+        (g,) = grad(net(x).sum(), x, create_graph=True)
+        g.pow(2).sum().backward()
+        return g, x.grad, grads(net)
+
+    check(scenario)
+
+
 def test_second_order_through_normalizations():
     def scenario(optimize):
         layers = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.LayerNorm(12), nn.Softmax(1))

@@ -57,7 +57,7 @@ def add(
         "arguments": given,
         "types": [_kind(graph.dtype(n), k in complex_operands) for k, n in enumerate(encoder.operands)],
         "orders": [list(order) for order in orders],
-        "results": [[k, _kind(results[k][1], k in complex_results)] for k in written],
+        "results": [[k, _kind(results[k][1], k in complex_results), len(results[k][0])] for k in written],
     }
     label = target._schema.name.rpartition("::")[2].strip("_")
     call = HostCall(label, callback="daceopt.libs.aten_call:run", payload=json.dumps(payload))
@@ -132,22 +132,23 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         found = target(*positional, **named)
     values = found if isinstance(found, (tuple, list)) else (found,)
-    for array, (position, name) in zip(outputs, results, strict=True):
-        _store(array, values[position], name)
+    for array, (position, name, rank) in zip(outputs, results, strict=True):
+        _store(array, values[position], name, rank)
 
 
 def _laid_out(tensor: torch.Tensor, order: list[int], inverse: list[int]) -> torch.Tensor:
     return tensor.permute(order).contiguous().permute(inverse)
 
 
-def _store(array: np.ndarray, value: torch.Tensor, name: str) -> None:
+def _store(array: np.ndarray, value: torch.Tensor, name: str, rank: int) -> None:
     import torch
 
     if name in _PARTS:
         value, name = torch.view_as_real(value.resolve_conj().resolve_neg()), _PARTS[name]
     shape = tuple(value.shape)
-    if shape != array.shape and not (shape == () and array.size == 1):
-        raise RunError(f"ATen returned shape {shape}; expected {array.shape}, which its shape rule promised")
+    promised = array.shape if rank else ()  # an array of rank 0 comes with one element
+    if shape != promised:
+        raise RunError(f"ATen returned shape {shape}; expected {promised}, which its shape rule promised")
     _tensor(array, name).copy_(value.reshape(array.shape))
 
 
@@ -155,7 +156,7 @@ _Order = tuple[list[int], list[int]]  # the axes from the outermost in memory, a
 
 
 @lru_cache(4096)
-def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[_Order], list[tuple[int, str]]]:
+def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[_Order], list[tuple[int, str, int]]]:
     import torch
 
     text = json.loads(payload)
@@ -163,7 +164,7 @@ def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[_Order]
     packet, _, overload = rest.partition(".")
     found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
     orders = [(order, sorted(range(len(order)), key=order.__getitem__)) for order in text["orders"]]
-    return found, text["arguments"], text["types"], orders, [(k, n) for k, n in text["results"]]
+    return found, text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]
 
 
 def _arguments(target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:

@@ -110,6 +110,8 @@ class _Differentiable(Body):
             return _custom(self.backwards[number], results, operands, saved, number)
         if target in (torch.ops.aten.detach.default, torch.ops.daceopt.stop_gradient.default):
             return torch.ops.daceopt.stop_gradient(args[0].detach())
+        if target is torch.ops.aten.copy.default:  # of functionalization; PyTorch has no derivative of it
+            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         return super().call_function(target, args, kwargs)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from daceopt.errors import RunError
 from tests.capture.torch.checking import check
 
 REDUCTIONS = ["none", "mean", "sum"]
@@ -103,3 +104,10 @@ def test_labels_end_at_the_first_negative_one(labels: list[int], reduction: str)
 def test_margins_of_one_label_that_are_met_exactly() -> None:
     x = torch.tensor([[0.5, -0.5, 1.5, 0.5], [0.0, 1.0, 0.0, 2.0]])
     check(lambda x: F.multi_margin_loss(x, torch.tensor([0, 1])), x, native=False)
+
+
+def test_a_result_of_another_rank_than_pytorch_promises_is_an_error() -> None:
+    """Eager mode then gives what the kernel gives."""
+    target = torch.tensor([3, 0, -1, 1])
+    with pytest.raises(RunError, match=r"returned shape \(\); expected \(1,\)"):
+        check(lambda x: F.multilabel_margin_loss(x, target, reduction="none"), torch.ones(4), native=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -71,6 +73,15 @@ def run(file: Path, *before: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def inside(file: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The same in this process, which costs no imports."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as done:
+        runpy.run_path(str(file), run_name="__main__")
+    said = capsys.readouterr()
+    return int(done.value.code or 0), said.out + said.err
+
+
 def file_of(message: str) -> Path:
     return Path(message.rpartition("reproducer in ")[2].strip())
 
@@ -90,7 +101,7 @@ def tanh_model() -> onnx.ModelProto:
     return proto(nodes, [("x", FLOAT, ["n", 6])], [("y", FLOAT, ["n", 6])], constants=weights)
 
 
-def check(file: Path) -> None:
+def check(file: Path, run: Callable[[Path], tuple[int, str]] = run) -> None:
     """It says the failure; with the bug repaired, it says that it is gone."""
     code, said = run(file)
     assert code == 1, said
@@ -125,24 +136,23 @@ def test_a_module(wrong_step: str) -> None:
     check(file_of(str(caught.value)))
 
 
-def test_bisect(wrong_step: str) -> None:
+def test_bisect(wrong_step: str, capsys: pytest.CaptureFixture[str]) -> None:
     found = bisect(recipes.get("cpu").before("constant-folding", wrong_step), import_model(load(tanh_model())))
     assert found is not None and found.step == wrong_step and str(found).endswith(str(found.reproducer))
-    check(found.reproducer)
+    check(found.reproducer, lambda file: inside(file, capsys))
 
 
-def test_a_step_that_raises(wrong_step: str) -> None:
-    """A step of daceopt's own needs no code; what raises here does so for its options alone."""
+def test_a_step_that_raises(wrong_step: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = transformations.get("tanh-to-exp")
     broken = made(name_of_it="Tanh", also="x")
     module = sys.modules[made.__module__]
     module.WRONG = None  # type: ignore[attr-defined]
     with pytest.raises(VerificationError, match="(?s)failed on graph .*; reproducer in ") as caught:
         Runner(Recipe("r", (broken,)), "numerics").run(import_model(load(tanh_model())))
-    assert run(file_of(str(caught.value)))[0] == 1  # the file says "Exp", which is wrong in another way
+    assert inside(file_of(str(caught.value)), capsys)[0] == 1  # the file says "Exp", which is wrong in another way
 
 
-def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It edits a program: what is to be differentiated is written, too."""
     from daceopt.ir.imported import Gradients
     from daceopt.ir.program import Program
@@ -156,7 +166,10 @@ def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(VerificationError, match="no derivative today; reproducer in ") as caught:
         Runner(recipes.get("cpu"), "numerics").run(program)
     file = file_of(str(caught.value))
-    assert run(file)[0] == 0  # nothing is wrong in a process where nothing was planted
+    code, said = inside(file, capsys)
+    assert code == 1 and said == "step differentiate: ZeroDivisionError: no derivative today\n"
+    monkeypatch.undo()
+    assert inside(file, capsys)[0] == 0
 
 
 PLANTED = """
@@ -207,19 +220,19 @@ def test_values_of_every_type() -> None:
     }
 
 
-def test_no_text_ends_its_string() -> None:
+def test_no_text_ends_its_string(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever a failure or a name says, it is data in the file."""
     graph = import_model(load(tanh_model()))
     graph.source.names[graph.inputs[0]] = "a\"\"\"\n'''); raise SystemExit(7) #"
     failure = '"""\nraise SystemExit(7)\r\nraise SystemExit(7)\x0braise SystemExit(7)\x85raise SystemExit(7)\0'
     file = reproducer.of_step(recipes.get("cpu").resolved()[0], graph, {}, failure)
-    code, said = run(file)
+    code, said = inside(file, capsys)
     assert code == 0, said
 
 
-def test_what_cannot_run_says_so(tmp_path: Path) -> None:
+def test_what_cannot_run_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     graph = import_model(load(tanh_model()))
     file = reproducer.of_step(recipes.get("cpu").resolved()[0], graph, {}, "a failure")
     file.write_text(file.read_text().replace("graph program(", "grph program(", 1))
-    code, said = run(file)
+    code, said = inside(file, capsys)
     assert code == 2 and "line 1, column 1: expected 'graph '" in said and "a failure" in said

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from daceopt import reproducer
 from daceopt.errors import VerificationError
+from daceopt.feeds import needed_inputs
 from daceopt.recipe import DIFFERENTIATE, Recipe
 from daceopt.transform import Transformation
-from daceopt.verification import Numerics, Structure, needed_inputs
+from daceopt.verification import Numerics, Structure
 
 if TYPE_CHECKING:
     import numpy as np

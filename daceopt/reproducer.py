@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from daceopt import identity
+from daceopt import identity, trace
 from daceopt._version import __version__
+from daceopt.build.cache import default_folder
+from daceopt.feeds import random_inputs
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -59,8 +61,6 @@ def _save(
     given: Mapping[str, Any],
     call: str,
 ) -> Path:
-    from daceopt import trace
-    from daceopt.build.cache import default_folder
     from daceopt.ir.render import render
 
     large: dict[str, np.ndarray] = {}
@@ -77,8 +77,6 @@ def _save(
 
 def _are_random(graph: Graph, inputs: Arrays) -> bool:
     """Are these the values that checks take where none are given?"""
-    from daceopt.verification import random_inputs
-
     drawn = random_inputs(graph)
     same = (n in inputs and _bits(value) == _bits(np.asarray(inputs[n])) for n, value in drawn.items())
     return drawn.keys() >= inputs.keys() and all(same)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from daceopt import reproducer
 from daceopt.errors import VerificationError
+from daceopt.feeds import needed_inputs, random_inputs
 from daceopt.transform import look
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 _FACTOR = 4.0
 _ULPS = 16.0
 _SHOWN = 3  # changes that a message lists
-_SIZES = (3, 2, 1, 7, 16, 50, 128, 300)
 
 
 class Structure:
@@ -177,8 +178,6 @@ class Numerics:
             raise VerificationError(f"{error}{self._saved(transformation, str(error))}") from error
 
     def _saved(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
-        from daceopt import reproducer
-
         assert self._previous is not None
         fields = None if wanted is None else (wanted.inputs, wanted.outputs, wanted.policy)
         needed = needed_inputs(self._previous, self.inputs)
@@ -224,39 +223,3 @@ def relative_error(ours: np.ndarray, exact: np.ndarray) -> float:
 def within_rounding(error: float, peer: float, floating: bool = True) -> bool:
     """Is a float32 result's relative ``error`` explained by rounding, given that of another program for the same?"""
     return error <= _FACTOR * peer + (_ULPS * float(np.finfo(np.float32).eps) if floating else 0.0)
-
-
-def random_inputs(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    """Normal floats and zero-or-one integers for every input; size symbols become small numbers."""
-    from daceopt.ir import types
-
-    generator = np.random.default_rng(seed)
-    sizes = _sizes(graph)
-    made = {}
-    for name in graph.inputs:
-        shape = [int(d) if isinstance(d, int) else int(d.subs(_by_name(d, sizes))) for d in graph.shape(name)]
-        dtype = types.to_numpy(graph.dtype(name))
-        if dtype.kind == "f":
-            made[name] = generator.standard_normal(shape).astype(dtype)
-        else:
-            made[name] = generator.integers(0, 2, shape).astype(dtype)
-    return made
-
-
-def _sizes(graph: Graph) -> dict[str, int]:
-    """Small numbers for the size symbols, the first found for which the graph's assumptions hold."""
-    choices = [{s: first + k * apart for k, s in enumerate(graph.symbols)} for apart in (1, 0) for first in _SIZES]
-    fitting = (c for c in choices if all(a.subs(_by_name(a, c)) >= 0 for a in graph.assumptions))
-    return next(fitting, choices[0])
-
-
-def _by_name(expr: Any, sizes: dict[str, int]) -> dict[Any, int]:
-    return {s: sizes[str(s)] for s in expr.free_symbols}
-
-
-def needed_inputs(graph: Graph, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Those of ``given`` that an execution of ``graph`` asks for: its inputs, and what says its sizes."""
-    from daceopt.ir.graph import SEED
-
-    asked = [*graph.inputs, *(name for name, _ in graph.symbols.values()), SEED]
-    return {name: given[name] for name in dict.fromkeys(asked) if name in given}

@@ -19,10 +19,11 @@ from daceopt import reproducer
 from daceopt.build import memory, trial
 from daceopt.build.executable import Executable
 from daceopt.errors import RunError, VerificationError
+from daceopt.feeds import random_inputs
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, strided
-from daceopt.verification import random_inputs, relative_error, within_rounding
+from daceopt.verification import relative_error, within_rounding
 
 Arrays = dict[str, np.ndarray]
 _NARROW_ULPS = 2.0  # of a result that is rounded once more when it is stored

@@ -19,8 +19,8 @@ from dace.config import Config, temporary_config
 from dace.symbolic import symstr
 
 from daceopt.codegen import target
-from daceopt.codegen.cpu.kernel_source import Argument, KernelSource
 from daceopt.codegen.flow import Flow
+from daceopt.codegen.kernel_unit import Argument, KernelSource
 from daceopt.codegen.regions import Buffer, Scope, odd, slot
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from daceopt.codegen import toolchain
-from daceopt.codegen.cpu.kernel_source import KernelSource
 from daceopt.codegen.cpu.kernel_source import kernel_source as cpu_kernel
 from daceopt.codegen.cuda.kernel_source import kernel_source as cuda_kernel
+from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import Limits, limits_of

@@ -16,13 +16,14 @@ from daceopt import export, standalone
 from daceopt.commands import model
 from daceopt.cost.measure import interleave
 from daceopt.errors import DaceoptError, Unsupported
+from daceopt.feeds import random_inputs
 from daceopt.frozen import FrozenProgram
 from daceopt.importer import import_model
 from daceopt.ir.render import render
 from daceopt.onnx_arrays import dtype_of, from_file, to_numpy, to_torch
 from daceopt.onnx_file import OnnxModel, from_onnx
 from daceopt.runtime.bridge import Program
-from daceopt.verification import outputs, random_inputs, relative_error, within_rounding
+from daceopt.verification import outputs, relative_error, within_rounding
 
 Arrays = list[np.ndarray]
 

@@ -19,11 +19,11 @@ from daceopt.explore import collect
 from daceopt.explore.collect import Direction, operators
 from daceopt.explore.profile import profile
 from daceopt.explore.report import Report
+from daceopt.feeds import random_inputs
 from daceopt.ir import types
 from daceopt.observe import observe
 from daceopt.options import Options
 from daceopt.stats import effect, sizes_of
-from daceopt.verification import random_inputs
 
 if TYPE_CHECKING:
     import onnx

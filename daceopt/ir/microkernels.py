@@ -26,6 +26,14 @@ _TYPES = (dace.float32, dace.float64)
 
 
 @dataclass(frozen=True)
+class MicroProduct:
+    """What a ``Call`` of the micro-kernel ``product`` needs; the kernel around it has the statement that calls."""
+
+    label: str
+    dtype: Any
+
+
+@dataclass(frozen=True)
 class Product:
     """``C[m, n] (+)= sum_k A[m, k] * B[k, n]`` for one statement; a loop that is None has one iteration.
 

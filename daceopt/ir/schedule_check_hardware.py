@@ -26,7 +26,7 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: 
         return
     for node, around in walk(tree):
         if type(node) not in _NODES:
-            _refuse(kernel, f"a {type(node).__name__.lower()}, which an accelerator does not run")
+            refuse(kernel, f"a {type(node).__name__.lower()}, which an accelerator does not run")
         if isinstance(node, Do):
             _check_reduced(kernel, node, around)
     for node, around in walk(tree):
@@ -39,34 +39,35 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: 
     _check_own_memory(kernel, tree)
     threads = Threads(tree)
     if threads.count > limits.threads:
-        _refuse(kernel, f"a block of {threads.count} threads; expected at most {limits.threads}")
+        refuse(kernel, f"a block of {threads.count} threads; expected at most {limits.threads}")
     if (size := shared_bytes(kernel, tree, bodies)) > limits.shared:
-        _refuse(kernel, f"its threads share {size} bytes; expected at most {limits.shared}")
+        refuse(kernel, f"its threads share {size} bytes; expected at most {limits.shared}")
 
 
-def _refuse(kernel: Kernel, reason: str) -> NoReturn:
+def refuse(kernel: Kernel, reason: str) -> NoReturn:
+    """Raise IllegalSchedule for a schedule of ``kernel``."""
     raise IllegalSchedule(f"schedule of {kernel.label}: {reason}")
 
 
 def _check_no_sharing(kernel: Kernel, tree: Tree) -> None:
     for node, _ in walk(tree):
         if isinstance(node, Alloc) and node.scope == "shared":
-            _refuse(kernel, f"the local {node.array} is shared, but there are no threads of a block to share it")
+            refuse(kernel, f"the local {node.array} is shared, but there are no threads of a block to share it")
         if isinstance(node, Accumulate) and node.across:
-            _refuse(kernel, f"accumulators across a {node.across} outside of one")
+            refuse(kernel, f"accumulators across a {node.across} outside of one")
 
 
 def _check_place(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
     """A loop stands where its hardware is: a grid of blocks of warps of lanes."""
     kinds = [n.kind for n in around if isinstance(n, Loop)]
     if "parallel" in loop.kind or (loop.kind in HARDWARE and loop.when is not None):
-        _refuse(kernel, f"the {loop.kind} loop over {loop.param} is one of a CPU's threads")
+        refuse(kernel, f"the {loop.kind} loop over {loop.param} is one of a CPU's threads")
     if loop.kind == "grid" and not all(isinstance(n, Loop) and n.kind == "grid" for n in around):
-        _refuse(kernel, f"the grid loop over {loop.param} does not stand outside of everything else")
+        refuse(kernel, f"the grid loop over {loop.param} does not stand outside of everything else")
     if loop.kind in ("block", "warp") and "warp" in kinds:
-        _refuse(kernel, f"the {loop.kind} loop over {loop.param} stands inside of a lane")
+        refuse(kernel, f"the {loop.kind} loop over {loop.param} stands inside of a lane")
     if loop.kind == "warp" and not (isinstance(loop.extent, int) and loop.extent <= LANES):
-        _refuse(kernel, f"the warp loop over {loop.param} has {loop.extent} iterations; expected at most {LANES} lanes")
+        refuse(kernel, f"the warp loop over {loop.param} has {loop.extent} iterations; expected at most {LANES} lanes")
 
 
 def _check_shared(kernel: Kernel, node: Alloc, around: Several[Tree], has_lanes: bool) -> None:
@@ -75,7 +76,7 @@ def _check_shared(kernel: Kernel, node: Alloc, around: Several[Tree], has_lanes:
     inside = next((n for n in around if isinstance(n, Loop) and n.kind in alone), None)
     if inside is not None:
         reason = f"the local {node.array} is shared, but each iteration of {inside.param} is one thread"
-        _refuse(kernel, f"{reason}; expected it in thread")
+        refuse(kernel, f"{reason}; expected it in thread")
 
 
 def _check_reduced(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
@@ -83,13 +84,13 @@ def _check_reduced(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
         for loop in reduced_loops(kernel.stages[do.statement], connector, do, around):
             if loop.kind == "grid":
                 reason = f"s{do.statement}.{connector} is reduced over the grid loop {loop.param}"
-                _refuse(kernel, f"{reason}: blocks do not wait for one another")
+                refuse(kernel, f"{reason}: blocks do not wait for one another")
 
 
 def _check_collective(kernel: Kernel, tree: Tree, node: Accumulate, around: Several[Tree]) -> None:
     """Lanes and threads that reduce collect together, and no others do: each would add the same once more."""
     if node.private:
-        _refuse(kernel, "private accumulators are for a CPU's threads")
+        refuse(kernel, "private accumulators are for a CPU's threads")
     for partial in node.partials:
         name = f"s{partial.statement}.{partial.connector}"
         inside = next(a for n, a in walk(tree) if isinstance(n, Do) and n.statement == partial.statement)
@@ -102,11 +103,11 @@ def _check_collective(kernel: Kernel, tree: Tree, node: Accumulate, around: Seve
         if needed != node.across:
             kinds = ", ".join(f"the {n.kind} loop {n.param}" for n in own if n.kind in HARDWARE) or "no threads"
             expected = f"accumulators across a {needed}" if needed else "no collective accumulators"
-            _refuse(kernel, f"{name} is reduced over {kinds}; expected {expected}")
+            refuse(kernel, f"{name} is reduced over {kinds}; expected {expected}")
     barred = {"warp": ("warp",), "block": ("block", "warp")}.get(node.across, ())
     within = next((n for n in around if isinstance(n, Loop) and n.kind in barred), None)
     if within is not None:
-        _refuse(kernel, f"accumulators across a {node.across} stand inside of the {within.kind} loop {within.param}")
+        refuse(kernel, f"accumulators across a {node.across} stand inside of the {within.kind} loop {within.param}")
 
 
 def _collects(node: Tree, statement: int, connector: str) -> bool:
@@ -135,4 +136,4 @@ def _check_owner(kernel: Kernel, node: Alloc, do: Do, connector: str, around: Se
     loose = next((n for n in own if n not in reduced or inside.index(n) < holder), None)
     if loose is not None:
         reason = f"s{do.statement} writes {node.array} in the {loose.kind} loop over {loose.param}"
-        _refuse(kernel, f"{reason}, so each thread has a part of it only; expected it shared or in a register")
+        refuse(kernel, f"{reason}, so each thread has a part of it only; expected it shared or in a register")

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from daceopt import identity
 from daceopt.build.compiler import CompileJob, Flags, Requirements
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.ir import types
+from daceopt.ir import microkernels, types
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.references import resolved
 from daceopt.ir.region import Region, Repeat
 from daceopt.ops.library import DenseNode
 
@@ -209,16 +211,11 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
 
 def _called(graph: Graph, entry: Any) -> Iterator[Any]:
     """The micro-kernels that the schedule of a kernel calls."""
-    from daceopt.ir import microkernels
-    from daceopt.ir.kernel import Kernel
-    from daceopt.ir.references import resolved
-    from daceopt.libs.product import MicroProduct
-
     if not microkernels.calls(graph.schedules[entry]):
         return
     kernel, tree = Kernel.extract(graph, entry), graph.schedules[entry]
     for product in microkernels.products(kernel, tree, resolved(graph, kernel, tree)).values():
-        yield MicroProduct(kernel.label, product.dtype)
+        yield microkernels.MicroProduct(kernel.label, product.dtype)
 
 
 def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
+from daceopt._version import __version__
 from daceopt.ir import types
+from daceopt.ir.microkernels import MicroProduct
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 
 if TYPE_CHECKING:
@@ -17,14 +18,6 @@ if TYPE_CHECKING:
 
 _BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb"
 _HEADER = "product_impl.h"
-
-
-@dataclass(frozen=True)
-class MicroProduct:
-    """What a ``Call`` of the micro-kernel ``product`` needs; the kernel around it has the statement that calls."""
-
-    label: str
-    dtype: Any
 
 
 class TorchProduct(Library):
@@ -71,8 +64,6 @@ class NativeProduct(Library):
 
     def version(self) -> str:
         """Return daceopt's own version."""
-        from daceopt._version import __version__
-
         return __version__
 
     def supports(self, node: Any, graph: Graph) -> str | None:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 
-from daceopt.codegen.cpu.kernel_source import Argument, Emitter, KernelSource, support_header
+from daceopt.codegen.cpu.kernel_source import Emitter
+from daceopt.codegen.kernel_unit import Argument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types

@@ -12,7 +12,8 @@ import sympy
 
 from daceopt import libs, recipes
 from daceopt.build.compiler import CompileJob, compile_objects, link
-from daceopt.codegen.cpu.kernel_source import KernelSource, kernel_source
+from daceopt.codegen.cpu.kernel_source import kernel_source
+from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import strided

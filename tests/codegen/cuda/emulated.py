@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from daceopt.build import machine
-from daceopt.codegen.cpu.kernel_source import KernelSource
 from daceopt.codegen.cuda.kernel_source import kernel_source
+from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from tests.codegen.cpu.kernels import execute

@@ -11,7 +11,8 @@ import pytest
 import sympy
 
 from daceopt.build.compiler import CompileJob, compile_objects, link
-from daceopt.codegen.cpu.kernel_source import kernel_source, support_header
+from daceopt.codegen.cpu.kernel_source import kernel_source
+from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.scalar.printer import Printer, literal
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar

@@ -1,0 +1,70 @@
+"""A printed kernel: a translation unit of its own, and what a call of it passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from daceopt.codegen.include import INCLUDE
+from daceopt.ir import types
+from daceopt.ir.graph import Dim
+
+HEADERS = ("cpu.h", "scalar.h")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a call passes.
+
+    ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol``, ``status`` (where an int32 stands) or
+    ``stream`` (on which an accelerator runs the kernel).
+    """
+
+    kind: str
+    array: str = ""
+    offset: Dim = 0
+    dtype: types.DType | None = None
+    written: bool = False
+    symbol: str = ""
+
+    @property
+    def cpp(self) -> str:
+        """The C++ parameter type."""
+        if self.kind in ("symbol", "stream"):
+            return "int64_t" if self.kind == "symbol" else "void*"
+        if self.kind == "status":
+            return "int32_t*"
+        return f"{'' if self.written else 'const '}{types.cpp(self.dtype)}*"
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """``name`` is ``k_<hash>``; ``text`` is the unit without the support header; ``arguments`` are in call order;
+    ``headers`` make up the dialect that it is written in."""
+
+    name: str
+    text: str
+    arguments: tuple[Argument, ...]
+    headers: tuple[str, ...] = HEADERS
+
+    @property
+    def declaration(self) -> str:
+        """The C++ prototype."""
+        return f'extern "C" void {self.name}({", ".join(a.cpp for a in self.arguments)});'
+
+    @property
+    def unit(self) -> str:
+        """The complete translation unit: it needs no include folder, and its hash covers the support header."""
+        return f"{support_header(self.text, self.headers)}\n{self.text}"
+
+
+def support_header(code: str, headers: Sequence[str] = HEADERS) -> str:
+    """What ``code`` needs: the text of ``headers``, and of ``narrow.h`` where narrow types occur."""
+    narrow = any(f"dop::{types.name_of(t)}::" in code for t in types.NARROW)
+    return "".join(map(_header, headers)) + (_header("narrow.h") if narrow else "")
+
+
+@cache
+def _header(name: str) -> str:
+    return (INCLUDE / "daceopt" / name).read_text()

@@ -174,12 +174,12 @@ def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch, capsys: p
 
 PLANTED = """
 import dataclasses
-from daceopt.codegen import frame
-original = frame.kernel_source
+from daceopt.codegen import target
+original = target.get("cpu").print_kernel
 def changed(*args):
     source = original(*args)
     return dataclasses.replace(source, text=source.text.replace("tanhf(", "sinf("))
-frame.kernel_source = changed
+target._TARGETS["cpu"] = dataclasses.replace(target.get("cpu"), print_kernel=changed)
 """
 
 

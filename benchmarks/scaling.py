@@ -57,8 +57,8 @@ def _seconds(layers: int) -> dict[str, float]:
 def through(traced: Traced) -> Iterator[None]:
     """From a captured graph to the text of its programs; stops before the first of ``PHASES`` and after each."""
     from daceopt import libs, pipeline, recipes
-    from daceopt.build.program import Prepared
     from daceopt.capture.torch.importing import load
+    from daceopt.codegen.build import Prepared
 
     yield
     imported = load(traced)

@@ -9,23 +9,23 @@ from daceopt._version import __version__
 from daceopt.logs import configure as _configure_logs
 
 if TYPE_CHECKING:
-    from daceopt.module import optimized_module as optimized_module
-    from daceopt.recipe import Recipe as Recipe
-    from daceopt.standalone import load as load
-    from daceopt.transform import Transformation as Transformation
+    from daceopt.modules.module import optimized_module as optimized_module
+    from daceopt.passes.recipe import Recipe as Recipe
+    from daceopt.passes.transform import Transformation as Transformation
+    from daceopt.standalone.stored_program import load as load
 
 # Public name -> (module, attribute); no attribute: the module itself.
 _NAMES: dict[str, tuple[str, str | None]] = {
-    "optimized_module": ("daceopt.module", "optimized_module"),
-    "from_onnx": ("daceopt.onnx_file", "from_onnx"),
-    "load": ("daceopt.standalone", "load"),
+    "optimized_module": ("daceopt.modules.module", "optimized_module"),
+    "from_onnx": ("daceopt.models.onnx_model", "from_onnx"),
+    "load": ("daceopt.standalone.stored_program", "load"),
     "explain": ("daceopt.explore", "explain"),
-    "Transformation": ("daceopt.transform", "Transformation"),
-    "Recipe": ("daceopt.recipe", "Recipe"),
+    "Transformation": ("daceopt.passes.transform", "Transformation"),
+    "Recipe": ("daceopt.passes.recipe", "Recipe"),
     "recipes": ("daceopt.recipes", None),
     "transformations": ("daceopt.transformations", None),
     "cost": ("daceopt.cost", None),
-    "onnx_backend": ("daceopt.onnx_backend", None),
+    "onnx_backend": ("daceopt.models.onnx_backend", None),
 }
 
 __all__ = ["__version__", *_NAMES]

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from daceopt.build.cache import key
-from daceopt.compiled import CompiledPair, Derived, Source, compiled
-from daceopt.recipe import DIFFERENTIATE, Recipe, recipes
-from daceopt.runner import Runner
+from daceopt.passes.recipe import DIFFERENTIATE, Recipe, recipes
+from daceopt.passes.runner import Runner
+from daceopt.programs.compiled import CompiledPair, Derived, Source, compiled
+from daceopt.store.cache import key
 
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.build.bundle import Bundle
+    from daceopt.codegen.bundle import Bundle
     from daceopt.ir.imported import Imported
 
 
@@ -25,7 +25,7 @@ def compile_graph(
 ) -> CompiledPair:
     """Compile what ``load`` gives, unless the cache has it: ``fingerprint`` identifies it, gradients included.
 
-    ``verify`` as in :class:`daceopt.runner.Runner`. Raises Unsupported, BuildError or VerificationError with the
+    ``verify`` as in :class:`daceopt.passes.runner.Runner`. Raises Unsupported, BuildError or VerificationError with the
     reason.
     """
     return compiled(source_of(load, recipe, verify), fingerprint)
@@ -48,7 +48,7 @@ def compile_model(
     """
 
     def load() -> Imported:
-        from daceopt.importer import import_model
+        from daceopt.capture.onnx.importer import import_model
         from daceopt.ir.imported import Imported
 
         fallbacks: dict[str, str] = {}

@@ -23,7 +23,7 @@ DELAY = 0.5
 
 
 @dataclass(eq=False)
-class Row:
+class ProgressRow:
     """Something under way: ``done`` of ``total``, None where nobody knows how much there is."""
 
     name: str
@@ -41,7 +41,7 @@ class Row:
 class Screen(Protocol):
     """Where rows are drawn."""
 
-    def show(self, rows: Sequence[Row]) -> None: ...
+    def show(self, rows: Sequence[ProgressRow]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -56,24 +56,24 @@ def phase(name: str) -> Iterator[None]:
         _board.close(row)
 
 
-def kernels(total: int) -> Counter:
+def kernels(total: int) -> ProgressCounter:
     """How many kernels of the phase at hand are compiled: ``with kernels(n) as compiled: ... compiled.advance()``."""
-    return Counter("build", total, "kernels")
+    return ProgressCounter("build", total, "kernels")
 
 
-def steps(total: int) -> Counter:
+def steps(total: int) -> ProgressCounter:
     """How many steps of the recipe at hand are done."""
-    return Counter("recipe", total)
+    return ProgressCounter("recipe", total)
 
 
-class Counter:
+class ProgressCounter:
     """Counts in the innermost phase of its thread, or in one of its own. Any thread may advance it."""
 
     def __init__(self, name: str, total: int, unit: str = ""):
         self._name, self._total, self._unit = name, total, unit
-        self._own: Row | None = None
+        self._own: ProgressRow | None = None
 
-    def __enter__(self) -> Counter:
+    def __enter__(self) -> ProgressCounter:
         row = _board.innermost()
         if row is None:
             row = self._own = _board.open(self._name)
@@ -97,13 +97,13 @@ class _Board:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._rows: list[Row] = []
+        self._rows: list[ProgressRow] = []
         self._timer: threading.Timer | None = None
         self._screen: Screen | None = None
         self._parts: dict[int, list[str]] = {}
 
-    def open(self, name: str) -> Row:
-        row = Row(name, threading.get_ident(), time.perf_counter())
+    def open(self, name: str) -> ProgressRow:
+        row = ProgressRow(name, threading.get_ident(), time.perf_counter())
         with self._lock:
             self._rows.append(row)
             if self._timer is None and is_watched():
@@ -113,7 +113,7 @@ class _Board:
             self._show()
         return row
 
-    def close(self, row: Row) -> None:
+    def close(self, row: ProgressRow) -> None:
         with self._lock:
             if row not in self._rows:  # opened before a fork
                 return
@@ -129,23 +129,23 @@ class _Board:
                 self._screen.close()
             self._timer = self._screen = None
 
-    def innermost(self) -> Row | None:
+    def innermost(self) -> ProgressRow | None:
         """The latest phase of this thread."""
         with self._lock:
             me = threading.get_ident()
             return next((row for row in reversed(self._rows) if row.owner == me), None)
 
-    def begin(self, row: Row, total: int, detail: str) -> None:
+    def begin(self, row: ProgressRow, total: int, detail: str) -> None:
         with self._lock:
             row.total, row.done, row.detail = total, 0, detail
             self._show()
 
-    def advance(self, row: Row, detail: str) -> None:
+    def advance(self, row: ProgressRow, detail: str) -> None:
         with self._lock:
             row.done, row.detail = row.done + 1, detail
             self._show()
 
-    def _report(self, row: Row, outer: Row | None) -> None:
+    def _report(self, row: ProgressRow, outer: ProgressRow | None) -> None:
         """Keep what a part took for the line of its whole, or write that line."""
         said = f"{row.name} {time.perf_counter() - row.started:.2f} s"
         inside = self._parts.pop(id(row), [])
@@ -182,9 +182,9 @@ class _Terminal:
 
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30), TimeElapsedColumn()
         self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._tasks: dict[Row, Any] = {}
+        self._tasks: dict[ProgressRow, Any] = {}
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[ProgressRow]) -> None:
         if not self._bar.live.is_started:
             self._bar.start()
         for row in [row for row in self._tasks if row not in rows]:
@@ -208,7 +208,7 @@ class _Notebook:
         self._handle = display({"text/plain": ""}, raw=True, display_id=True)
         self._latest = 0.0
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[ProgressRow]) -> None:
         if time.perf_counter() - self._latest < 0.1:
             return
         self._latest = time.perf_counter()

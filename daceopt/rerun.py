@@ -14,19 +14,19 @@ import numpy as np
 import daceopt.capture.torch.call_text
 import daceopt.ops  # noqa: F401  (the classes of library nodes, and how they are executed)
 from daceopt import libs
-from daceopt.bisect import broken
-from daceopt.build.assemble import KIND, load_program
-from daceopt.build.cache import default_cache
-from daceopt.build.program import build
+from daceopt.codegen.assemble import KIND, load_program
+from daceopt.codegen.build import build
 from daceopt.errors import DaceoptError, VerificationError
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients
 from daceopt.ir.parse import parse
 from daceopt.ir.program import Program
-from daceopt.reproducer import unpack
-from daceopt.transform import Transformation, parse_step
-from daceopt.verification import Numerics, Structure, check_match
-from daceopt.verification_built import Built, compare
+from daceopt.passes.bisect import broken
+from daceopt.passes.reproducer import unpack
+from daceopt.passes.transform import Transformation, parse_step
+from daceopt.passes.verification import Numerics, Structure, check_match
+from daceopt.passes.verification_built import Built, compare
+from daceopt.store.cache import default_cache
 
 GONE, THERE, CANNOT_RUN = 0, 1, 2
 

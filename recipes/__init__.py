@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from daceopt.recipe import Recipe
-from daceopt.recipe import recipes as _registry
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.recipe import recipes as _registry
 
 __all__ = ["Recipe", "get", "names"]
 

@@ -1,6 +1,6 @@
 """The recipe ``cpu``: fewer passes over memory, products in libraries, everything else in few vectorised kernels."""
 
-from daceopt.recipe import Recipe
+from daceopt.passes.recipe import Recipe
 
 cpu = Recipe(
     "cpu",

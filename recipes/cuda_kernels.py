@@ -1,6 +1,6 @@
 """The recipe ``cuda-kernels``: how kernels run on the blocks, warps and lanes of a CUDA device."""
 
-from daceopt.recipe import Recipe
+from daceopt.passes.recipe import Recipe
 
 cuda_kernels = Recipe(
     "cuda-kernels",

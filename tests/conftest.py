@@ -69,7 +69,7 @@ def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     if "built" not in request.fixturenames:
         from tests.capture.torch.interpreted import compile_interpreted
 
-        monkeypatch.setattr("daceopt.backend._compile_graph", compile_interpreted)
+        monkeypatch.setattr("daceopt.modules.backend._compile_graph", compile_interpreted)
 
 
 @pytest.fixture

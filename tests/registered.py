@@ -9,10 +9,10 @@ from contextlib import contextmanager
 @contextmanager
 def restored() -> Iterator[None]:
     """Forget, at the end, the operators, gradient rules, libraries and transformations registered meanwhile."""
-    from daceopt import recipe, transform
     from daceopt.autodiff import rules
     from daceopt.libs import base
-    from daceopt.ops import registry as operators
+    from daceopt.ops.core import registry as operators
+    from daceopt.passes import recipe, transform
 
     rules._lookup({}, None)  # the built-in rules load on first use: before the tables are noted, not meanwhile
 

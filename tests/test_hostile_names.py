@@ -31,7 +31,7 @@ HOSTILE = {
 @pytest.fixture
 def sources(monkeypatch, tmp_path: Path) -> list[str]:
     """Every source that is handed to the compiler; the current folder is one to look for traces in."""
-    from daceopt.build import assemble
+    from daceopt.codegen import assemble
 
     monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

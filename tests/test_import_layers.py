@@ -7,43 +7,56 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CODE = ("daceopt", "recipes", "transformations", "benchmarks")
-MAX_FILE, MAX_FUNCTION = 450, 60
-
-FLOORS = (
-    "errors logs _version progress identity",
-    "ir",
-    "cost build runtime recipe",
-    "ops libs",
-    "autodiff splits",
-    "importer",
-    "capture",
-    "recipes transformations",
-    "pipeline options",
-    "onnx_variants onnx_tail onnx_arrays stats",
-    "module",
-    "dynamo observe frozen onnx_file onnx_backend optimize export standalone",
-    "explore bisect commands __main__",
-    "rerun",
-)
-# files that are one room with another
-SAME_ROOM = {
-    **dict.fromkeys(
-        ("loading", "registry", "runner", "step", "trace", "verification", "verification_built", "transform"), "recipe"
-    ),
-    "codegen": "build",
-    "reproducer": "recipe",
-    "rerun": "recipe",
-    "compiled": "pipeline",
-    **dict.fromkeys(("patterns", "pattern_matching", "pattern_algebra", "pattern_replacement"), "recipe"),
-    **dict.fromkeys(("dispatch", "frames", "fast_path", "backend", "piece"), "module"),
+HOUSE = {
+    "daceopt": ROOT / "daceopt",
+    "daceopt.recipes": ROOT / "recipes",
+    "daceopt.transformations": ROOT / "transformations",
 }
-# Upward, but only inside functions: the graph asks for operator nodes, the checks for how to execute them, by name.
-REGISTERED_LATER = {("ir", "ops"), ("recipe", "ops")}
+CODE = ("daceopt", "recipes", "transformations", "benchmarks")
+MAX_FILE, MAX_FUNCTION = 450, 48
+
+# from the ground up; what stands on one floor does not know each other
+FLOORS = (
+    "errors _version",
+    "logs progress",
+    "ir",
+    "store",
+    "runtime",
+    "cost",
+    "codegen",
+    "ops",
+    "libs",
+    "autodiff splits",
+    "passes",
+    "capture",
+    "transformations recipes",
+    "programs",
+    "pipeline",
+    "models",
+    "modules",
+    "standalone",
+    "explore",
+    "commands",
+    "__main__ transform recipe onnx_backend rerun",
+)
+HEAVY = (
+    *("dace", "sympy", "onnx", "onnxruntime", "islpy", "networkx", "numpy", "torch"),
+    *("torch._dynamo", "torch.fx.experimental", "torch._decomp"),
+)
+
+
+class Import(NamedTuple):
+    """One module that another imports: at its top, inside of a function, or for types alone."""
+
+    source: str
+    target: str
+    where: str
+    place: str
 
 
 @cache
@@ -55,59 +68,143 @@ def sources(*folders: str) -> list[Path]:
     return sorted(p for folder in folders for p in (ROOT / folder).rglob("*.py"))
 
 
-def room_of(path: Path) -> str:
-    top, second = path.relative_to(ROOT).with_suffix("").parts[:2]
-    return SAME_ROOM.get(second, second) if top == "daceopt" else top
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the house by its name."""
+    found = {}
+    for package, folder in HOUSE.items():
+        for path in folder.rglob("*.py"):
+            parts = path.relative_to(folder).with_suffix("").parts
+            found[".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))] = path
+    return found
 
 
-def runtime_nodes(tree: ast.AST, inside: bool = False) -> Iterator[tuple[ast.AST, bool]]:
-    """Every node that is executed, with whether it stands in a function."""
+def statements(tree: ast.AST, where: str = "top") -> Iterator[tuple[ast.AST, str]]:
+    """Every node, and whether it runs when the module is imported, in a function, or never."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            continue
-        yield node, inside
-        yield from runtime_nodes(node, inside or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+        inner = where
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inner = "function"
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            inner = "types"
+        yield node, where
+        yield from statements(node, inner)
 
 
-def imported(node: ast.AST) -> list[str]:
-    """The parts of daceopt that an import statement names."""
+def named(node: ast.AST) -> list[str]:
+    """The modules that an import statement names."""
     if isinstance(node, ast.Import):
-        return [a.name.split(".")[1] for a in node.names if a.name.startswith("daceopt.")]
-    if isinstance(node, ast.ImportFrom) and node.module == "daceopt":
         return [a.name for a in node.names]
-    if isinstance(node, ast.ImportFrom) and str(node.module).startswith("daceopt."):
-        return [str(node.module).split(".")[1]]
+    if isinstance(node, ast.ImportFrom) and node.module:
+        inner = (f"{node.module}.{a.name}" for a in node.names)
+        return [name if name in modules() else str(node.module) for name in inner]
     return []
 
 
-def edges() -> Iterator[tuple[str, str, bool, str]]:
-    """(from room, to room, inside a function, place) of every import between rooms."""
-    for path in sources("daceopt", "recipes", "transformations"):
-        if path == ROOT / "daceopt" / "__init__.py":
-            continue  # the door: names that load on first use
-        for node, inside in runtime_nodes(tree_of(path)):
-            for name in imported(node):
-                target = "module" if name == "optimized_module" else SAME_ROOM.get(name, name)
-                if target != room_of(path):
-                    yield room_of(path), target, inside, f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+@cache
+def imports() -> tuple[Import, ...]:
+    return tuple(
+        Import(source, target, where, f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+        for source, path in modules().items()
+        if source != "daceopt"  # the door: names that load on first use
+        for node, where in statements(tree_of(path))
+        for target in named(node)
+    )
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def between_rooms() -> Iterator[Import]:
+    for found in imports():
+        own, other = room_of(found.source), room_of(found.target)
+        if found.target in modules() and other and own != other:
+            yield found
 
 
 def test_no_room_imports_from_a_floor_above() -> None:
     floor = {room: k for k, rooms in enumerate(FLOORS) for room in rooms.split()}
     wrong = []
-    for source, target, inside, place in edges():
-        assert source in floor and target in floor, f"{place}: give {source} and {target} their floor in FLOORS"
-        allowed = floor[target] <= floor[source] or (inside and (source, target) in REGISTERED_LATER)
-        wrong += [] if allowed else [f"{place}: {source} imports {target}"]
+    for found in between_rooms():
+        own, other = room_of(found.source), room_of(found.target)
+        assert own in floor and other in floor, f"{found.place}: give {own} and {other} their floor in FLOORS"
+        wrong += [] if floor[other] < floor[own] else [f"{found.place}: {own} imports {other}"]
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_two_rooms_import_each_other() -> None:
-    found = {
-        (source, target): place for source, target, _, place in edges() if (source, target) not in REGISTERED_LATER
+@cache
+def weight(module: str) -> frozenset[str]:
+    """The heavy packages that importing a module of the house brings along."""
+    waiting, seen, found = [module], set(), set()
+    at_top: dict[str, list[str]] = {}
+    for edge in imports():
+        if edge.where == "top":
+            at_top.setdefault(edge.source, []).append(edge.target)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name not in modules():
+            found.update(heavy for heavy in HEAVY if f"{name}.".startswith(f"{heavy}."))
+            continue
+        parts = name.split(".")
+        waiting += [*at_top.get(name, ()), *(".".join(parts[:k]) for k in range(2, len(parts)))]
+    return frozenset(found)
+
+
+def test_imports_stand_at_the_top_unless_they_are_heavy() -> None:
+    """What a warm start, or a first look at the command line, need not load."""
+    wrong = [
+        f"{found.place}: {found.target} costs nothing more; import it at the top"
+        for found in imports()
+        if found.where == "function" and found.target in modules() and found.target != "daceopt"
+        if weight(found.target) <= weight(found.source)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_two_files_import_each_other() -> None:
+    pairs = {
+        (found.source, found.target): found.place
+        for found in imports()
+        if found.target in modules() and found.where != "types"
     }
-    mutual = [f"{place}: {a} and {b} import each other" for (a, b), place in found.items() if (b, a) in found and a < b]
-    assert not mutual, "\n".join(mutual)
+    both = [
+        f"{place}: {a} and {b} import each other"
+        for (a, b), place in pairs.items()
+        if a < b and (b, a) in pairs and not a.startswith(f"{b}.") and not b.startswith(f"{a}.")
+    ]
+    assert not both, "\n".join(both)
+
+
+# rules for one kind of operator in several rooms, and commands called as what they run
+SHARED = {"ops", "capture", "autodiff", "libs", "commands", "transformations", "recipes"}
+
+
+def test_no_two_files_of_one_name_mean_different_things() -> None:
+    by_name: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        if path.name == "__init__.py":
+            continue
+        by_name.setdefault(module.rpartition(".")[2], []).append(module)
+    reexports = {"daceopt.transform", "daceopt.recipe", "daceopt.onnx_backend"}
+    wrong = {}
+    for name, found in by_name.items():
+        own = [m for m in found if room_of(m) not in SHARED and m not in reexports]
+        if len({room_of(m) for m in own}) > 1:
+            wrong[name] = own
+    assert not wrong
+
+
+def test_no_two_classes_of_one_name() -> None:
+    by_name: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                by_name.setdefault(node.name, []).append(module)
+    assert not {name: found for name, found in by_name.items() if len(found) > 1}
 
 
 @pytest.mark.parametrize("folder", CODE)

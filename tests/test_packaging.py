@@ -68,7 +68,7 @@ def test_entry_points(wheel: Path) -> None:
     (name,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
     text = archive.read(name).decode()
     assert "daceopt = daceopt.commands.main:main" in text
-    assert "[torch_dynamo_backends]\ndaceopt = daceopt.dynamo:daceopt" in text
+    assert "[torch_dynamo_backends]\ndaceopt = daceopt.modules.dynamo:daceopt" in text
 
 
 def test_editable_install_imports_from_anywhere(tmp_path: Path) -> None:

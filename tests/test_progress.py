@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from daceopt import progress
-from daceopt.build.cache import Cache
-from daceopt.build.compiler import CompileJob, compile_objects
-from daceopt.progress import Row
+from daceopt.codegen.compiler import CompileJob, compile_objects
+from daceopt.progress import ProgressRow
+from daceopt.store.cache import Cache
 
 
 class Fake:
@@ -32,7 +32,7 @@ class Fake:
         Fake.drawn = []
         self.closed = False
 
-    def show(self, rows: Sequence[Row]) -> None:
+    def show(self, rows: Sequence[ProgressRow]) -> None:
         assert not self.closed
         Fake.drawn.append([str(row) for row in rows])
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from daceopt.loading import load_file
-from daceopt.transform import NearMiss, Site, Transformation
-from daceopt.transform import transformations as _registry
+from daceopt.passes.loading import load_file
+from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import transformations as _registry
 
 __all__ = ["NearMiss", "Site", "Transformation", "get", "load_file", "names"]
 

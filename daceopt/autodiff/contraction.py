@@ -10,7 +10,7 @@ from daceopt.autodiff.sums import sum_to
 from daceopt.ir.affine import same
 from daceopt.ir.builder import Builder, reshaped_strides
 from daceopt.ir.graph import dim, row_major
-from daceopt.ops.library import Contraction
+from daceopt.ir.nodes.library import Contraction
 
 
 @adjoint(Contraction)

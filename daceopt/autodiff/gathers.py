@@ -13,8 +13,8 @@ from daceopt.ir.affine import same
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Stage
+from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.tasklet import Assignment
-from daceopt.ops.library import IndexAdd
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Plan:
+class GatherPlan:
     """How a load becomes an IndexAdd: ``index`` is the row number, a function of the parameters ``spread``; the
     gradient is laid out in ``order`` (``spread`` first); ``axis`` is the dimension of rows in the array, None when the
     array is seen as one flat row.
@@ -69,7 +69,7 @@ def _full_index(index: tuple[Any, ...], found: sympy.Expr) -> tuple[sympy.Expr, 
     return tuple(given.pop(0) if e is None else sympy.sympify(e) for e in index)
 
 
-def plan(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> Plan:
+def plan(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> GatherPlan:
     """Rows along the one dimension that is not a plain loop, or single elements of the flattened array."""
     shape = graph.shape(load.array)
     whole = [k for k, e in enumerate(load.index) if e in extents and same(extents[e], shape[k])]
@@ -77,13 +77,13 @@ def plan(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> Plan:
     if len(whole) == len(shape) - 1 and len(set(row)) == len(row):
         axis = next(k for k in range(len(shape)) if k not in whole)
         spread = tuple(p for p in extents if p not in row)
-        return Plan(load.index[axis], spread, (*spread, *row), axis)
+        return GatherPlan(load.index[axis], spread, (*spread, *row), axis)
     return flat(graph, load, extents)
 
 
-def flat(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> Plan:
+def flat(graph: Graph, load: Load, extents: Mapping[sympy.Symbol, Dim]) -> GatherPlan:
     """Single elements of the flattened array: right for every load, row by row is faster where it is possible."""
-    return Plan(_flat(load.index, graph.shape(load.array)), tuple(extents), tuple(extents), None)
+    return GatherPlan(_flat(load.index, graph.shape(load.array)), tuple(extents), tuple(extents), None)
 
 
 def _flat(index: tuple[sympy.Expr, ...], shape: tuple[Dim, ...]) -> sympy.Expr:
@@ -93,7 +93,7 @@ def _flat(index: tuple[sympy.Expr, ...], shape: tuple[Dim, ...]) -> sympy.Expr:
     return flat
 
 
-def scatter(b: Builder, load: Load, plan: Plan, index: str, rows: str) -> str:
+def scatter(b: Builder, load: Load, plan: GatherPlan, index: str, rows: str) -> str:
     """The gradient of the loaded array, from the index array and the gradients in the plan's layout."""
     graph = b.graph
     shape = graph.shape(load.array)

@@ -25,7 +25,7 @@ from daceopt.ir.tasklet import Assignment
 
 
 @dataclass
-class Target:
+class GradientTarget:
     """One read whose gradient is asked for: the array, where it was read, and the scalar gradient at each iteration."""
 
     array: str
@@ -93,9 +93,9 @@ class StageAdjoint:
 
     # ---------------------------------------------------------------- outgoing gradients
 
-    def _targets(self, pulled: Pullback) -> list[Target]:
+    def _targets(self, pulled: Pullback) -> list[GradientTarget]:
         """Reads of the same element share one gradient."""
-        merged: dict[tuple[str, tuple[Any, ...]], Target] = {}
+        merged: dict[tuple[str, tuple[Any, ...]], GradientTarget] = {}
         for conn, value in pulled.gradients.items():
             if conn in self.loads:
                 continue
@@ -103,19 +103,19 @@ class StageAdjoint:
             key = (access.array, access.index)
             previous = merged.get(key)
             total = value if previous is None else previous.value + value
-            merged[key] = Target(access.array, access.index, total)
+            merged[key] = GradientTarget(access.array, access.index, total)
         return list(merged.values())
 
     def _reduced(self, named: Collection[Any]) -> tuple[sympy.Symbol, ...]:
         return tuple(p for p, n in self.extents.items() if p not in named and not same(n, 1))
 
-    def _by_reduction(self, targets: list[Target]) -> dict[tuple[sympy.Symbol, ...], list[Target]]:
-        groups: dict[tuple[sympy.Symbol, ...], list[Target]] = {}
+    def _by_reduction(self, targets: list[GradientTarget]) -> dict[tuple[sympy.Symbol, ...], list[GradientTarget]]:
+        groups: dict[tuple[sympy.Symbol, ...], list[GradientTarget]] = {}
         for t in targets:
             groups.setdefault(self._reduced(Access(t.array, t.index).params()), []).append(t)
         return groups
 
-    def _emit(self, targets: list[Target], pulled: Pullback) -> Contributions:
+    def _emit(self, targets: list[GradientTarget], pulled: Pullback) -> Contributions:
         """One kernel with one output per target; partial reads are put in their place afterwards."""
         writes, results, finish = {}, [], []
         for k, t in enumerate(targets):
@@ -128,7 +128,7 @@ class StageAdjoint:
         self._emit_stage(writes, results, pulled)
         return [(array, done()) for array, done in finish]
 
-    def _destination(self, t: Target) -> tuple[Access, Any]:
+    def _destination(self, t: GradientTarget) -> tuple[Access, Any]:
         """Where the stage writes the gradient, and the step that brings it to the shape of the array read."""
         graph = self.b.graph
         shape, dtype = graph.shape(t.array), graph.dtype(t.array)
@@ -160,19 +160,19 @@ class StageAdjoint:
         index = self._emit_index(plan)
         return gathers.scatter(self.b, load, plan, index, rows)
 
-    def _varies_along_rows(self, plan: gathers.Plan) -> bool:
+    def _varies_along_rows(self, plan: gathers.GatherPlan) -> bool:
         kept, reads = self._index_code(plan)
         depends = {p for a in reads.values() for p in a.params()} | {p for a in kept for p in a.expr.free_symbols}
         return any(p in depends for p in self.extents if p not in plan.spread)
 
-    def _emit_index(self, plan: gathers.Plan) -> str:
+    def _emit_index(self, plan: gathers.GatherPlan) -> str:
         kept, reads = self._index_code(plan)
         name = self.b.graph.add_array("scatter_index", [self.extents[p] for p in plan.spread], dace.int64)
         stage = Stage(plan.spread, reads, {"dx0": Access(name, plan.spread)}, kept)
         Kernel(self.b.label, {p: self.extents[p] for p in plan.spread}, [stage]).emit(self.b.graph)
         return name
 
-    def _index_code(self, plan: gathers.Plan) -> tuple[tuple[Assignment, ...], dict[str, Access]]:
+    def _index_code(self, plan: gathers.GatherPlan) -> tuple[tuple[Assignment, ...], dict[str, Access]]:
         result = Assignment(scalar.symbol("dx0", dace.int64), plan.index, dace.int64)
         kept, used = needed_assignments((*self.stage.assignments, result), [result.symbol])
         return tuple(kept), {c: a for c, a in self.reads.items() if c in used}

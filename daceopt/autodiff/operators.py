@@ -7,8 +7,8 @@ from collections.abc import Collection
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
-from daceopt.ops import registry
-from daceopt.ops.operator import Operator
+from daceopt.ir.nodes.operator import Operator
+from daceopt.ops.core import registry
 
 
 @adjoint(Operator)

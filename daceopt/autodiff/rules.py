@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from typing import Any
 
-from daceopt import identity
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
+from daceopt.store import identity
 
 Grads = Mapping[str, str]
 Contributions = list[tuple[str, str]]

@@ -14,10 +14,10 @@ from daceopt.ir.affine import affine, same
 from daceopt.ir.builder import Builder, reshaped_strides
 from daceopt.ir.dataflow import is_bijective
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
+from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.parts import Box, tile
 from daceopt.ir.symbols import param
 from daceopt.ir.view_index import view_index
-from daceopt.ops.library import IndexAdd
 
 
 def view_adjoint(b: Builder, view: str, g: str) -> str:

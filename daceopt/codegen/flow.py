@@ -15,7 +15,7 @@ from dace.sdfg.state import BreakBlock, ConditionalBlock, ControlFlowRegion, Loo
 _ENDLESS = str(2**63 - 1)
 
 
-class Flow:
+class FrameFlow:
     """The end of a program under construction. Expressions are text as DaCe reads it: Python over symbols, arrays."""
 
     def __init__(self, sdfg: dace.SDFG):

@@ -19,9 +19,9 @@ from dace.config import Config, temporary_config
 from dace.symbolic import symstr
 
 from daceopt.codegen import target
-from daceopt.codegen.flow import Flow
-from daceopt.codegen.kernel_unit import Argument, KernelSource
-from daceopt.codegen.regions import Buffer, Scope, odd, slot
+from daceopt.codegen.flow import FrameFlow
+from daceopt.codegen.kernel_unit import KernelArgument, KernelSource
+from daceopt.codegen.regions import FrameBuffer, Scope, odd, slot
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
 from daceopt.ir import types
@@ -131,7 +131,7 @@ class _Frame:
         if ticks is not None:
             self._check_waits("a profile")
         self.sdfg = dace.SDFG(graph.sdfg.name)
-        self._flow = Flow(self.sdfg)
+        self._flow = FrameFlow(self.sdfg)
         self._symbols = set(graph.sdfg.symbols)
         for name in graph.sdfg.symbols:
             self.sdfg.add_symbol(name, dace.int64)
@@ -173,7 +173,7 @@ class _Frame:
             reason = "the host would have to wait for its kernels and read their memory"
             raise Unsupported(f"{what} in a program for {self._target.name}: {reason}")
 
-    def _buffer(self, buffer: Buffer) -> str:
+    def _buffer(self, buffer: FrameBuffer) -> str:
         if buffer.name not in self.sdfg.arrays:
             self.sdfg.add_array(buffer.name, (buffer.elements,), types.bits(buffer.dtype))
         return buffer.name
@@ -189,18 +189,18 @@ class _Frame:
         values = ", ".join(self._value(a) for a in source.arguments)
         self._flow.chain(KernelCall(source, f"{source.name}({values});", self._sizes_in(values)))
 
-    def _value(self, argument: Argument) -> str:
+    def _value(self, argument: KernelArgument) -> str:
         if argument.kind == "symbol":
             return argument.symbol
         if argument.kind == "stream":
-            return self._buffer(Buffer(STREAM, 1, dace.uint8))
+            return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
         if argument.kind == "status":
             self._check_waits("a kernel that reports what it checks")
-            return self._buffer(Buffer(STATUS, 1, dace.int32))
+            return self._buffer(FrameBuffer(STATUS, 1, dace.int32))
         buffer, start = self._scope.place(argument.array)
         return self._pointer(buffer, dim(start + argument.offset))
 
-    def _pointer(self, buffer: Buffer, offset: Dim) -> str:
+    def _pointer(self, buffer: FrameBuffer, offset: Dim) -> str:
         name = self._buffer(buffer)
         return name if offset == 0 else f"{name} + {_size(offset)}"
 
@@ -262,7 +262,7 @@ class _Frame:
             self.sdfg.add_symbol(name, dace.int64)
             self._symbols.add(name)
 
-    def _move(self, name: str, buffer: Buffer, offset: Dim, *, into: bool) -> None:
+    def _move(self, name: str, buffer: FrameBuffer, offset: Dim, *, into: bool) -> None:
         """Copy the row-major array ``name`` into a carried buffer, or back."""
         graph = self._scope.graph
         mine, theirs = self._pointer(buffer, offset), self._pointer(*self._scope.place(name))

@@ -14,7 +14,7 @@ HEADERS = ("cpu.h", "scalar.h")
 
 
 @dataclass(frozen=True)
-class Argument:
+class KernelArgument:
     """What a call passes.
 
     ``kind`` is ``pointer`` (to ``array`` plus ``offset`` elements), ``symbol``, ``status`` (where an int32 stands) or
@@ -45,7 +45,7 @@ class KernelSource:
 
     name: str
     text: str
-    arguments: tuple[Argument, ...]
+    arguments: tuple[KernelArgument, ...]
     headers: tuple[str, ...] = HEADERS
 
     @property

@@ -14,7 +14,7 @@ from daceopt.codegen.scalar.algebra import simplify
 from daceopt.codegen.scalar.printer import Printer, statements
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ir.references import Body, Buffer, Reference
+from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment, eliminate_dead, share
 
@@ -88,10 +88,10 @@ class Leaf:
     def __init__(
         self,
         names: Names,
-        bodies: Sequence[Body],
+        bodies: Sequence[StatementInstance],
         accumulators: Mapping[tuple[int, str], Accumulator],
         registers: Set[str],
-        guard: Callable[[Buffer], str] = lambda _: "",
+        guard: Callable[[KernelBuffer], str] = lambda _: "",
     ):
         self._names, self._accumulators, self._registers = names, accumulators, registers
         self._guard = guard
@@ -111,7 +111,7 @@ class Leaf:
 
     # ---------------------------------------------------------------- one stage
 
-    def _body(self, body: Body) -> None:
+    def _body(self, body: StatementInstance) -> None:
         mapping = {connector: self._read(reference) for connector, reference in body.reads.items()}
         renaming: dict[sympy.Symbol, sympy.Symbol] = {}
         for a in body.assignments:

@@ -10,7 +10,7 @@ import sympy
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
-from daceopt.ir.references import Buffer, Param, Reference
+from daceopt.ir.references import KernelBuffer, Param, Reference
 
 
 class Names:
@@ -19,8 +19,8 @@ class Names:
     def __init__(self) -> None:
         self._loops: dict[Param, sympy.Symbol] = {}
         self._sizes: dict[str, sympy.Symbol] = {}
-        self._buffers: dict[Buffer, str] = {}
-        self._locals: dict[Buffer, str] = {}
+        self._buffers: dict[KernelBuffer, str] = {}
+        self._locals: dict[KernelBuffer, str] = {}
         self._values = 0
         self._accumulators = 0
         self._printer = Printer({})
@@ -28,13 +28,13 @@ class Names:
     def loop(self, p: Param) -> str:
         return str(self._loops.setdefault(p, _index(f"i{len(self._loops)}")))
 
-    def buffer(self, buffer: Buffer) -> str:
+    def buffer(self, buffer: KernelBuffer) -> str:
         return self._buffers.setdefault(buffer, f"p{len(self._buffers)}")
 
-    def local(self, buffer: Buffer) -> str:
+    def local(self, buffer: KernelBuffer) -> str:
         return self._locals.setdefault(buffer, f"l{len(self._locals)}")
 
-    def buffers(self) -> dict[Buffer, str]:
+    def buffers(self) -> dict[KernelBuffer, str]:
         return self._buffers
 
     def sizes(self) -> dict[str, str]:

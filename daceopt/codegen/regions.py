@@ -17,7 +17,7 @@ _LINE = 64  # elements; the two copies of a carried value start on cache lines o
 
 
 @dataclass(frozen=True)
-class Buffer:
+class FrameBuffer:
     """A flat array of the frame."""
 
     name: str
@@ -25,7 +25,7 @@ class Buffer:
     dtype: Any
 
 
-Place = tuple[Buffer, Dim]  # a buffer and an offset in elements
+Place = tuple[FrameBuffer, Dim]  # a buffer and an offset in elements
 
 
 class Scope:
@@ -44,7 +44,7 @@ class Scope:
             buffer, start = self._bound[root]
             return buffer, dim(start + offset)
         desc = self.graph.desc(root)
-        return Buffer(self.prefix + root, dim(desc.total_size), desc.dtype), offset
+        return FrameBuffer(self.prefix + root, dim(desc.total_size), desc.dtype), offset
 
     @cached_property
     def inner(self) -> dict[Region, Inner]:
@@ -60,7 +60,7 @@ class Inner:
     """
 
     scopes: tuple[Scope, ...]
-    carried: tuple[Buffer, ...] = ()
+    carried: tuple[FrameBuffer, ...] = ()
 
 
 def odd(node: Repeat) -> Any:
@@ -68,7 +68,7 @@ def odd(node: Repeat) -> Any:
     return Counter(f"{node.counter}_odd")
 
 
-def slot(buffer: Buffer) -> Dim:
+def slot(buffer: FrameBuffer) -> Dim:
     """Elements from one copy of a carried value to the other."""
     return dim(buffer.elements / sympy.Integer(2))
 
@@ -92,7 +92,7 @@ def _inner_of_loop(scope: Scope, node: Repeat, prefix: str) -> Inner:
     for k, c in enumerate(node.carried):
         desc = body.desc(c.input)
         step = _rounded(dim(desc.total_size))
-        buffer = Buffer(f"{prefix}C{k}", dim(2 * step), desc.dtype)
+        buffer = FrameBuffer(f"{prefix}C{k}", dim(2 * step), desc.dtype)
         buffers.append(buffer)
         bound[c.input] = buffer, dim(odd(node) * step)
         bound[body.outputs[k]] = buffer, dim((1 - odd(node)) * step)

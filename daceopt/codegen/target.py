@@ -11,7 +11,7 @@ from daceopt.codegen.cuda.kernel_source import kernel_source as cuda_kernel
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import Limits, limits_of
+from daceopt.ir.hardware import TargetLimits, limits_of
 from daceopt.ir.kernel import Kernel
 
 
@@ -38,7 +38,7 @@ class Target:
         return toolchain.get(self.name)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> TargetLimits:
         """Of an accelerator: how large a block may be, and what its threads may share."""
         return limits_of(self.name)
 

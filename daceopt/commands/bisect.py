@@ -6,11 +6,11 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from daceopt.bisect import bisect
-from daceopt.capture.onnx_file import load
+from daceopt.capture.onnx.file import load
+from daceopt.capture.onnx.importer import import_model
 from daceopt.commands import model
-from daceopt.importer import import_model
 from daceopt.ir.graph import Graph
+from daceopt.passes.bisect import bisect
 
 _BROKEN = 1
 

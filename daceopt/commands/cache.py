@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from daceopt.build.cache import default_cache
+from daceopt.store.cache import default_cache
 
 
 def arguments(parser: ArgumentParser) -> None:

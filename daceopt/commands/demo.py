@@ -91,7 +91,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
 
 
 @dataclass
-class Row:
+class DemoRow:
     """What the demo prints of one model. Errors are relative to the largest magnitude of a float64 run."""
 
     name: str
@@ -141,8 +141,8 @@ def compare(seconds: float = 0.5, show: Callable[[str], None] = print) -> bool:
 # -------------------------------------------------------------------- one module
 
 
-def _module_row(name: str, make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]], seconds: float) -> Row:
-    row = Row(name)
+def _module_row(name: str, make: Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]], seconds: float) -> DemoRow:
+    row = DemoRow(name)
     model, inputs = make()
     eager, peer, exact = copy.deepcopy(model), copy.deepcopy(model), copy.deepcopy(model).double()
     ours = optimized_module(model, fallback="raise")
@@ -230,7 +230,7 @@ def error(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     return max(float((f.double() - e).abs().max()) for f, e in zip(found, exact)) / scale
 
 
-def _statistics(row: Row, model: nn.Module) -> None:
+def _statistics(row: DemoRow, model: nn.Module) -> None:
     stats = model.daceopt.stats
     row.kernels, row.moved = stats.kernels, stats.bytes_moved
 
@@ -238,11 +238,11 @@ def _statistics(row: Row, model: nn.Module) -> None:
 # -------------------------------------------------------------------- an ONNX file
 
 
-def _onnx_row(seconds: float) -> Row:
+def _onnx_row(seconds: float) -> DemoRow:
     import numpy as np
     import onnxruntime
 
-    row = Row("ONNX file (novel, exported)")
+    row = DemoRow("ONNX file (novel, exported)")
     model, (x,) = novel()
     model.eval()
     with tempfile.TemporaryDirectory() as folder:
@@ -269,7 +269,7 @@ def _onnx_row(seconds: float) -> Row:
 # -------------------------------------------------------------------- printing
 
 
-def format_row(row: Row) -> str:
+def format_row(row: DemoRow) -> str:
     """A few lines of text."""
     lines = [
         f"  error  {what:<16} {ours:.1e}  (PyTorch float32: {theirs:.1e})"

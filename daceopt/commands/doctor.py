@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
-from daceopt.build import machine
-from daceopt.build.cache import default_cache
 from daceopt.errors import DaceoptError
+from daceopt.store import system
+from daceopt.store.cache import default_cache
 
 OK, NOTE, MISSING = "ok", "note", "MISSING"
 # The versions that the tests run with (constraints.txt); others may work.
@@ -76,34 +76,34 @@ def _python() -> Iterator[Finding]:
 
 
 def _compiler() -> Iterator[Finding]:
-    found = machine.compiler()
+    found = system.compiler()
     if found is None:
-        yield Finding("C++ compiler", MISSING, "none", machine.INSTALL_COMPILER)
+        yield Finding("C++ compiler", MISSING, "none", system.INSTALL_COMPILER)
         return
     yield Finding("C++ compiler", OK, f"{found.version} ({' '.join(found.command)})")
-    if machine.openmp_works():
-        yield Finding("OpenMP", OK, f"{machine.cores()} threads")
+    if system.openmp_works():
+        yield Finding("OpenMP", OK, f"{system.cores()} threads")
     else:
         advice = "install the compiler's OpenMP runtime (Debian: `apt-get install libgomp1`, for clang `libomp-dev`)"
         yield Finding("OpenMP", MISSING, f"{found.command[0]} -fopenmp does not work", advice)
 
 
 def _cpu() -> Iterator[Finding]:
-    caches = machine.caches()
+    caches = system.caches()
     sizes = ", ".join(f"L{level} {_size(n)}" for level, n in enumerate((caches.l1, caches.l2, caches.l3), 1) if n)
-    yield Finding("CPU", OK, f"{machine.cpu_name()}, {machine.cores()} cores, {sizes or 'cache sizes unknown'}")
-    yield Finding("vector width", OK, f"{machine.vector_bits()} bits")
-    lacking = {"expf", "logf", "tanhf", "erff"} - machine.vector_math()
+    yield Finding("CPU", OK, f"{system.cpu_name()}, {system.cores()} cores, {sizes or 'cache sizes unknown'}")
+    yield Finding("vector width", OK, f"{system.vector_bits()} bits")
+    lacking = {"expf", "logf", "tanhf", "erff"} - system.vector_math()
     if lacking:
         advice = "kernels use scalar functions instead; a system with glibc 2.35 or newer on x86-64 has them all"
-        yield Finding("vector math", NOTE, f"glibc {machine.glibc_version() or '-'} lacks {sorted(lacking)}", advice)
+        yield Finding("vector math", NOTE, f"glibc {system.glibc_version() or '-'} lacks {sorted(lacking)}", advice)
     else:
-        yield Finding("vector math", OK, f"libmvec of glibc {machine.glibc_version()}, tanhf and erff included")
+        yield Finding("vector math", OK, f"libmvec of glibc {system.glibc_version()}, tanhf and erff included")
 
 
 def _threads() -> Iterator[Finding]:
     """How many threads programs run on, and who said so."""
-    allowed, installed = machine.cores(), os.cpu_count() or 1
+    allowed, installed = system.cores(), os.cpu_count() or 1
     asked = os.environ.get("OMP_NUM_THREADS", "").strip()
     try:
         used = importlib.import_module("torch").get_num_threads()

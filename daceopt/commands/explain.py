@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from daceopt.capture.onnx_file import load
+from daceopt.capture.onnx.file import load
 from daceopt.commands import model
 from daceopt.errors import DaceoptError
 from daceopt.explore import explain
 from daceopt.explore.report import Report
-from daceopt.onnx_arrays import from_file
+from daceopt.runtime.tensors import from_file
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.loading import load_file, run_file
-from daceopt.recipe import Recipe, recipes
+from daceopt.passes.loading import load_file, run_file
+from daceopt.passes.recipe import Recipe, recipes
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from daceopt.frozen import Frozen
+    from daceopt.modules.frozen import Frozen
 
 EXPECTED = "an ONNX file, or file.py:name of a module, a class of modules or a function that makes one"
 
@@ -35,7 +35,7 @@ class ModuleOnDisk:
 
     def frozen(self) -> Frozen:
         """The module in eval mode as one graph. Raises CaptureError with the reason when it is none."""
-        from daceopt.frozen import freeze
+        from daceopt.modules.frozen import freeze
 
         return freeze(self.title, self.module, self.args, self.kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from daceopt.capture.torch import rule_table
-from daceopt.ops.operator_table import compact, coverage, markdown, summary
+from daceopt.ops.core.operator_table import compact, coverage, markdown, summary
 
 
 def arguments(parser: ArgumentParser) -> None:

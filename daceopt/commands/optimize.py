@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from daceopt import export, standalone
+from daceopt.capture.onnx.importer import import_model
 from daceopt.commands import model
 from daceopt.cost.measure import interleave
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.feeds import random_inputs
-from daceopt.frozen import FrozenProgram
-from daceopt.importer import import_model
 from daceopt.ir.render import render
-from daceopt.onnx_arrays import dtype_of, from_file, to_numpy, to_torch
-from daceopt.onnx_file import OnnxModel, from_onnx
-from daceopt.runtime.bridge import Program
-from daceopt.verification import outputs, relative_error, within_rounding
+from daceopt.models.onnx_model import OnnxModel, from_onnx
+from daceopt.modules.frozen import FrozenProgram
+from daceopt.passes.feeds import random_inputs
+from daceopt.passes.verification import outputs, relative_error, within_rounding
+from daceopt.runtime.bridge import TorchProgram
+from daceopt.runtime.tensors import dtype_of, from_file, to_numpy, to_torch
+from daceopt.standalone import export, stored_program
 
 Arrays = list[np.ndarray]
 
@@ -207,7 +207,7 @@ def _checked(compiled: OnnxModel, feeds: Arrays, program: Callable[..., Any] | N
     if program is not None or [v.name for v in proto.graph.output] == compiled.output_names:
         ours = _arrays((program or compiled)(*feeds))
     else:
-        found = Program(compiled.pair, len(taken))([to_torch(array) for array in taken])
+        found = TorchProgram(compiled.pair, len(taken))([to_torch(array) for array in taken])
         dtypes = map(dtype_of, proto.graph.output)
         ours = [to_numpy(t, dtype) for t, dtype in zip(found, dtypes, strict=True) if dtype is not None]
     exact = outputs(reference, dict(zip(reference.inputs, taken, strict=True)), exact=True)
@@ -241,7 +241,7 @@ def _write(folder: Path, summary: Summary, made: _Subject) -> None:
     (folder / "graph.txt").write_text(render(made.compiled.pair.graphs.forward), encoding="utf-8")
     try:
         export.write(made.compiled, folder, summary.model)
-        _check_written(summary, made, standalone.load(folder))
+        _check_written(summary, made, stored_program.load(folder))
     except Unsupported as error:
         summary.refused = str(error)
     (folder / "summary.json").write_text(json.dumps(asdict(summary), indent=1), encoding="utf-8")

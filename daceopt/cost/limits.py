@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import isqrt
 
-from daceopt.build import machine as facts
+from daceopt.store import system as facts
 
 _L1 = 32 << 10  # where nothing is known of the caches
 

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from daceopt.build import machine as facts
-from daceopt.build.cache import default_cache, key
 from daceopt.cost.limits import Limits
+from daceopt.store import system as facts
+from daceopt.store.cache import default_cache, key
 
 _KIND, _FILE, _VERSION = "machine", "machine.json", 2
 _WORKING_SETS = (256 << 10, 1 << 20, 4 << 20, 16 << 20, 128 << 20)  # bytes that a copy touches; the last is memory

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from daceopt.cost.machine import Machine
 from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.explore.tables import Edge, Kernel, Operator, Step
+from daceopt.explore.tables import Edge, KernelRow, OperatorRow, StepRow
 from daceopt.ir.kernel import Kernel as Loops
 from daceopt.ir.region import Region, iterations
-from daceopt.stats import number
+from daceopt.programs.stats import number
 
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.backend import CompiledGraph
-    from daceopt.build.shown import Shown
+    from daceopt.codegen.shown import Shown
     from daceopt.ir.graph import Graph
+    from daceopt.modules.backend import CompiledGraph
 
 _PLAIN = ("Add", "Mul")
 Value = TypeVar("Value")
@@ -29,7 +29,7 @@ Value = TypeVar("Value")
 # -------------------------------------------------------------------- operators
 
 
-def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> list[Operator]:
+def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> list[OperatorRow]:
     """One row per operator type and way of support, fallbacks first, then the most frequent.
 
     ``tail``: reasons of nodes, by their first output, that run in ONNX Runtime after the compiled part.
@@ -42,13 +42,13 @@ def operators(model: onnx.ModelProto, tail: Mapping[str, str] | None = None) -> 
         if node.op_type != "Constant":
             rows[_support(node, reasons.get(tuple(node.output), ""))] += 1
     found = [
-        Operator(name, count, how, reason or failed * (how == "fallback"))
+        OperatorRow(name, count, how, reason or failed * (how == "fallback"))
         for (name, how, reason), count in rows.items()
     ]
     return sorted(found, key=lambda o: (o.how != "fallback", -o.count, o.name))
 
 
-def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ()) -> list[Operator]:
+def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ()) -> list[OperatorRow]:
     """One row per ATen operator of the graphs that Dynamo found, those that ATen itself runs first, then the most
     frequent; and one for each part that stays in eager PyTorch."""
     rows: Counter[tuple[str, str, str]] = Counter()
@@ -58,13 +58,13 @@ def aten_operators(graphs: Iterable[CompiledGraph], refused: Iterable[str] = ())
             rows[name, "host" if name in hosted else "native", hosted.get(name, "")] += count
         rows.update({(name, "host", why): 1 for name, why in hosted.items() if name not in graph.operators()})
     rows.update(("a part of the module", "fallback", reason) for reason in refused)
-    found = [Operator(name, count, how, reason) for (name, how, reason), count in rows.items()]
+    found = [OperatorRow(name, count, how, reason) for (name, how, reason), count in rows.items()]
     return sorted(found, key=lambda o: (("fallback", "host", "native").index(o.how), -o.count, o.name))
 
 
 def _refusals(model: onnx.ModelProto) -> tuple[dict[tuple[str, ...], str], str]:
     """Reasons by outputs of the node, and why importing stopped if it did."""
-    from daceopt.importer import import_model
+    from daceopt.capture.onnx.importer import import_model
 
     found: dict[tuple[str, ...], str] = {}
     try:
@@ -75,7 +75,7 @@ def _refusals(model: onnx.ModelProto) -> tuple[dict[tuple[str, ...], str], str]:
 
 
 def _support(node: onnx.NodeProto, reason: str) -> tuple[str, str, str]:
-    from daceopt.ops import registry
+    from daceopt.ops.core import registry
 
     domain = "" if node.domain == "ai.onnx" else node.domain
     name = f"{domain}.{node.op_type}" if domain else node.op_type
@@ -99,7 +99,7 @@ class Direction:
     shown: Mapping[str, Shown] = field(default_factory=dict)
 
 
-def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[Kernel]:
+def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[KernelRow]:
     """One row per node in the order in which they run."""
     return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine)]
 
@@ -143,7 +143,7 @@ def _by_result(direction: Direction, node: Any, found: Mapping[str, Value]) -> V
     return next((found[n] for n in written if n in found), None)
 
 
-def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
+def _kernel(direction: Direction, cost: NodeCost) -> KernelRow:
     from dace import nodes
 
     graph = direction.graph
@@ -155,7 +155,7 @@ def _kernel(direction: Direction, cost: NodeCost) -> Kernel:
     costs = cost.bytes, cost.flops, cost.seconds, _seconds(direction, cost.node)
     shown = _by_result(direction, cost.node, direction.shown) or ("", "")
     origin = ", ".join(graph.origins_of(cost.node))
-    return Kernel(direction.name, cost.label, writes, contents, *costs, library, why, *shown, origin)
+    return KernelRow(direction.name, cost.label, writes, contents, *costs, library, why, *shown, origin)
 
 
 def _loops(graph: Graph, entry: Any) -> str:
@@ -214,10 +214,10 @@ def _library(graph: Graph, node: Any) -> tuple[str, str]:
 # -------------------------------------------------------------------- steps
 
 
-def steps(history: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> list[Step]:
+def steps(history: Iterable[Mapping[str, Any]], sizes: Mapping[str, int]) -> list[StepRow]:
     """One row per step and direction, in the order in which they ran; ``history`` as in a compiled pair's report."""
     return [
-        Step(
+        StepRow(
             "backward" if r["graph"].endswith("_backward") else "forward",
             r["name"],
             r["level"],

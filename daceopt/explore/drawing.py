@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from daceopt.explore.layers import Layout, layered
-from daceopt.explore.tables import Edge, Kernel, Tables
+from daceopt.explore.tables import Edge, KernelRow, Tables
 from daceopt.explore.units import amount, duration, plural
 
 _WIDTH, _HEIGHT, _ACROSS, _DOWN = 168, 44, 22, 40  # of a box, and between boxes
@@ -43,7 +43,7 @@ class Module:
 # -------------------------------------------------------------------- modules
 
 
-def tree(kernels: Sequence[Kernel], direction: str) -> Module:
+def tree(kernels: Sequence[KernelRow], direction: str) -> Module:
     """The modules of one direction: a kernel stands in the innermost one that all of its origins share."""
     root = Module(direction)
     known: dict[Path, Module] = {(): root}

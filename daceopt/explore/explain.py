@@ -12,33 +12,33 @@ import torch
 from torch import nn
 
 from daceopt import pipeline
-from daceopt.build.shown import by_result
+from daceopt.codegen.shown import by_result
 from daceopt.cost.machine import this_machine
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
 from daceopt.explore import collect
 from daceopt.explore.collect import Direction, operators
 from daceopt.explore.profile import profile
 from daceopt.explore.report import Report
-from daceopt.feeds import random_inputs
 from daceopt.ir import types
-from daceopt.observe import observe
-from daceopt.options import Options
-from daceopt.stats import effect, sizes_of
+from daceopt.modules.observe import observe
+from daceopt.modules.options import Options
+from daceopt.passes.feeds import random_inputs
+from daceopt.programs.stats import effect, sizes_of
 
 if TYPE_CHECKING:
     import onnx
 
-    from daceopt.backend import CompiledGraph
-    from daceopt.compiled import CompiledPair
     from daceopt.explore.collect import Direction
     from daceopt.ir.graph import Graph
-    from daceopt.onnx_variants import Variant, Variants
-    from daceopt.recipe import Recipe
+    from daceopt.models.variants import Variant, Variants
+    from daceopt.modules.backend import CompiledGraph
+    from daceopt.passes.recipe import Recipe
+    from daceopt.programs.compiled import CompiledPair
 
 Tensors = dict[int, torch.Tensor]
 
 
-class Names(NamedTuple):
+class ModelNames(NamedTuple):
     """What a model calls its inputs and outputs, by position."""
 
     inputs: list[str]
@@ -110,7 +110,9 @@ def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor]
     traced, binding = graph.traced, graph.piece.binding
     if graph.pair.backward is not None:
         report.mode = "training"
-    names = Names([traced.names[k] for _, k in binding.inputs], [f"output {k}" for k in range(len(binding.outputs))])
+    names = ModelNames(
+        [traced.names[k] for _, k in binding.inputs], [f"output {k}" for k in range(len(binding.outputs))]
+    )
     user = [k for k, (_, at) in enumerate(binding.inputs) if not traced.is_state[at]]
     report.inputs += [_describe(names.inputs[k], tensors[k]) for k in user]
     _program(report, graph.pair, dict(enumerate(tensors)), names, measure)
@@ -124,7 +126,7 @@ def _describe(name: str, tensor: torch.Tensor) -> str:
 
 
 def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str | None, measure: bool) -> Report:
-    from daceopt.capture.onnx_file import load
+    from daceopt.capture.onnx.file import load
 
     title = os.fspath(source) if isinstance(source, str | os.PathLike) else "ONNX model"
     report = Report(str(title), recipe=_name(recipe))
@@ -148,7 +150,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
             report.operators = collect.operators(model, variant.tail.reasons)
         pair, taken = variant.pair, [inputs[k] for k in variant.positions] if inputs else ()
         tensors = _onnx_inputs(report, *pair.graphs.directions()[0], taken)
-        names = Names(
+        names = ModelNames(
             [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
         )
         report.inputs = [_describe(names.inputs[k], t) for k, t in tensors.items()]
@@ -161,7 +163,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
 
 
 def _variants(model: onnx.ModelProto, recipe: str | Recipe, verify: str | None) -> Variants:
-    from daceopt.onnx_variants import Variants
+    from daceopt.models.variants import Variants
 
     def compile_(made: onnx.ModelProto, patient: bool) -> CompiledPair:
         return pipeline.compile_model(made, recipe=recipe, verify=verify, patient=patient)
@@ -220,7 +222,7 @@ def _operators(report: Report, model: onnx.ModelProto) -> None:
     report.operators = operators(model)
 
 
-def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names, measure: bool) -> None:
+def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelNames, measure: bool) -> None:
     """Fill in what the compiled pair shows."""
     report.notes += [f"valid for {assumption}" for assumption in pair.forward.manifest.assumptions]
     report.cached, report.machine = pair.cached, this_machine()
@@ -239,14 +241,14 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: Names,
         report.kernels += collect.kernels(direction, sizes, report.machine)
 
 
-def _directions(pair: CompiledPair, names: Names, seconds: list[dict[str, float]]) -> Iterator[Direction]:
+def _directions(pair: CompiledPair, names: ModelNames, seconds: list[dict[str, float]]) -> Iterator[Direction]:
     programs = zip(("forward", "backward"), pair.graphs.directions(), (pair.forward, pair.backward), seconds)
     for name, (graph, roles), program, spent in programs:
         if program is not None:
             yield Direction(name, graph, _boundary(roles, names), spent, by_result(program))
 
 
-def _boundary(roles: Mapping[str, str], names: Names) -> dict[str, str]:
+def _boundary(roles: Mapping[str, str], names: ModelNames) -> dict[str, str]:
     """How people call the arrays that a program writes at its boundary."""
     said = {f"output:{k}": name for k, name in enumerate(names.outputs)}
     said |= {f"grad_input:{k}": f"gradient of {name}" for k, name in enumerate(names.inputs)}

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from daceopt.explore.drawing import drawings
 from daceopt.explore.page import SHOW, SORT, STYLE
-from daceopt.explore.tables import Kernel, Operator, Step, Tables
+from daceopt.explore.tables import KernelRow, OperatorRow, StepRow, Tables
 from daceopt.explore.text import idle_steps, limits, title
 from daceopt.explore.units import amount, change, duration, percent, plural
 
@@ -111,7 +111,7 @@ def _kernel_tables(report: Tables) -> Iterator[str]:
             yield _table(columns, [kernel for _, kernel in found], partial(_kernel, longest=longest), places)
 
 
-def _kernel(kernel: Kernel, longest: float) -> list[Cell]:
+def _kernel(kernel: KernelRow, longest: float) -> list[Cell]:
     time = "-" if kernel.seconds is None else escape(duration(kernel.seconds))
     weight = (kernel.seconds or 0) / longest if longest else 0
     origin = f"from {kernel.origin}" if kernel.origin else ""
@@ -135,7 +135,7 @@ def _unfolding(name: str, text: str) -> str:
     return f"<details><summary>{escape(name)}</summary><pre>{escape(text)}</pre></details>" if text else ""
 
 
-def _bar(kernel: Kernel) -> str:
+def _bar(kernel: KernelRow) -> str:
     if kernel.share is None:
         return f'<span class="quiet">at least {escape(duration(kernel.limit))}</span>'
     width = min(1.0, kernel.share) * 100
@@ -157,7 +157,7 @@ def _step_table(report: Tables) -> Iterator[str]:
         yield f'<p class="quiet">Found no site: {escape(", ".join(idle))}.</p>'
 
 
-def _step(step: Step) -> list[Cell]:
+def _step(step: StepRow) -> list[Cell]:
     return [
         Cell(f"<b>{escape(step.name)}</b>"),
         Cell(escape(step.level)),
@@ -177,7 +177,7 @@ def _operator_table(report: Tables) -> Iterator[str]:
         yield _table(shown, report.operators, _operator)
 
 
-def _operator(operator: Operator) -> list[Cell]:
+def _operator(operator: OperatorRow) -> list[Cell]:
     return [
         Cell(f"<b>{escape(operator.name)}</b>"),
         Cell(str(operator.count), operator.count),

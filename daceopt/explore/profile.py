@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from daceopt.build.assemble import load_program
-from daceopt.build.cache import key
+from daceopt.codegen.assemble import load_program
 from daceopt.errors import BuildError
-from daceopt.runtime import memory
-from daceopt.runtime.bridge import Entry
+from daceopt.runtime import block_pool
+from daceopt.runtime.bridge import ExecutableEntry
+from daceopt.store.cache import key
 
 if TYPE_CHECKING:
-    from daceopt.compiled import CompiledPair
+    from daceopt.programs.compiled import CompiledPair
 
 Role = tuple[str, int]
 Times = dict[str, float]
@@ -37,13 +37,13 @@ def profile(pair: CompiledPair, inputs: Mapping[int, torch.Tensor], runs: int = 
     return best
 
 
-def _build(pair: CompiledPair) -> list[Entry]:
+def _build(pair: CompiledPair) -> list[ExecutableEntry]:
     from daceopt import libs
-    from daceopt.build import program
+    from daceopt.codegen import build
 
     identity = key("profile", *pair.report["programs"])
-    names = program.build(identity, pair.graphs.directions(), libs.implement, profiled=True)
-    return [Entry(_load(name)) for name in names]
+    names = build.build(identity, pair.graphs.directions(), libs.implement, profiled=True)
+    return [ExecutableEntry(_load(name)) for name in names]
 
 
 def _load(name: str) -> Any:
@@ -53,13 +53,13 @@ def _load(name: str) -> Any:
     return program
 
 
-def _run(entries: list[Entry], inputs: Mapping[int, torch.Tensor]) -> list[Times]:
+def _run(entries: list[ExecutableEntry], inputs: Mapping[int, torch.Tensor]) -> list[Times]:
     """One call of each program, the backward on what the forward left."""
     tensors: dict[Role, torch.Tensor] = {("input", k): t for k, t in inputs.items()}
     forward, found = entries[0], []
     symbols = tuple(tensors["input", k].shape[axis] for k, axis in forward.symbols)
     size = forward.executable.sizes(symbols).saved
-    saved = memory.allocate((size,), torch.uint8) if size else None
+    saved = block_pool.allocate((size,), torch.uint8) if size else None
     for entry in entries:
         results = _call(entry, tensors, saved, symbols)
         found.append(_times(entry, results.pop(_TICKS)))
@@ -69,7 +69,7 @@ def _run(entries: list[Entry], inputs: Mapping[int, torch.Tensor]) -> list[Times
 
 
 def _call(
-    entry: Entry, tensors: Mapping[Role, torch.Tensor], saved: torch.Tensor | None, symbols: tuple[int, ...]
+    entry: ExecutableEntry, tensors: Mapping[Role, torch.Tensor], saved: torch.Tensor | None, symbols: tuple[int, ...]
 ) -> dict[Role, torch.Tensor]:
     sizes = entry.executable.sizes(symbols)
     outputs = entry.allocate(sizes.shapes)
@@ -78,7 +78,7 @@ def _call(
     return dict(zip(entry.outputs, outputs))
 
 
-def _times(entry: Entry, ticks: torch.Tensor) -> Times:
+def _times(entry: ExecutableEntry, ticks: torch.Tensor) -> Times:
     elapsed = ticks.diff().tolist()
     nodes = entry.executable.manifest.kernels
     return {node.writes[0]: t * 1e-9 for node, t in zip(nodes, elapsed, strict=True)}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from daceopt.build.sources import is_called, matching
 from daceopt.cost.machine import Machine
 from daceopt.errors import DaceoptError
 from daceopt.explore.units import printable
 from daceopt.ir.provenance import stems
+from daceopt.runtime.sources import is_called, matching
 
 
 @dataclass(frozen=True)
-class Operator:
+class OperatorRow:
     """An operator type of the source model.
 
     ``how``: "native" (a lowering of its own), "lowered" (through its ONNX function body), "host" (ATen runs it, called
@@ -27,7 +27,7 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelRow:
     """A kernel or library call of the optimized program.
 
     ``direction``: "forward" or "backward". ``writes``: the results in the model's own words. ``library``: empty for
@@ -74,7 +74,7 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRow:
     """What one step of the recipe did to one direction; bytes are numbers for the sizes of the call."""
 
     direction: str
@@ -99,10 +99,10 @@ class Tables:
     inputs: list[str] = field(default_factory=list)
     reason: str = ""
     notes: list[str] = field(default_factory=list)
-    operators: list[Operator] = field(default_factory=list)
-    kernels: list[Kernel] = field(default_factory=list)
+    operators: list[OperatorRow] = field(default_factory=list)
+    kernels: list[KernelRow] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[StepRow] = field(default_factory=list)
     seconds: Mapping[str, float] = field(default_factory=dict)
     cached: bool = False
     nodes: tuple[int, int] = (0, 0)
@@ -110,20 +110,20 @@ class Tables:
     machine: Machine | None = None
 
     @property
-    def fallbacks(self) -> list[Operator]:
+    def fallbacks(self) -> list[OperatorRow]:
         """The operators that run outside of compiled code."""
         return [o for o in self.operators if o.how == "fallback"]
 
     @property
-    def hosted(self) -> list[Operator]:
+    def hosted(self) -> list[OperatorRow]:
         """The operators that ATen runs, called from compiled code."""
         return [o for o in self.operators if o.how == "host"]
 
-    def of(self, direction: str) -> list[Kernel]:
+    def of(self, direction: str) -> list[KernelRow]:
         """The kernels of one direction, in the order in which they run."""
         return [k for k in self.kernels if k.direction == direction]
 
-    def matching(self, text: str) -> list[Kernel]:
+    def matching(self, text: str) -> list[KernelRow]:
         """The kernels whose label contains ``text``, else those whose origin (``blocks.0.norm``) or contents
         (``tanh``) do.
 
@@ -136,7 +136,7 @@ class Tables:
         matching([k.label for k in self.kernels], text)  # raises
         return []
 
-    def kernel(self, text: str) -> Kernel:
+    def kernel(self, text: str) -> KernelRow:
         """The kernel called ``text``, else a forward one that has it in it (``softmax`` in ``add__softmax``), else one
         whose label begins with it, else as ``matching``.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from daceopt.cost.machine import Machine
-from daceopt.explore.tables import Kernel, Step, Tables
+from daceopt.explore.tables import KernelRow, StepRow, Tables
 from daceopt.explore.units import amount, change, duration, percent, plural, printable
 
 _WIDEST = 72
@@ -78,13 +78,13 @@ def idle_steps(report: Tables) -> list[str]:
     return list(dict.fromkeys(s.name for s in report.steps if s.name not in busy))
 
 
-def title(direction: str, kernels: Sequence[Kernel]) -> str:
+def title(direction: str, kernels: Sequence[KernelRow]) -> str:
     """``forward: 3 kernels, 1.2 ms``."""
     measured = [k.seconds for k in kernels if k.seconds is not None]
     return f"{direction}: {plural(len(kernels), 'kernel')}" + (f", {duration(sum(measured))}" if measured else "")
 
 
-def _kernel(kernel: Kernel) -> tuple[str, ...]:
+def _kernel(kernel: KernelRow) -> tuple[str, ...]:
     by = f"{kernel.library} ({kernel.why})" if kernel.library else "generated"
     time = "-" if kernel.seconds is None else duration(kernel.seconds)
     times = time, duration(kernel.limit), percent(kernel.share)
@@ -92,7 +92,7 @@ def _kernel(kernel: Kernel) -> tuple[str, ...]:
     return kernel.label, kernel.writes, kernel.origin, *times, *costs, by, kernel.contents
 
 
-def _step(step: Step) -> tuple[str, ...]:
+def _step(step: StepRow) -> tuple[str, ...]:
     effect = change(*step.nodes), change(*step.bytes, "B")
     return step.name, step.level, step.direction, duration(step.seconds), str(step.sites), *effect
 

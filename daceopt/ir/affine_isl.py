@@ -27,7 +27,7 @@ def identifier(name: str) -> isl.Id:
     return isl.Space.set_alloc(CONTEXT, 0, 0).set_tuple_name(kind, name).get_tuple_id(kind)
 
 
-class Sizes:
+class SizeParameters:
     """The isl parameters that stand for sizes; ``loops`` are the symbols that are none."""
 
     def __init__(self, loops: frozenset[Any]):
@@ -49,7 +49,7 @@ class Sizes:
 class Functions:
     """Functions on the sets of one ``space``; ``values`` has the function of each symbol that is no size."""
 
-    def __init__(self, sizes: Sizes, space: isl.Space, values: Mapping[Any, isl.PwAff]):
+    def __init__(self, sizes: SizeParameters, space: isl.Space, values: Mapping[Any, isl.PwAff]):
         self._sizes, self._space, self._values = sizes, space, values
 
     def of(self, expr: Any) -> isl.PwAff:

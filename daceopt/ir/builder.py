@@ -14,6 +14,7 @@ from daceopt.ir.affine import quotient
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.symbols import param
 from daceopt.ir.tasklet import Assignment
 
@@ -289,8 +290,6 @@ class Builder:
 
     def matmul(self, a: str, b: str, alpha: float = 1.0, out: str | None = None) -> str:
         """``alpha * numpy.matmul(a, b)`` as one Contraction; vectors are promoted and squeezed as NumPy does."""
-        from daceopt.ops.library import Contraction
-
         g = self.graph
         rank_a, rank_b = len(g.shape(a)), len(g.shape(b))
         a2 = self.unsqueeze(a, [0]) if rank_a == 1 else a

@@ -14,7 +14,8 @@ from daceopt.ir import parts, pruning, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
-from daceopt.ir.nodes import Node, OperatorNode, is_operator
+from daceopt.ir.nodes.kinds import Node, OperatorNode, is_operator
+from daceopt.ir.nodes.operator import make
 from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
@@ -77,10 +78,8 @@ class Graph(Arrays):
 
         ``version``: of the operator's schema; that of the graph's opset unless given.
         """
-        from daceopt.ops import registry
-
         version = self.source.opset.get(domain) if version is None else version
-        node = registry.make(op_type, domain, len(inputs), len(outputs), attributes or {}, version)
+        node = make(op_type, domain, len(inputs), len(outputs), attributes or {}, version)
         reads = {c: n for c, n in zip(node.input_connectors, inputs) if n is not None}
         writes = {c: n for c, n in zip(node.output_connectors, outputs) if n is not None}
         self.add_node(node, reads, writes)

@@ -13,25 +13,25 @@ from math import prod
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import types
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body
+from daceopt.ir.references import StatementInstance
 from daceopt.ir.schedule import Accumulate, Alloc, Loop, Partial, Tree, children, collected, loops, walk
 
 LANES = 32
 
 
 @dataclass(frozen=True)
-class Limits:
+class TargetLimits:
     """What every CUDA device offers: ``threads`` of a block, and bytes that they may share without asking for more."""
 
     threads: int = 1024
     shared: int = 48 << 10
 
 
-CUDA = Limits()
+CUDA = TargetLimits()
 LIMITS = {"cuda": CUDA}  # target -> what its schedules must keep
 
 
-def limits_of(target: str) -> Limits:
+def limits_of(target: str) -> TargetLimits:
     """The limits of a target; of CUDA where it has none of its own."""
     return LIMITS.get(target, CUDA)
 
@@ -110,7 +110,7 @@ def copies(around: Iterable[Tree]) -> int:
     return prod(int(n.extent) for n in block_loops(around))
 
 
-def shared_bytes(kernel: Kernel, tree: Tree, bodies: Mapping[int, Body]) -> int:
+def shared_bytes(kernel: Kernel, tree: Tree, bodies: Mapping[int, StatementInstance]) -> int:
     """Bytes that the threads of a block share: locals, and what collective operations of a block exchange.
 
     Raises IllegalSchedule for a shared local whose size is no number.
@@ -127,7 +127,7 @@ def shared_bytes(kernel: Kernel, tree: Tree, bodies: Mapping[int, Body]) -> int:
     return total
 
 
-def accumulated_dtype(bodies: Mapping[int, Body], partial: Partial) -> types.DType:
+def accumulated_dtype(bodies: Mapping[int, StatementInstance], partial: Partial) -> types.DType:
     """The element type of the accumulator of ``partial``."""
     target = bodies[partial.statement].writes[partial.connector]
     own = types.computed(target.buffer.dtype)

@@ -15,7 +15,7 @@ import sympy
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, Functions, Sizes, identifier
+from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, identifier
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
@@ -30,7 +30,7 @@ class Domains:
     def __init__(self, graph: Graph | None, kernel: Kernel, tree: Tree | None = None):
         self.kernel = kernel
         loops = [] if tree is None else schedule.loops(tree)
-        self.sizes = Sizes(frozenset(kernel.extents) | {loop.param for loop in loops})
+        self.sizes = SizeParameters(frozenset(kernel.extents) | {loop.param for loop in loops})
         self._assumed = [] if graph is None else graph.assumptions
         self._made: dict[int, tuple[isl.Set, Functions, dict[Any, isl.PwAff]]] = {}
 
@@ -68,7 +68,7 @@ class Domains:
         return domain
 
 
-def functions_on(sizes: Sizes, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
+def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
     """Functions on ``space``, whose dimensions are the symbols ``names``."""
     local = isl.LocalSpace.from_space(space)
     values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}

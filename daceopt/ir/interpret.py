@@ -18,7 +18,7 @@ from daceopt.ir import interpret_schedule, scalar, types
 from daceopt.ir.affine import affine
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes import Node
+from daceopt.ir.nodes.kinds import Node
 from daceopt.ir.reduction import UFUNC, identity
 from daceopt.ir.tasklet import Assignment
 

@@ -20,9 +20,9 @@ from daceopt.ir import scalar, types
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.microkernels import Product, products
+from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.reduction import UFUNC, identity
-from daceopt.ir.references import Body, Reference, resolved
+from daceopt.ir.references import Reference, StatementInstance, resolved
 from daceopt.ir.schedule import (
     Accumulate,
     Alloc,
@@ -99,7 +99,7 @@ class _Collector:
 class _Execution:
     def __init__(self, memory: Memory, kernel: Kernel, tree: Tree):
         self._memory, self._kernel = memory, kernel
-        self._bodies: dict[int, Body] = resolved(memory.graph, kernel, tree)
+        self._bodies: dict[int, StatementInstance] = resolved(memory.graph, kernel, tree)
         self._products = products(kernel, tree, self._bodies)
         self._params = {n.param for n, _ in walk(tree) if isinstance(n, Loop)}
         self._ordered = {s for n, _ in walk(tree) if isinstance(n, Do) for s in self._carrying(n)}
@@ -214,7 +214,7 @@ class _Execution:
             value = np.broadcast_to(values[connector], (rows.count,))
             self._write((tree.statement, connector), value, rows)
 
-    def _call(self, product: Product, rows: _Rows) -> None:
+    def _call(self, product: TileProduct, rows: _Rows) -> None:
         """Tiles of equal size together; what the calls do not write keeps what it has."""
         counts = [np.ones(rows.count, np.int64) if p is None else self._times(p, rows) for p in product.loops]
         sizes = np.stack(counts, axis=1)
@@ -222,7 +222,7 @@ class _Execution:
             there = np.nonzero((sizes == (m, n, k)).all(axis=1))[0]
             self._tiles(product, _Rows(len(there), {p: v[there] for p, v in rows.values.items()}), (m, n, k))
 
-    def _tiles(self, product: Product, rows: _Rows, sizes: tuple[int, int, int]) -> None:
+    def _tiles(self, product: TileProduct, rows: _Rows, sizes: tuple[int, int, int]) -> None:
         walked = dict(zip(product.loops, sizes))
         a = self._read(product.a, self._tile(rows, walked, product.m, product.k))
         b = self._read(product.b, self._tile(rows, walked, product.k, product.n))

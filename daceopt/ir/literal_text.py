@@ -19,7 +19,7 @@ from daceopt.ir.scanner import Scanner
 Large = dict[str, np.ndarray]  # digest -> values
 
 
-class Kind(NamedTuple):
+class LiteralKind(NamedTuple):
     """A type of values that a room above has among attributes: how it becomes lists, numbers and strings, and back.
 
     ``write`` raises Unsupported for a value that has no such form, ``read`` for what is none of its forms.
@@ -30,7 +30,7 @@ class Kind(NamedTuple):
     read: Callable[[Any], Any]
 
 
-KINDS: dict[str, Kind] = {}  # the word that stands before it in text -> the kind
+KINDS: dict[str, LiteralKind] = {}  # the word that stands before it in text -> the kind
 _FEW = 8  # arrays of up to this many elements are written whole
 _WORDS = {None: "none", True: "true", False: "false"}
 _FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

@@ -18,7 +18,7 @@ from daceopt.ir import types
 from daceopt.ir.affine import same
 from daceopt.ir.graph import Dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body, Reference
+from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Accumulate, Call, Do, Loop, Tree, chain, walk
 
 PRODUCT = "product"
@@ -34,7 +34,7 @@ class MicroProduct:
 
 
 @dataclass(frozen=True)
-class Product:
+class TileProduct:
     """``C[m, n] (+)= sum_k A[m, k] * B[k, n]`` for one statement; a loop that is None has one iteration.
 
     ``a``, ``b`` and ``c`` are the references of the statement. Columns of ``b`` and ``c``, and rows of ``a``, have unit
@@ -71,7 +71,7 @@ def calls(tree: Tree) -> list[Call]:
     return [node for node, _ in walk(tree) if isinstance(node, Call)]
 
 
-def products(kernel: Kernel, tree: Tree, bodies: Mapping[int, Body]) -> dict[int, Product]:
+def products(kernel: Kernel, tree: Tree, bodies: Mapping[int, StatementInstance]) -> dict[int, TileProduct]:
     """Each call in ``tree``, by the ``id`` of its node. Raises IllegalSchedule for loops that are no such work."""
     found = {}
     for node, around in walk(tree):
@@ -81,13 +81,13 @@ def products(kernel: Kernel, tree: Tree, bodies: Mapping[int, Body]) -> dict[int
 
 
 class _Reader:
-    def __init__(self, kernel: Kernel, bodies: Mapping[int, Body], call: Call, around: tuple[Tree, ...]):
+    def __init__(self, kernel: Kernel, bodies: Mapping[int, StatementInstance], call: Call, around: tuple[Tree, ...]):
         self._kernel, self._bodies, self._call, self._around = kernel, bodies, call, around
 
     def _refuse(self, reason: str) -> NoReturn:
         raise IllegalSchedule(f"schedule of {self._kernel.label}: call {self._call.microkernel}: {reason}")
 
-    def product(self) -> Product:
+    def product(self) -> TileProduct:
         if self._call.microkernel != PRODUCT:
             self._refuse(f"there is no such micro-kernel; expected {PRODUCT}")
         loops, do = chain(self._call.body)
@@ -127,13 +127,13 @@ class _Reader:
 
     def _operands(
         self, statement: int, connector: str, loops: list[Loop], reads: tuple[Reference, Reference], c: Reference
-    ) -> Product:
+    ) -> TileProduct:
         for a, b in (reads, reads[::-1]):
             m, n, k = (self._only(loops, kept, c, a, b) for kept in ((c, a), (c, b), (a, b)))
             found = [loop for loop in (m, n, k) if loop is not None]
             if len(found) == len(loops) and self._fits(a, k) and self._fits(b, n) and self._fits(c, n):
                 self._check_rests((a, b, c), found)
-                return Product(statement, connector, m, n, k, a, b, c)
+                return TileProduct(statement, connector, m, n, k, a, b, c)
         names = ", ".join(str(loop.param) for loop in loops)
         return self._refuse(f"the loops over {names} are not rows, columns and sum of a product with unit strides")
 

@@ -24,7 +24,7 @@ _FOR = re.compile(
 )
 
 
-class Call(NamedTuple):
+class WrittenArray(NamedTuple):
     """An array that a node writes; its connector is empty where operators and kernels have none in the text."""
 
     connector: str
@@ -40,7 +40,7 @@ class NodeReader:
     def read(
         self,
         line: Scanner,
-        written: Sequence[Call],
+        written: Sequence[WrittenArray],
         lines: Lines,
         depth: int,
         body: BodyReader,
@@ -99,7 +99,7 @@ class NodeReader:
     def _library(
         self,
         line: Scanner,
-        written: Sequence[Call],
+        written: Sequence[WrittenArray],
         lines: Lines,
         depth: int,
         body: BodyReader,
@@ -120,7 +120,7 @@ class NodeReader:
         label = self._label(line, kind.lower())
         usual: tuple[str, ...] = getattr(made, "results", ())
         if len(written) == 1 and len(usual) == 1 and not written[0].connector:
-            written = [Call(usual[0], written[0].array)]
+            written = [WrittenArray(usual[0], written[0].array)]
         if any(not w.connector or w.array is None for w in written):
             raise line.error("the connectors that write its results, as in Y=y_1: ...", "results without")
         if issubclass(made, Region):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes import OperatorNode
+from daceopt.ir.nodes.kinds import OperatorNode
 from daceopt.ir.operands import required
 
 RANDOM = {

@@ -21,7 +21,7 @@ from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel_text import KernelReader
 from daceopt.ir.literal_text import array
-from daceopt.ir.node_text import Call, NodeReader
+from daceopt.ir.node_text import NodeReader, WrittenArray
 from daceopt.ir.render import stem
 from daceopt.ir.scanner import Lines, Scanner
 from daceopt.ir.symbols import Counter, size
@@ -114,14 +114,14 @@ class _Reader:
             self._node(line, written, depth)
         line.end()
 
-    def _targets(self, line: Scanner) -> list[Call]:
+    def _targets(self, line: Scanner) -> list[WrittenArray]:
         """What stands before ``=``: arrays, with the connectors that write them where these have names."""
-        found: list[Call] = []
+        found: list[WrittenArray] = []
         while not line.at("=") and not line.is_empty():
             connector = line.name() if line.matches(r"[A-Za-z_][A-Za-z0-9_]*=") else ""
             if connector:
                 line.expect("=")
-            found.append(Call(connector, self._target(line)))
+            found.append(WrittenArray(connector, self._target(line)))
             if not line.at("=") and not line.is_empty():
                 line.expect(",")
         return found
@@ -187,7 +187,7 @@ class _Reader:
     def _symbol(self, name: str) -> Any:
         return Counter(name) if name in self._counters else size(name)
 
-    def _constant(self, line: Scanner, written: list[Call]) -> None:
+    def _constant(self, line: Scanner, written: list[WrittenArray]) -> None:
         graph, name = self._graph, self._only(line, written)
         shape = [e for e in graph.shape(name) if isinstance(e, int)]
         if len(shape) != len(graph.shape(name)):
@@ -195,7 +195,7 @@ class _Reader:
         graph.constants[name] = array(line, graph.dtype(name), shape, self._large)
         graph.desc(name).transient = False
 
-    def _view(self, line: Scanner, written: list[Call]) -> None:
+    def _view(self, line: Scanner, written: list[WrittenArray]) -> None:
         name, (shape, dtype) = self._only(line, written), self._waiting
         source = self._known(line)
         if self._graph.dtype(source) != dtype:
@@ -205,11 +205,11 @@ class _Reader:
         line.expect("offset ")
         self._graph.declare_view(name, source, shape, strides, dim(line.expression(line.remainder(), self._size)))
 
-    def _seed(self, line: Scanner, written: list[Call]) -> None:
+    def _seed(self, line: Scanner, written: list[WrittenArray]) -> None:
         if self._only(line, written) != SEED:
             raise line.error(f"the name {SEED}")
 
-    def _only(self, line: Scanner, written: list[Call]) -> str:
+    def _only(self, line: Scanner, written: list[WrittenArray]) -> str:
         if len(written) != 1 or written[0].connector or written[0].array is None:
             raise line.error("one array before the sign of equality")
         return written[0].array
@@ -289,7 +289,7 @@ class _Reader:
 
     # ---------------------------------------------------------------- nodes
 
-    def _node(self, line: Scanner, written: list[Call], depth: int) -> None:
+    def _node(self, line: Scanner, written: list[WrittenArray], depth: int) -> None:
         if line.take("unreadable "):
             raise line.error("a node that text can say", "one that it cannot: " + line.remainder()[:200])
         if line.take("kernel "):

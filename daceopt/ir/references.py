@@ -23,7 +23,7 @@ _MOST_POINTS = 1 << 14  # of a write whose elements are told apart one by one
 
 
 @dataclass(frozen=True)
-class Buffer:
+class KernelBuffer:
     """Memory that a kernel is given (an array of the graph from ``offset`` on) or that lives inside it (``local``)."""
 
     array: str
@@ -39,7 +39,7 @@ class Reference:
     ``whole`` has (extent, stride) of the dimensions left open for ``load``; ``wcr`` is the reduction of a write.
     """
 
-    buffer: Buffer
+    buffer: KernelBuffer
     steps: tuple[tuple[Param, Dim], ...]
     rest: Dim = 0
     whole: tuple[tuple[Dim, Dim], ...] = ()
@@ -114,12 +114,12 @@ def resolve(graph: Graph, kernel: Kernel, access: Access, params: frozenset[Para
         dtype, shape = kernel.locals[access.array]
         strides = row_major(shape)
         at, whole = walk(access.index, strides, params)
-        buffer, rest = Buffer(access.array, 0, dtype, True), dim(at.opaque + at.constant)
+        buffer, rest = KernelBuffer(access.array, 0, dtype, True), dim(at.opaque + at.constant)
     else:
         array, start = graph.root(access.array)
         shape, strides = graph.shape(access.array), graph.strides(access.array)
         at, whole = walk(access.index, strides, params)
-        buffer, rest = Buffer(array, dim(start + at.constant), graph.dtype(access.array)), at.opaque
+        buffer, rest = KernelBuffer(array, dim(start + at.constant), graph.dtype(access.array)), at.opaque
     return Reference(buffer, at.terms, rest, tuple((shape[k], strides[k]) for k in whole), access.wcr)
 
 
@@ -161,7 +161,7 @@ def _points(loops: Iterable[tuple[int, int]]) -> set[int]:
 
 
 @dataclass(frozen=True)
-class Body:
+class StatementInstance:
     """One instance of a statement with its accesses in the parameters of the loops around it."""
 
     statement: int
@@ -173,21 +173,21 @@ class Body:
         return [*self.reads.values(), *self.writes.values()]
 
 
-def resolved(graph: Graph, kernel: Kernel, tree: Tree) -> dict[int, Body]:
+def resolved(graph: Graph, kernel: Kernel, tree: Tree) -> dict[int, StatementInstance]:
     """Statement -> its instance in ``tree``. Raises ``Unsupported`` for writes without a meaning."""
     params = frozenset(kernel.extents)
     loops = frozenset(loop.param for loop in schedule.loops(tree))
     return {do.statement: _body(graph, kernel, do, params, loops) for do in schedule.dos(tree)}
 
 
-def _body(graph: Graph, kernel: Kernel, do: Do, params: frozenset[Param], loops: frozenset[Param]) -> Body:
+def _body(graph: Graph, kernel: Kernel, do: Do, params: frozenset[Param], loops: frozenset[Param]) -> StatementInstance:
     stage = kernel.stages[do.statement]
     index = dict(zip(stage.params, do.index, strict=True))
     reads = {c: resolve(graph, kernel, a, params) for c, a in stage.reads.items()}
     writes = {c: resolve(graph, kernel, a, params) for c, a in stage.writes.items()}
     check_writes(writes, kernel.extents, kernel.label)
     changed = {p: e for p, e in index.items() if p != e}
-    return Body(
+    return StatementInstance(
         do.statement,
         {c: r.at(index, loops) for c, r in reads.items()},
         {c: r.at(index, loops) for c, r in writes.items()},

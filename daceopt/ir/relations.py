@@ -125,7 +125,7 @@ def _joined(a: Relation, b: Relation) -> Relation:
 
 
 @dataclass(frozen=True)
-class Nest:
+class LoopNest:
     """A node as one loop nest: the extent of each parameter, and of each operand the array and its index."""
 
     extents: Mapping[Any, Dim]
@@ -189,7 +189,7 @@ def _along(
 
 # ---------------------------------------------------------------- nodes
 
-Describe = Callable[[Graph, Any], Nest]
+Describe = Callable[[Graph, Any], LoopNest]
 NESTS: dict[str, Describe] = {}  # library node class name -> the loop nest that it stands for
 Flows = dict[tuple[str, str], Flow]
 

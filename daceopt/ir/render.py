@@ -33,7 +33,7 @@ from daceopt.ir.expression_text import text
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.literal_text import Large, literal, values
-from daceopt.ir.nodes import Node, OperatorNode, is_operator
+from daceopt.ir.nodes.kinds import Node, OperatorNode, is_operator
 from daceopt.ir.region import TRIPS, Region, Repeat
 
 _WIDTH = 120

@@ -10,15 +10,15 @@ from collections.abc import Sequence as Several
 from typing import NoReturn
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.hardware import LANES, Limits, Threads, shared_bytes
+from daceopt.ir.hardware import LANES, TargetLimits, Threads, shared_bytes
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body
+from daceopt.ir.references import StatementInstance
 from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Sequence, Tree, collective, reduced_loops, walk
 
 _NODES = (Loop, Sequence, Do, Accumulate, Alloc)
 
 
-def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, Body], limits: Limits) -> None:
+def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance], limits: TargetLimits) -> None:
     """Raise IllegalSchedule unless the grid, block and warp loops of ``tree`` can run; ``bodies``: its accesses."""
     used = [n for n, _ in walk(tree) if isinstance(n, Loop) and n.kind in HARDWARE]
     if not used:

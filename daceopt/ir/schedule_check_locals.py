@@ -13,7 +13,7 @@ import sympy
 from daceopt.ir.affine import affine, same
 from daceopt.ir.dims import assumed
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body, Reference, same_element
+from daceopt.ir.references import Reference, StatementInstance, same_element
 from daceopt.ir.schedule import (
     Accumulate,
     Alloc,
@@ -26,7 +26,7 @@ from daceopt.ir.schedule import (
 from daceopt.ir.schedule_check_hardware import refuse
 
 
-def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
+def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> None:
     """What is read of a local has been written by then, completely, and by the same thread."""
     places = {n.statement: (*around, n) for n, around in walk(tree) if isinstance(n, Do)}
     order = list(places)
@@ -58,7 +58,9 @@ class _Use:
     writes: bool
 
 
-def _check_kept(kernel: Kernel, array: str, places: Mapping[int, Several[Tree]], bodies: dict[int, Body]) -> None:
+def _check_kept(
+    kernel: Kernel, array: str, places: Mapping[int, Several[Tree]], bodies: dict[int, StatementInstance]
+) -> None:
     """Every two accesses of an element of which one writes keep the order that the kernel gives them."""
     uses = [
         _Use(s, c, r, found is bodies[s].writes)
@@ -114,7 +116,7 @@ def _loops_over(path: Several[Tree], value: Any) -> list[Loop]:
     return [n for n in path if isinstance(n, Loop) and n.param in sympy.sympify(value).free_symbols]
 
 
-def check_registers(kernel: Kernel, tree: Tree, bodies: dict[int, Body]) -> None:
+def check_registers(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> None:
     """A register has what the statements directly before, in the same iteration, have put into it."""
     followed = {s: run[:k] for run in runs(tree) for k, s in enumerate(do.statement for do in run)}
     for array in (n.array for n, _ in walk(tree) if isinstance(n, Alloc) and n.scope == "register"):

@@ -6,15 +6,15 @@ import hashlib
 from typing import TYPE_CHECKING, ClassVar
 
 from daceopt._version import __version__
-from daceopt.build.compiler import CompileJob, Flags
+from daceopt.codegen.compiler import CompileJob, Flags
 from daceopt.ir import types
 from daceopt.libs.base import INCLUDE, Library, Missing, Requirements, headers_digest, register
 from daceopt.libs.emission import extent
-from daceopt.ops.algorithm import Algorithm
+from daceopt.ops.core.algorithm import Algorithm
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 
 class Algorithms(Library):

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dace
 import numpy as np
 
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs import host
 from daceopt.libs.base import Library, Missing, Requirements, register
-from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 _ORDER = {
     Convolution: (("X", "W", "B", "Z"), ("Y",)),

@@ -16,8 +16,8 @@ import numpy as np
 from daceopt.errors import RunError, Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.operands import required
-from daceopt.ops.library import HostCall
 
 if TYPE_CHECKING:
     import torch

@@ -10,18 +10,18 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from daceopt import identity
-from daceopt.build.compiler import CompileJob, Flags, Requirements
+from daceopt.codegen.compiler import CompileJob, Flags, Requirements
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import microkernels, types
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.library import DenseNode
 from daceopt.ir.references import resolved
 from daceopt.ir.region import Region, Repeat
-from daceopt.ops.library import DenseNode
+from daceopt.store import identity
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 _HERE = Path(__file__).parent
 INCLUDE = _HERE / "include"

@@ -11,7 +11,7 @@ from daceopt.libs.emission import boolean, braces, broadcast_strides, extent, nu
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import Contraction
+    from daceopt.ir.nodes.library import Contraction
 
 
 def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | None:

@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from daceopt._version import __version__
-from daceopt.build.compiler import Flags
+from daceopt.codegen.compiler import Flags
 from daceopt.errors import RunError
 from daceopt.ir import types
+from daceopt.ir.nodes.library import HostCall
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import braces, literal
-from daceopt.ops.library import HostCall
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 Callback = Callable[[str, Sequence[np.ndarray], Sequence[np.ndarray]], None]
 _MESSAGE_BYTES = 512
 
 
-class Operand(ctypes.Structure):
+class HostOperand(ctypes.Structure):
     """One array of a call, as in ``daceopt/host_call.h``: address, name of the type, sizes and strides in elements."""
 
     _fields_: ClassVar[list[Any]] = [
@@ -49,7 +49,7 @@ def resolve(callback: str) -> Callback:
         raise RunError(f"host call {callback!r}: expected an importable package.module:function; {error}") from error
 
 
-def _array(operand: Operand) -> np.ndarray:
+def _array(operand: HostOperand) -> np.ndarray:
     dtype = types.to_numpy(types.from_name(operand.dtype.decode()))
     shape = tuple(operand.shape[d] for d in range(operand.rank))
     strides = tuple(operand.strides[d] * dtype.itemsize for d in range(operand.rank))
@@ -64,7 +64,7 @@ def _array(operand: Operand) -> np.ndarray:
     ctypes.c_int,
     ctypes.c_char_p,
     ctypes.c_char_p,
-    ctypes.POINTER(Operand),
+    ctypes.POINTER(HostOperand),
     ctypes.c_int64,
     ctypes.c_int64,
     ctypes.c_void_p,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
+from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.ops.library import Contraction
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 _SYMBOLS = ("sgemm_64_", "dgemm_64_", "sgemm_batch_64_", "dgemm_batch_64_")
 

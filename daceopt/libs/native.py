@@ -9,14 +9,14 @@ import sympy
 
 from daceopt._version import __version__
 from daceopt.ir import types
+from daceopt.ir.nodes.library import Contraction, IndexAdd
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import extent
-from daceopt.ops.library import Contraction, IndexAdd
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 _PRODUCTS = tuple(dtype for dtype in types.DTYPES if dtype != dace.bool_)
 

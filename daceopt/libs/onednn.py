@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import dace
 
-from daceopt.build.compiler import Flags
+from daceopt.codegen.compiler import Flags
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import braces, extent
-from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"

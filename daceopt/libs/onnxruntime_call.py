@@ -11,7 +11,7 @@ import numpy as np
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.ops.library import HostCall
+from daceopt.ir.nodes.library import HostCall
 
 if TYPE_CHECKING:
     import onnx

@@ -8,13 +8,13 @@ import dace
 
 from daceopt._version import __version__
 from daceopt.ir import types
+from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import boolean, braces, extent
-from daceopt.ops.library import Pool, PoolBackward
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
-    from daceopt.ops.library import DenseNode
+    from daceopt.ir.nodes.library import DenseNode
 
 _FLOATS = (dace.float32, dace.float64)
 _BYTES = (dace.int8, dace.uint8)

@@ -1,45 +1,12 @@
 """ONNX operators: node classes, native lowerings and gradient rules, one file per family."""
 
-from daceopt.ops import registry  # noqa: I001  (first: the families register with it)
-from daceopt.ops import (  # noqa: F401
-    activation,
-    attention,
-    comparison,
-    contraction,
-    control_flow,
-    convolution,
-    determinant,
-    einsum,
-    elementwise as _elementwise,
-    function_body,
-    grid,
-    indexing,
-    joining,
-    loop_nests,
-    loss,
-    normalization,
-    pooling,
-    quantization,
-    random,
-    recurrent,
-    reduction,
-    resize,
-    interpretation,
-    scan,
-    scatter,
-    searching,
-    shape,
-    signal,
-    softmax,
-    sorting,
-    taking,
-    text,
-    tiled_attention,
-    vision,
-)
-from daceopt.ops.operator_table import Coverage, coverage
-from daceopt.ops.registry import (
-    Operator,
+import daceopt.ops.core.function_body
+import daceopt.ops.core.interpretation
+import daceopt.ops.families  # noqa: F401  (as those above: registers its rules)
+from daceopt.ir.nodes.operator import Operator
+from daceopt.ops.core import registry
+from daceopt.ops.core.operator_table import Coverage, coverage
+from daceopt.ops.core.registry import (
     elementwise,
     gradient,
     gradient_rule,

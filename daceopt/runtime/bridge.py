@@ -16,8 +16,8 @@ import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import batched, memory
-from daceopt.runtime.random import draw_seed
+from daceopt.runtime import batched, block_pool
+from daceopt.runtime.seeds import draw_seed
 
 
 class Pair(Protocol):
@@ -27,7 +27,7 @@ class Pair(Protocol):
     backward: Any
 
 
-class Entry:
+class ExecutableEntry:
     """One executable, with everything looked up that does not change from call to call.
 
     Tensors of the program are named by role: ``input:3`` is input 3 of the trace, ``grad:0`` the gradient of its
@@ -46,7 +46,7 @@ class Entry:
 
     def allocate(self, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
         """Uninitialised outputs, in the program's order."""
-        return [memory.allocate(s, d) for s, d in zip(shapes, self.dtypes)]
+        return [block_pool.allocate(s, d) for s, d in zip(shapes, self.dtypes)]
 
     def invoke(
         self,
@@ -58,7 +58,7 @@ class Entry:
         arena_bytes: int,
     ) -> None:
         """Run on contiguous tensors; ``outputs`` (and ``saved``, by a forward program) are written. Raises RunError."""
-        arena = memory.allocate((arena_bytes,), torch.uint8) if arena_bytes else None
+        arena = block_pool.allocate((arena_bytes,), torch.uint8) if arena_bytes else None
         seeds = array("q", (seed,)) if seed is not None else None
         pointers = [t.data_ptr() for t in inputs]
         pointers += self.constants
@@ -80,7 +80,7 @@ Higher = Callable[
 
 
 @dataclass(frozen=True)
-class Boundary:
+class TensorBoundary:
     """What PyTorch knows of a program's inputs and outputs beyond their arrays.
 
     ``orders``: per output its axes from the outermost in memory (None: row-major). ``differentiable``: outputs that
@@ -100,13 +100,13 @@ class Boundary:
     higher: Higher | None = None
 
 
-class Program:
+class TorchProgram:
     """A compiled pair bound to PyTorch: call it with the program's inputs, get its outputs, which are new tensors."""
 
-    def __init__(self, pair: Pair, input_count: int, boundary: Boundary | None = None) -> None:
-        self.pair, self.boundary = pair, boundary or Boundary()
-        self.forward = Entry(pair.forward)
-        self.backward = None if pair.backward is None else Entry(pair.backward)
+    def __init__(self, pair: Pair, input_count: int, boundary: TensorBoundary | None = None) -> None:
+        self.pair, self.boundary = pair, boundary or TensorBoundary()
+        self.forward = ExecutableEntry(pair.forward)
+        self.backward = None if pair.backward is None else ExecutableEntry(pair.backward)
         self.input_count = input_count
         self._reads = [k for _, k in self.forward.inputs]
         self._order = _complete([k for _, k in self.forward.outputs])
@@ -126,7 +126,7 @@ class Program:
         found = self.forward.dtypes[self._order.index(output)]
         return found.to_complex() if output in self.boundary.complex_outputs else found
 
-    def _bind(self, boundary: Boundary) -> None:
+    def _bind(self, boundary: TensorBoundary) -> None:
         seen = frozenset(self.grads) if boundary.differentiable is None else boundary.differentiable
         self.trains = bool(seen) and (self.backward is not None or boundary.differentiable is not None)
         self.constants = [k for k in range(len(self._order)) if k not in seen]
@@ -159,7 +159,7 @@ class Program:
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
         sizes = entry.executable.sizes(symbols)
         outputs = entry.allocate(sizes.shapes)
-        saved = memory.allocate((sizes.saved,), torch.uint8) if self._saves and sizes.saved else None
+        saved = block_pool.allocate((sizes.saved,), torch.uint8) if self._saves and sizes.saved else None
         seed = draw_seed() if entry.uses_seed or (self.backward is not None and self.backward.uses_seed) else None
         entry.invoke([dense[k] for k in self._reads], outputs, saved, seed, symbols, sizes.arena)
         ordered = _in_order(outputs, self._order)
@@ -220,7 +220,7 @@ class _Compiled(torch.autograd.Function):
     """The node that a training call leaves in PyTorch's graph."""
 
     @staticmethod
-    def forward(ctx: Any, program: Program, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         call = program.run(tensors)
         kept = [call.inputs[k] for k in program.kept_inputs]
         kept += [call.outputs[k] for k in program.kept_outputs]
@@ -244,7 +244,7 @@ class _Compiled(torch.autograd.Function):
 def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     if batched.is_batched(grads):
         return batched.each(lambda one: _backward(ctx, one), grads)
-    program: Program = ctx.program
+    program: TorchProgram = ctx.program
     wanted = ctx.needs_input_grad[1:]
     if torch.is_grad_enabled():
         found = _differentiable_gradients(ctx, grads, wanted)
@@ -265,7 +265,7 @@ set_code_exec_strategy(_Compiled.backward.__code__, _SKIP)
 
 
 def _gradients(
-    ctx: Any, program: Program, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+    ctx: Any, program: TorchProgram, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
 ) -> list[torch.Tensor | None]:
     tensors = list(ctx.saved_tensors)
     saved = tensors.pop() if ctx.has_block else None
@@ -297,7 +297,9 @@ def _differentiable_gradients(
     return higher(ctx.operands, grads, wanted)
 
 
-def _has_spread(program: Program, grads: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]) -> bool:
+def _has_spread(
+    program: TorchProgram, grads: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]
+) -> bool:
     """Whether the zero that stands for an absent gradient met an infinite derivative, and can be done without."""
     if program.boundary.higher is None or all(grads[k] is not None for k in program.grads):
         return False

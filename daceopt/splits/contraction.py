@@ -6,7 +6,7 @@ import copy
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ops.library import Contraction
+from daceopt.ir.nodes.library import Contraction
 from daceopt.splits.rules import Division, Piece, at, box, splits
 
 

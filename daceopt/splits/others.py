@@ -7,10 +7,10 @@ from typing import Any
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import HostCall, IndexAdd
+from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.region import Region
-from daceopt.ops.algorithm import Algorithm
-from daceopt.ops.library import HostCall, IndexAdd
-from daceopt.ops.operator import Operator
+from daceopt.ops.core.algorithm import Algorithm
 from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
 
 

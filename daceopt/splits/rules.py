@@ -9,12 +9,12 @@ from typing import Any
 
 import sympy
 
-from daceopt import identity
 from daceopt.errors import Unsupported
 from daceopt.ir import parts
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.provenance import label_of
+from daceopt.store import identity
 
 
 class CannotSplit(Unsupported):

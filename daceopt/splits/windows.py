@@ -9,7 +9,13 @@ import sympy
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, Pool, PoolBackward
+from daceopt.ir.nodes.library import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    Pool,
+    PoolBackward,
+)
 from daceopt.splits.rules import CannotSplit, Division, Piece, box, splits
 
 Axes = dict[str, int]  # operand -> its axis that is split

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from daceopt.autodiff import differentiate
+from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
-from daceopt.importer import import_model
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.region import Repeat, regions

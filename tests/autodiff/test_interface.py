@@ -17,7 +17,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
-from daceopt.ops.library import HostCall
+from daceopt.ir.nodes.library import HostCall
 from tests.autodiff.checking import Problem, check, run
 
 

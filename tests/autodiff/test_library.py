@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from daceopt.ir.builder import Builder
-from daceopt.ops.library import Contraction, Convolution, Pool
+from daceopt.ir.nodes.library import Contraction, Convolution, Pool
 from tests.autodiff.checking import check
 
 PRODUCTS = [

@@ -18,8 +18,8 @@ from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
+from daceopt.ir.nodes.library import Convolution, Pool
 from daceopt.ir.region_builder import ChoiceBuilder, LoopBuilder
-from daceopt.ops.library import Convolution, Pool
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import compiled
 

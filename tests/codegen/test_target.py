@@ -16,20 +16,19 @@ import torch
 from torch import nn
 
 from daceopt import libs, optimized_module, recipes
-from daceopt.build import program
-from daceopt.build.assemble import load_program
-from daceopt.build.compiler import CompileJob, compile_objects
-from daceopt.build.executable import Executable
-from daceopt.build.manifest import Manifest
-from daceopt.codegen import target, toolchain
+from daceopt.codegen import build, target, toolchain
+from daceopt.codegen.assemble import load_program
+from daceopt.codegen.compiler import CompileJob, compile_objects
 from daceopt.codegen.cuda.toolchain import has_device, link, nvcc
 from daceopt.errors import BuildError, DaceoptError, RunError, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.recipe import Recipe
-from daceopt.runner import Runner
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.runner import Runner
+from daceopt.runtime.executable import Executable
+from daceopt.runtime.manifest import Manifest
 from daceopt.transformations.hardware.device_placement import DevicePlacement
 from tests.codegen.cuda import emulated_target
 from tests.numerics import assert_within_rounding
@@ -55,7 +54,7 @@ def _for_cuda(graph: Graph) -> Graph:
 def _built(graph: Graph, name: str) -> Executable:
     roles = {n: f"input:{k}" for k, n in enumerate(graph.inputs)}
     roles |= {n: f"output:{k}" for k, n in enumerate(graph.outputs)}
-    (key,) = program.build(f"test_target {name}", [(graph, roles)], libs.implement)
+    (key,) = build.build(f"test_target {name}", [(graph, roles)], libs.implement)
     found = load_program(key)
     assert found is not None
     return found

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from daceopt.build.cache import Cache
 from daceopt.cost import machine
 from daceopt.cost.machine import Machine
+from daceopt.store.cache import Cache
 
 MACHINE = Machine("test", 2, 32 << 10, 1 << 20, 8 << 20, ((1 << 20, 100e9), (1 << 30, 10e9)), 1e12)
 

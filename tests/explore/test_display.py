@@ -11,7 +11,7 @@ import pytest
 from daceopt.cost.machine import Machine
 from daceopt.errors import DaceoptError
 from daceopt.explore.report import Report
-from daceopt.explore.tables import Kernel, Operator, Step
+from daceopt.explore.tables import KernelRow, OperatorRow, StepRow
 from daceopt.explore.units import amount, change, duration, percent, plural
 
 HOSTILE = [
@@ -34,14 +34,14 @@ def _report(name: str = "matmul") -> Report:
         recipe=name,
         inputs=[f"{name}: float32[2, 3]"],
         notes=[name],
-        operators=[Operator(name, 3, "native"), Operator("Other", 1, "fallback", name)],
+        operators=[OperatorRow(name, 3, "native"), OperatorRow("Other", 1, "fallback", name)],
         kernels=[
-            Kernel("forward", name, name, name, 4_000_000, 2_000_000, 0.001, 0.002, *[name] * 5),
-            Kernel("backward", "mul_backward", "gradient of w", "8 x 8", 1000, 10, 1e-6),
+            KernelRow("forward", name, name, name, 4_000_000, 2_000_000, 0.001, 0.002, *[name] * 5),
+            KernelRow("backward", "mul_backward", "gradient of w", "8 x 8", 1000, 10, 1e-6),
         ],
         steps=[
-            Step("forward", name, "local", 0.25, 2, (9, 4), (8000, 4000)),
-            Step("backward", "idle", "local", 0.1, 0, (4, 4), (1, 1)),
+            StepRow("forward", name, "local", 0.25, 2, (9, 4), (8000, 4000)),
+            StepRow("backward", "idle", "local", 0.1, 0, (4, 4), (1, 1)),
         ],
         seconds={"build": 1.5},
         nodes=(9, 4),
@@ -144,7 +144,7 @@ def test_units() -> None:
 def test_schedule_and_source_of_a_kernel_unfold_below_its_row() -> None:
     report = _report()
     texts = {"source": "a < b && c;", "schedule": "for i0 < 8:\n  s0(i0)\n", "origin": "head"}
-    report.kernels[1] = Kernel("backward", "mul_backward", "w", "8 x 8", 1000, 10, 1e-6, **texts)
+    report.kernels[1] = KernelRow("backward", "mul_backward", "w", "8 x 8", 1000, 10, 1e-6, **texts)
     html, kernel = report.html(), report.kernel("BACK")
     assert "<details><summary>C++</summary><pre>a &lt; b &amp;&amp; c;</pre></details>" in html
     assert "<details><summary>schedule</summary><pre>for i0 &lt; 8:\n  s0(i0)\n</pre></details>" in html
@@ -156,7 +156,7 @@ def test_schedule_and_source_of_a_kernel_unfold_below_its_row() -> None:
 
 def _named(*labels: str) -> Report:
     kernels = [
-        Kernel("backward" if label.endswith("_backward") else "forward", label, "y", f"{k} x tanh", 1, 1, 1e-6)
+        KernelRow("backward" if label.endswith("_backward") else "forward", label, "y", f"{k} x tanh", 1, 1, 1e-6)
         for k, label in enumerate(labels)
     ]
     return Report("Net", kernels=kernels)

@@ -17,15 +17,15 @@ import daceopt
 from daceopt.explore.drawing import path_of, tree
 from daceopt.explore.layers import layered
 from daceopt.explore.report import Report
-from daceopt.explore.tables import Edge, Kernel
+from daceopt.explore.tables import Edge, KernelRow
 from tests.explore.test_display import HOSTILE
 
 
-def kernel(label: str, origin: str = "", direction: str = "forward", **given: Any) -> Kernel:
-    return replace(Kernel(direction, label, label, "4 x 4", 1000, 10, 1e-6, origin=origin), **given)
+def kernel(label: str, origin: str = "", direction: str = "forward", **given: Any) -> KernelRow:
+    return replace(KernelRow(direction, label, label, "4 x 4", 1000, 10, 1e-6, origin=origin), **given)
 
 
-def report(kernels: Sequence[Kernel], edges: Sequence[Edge]) -> Report:
+def report(kernels: Sequence[KernelRow], edges: Sequence[Edge]) -> Report:
     return Report("model", kernels=list(kernels), edges=list(edges), nodes=(9, len(kernels)), bytes_moved=(2e3, 1e3))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from daceopt.build.bundle import Bundle
+from daceopt.codegen.bundle import Bundle
 from tests.fuzz import execution
 from tests.fuzz.generator import program
 from tests.fuzz.program import Program

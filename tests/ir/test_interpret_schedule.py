@@ -18,7 +18,7 @@ from daceopt.ir.interpret import Memory, interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import accumulated
 from daceopt.ir.schedule_edits import of, split
-from daceopt.runner import Runner
+from daceopt.passes.runner import Runner
 
 F = dace.float32
 N = dace.symbolic.symbol("n", dace.int64)

@@ -6,8 +6,8 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.build.memory import plan
 from daceopt.codegen import frame
+from daceopt.codegen.memory_plan import plan
 from daceopt.errors import IllegalOrder
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph

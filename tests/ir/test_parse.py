@@ -22,12 +22,12 @@ from daceopt.ir import expression_text, scalar, types
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.nodes.library import Contraction, HostCall
 from daceopt.ir.parse import parse
 from daceopt.ir.region_builder import ChoiceBuilder
 from daceopt.ir.render import render
 from daceopt.ops import has_gradient, lower_all
-from daceopt.ops.library import Contraction, HostCall
-from daceopt.runner import Runner
+from daceopt.passes.runner import Runner
 from tests.ir.carried import Made, logsumexp, recurrence
 from tests.ir.carried import N as N_OF_ROWS
 from tests.ir.graph_text_checking import assert_same_results, read_back

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.build import memory
-from daceopt.codegen import frame
+from daceopt.codegen import frame, memory_plan
 from daceopt.cost import data_movement, flops
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import region, region_bounds, region_settling, scalar
@@ -106,7 +105,7 @@ def test_costs_count_iterations() -> None:
 def test_memory_of_bodies_stands_in_one_slot_of_the_arena() -> None:
     graph = running_sum()
     region_settling.settle(graph)
-    plan = memory.plan(graph)
+    plan = memory_plan.plan(graph)
     assert set(plan.arena) == {"R0_C0"} and plan.arena_bytes == 64
     generated = frame.generate(graph)
     assert "for (step0 = 0; (step0 < 5); step0 = (step0 + 1))" in generated.frame_source

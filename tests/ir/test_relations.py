@@ -14,9 +14,7 @@ from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.relations import Flow, Relation, flows, view_flow
-from daceopt.ir.symbols import size
-from daceopt.ops.library import (
+from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
     ConvolutionBackwardData,
@@ -26,6 +24,8 @@ from daceopt.ops.library import (
     Pool,
     PoolBackward,
 )
+from daceopt.ir.relations import Flow, Relation, flows, view_flow
+from daceopt.ir.symbols import size
 from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.local.reduction_lowering import ReductionLowering
 

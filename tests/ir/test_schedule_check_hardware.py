@@ -15,7 +15,7 @@ from daceopt.ir import scalar, schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.hardware import LANES, LIMITS, Limits, Threads
+from daceopt.ir.hardware import LANES, LIMITS, TargetLimits, Threads
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.schedule import Accumulate, Alloc, Loop, Tree
@@ -326,7 +326,7 @@ def test_a_wrong_schedule_is_refused(name: str) -> None:
 
 
 def test_the_limits_are_those_of_the_graphs_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(LIMITS, "small", Limits(threads=64, shared=32))
+    monkeypatch.setitem(LIMITS, "small", TargetLimits(threads=64, shared=32))
     graph, entry = copy()
     graph.options = replace(graph.options, target="small")
     with pytest.raises(IllegalSchedule, match="a block of 70 threads; expected at most 64"):

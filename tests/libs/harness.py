@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from daceopt import libs
-from daceopt.build.compiler import CompileJob, compile_objects, link
+from daceopt.codegen.compiler import CompileJob, compile_objects, link
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 

@@ -13,7 +13,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import algorithm
+from daceopt.ops.core import algorithm
 from tests.libs.harness import RunFailed, buffers, compile_graph
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]

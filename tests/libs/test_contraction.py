@@ -12,7 +12,7 @@ from daceopt import libs
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Graph, row_major
-from daceopt.ops.library import Contraction
+from daceopt.ir.nodes.library import Contraction
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from daceopt import libs
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.ops.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, DenseNode
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, DenseNode
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding
 

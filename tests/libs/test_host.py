@@ -13,8 +13,8 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import HostCall
 from daceopt.libs.emission import literal
-from daceopt.ops.library import HostCall
 from tests.libs.harness import RunFailed, compile_graph
 
 

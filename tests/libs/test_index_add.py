@@ -8,7 +8,7 @@ import pytest
 from daceopt import libs
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.ops.library import IndexAdd
+from daceopt.ir.nodes.library import IndexAdd
 from tests.libs.harness import RunFailed, compile_graph
 from tests.numerics import assert_within_rounding
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from daceopt.ops.library import Pool, PoolBackward
+from daceopt.ir.nodes.library import Pool, PoolBackward
 from tests.libs.test_convolution import execute, make
 from tests.numerics import assert_within_rounding
 

@@ -12,10 +12,10 @@ from torch import nn
 
 import daceopt
 from daceopt import demo, pipeline, recipes
-from daceopt.compiled import CompiledPair, report
 from daceopt.ir.graph import Graph
 from daceopt.ir.program import Program
-from daceopt.runner import Runner
+from daceopt.passes.runner import Runner
+from daceopt.programs.compiled import CompiledPair, report
 from tests.capture.torch.interpreted import Interpreted
 from tests.ir.graph_text_checking import read_back
 from tests.models import zoo
@@ -36,7 +36,7 @@ def graphs(module: nn.Module, args: Any, kwargs: Any, monkeypatch: pytest.Monkey
         forward, *backward = [Interpreted(g, roles, made.forward.saved) for g, roles in made.directions()]
         return CompiledPair(report(made, []), forward, backward[0] if backward else None, source)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("daceopt.backend._compile_graph", derived)
+    monkeypatch.setattr("daceopt.modules.backend._compile_graph", derived)
     torch._dynamo.reset()
     daceopt.optimized_module(copy.deepcopy(module), fallback="raise", **options)(*args, **kwargs)
     return found

@@ -15,8 +15,8 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Alloc, Loop, Tree, bare, default, schedule_of, transformed
 from daceopt.ir.schedule_check import check
 from daceopt.ir.schedule_isl import from_isl, to_isl
-from daceopt.observe import observe
-from daceopt.options import Options
+from daceopt.modules.observe import observe
+from daceopt.modules.options import Options
 from tests.ir.isl_checking import assert_agrees, unmarked
 from tests.models import zoo
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from daceopt import onnx_backend
-from daceopt.build.bundle import Bundle
+from daceopt.codegen.bundle import Bundle
 from daceopt.errors import RunError
 from daceopt.libs.onnxruntime_model import RuntimeModel
+from daceopt.models import onnx_backend
 from tests.onnx_suite.cases import Case
 from tests.onnx_suite.variations import find
 

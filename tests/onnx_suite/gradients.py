@@ -10,14 +10,14 @@ import onnx
 
 from daceopt import ops
 from daceopt.autodiff import differentiate
-from daceopt.capture.binding import bound
-from daceopt.capture.onnx_file import load
+from daceopt.capture.onnx.file import load
+from daceopt.capture.onnx.importer import import_model, sizing_operands
+from daceopt.capture.onnx.specialization import bound
 from daceopt.errors import Unsupported
-from daceopt.importer import import_model, sizing_operands
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import operator_table
+from daceopt.ops.core import operator_table
 from tests.onnx_suite import retyped
 from tests.onnx_suite.bases import CHANCE, Base, bases
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 
-from daceopt.importer import sizing_operands
-from daceopt.ops.operator import schema_of
+from daceopt.capture.onnx.importer import sizing_operands
+from daceopt.ir.nodes.operator import schema_of
 from tests.onnx_suite import isolated
 from tests.onnx_suite.bases import CHANCE, base, bases
 from tests.onnx_suite.cases import cases

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from daceopt.importer import sizing_operands
+from daceopt.capture.onnx.importer import sizing_operands
 from daceopt.ir import types
-from daceopt.ops import operator_table
-from daceopt.ops.operator import schema_of
+from daceopt.ir.nodes.operator import schema_of
+from daceopt.ops.core import operator_table
 from tests.onnx_suite import isolated
 from tests.onnx_suite.bases import CHANCE, Base, base, bases, formals
 

@@ -15,12 +15,12 @@ import torch._dynamo
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from daceopt import pipeline
-from daceopt.backend import Backend, reason_of
-from daceopt.build.bundle import Bundle
-from daceopt.compiled import Source
+from daceopt.codegen.bundle import Bundle
 from daceopt.errors import DaceoptError
-from daceopt.options import Options
-from daceopt.stats import Stats
+from daceopt.modules.backend import Backend, reason_of
+from daceopt.modules.options import Options
+from daceopt.programs.compiled import Source
+from daceopt.programs.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.opinfo import comparison, outcome
 from tests.opinfo.entries import DTYPES, MODULES, Case, entries

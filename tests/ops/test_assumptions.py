@@ -7,7 +7,7 @@ import pytest
 import sympy
 
 from daceopt.ir.graph import Graph
-from daceopt.ops.assumptions import assume
+from daceopt.ops.core.assumptions import assume
 
 N, M = (dace.symbolic.symbol(name, dace.int64) for name in ("n", "m"))
 

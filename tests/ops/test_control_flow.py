@@ -11,13 +11,13 @@ import pytest
 
 import daceopt
 from daceopt import ops
-from daceopt.capture.onnx_file import load
+from daceopt.capture.onnx.file import load
+from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import DaceoptError, RunError, Unsupported
-from daceopt.importer import import_model
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.region import Conditional, Repeat, everything, regions
-from daceopt.runner import Runner
+from daceopt.passes.runner import Runner
 from tests.numerics import assert_within_rounding
 
 Feeds = Mapping[str, np.ndarray]

@@ -17,9 +17,9 @@ from onnx import TensorProto, helper
 
 import daceopt
 from daceopt import ops
-from daceopt.capture.onnx_file import load
+from daceopt.capture.onnx.file import load
+from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
-from daceopt.importer import import_model
 from daceopt.ir.interpret import interpret
 from daceopt.ir.region import Repeat, regions
 from tests.numerics import assert_within_rounding

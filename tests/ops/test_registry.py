@@ -13,8 +13,8 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import operator_table, registry
-from daceopt.ops.operator import make, operator_class
+from daceopt.ir.nodes.operator import make, operator_class
+from daceopt.ops.core import operator_table, registry
 from tests.ops.single import check, lowered, single
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)

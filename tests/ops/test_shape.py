@@ -149,7 +149,7 @@ def test_refusals(op_type: str, inputs: list[Any], like: np.ndarray, attributes:
 def test_sparse_constants() -> None:
     from onnx import helper, numpy_helper
 
-    from daceopt.ops.registry import constant_value
+    from daceopt.ops.core.registry import constant_value
 
     values = numpy_helper.from_array(np.float32([5, 7]))
     for indices in (ints(1, 5), ints(0, 1, 1, 2).reshape(2, 2)):

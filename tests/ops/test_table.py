@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from daceopt.errors import ModelFileError, Unsupported
-from daceopt.ops.operator_table import Coverage, coverage, markdown
+from daceopt.ops.core.operator_table import Coverage, coverage, markdown
 from tests.onnx_suite import gradients, misused, retyped
 from tests.onnx_suite.cases import share_of
 from tests.onnx_suite.runner import Worker

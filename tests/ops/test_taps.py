@@ -8,8 +8,9 @@ import pytest
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import registry, taps
-from daceopt.ops.interpolation import Table
+from daceopt.ops.core import registry
+from daceopt.ops.families import taps
+from daceopt.ops.families.interpolation import Table
 
 _FLOAT = types.from_name("float64")
 _MEANS = Table(np.array([[0, 1], [1, 2], [2, 3]]), np.array([[0.5, 0.5], [0.25, 0.75], [1.0, 0.0]]), None)

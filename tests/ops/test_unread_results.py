@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import daceopt
-from daceopt.build.bundle import Bundle
+from daceopt.codegen.bundle import Bundle
 from daceopt.errors import Unsupported
 from tests.onnx_suite.cases import Case, cases
 

@@ -12,12 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import daceopt
 from daceopt import ops
-from daceopt.capture.onnx_file import load
-from daceopt.importer import import_model
+from daceopt.capture.onnx.file import load
+from daceopt.capture.onnx.importer import import_model
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import inference, values
+from daceopt.ops.core import inference, values
 
 N, M = dace.symbol("n", dace.int64), dace.symbol("m", dace.int64)
 

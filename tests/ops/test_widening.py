@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from daceopt.capture.onnx_file import load
-from daceopt.importer import import_model
+from daceopt.capture.onnx.file import load
+from daceopt.capture.onnx.importer import import_model
 from daceopt.ir.interpret import interpret
 
 X = np.linspace(0.1, 3, 24, dtype=np.float16).reshape(4, 6)

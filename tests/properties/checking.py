@@ -11,9 +11,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import daceopt
 from daceopt import ops
-from daceopt.build.bundle import Bundle
+from daceopt.capture.onnx.importer import import_model
+from daceopt.codegen.bundle import Bundle
 from daceopt.errors import Unsupported
-from daceopt.importer import import_model
 from daceopt.ir.interpret import interpret
 from tests.numerics import assert_within_rounding
 from tests.properties.cases import Case, narrow_dtype, widened

@@ -9,14 +9,14 @@ import numpy as np
 
 from daceopt import libs, ops, pipeline, recipes
 from daceopt.autodiff import differentiate
-from daceopt.build import trial
-from daceopt.build.bundle import Bundle
-from daceopt.build.executable import Executable
-from daceopt.compiled import Derived
+from daceopt.codegen import trial
+from daceopt.codegen.bundle import Bundle
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ir.interpret import interpret
+from daceopt.programs.compiled import Derived
+from daceopt.runtime.executable import Executable
 from tests.numerics import assert_within_rounding
 from tests.properties.graphs import NOMINAL, SIZE, Maker
 

@@ -13,7 +13,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ops import lower_all
-from daceopt.runner import Runner
+from daceopt.passes.runner import Runner
 from daceopt.splits import CannotSplit, split
 from tests.properties.graphs import Maker
 

@@ -6,8 +6,8 @@ import pytest
 
 from daceopt import recipes
 from daceopt.errors import DaceoptError
-from daceopt.recipe import Recipe
-from daceopt.runner import Runner
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.runner import Runner
 from tests.transformations.graphs import Net
 
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt.build.executable import Sizes
-from daceopt.build.manifest import Manifest, Symbol, Tensor
 from daceopt.errors import BuildError, RunError
-from daceopt.runtime import memory
-from daceopt.runtime.bridge import Boundary, Program
+from daceopt.runtime import block_pool
+from daceopt.runtime.bridge import TensorBoundary, TorchProgram
+from daceopt.runtime.executable import ProgramSizes
+from daceopt.runtime.manifest import Manifest, Symbol, Tensor
 
-LARGE = memory.THRESHOLD  # elements: four times the pool's threshold in float32
+LARGE = block_pool.THRESHOLD  # elements: four times the pool's threshold in float32
 
 
 def f32(role: str) -> Tensor:
@@ -37,7 +37,7 @@ class Executable:
 
     def sizes(self, symbols):
         (n,) = symbols
-        return Sizes(64, 4 * n if self.manifest.saves else 0, ((n,),) * len(self.manifest.outputs))
+        return ProgramSizes(64, 4 * n if self.manifest.saves else 0, ((n,),) * len(self.manifest.outputs))
 
     def run(self, pointers, symbols):
         (n,) = symbols
@@ -56,7 +56,7 @@ def _array(address: int, n: int) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_float * n).from_address(address)) if n else np.empty(0, np.float32)
 
 
-def product() -> Program:
+def product() -> TorchProgram:
     """x * y with the product's factor x saved in the block."""
 
     def forward(x, y, out, saved, seed):
@@ -71,7 +71,7 @@ def product() -> Program:
         forward=Executable(forward, ["input:0", "input:1"], ["output:0"], saves=True),
         backward=Executable(backward, ["input:1", "grad:0"], ["grad_input:0", "grad_input:1"], saves=True),
     )
-    return Program(pair, 2)
+    return TorchProgram(pair, 2)
 
 
 def leaves(n: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,14 +96,14 @@ def test_each_call_keeps_what_it_saved_until_its_own_backward(n):
 
 
 def test_memory_returns_to_the_pool_when_the_graph_dies():
-    memory.empty()
+    block_pool.empty()
     program = product()
     x, y = (t.detach().requires_grad_() for t in leaves(LARGE))
     for _ in range(5):
         (out,) = program([x, y])
         torch.autograd.grad(out.sum(), [x, y])
         del out
-    stats = memory.stats()
+    stats = block_pool.stats()
     assert stats["blocks"] <= 4 and stats["free_bytes"] == stats["bytes"]
 
 
@@ -143,7 +143,7 @@ def test_two_outputs_of_which_one_has_a_gradient():
         backward=Executable(backward, ["grad:0", "grad:1"], ["grad_input:0"]),
     )
     x, _ = leaves()
-    a, b = Program(pair, 1)([x])
+    a, b = TorchProgram(pair, 1)([x])
     b.sum().backward()
     assert a.requires_grad and x.grad.tolist() == [3, 3, 3, 3]
 
@@ -154,7 +154,7 @@ def test_outputs_come_in_the_order_of_their_roles_and_constants_are_passed():
 
     constants = [np.full(4, 9, np.float32)]
     executable = Executable(forward, ["input:0"], ["output:1", "output:0"], constants=constants)
-    a, b = Program(SimpleNamespace(forward=executable, backward=None), 1)([torch.ones(4)])
+    a, b = TorchProgram(SimpleNamespace(forward=executable, backward=None), 1)([torch.ones(4)])
     assert a.tolist() == [1] * 4 and b.tolist() == [9] * 4
 
 
@@ -169,7 +169,7 @@ def test_buffers_are_updated_in_place_and_backward_sees_the_old_value():
         forward=Executable(forward, ["input:0", "input:1"], ["output:0", "output:1"]),
         backward=Executable(backward, ["input:1", "grad:0"], ["grad_input:0"]),
     )
-    program = Program(pair, 2, Boundary(mutations=[(1, 1)]))
+    program = TorchProgram(pair, 2, TensorBoundary(mutations=[(1, 1)]))
     x, running = torch.ones(4, requires_grad=True), torch.full((4,), 5.0)
     out = program([x, running])[0]
     assert running.tolist() == [6] * 4
@@ -192,7 +192,7 @@ def test_backward_reuses_the_seed_of_its_forward():
         forward=Executable(forward, ["input:0"], ["output:0"], uses_seed=True),
         backward=Executable(backward, ["grad:0"], ["grad_input:0"], uses_seed=True),
     )
-    program, x = Program(pair, 1), torch.ones(4, requires_grad=True)
+    program, x = TorchProgram(pair, 1), torch.ones(4, requires_grad=True)
     first, second = program([x])[0], program([x])[0]
     second.sum().backward(), first.sum().backward()
     assert seeds[0] != seeds[1] and seeds[2:] == [seeds[1], seeds[0]]
@@ -205,7 +205,7 @@ def test_an_error_of_the_program_leaves_buffers_alone():
     executable = Executable(forward, ["input:0", "input:1"], ["output:0", "output:1"])
     running = torch.zeros(4)
     with pytest.raises(RunError, match="out of range"):
-        Program(SimpleNamespace(forward=executable, backward=None), 2, Boundary(mutations=[(1, 1)]))(
+        TorchProgram(SimpleNamespace(forward=executable, backward=None), 2, TensorBoundary(mutations=[(1, 1)]))(
             [torch.ones(4), running]
         )
     assert running.tolist() == [0] * 4
@@ -236,4 +236,4 @@ def test_threads_have_their_own_memory():
 def test_names_that_are_no_roles_are_refused():
     executable = Executable(lambda *a, **k: None, ["input:0"], ["result"])
     with pytest.raises(BuildError, match="'result'"):
-        Program(SimpleNamespace(forward=executable, backward=None), 1)
+        TorchProgram(SimpleNamespace(forward=executable, backward=None), 1)

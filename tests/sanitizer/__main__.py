@@ -18,8 +18,8 @@ import torch
 from onnx import TensorProto, helper
 
 import daceopt
-from daceopt.build import compiler
-from daceopt.build.bundle import Bundle
+from daceopt.codegen import compiler
+from daceopt.codegen.bundle import Bundle
 from daceopt.runtime import bridge
 from tests.fuzz import batch as fuzz
 from tests.fuzz.__main__ import bad as is_bad
@@ -67,12 +67,12 @@ def _tell_difference(message: dict[str, Any]) -> None:
 
 
 def _shorten_results() -> None:
-    allocate = bridge.Entry.allocate
+    allocate = bridge.ExecutableEntry.allocate
 
-    def short(entry: bridge.Entry, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+    def short(entry: bridge.ExecutableEntry, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
         return [t.new_empty(t.numel() // 2) for t in allocate(entry, shapes)]
 
-    bridge.Entry.allocate = short  # type: ignore[method-assign]
+    bridge.ExecutableEntry.allocate = short  # type: ignore[method-assign]
 
 
 def _tell(message: dict[str, Any]) -> None:

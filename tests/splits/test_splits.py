@@ -15,7 +15,8 @@ from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import library, lower_all
+from daceopt.ir.nodes import library
+from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit, split, why_not
 from tests.properties.graphs import NOMINAL, SIZE, Maker
 from transformations.local.map_fusion import MapFusion

@@ -9,8 +9,8 @@ import numpy as np
 
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
-from daceopt.ops import reference
-from daceopt.transform import Outcome, Transformation
+from daceopt.ops.core import reference
+from daceopt.passes.transform import Outcome, Transformation
 from tests.numerics import assert_within_rounding
 
 

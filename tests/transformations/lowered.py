@@ -16,7 +16,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
-from daceopt.transform import Outcome, Transformation
+from daceopt.passes.transform import Outcome, Transformation
 from tests.numerics import assert_within_rounding
 
 F = dace.float32
@@ -241,13 +241,13 @@ def compiled(
 ) -> list[list[np.ndarray]]:
     """The outputs of every graph, built in one go and run, on the arrays ``given`` for each or on random ones."""
     from daceopt import libs
-    from daceopt.build import program
-    from daceopt.build.assemble import load_program
+    from daceopt.codegen import build
+    from daceopt.codegen.assemble import load_program
 
     parts = [(g, _roles(g)) for g in graphs]
     results = []
     arrays = given or [feeds(graph, special) for graph in graphs]
-    for graph, own, name in zip(graphs, arrays, program.build(identity, parts, libs.implement), strict=True):
+    for graph, own, name in zip(graphs, arrays, build.build(identity, parts, libs.implement), strict=True):
         executable = load_program(name)
         assert executable is not None
         results.append(_run(executable, own, graph))

@@ -17,7 +17,7 @@ from daceopt.ir import schedule_text
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
-from daceopt.ops.attention import SEES_A_KEY
+from daceopt.ops.families.attention import SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from tests.numerics import assert_within_rounding

@@ -10,8 +10,8 @@ import torch
 from daceopt import optimized_module
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ops import algorithm
-from daceopt.ops.library import Convolution, Pool
+from daceopt.ir.nodes.library import Convolution, Pool
+from daceopt.ops.core import algorithm
 from daceopt.transformations.layout.channels_last import ChannelsLast, channels_last_strides
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import F, apply, finish, size_symbol, start

@@ -22,9 +22,9 @@ from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_text import text
-from daceopt.recipe import Recipe
-from daceopt.runner import Runner
-from daceopt.transform import Transformation
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.runner import Runner
+from daceopt.passes.transform import Transformation
 from tests.capture.torch.checking import check
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.codegen.cuda.emulated import library_of, run, run_once, sources_of

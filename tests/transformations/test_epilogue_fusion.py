@@ -13,9 +13,9 @@ import torch
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.render import render
-from daceopt.ops.activation import relu
-from daceopt.ops.library import Contraction, Convolution
+from daceopt.ops.families.activation import relu
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.tasklet_fusion import TaskletFusion
 from tests.transformations.lowered import F, apply, compiled, feeds, finish, misses, size_symbol, start

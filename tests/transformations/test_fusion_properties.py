@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daceopt.ir.graph import Graph
-from daceopt.transform import Transformation
+from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.channels_last import ChannelsLast
 from daceopt.transformations.local import map_fusion
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion

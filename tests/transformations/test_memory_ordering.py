@@ -6,7 +6,7 @@ import dace
 import numpy as np
 import pytest
 
-from daceopt.build.memory import plan
+from daceopt.codegen.memory_plan import plan
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret

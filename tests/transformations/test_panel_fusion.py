@@ -16,8 +16,8 @@ from daceopt.ir import schedule_text
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.render import render
-from daceopt.ops.library import Contraction
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from daceopt.transformations.local.panel_fusion import PanelFusion
 from tests.numerics import assert_within_rounding

@@ -14,7 +14,8 @@ from daceopt.cost import data_movement
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ops import library, lower_all
+from daceopt.ir.nodes import library
+from daceopt.ops import lower_all
 from tests.properties.graphs import Maker
 from transformations.local.map_fusion import MapFusion
 from transformations.local.part_writing import PartWriting

@@ -17,8 +17,8 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_edits import bind, commit, fuse_loops, of, split
 from daceopt.ir.schedule_text import text
-from daceopt.runner import Runner
-from daceopt.transform import Transformation
+from daceopt.passes.runner import Runner
+from daceopt.passes.transform import Transformation
 from tests.ir.isl_checking import assert_agrees
 from tests.ir.test_schedule_edits import two_stages
 from tests.transformations.lowered import apply, finish, size_symbol, start

@@ -8,7 +8,7 @@ import numpy as np
 
 from daceopt.ir import types
 from daceopt.ir.operators import trailing
-from daceopt.patterns import Match, Op, op, then
+from daceopt.passes.patterns import Match, Op, op, then
 
 
 def _fits(name: str) -> Any:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from daceopt.ir.graph import Shape
 from daceopt.ir.operators import made_by
-from daceopt.ops.attention import SEES_A_KEY
-from daceopt.patterns import Match, Op, PatternRule, either, maybe, op, scaled
+from daceopt.ops.families.attention import SEES_A_KEY
+from daceopt.passes.patterns import Match, Op, PatternRule, either, maybe, op, scaled
 
 _SWAP = [0, 1, 3, 2]
 _PRODUCT = op("MatMul", "q", "kt").named("product").shared()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.patterns import HERE, Match, Op, PatternRule, either, op, scaled, then
+from daceopt.passes.patterns import HERE, Match, Op, PatternRule, either, op, scaled, then
 
 _Q, _K = scaled("q", "q_scale").shared(), scaled("k", "k_scale").shared()
 

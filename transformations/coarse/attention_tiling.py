@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
-from daceopt.ops.tiled_attention import DOMAIN, NAME, default_scale, why_not_tiled
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_tiled
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

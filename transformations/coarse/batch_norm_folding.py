@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from daceopt.patterns import Match, Op, PatternRule, constant, either, op
+from daceopt.passes.patterns import Match, Op, PatternRule, constant, either, op
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.operators import RANDOM
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _SMALL = 64  # constants up to this size are compared by value
 

@@ -12,8 +12,8 @@ from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.operators import RANDOM
-from daceopt.ops import reference, values
-from daceopt.transform import NearMiss, Site, Transformation, sweep
+from daceopt.ops.core import reference, values
+from daceopt.passes.transform import NearMiss, Site, Transformation, sweep
 
 _LIST = 64  # a list of sizes is short; anything longer is data
 _LOOKS_AT_SHAPE = {"Reshape": 1, "Expand": 1}  # operator -> position of the operand that only states the output's shape

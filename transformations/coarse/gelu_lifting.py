@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import pi, sqrt
 
-from daceopt.patterns import Match, Op, PatternRule, either, op, polynomial, product
+from daceopt.passes.patterns import Match, Op, PatternRule, either, op, polynomial, product
 
 _INNER = sqrt(2 / pi)
 

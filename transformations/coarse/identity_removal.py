@@ -8,7 +8,7 @@ from typing import Any
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operators import constant, int_list, is_op, scalar
-from daceopt.patterns import Match, Op, PatternRule, either, op
+from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 
 _SAME_SHAPE_IS_IDENTITY = "Identity|Cast|CastLike|Reshape|Expand|Squeeze|Unsqueeze|Flatten"
 _ALONE = "Concat|Sum|Max|Min|Mean"

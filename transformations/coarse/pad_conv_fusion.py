@@ -7,7 +7,7 @@ from typing import Any
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.operators import int_list, scalar
-from daceopt.patterns import Match, Op, PatternRule, op
+from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 
 @dataclass(frozen=True)

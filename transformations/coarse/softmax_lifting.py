@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from daceopt.ir.operators import axes_of
-from daceopt.patterns import Match, Op, PatternRule, either, op
+from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from daceopt.patterns import Match, Op, PatternRule, op
+from daceopt.passes.patterns import Match, Op, PatternRule, op
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operators import is_op, made_by
-from daceopt.ops import reference
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.ops.core import reference
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _POINTWISE = (
     *("Add", "Sub", "Mul", "Div", "Neg", "Min", "Max", "Cast", "Not", "And", "Or", "Xor", "IsNaN"),

@@ -11,7 +11,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.program import Kind, Program, Role
-from daceopt.transform import NearMiss, Outcome, Site, Transformation
+from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 
 
 @dataclass(frozen=True)

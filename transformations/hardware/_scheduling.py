@@ -16,10 +16,10 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar, schedule
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Body, resolved
+from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
 from daceopt.ir.tasklet import Assignment
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
 _COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
@@ -79,11 +79,11 @@ class Form:
         return schedule.accumulated(schedule.nested(self.shared, body), self.kernel)
 
     @cached_property
-    def bodies(self) -> dict[int, Body]:
+    def bodies(self) -> dict[int, StatementInstance]:
         """Statement -> its accesses in the parameters of the loops."""
         return resolved(self.graph, self.kernel, self.tree())
 
-    def bodies_of(self, nest: Nest) -> list[Body]:
+    def bodies_of(self, nest: Nest) -> list[StatementInstance]:
         return [self.bodies[k] for k in nest.statements()]
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim
 from daceopt.ir.hardware import CUDA
-from daceopt.ir.references import Body
+from daceopt.ir.references import StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import merged_loop, split_loop
 from daceopt.transformations.hardware._scheduling import (
@@ -152,7 +152,7 @@ def _then(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
     return second | {s: schedule.in_terms_of(e, second) for s, e in first.items()}
 
 
-def _over(form: Form, body: Body, connector: str) -> set[Any]:
+def _over(form: Form, body: StatementInstance, connector: str) -> set[Any]:
     """The parameters that a write to memory is reduced over."""
     stage = form.kernel.stages[body.statement]
     return set(stage.reduced(connector)) if stage.writes[connector].array not in form.kernel.locals else set()

@@ -17,7 +17,7 @@ from daceopt.ir.hardware import CUDA
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.schedule import Alloc, Param
 from daceopt.ir.tasklet import Assignment
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from daceopt.ir import schedule
-from daceopt.ir.references import Body, same_element
+from daceopt.ir.references import StatementInstance, same_element
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
 
@@ -35,7 +35,7 @@ def _may_join(form: Form, first: Nest, second: Nest) -> bool:
     return spaces[0] == spaces[1] and _reads_what_stands(form.bodies_of(first), form.bodies_of(second))
 
 
-def _reads_what_stands(first: Sequence[Body], second: Sequence[Body]) -> bool:
+def _reads_what_stands(first: Sequence[StatementInstance], second: Sequence[StatementInstance]) -> bool:
     """Has the first's iteration written, and not only begun to reduce, all that the second's reads of it?"""
     written = {r.buffer: r for body in first for r in body.writes.values()}
     for read in (r for body in second for r in body.reads.values()):

@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir import schedule
-from daceopt.ir.references import Body, Reference
+from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Loop, Param
 from daceopt.ir.schedule_edits import merged_loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
@@ -40,7 +40,7 @@ class LoopMerging(Scheduling):
         return replace(form, shared=shared, nests=tuple(nests))
 
 
-def _merged(loops: Sequence[Loop], bodies: Sequence[Body], mapping: dict[Any, Any]) -> tuple[Loop, ...]:
+def _merged(loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping: dict[Any, Any]) -> tuple[Loop, ...]:
     """The loops that are left; ``mapping`` gets what stands for the parameters of the others."""
     left = {loop.param: loop for loop in loops}
     references = [r for body in bodies for r in body.references()]
@@ -58,7 +58,7 @@ def _merged(loops: Sequence[Loop], bodies: Sequence[Body], mapping: dict[Any, An
     return tuple(left.values())
 
 
-def _fixed(bodies: Sequence[Body], references: Sequence[Reference]) -> set[Param]:
+def _fixed(bodies: Sequence[StatementInstance], references: Sequence[Reference]) -> set[Param]:
     """Parameters that are more than steps through memory."""
     used = {s for body in bodies for a in body.assignments for s in a.expr.free_symbols}
     return used | {s for r in references for s in getattr(r.rest, "free_symbols", ())}

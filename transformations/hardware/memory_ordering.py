@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from daceopt.build.memory import HINT, aligned_bytes, plan
+from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan
 from daceopt.ir.graph import Dim, Graph
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 Successors = dict[Any, list[Any]]  # node -> the nodes that need it, each once
 

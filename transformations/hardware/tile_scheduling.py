@@ -15,10 +15,10 @@ from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.references import Body, resolved
+from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
 
 
@@ -129,7 +129,7 @@ class _Edits:
                 self.attempt(_vectors(self.tree, [loop]))
 
 
-def _is_even(loop: Loop, bodies: Mapping[int, Body]) -> bool:
+def _is_even(loop: Loop, bodies: Mapping[int, StatementInstance]) -> bool:
     references = [r for do in schedule.dos(loop) for r in bodies[do.statement].references()]
     return all(r.step(loop.param) in (None, 0, 1) for r in references)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from daceopt.ir.graph import Graph
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from daceopt.ir.graph import Dim
-from daceopt.ir.references import Body
+from daceopt.ir.references import StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
@@ -24,7 +24,7 @@ class Vectorization(Scheduling):
         return None if tuple(nests) == form.nests else form.with_nests(nests)
 
 
-def _vectorized(nest: Nest, bodies: Sequence[Body]) -> Nest:
+def _vectorized(nest: Nest, bodies: Sequence[StatementInstance]) -> Nest:
     if not nest.loops or any(loop.kind != "serial" for loop in nest.loops):
         return nest
     best = max(reversed(nest.loops), key=lambda loop: _score(loop, bodies))
@@ -32,7 +32,7 @@ def _vectorized(nest: Nest, bodies: Sequence[Body]) -> Nest:
     return Nest((*others, replace(best, kind="vector")), nest.body)
 
 
-def _score(loop: Loop, bodies: Sequence[Body]) -> float:
+def _score(loop: Loop, bodies: Sequence[StatementInstance]) -> float:
     """Accesses of unit stride; writes weigh double, except those of reductions, which happen seldom."""
     p = loop.param
     points = sum(_unit(r.step(p)) for body in bodies for r in body.reads.values())

@@ -10,8 +10,8 @@ from dace import nodes
 
 from daceopt.ir import parts
 from daceopt.ir.graph import Graph, Shape, dim, row_major
-from daceopt.ops import library
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.ir.nodes import library
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _SEEDS = (library.Convolution, library.ConvolutionBackwardData, library.Pool, library.PoolBackward)
 

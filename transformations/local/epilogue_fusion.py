@@ -13,10 +13,10 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.relations import Flow, Relation, flow
-from daceopt.ops.library import Contraction, Convolution
-from daceopt.ops.strided import takes
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.ops.families.strided import takes
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

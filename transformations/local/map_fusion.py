@@ -16,7 +16,7 @@ from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 SMALL = 16384  # elements; below this a kernel runs on one thread and needs no parallel loop
 

@@ -14,11 +14,11 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.provenance import fused_label
 from daceopt.ir.tasklet import Assignment
 from daceopt.ir.tiles import blocks, left
-from daceopt.ops.library import Contraction
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

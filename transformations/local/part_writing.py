@@ -16,10 +16,10 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.provenance import label_of
 from daceopt.ir.views import follow
-from daceopt.ops.strided import takes
+from daceopt.ops.families.strided import takes
+from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import split, why_not
 from daceopt.splits.narrowing import narrowed, settled_at
-from daceopt.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

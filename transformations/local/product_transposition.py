@@ -12,8 +12,8 @@ from daceopt.errors import Unsupported
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph, row_major
 from daceopt.ir.kernel import Kernel
-from daceopt.ops.library import Contraction
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.ir.nodes.library import Contraction
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

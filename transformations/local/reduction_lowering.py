@@ -14,7 +14,7 @@ from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.tasklet import Assignment
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from daceopt.ir.fusion import collapse, expand_locals, merge
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import ClassVar
 from daceopt import ops
 from daceopt.ir.graph import Graph
 from daceopt.ir.region import everything, tidy
-from daceopt.transform import NearMiss, Outcome, Site, Transformation
+from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 
 
 @dataclass(frozen=True)

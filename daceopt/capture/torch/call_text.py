@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from daceopt.capture.torch.calls import Call, Context, Item, Operand
+from daceopt.capture.torch.calls import AtenCall, Context, Item, Operand
 from daceopt.errors import Unsupported
 from daceopt.ir import literal_text
 
@@ -22,7 +22,7 @@ _WORDS = (torch.dtype, torch.layout, torch.memory_format)
 _TARGET = re.compile(r"([a-z_][A-Za-z0-9_]*)::([A-Za-z_][A-Za-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
 
 
-def written(call: Call) -> list[Any]:
+def written(call: AtenCall) -> list[Any]:
     """The call as lists, numbers and strings. Raises Unsupported where it is of open sizes or has its own backward."""
     if call.backward is not None:
         raise Unsupported(f"no text for {call.target}, which brings its own backward graph")
@@ -55,7 +55,7 @@ def _encoded(value: Any) -> Any:
     raise Unsupported(f"no text for an argument of type {type(value).__name__} of a call of ATen")
 
 
-def made(found: Any) -> Call:
+def made(found: Any) -> AtenCall:
     """The call that :func:`written` wrote; its operator has its rules then. Raises Unsupported for anything else."""
     from daceopt.capture.torch import derivative
 
@@ -68,7 +68,7 @@ def made(found: Any) -> Call:
         if None in fakes[0]:
             raise ValueError("an operand is no tensor")
         tensors = tuple(x for x in fakes[0] if x is not None), tuple(fakes[1])
-        call = Call(_target(name), given, given, *tensors, Context(), None, int(position))
+        call = AtenCall(_target(name), given, given, *tensors, Context(), None, int(position))
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise Unsupported(f"expected a call of ATen, found {str(found)[:80]}: {error}") from error
     derivative.op_type(call)
@@ -111,4 +111,4 @@ def _decoded(value: Any) -> Any:
     raise ValueError(f"an argument of kind {str(kind)[:80]!r}")
 
 
-literal_text.KINDS["aten"] = literal_text.Kind(Call, written, made)
+literal_text.KINDS["aten"] = literal_text.LiteralKind(AtenCall, written, made)

@@ -29,7 +29,7 @@ class Context:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AtenCall:
     """One call of an ATen operator, apart from the arrays it reads.
 
     ``operands``: the fake tensors that it was traced with, in the order in which they occur in the arguments;
@@ -52,7 +52,7 @@ class Call:
         """Whether complex tensors go in or come out."""
         return any(isinstance(x, torch.Tensor) and x.is_complex() for x in (*self.operands, *self.results))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Call:
+    def __deepcopy__(self, memo: dict[int, Any]) -> AtenCall:
         return self
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Call:
 
 
 class Operand(int):
-    """Position of a tensor argument among the operands of a :class:`Call`."""
+    """Position of a tensor argument among the operands of a :class:`AtenCall`."""
 
 
 class Item(Operand):

@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch.calls import Call, Item, Operand
-from daceopt.capture.torch.functional import Body, trace
+from daceopt.capture.torch.calls import AtenCall, Item, Operand
+from daceopt.capture.torch.functional import DynamoInterpreter, trace
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.operands import required
 from daceopt.libs import aten_call
-from daceopt.ops import registry
-from daceopt.ops.elementwise import alias
-from daceopt.ops.operator import Operator
+from daceopt.ops.core import registry
+from daceopt.ops.families.elementwise import alias
 
 Names = list["str | None"]
 
@@ -52,7 +52,7 @@ _WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
 }
 
 
-def op_type(call: Call) -> str:
+def op_type(call: AtenCall) -> str:
     """The operator type of whole nodes of this call, with its rules registered."""
     name = str(call.target)
     if not registry.has_lowering(name, DOMAIN):
@@ -62,7 +62,7 @@ def op_type(call: Call) -> str:
 
 
 def _lower(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    call: Call = node.attributes["call"]
+    call: AtenCall = node.attributes["call"]
     results = Translation(b.graph, call.context).apply(call, [str(n) for n in inputs])
     for result, out in zip(results, outputs):
         if out is not None and result is not None:
@@ -70,13 +70,13 @@ def _lower(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 
 def _gradient(b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
-    call: Call = node.attributes["call"]
+    call: AtenCall = node.attributes["call"]
     if call.backward is not None:
         return _custom(b, call, inputs, grads_out, wanted)
     return _traced(b, call, inputs, outputs, grads_out, wanted)
 
 
-def _traced(b: Builder, call: Call, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
     given = [k for k, g in enumerate(grads_out) if g is not None]
     by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
     if not given or not by:
@@ -112,7 +112,7 @@ def _refused(b: Builder, inputs: Names, by: Sequence[int], reason: str) -> Names
     return _by_position(aten_call.refusal(b.graph, message, promises), by, len(inputs))
 
 
-def _invoke(call: Call, operands: Sequence[torch.Tensor]) -> list[Any]:
+def _invoke(call: AtenCall, operands: Sequence[torch.Tensor]) -> list[Any]:
     arguments = {name: _filled(value, operands) for name, value in call.traced.items()}
     schema = call.target._schema.arguments
     positional = [arguments[a.name] for a in schema if not a.kwarg_only]
@@ -129,7 +129,7 @@ def _filled(value: Any, operands: Sequence[torch.Tensor]) -> Any:
     return [_filled(v, operands) for v in value] if isinstance(value, list) else value
 
 
-def _reuse_results(importer: Importer, call: Call, outputs: Names) -> None:
+def _reuse_results(importer: Importer, call: AtenCall, outputs: Names) -> None:
     """The formula's own forward call is the node itself, whose results are there already: what it drew at random, too.
 
     Raises Unsupported where something random is left that is not the node's own.
@@ -156,7 +156,7 @@ def _tensor_operands(node: fx.Node) -> list[fx.Node]:
     return [n.args[0] if n.target is torch.ops.aten.detach.default else n for n in tensors]
 
 
-def _custom(b: Builder, call: Call, inputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
+def _custom(b: Builder, call: AtenCall, inputs: Names, grads_out: Names, wanted: list[bool]) -> Names:
     backward = call.backward
     assert backward is not None
     lengths = [len(call.arguments[name]) for name in ("results", "operands", "saved")]
@@ -169,7 +169,7 @@ def _custom(b: Builder, call: Call, inputs: Names, grads_out: Names, wanted: lis
         grads = dict(zip(given, values))
         own, kept = values[len(given) : len(given) + lengths[0]], values[len(given) + lengths[0] :]
         incoming = [grads[k] if k in grads else torch.zeros_like(r) for k, r in enumerate(own)]
-        found = Body(backward.graph)(*backward.arguments(incoming, own, kept))
+        found = DynamoInterpreter(backward.graph)(*backward.arguments(incoming, own, kept))
         return [_fitted(found[backward.operands[k]], operands[k]) for k in by]
 
     fakes = [call.results[k] for k in given]

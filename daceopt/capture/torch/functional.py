@@ -84,7 +84,7 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     _reflect(graph)
     mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
-        return _functional(Body(graph), inputs, mutating)
+        return _functional(DynamoInterpreter(graph), inputs, mutating)
 
 
 def _reflect(graph: fx.GraphModule) -> None:
@@ -151,7 +151,7 @@ def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
     return graph
 
 
-class Body(fx.Interpreter):
+class DynamoInterpreter(fx.Interpreter):
     """Runs a graph of Dynamo; higher-order operators of autograd become plain ones."""
 
     def __call__(self, *inputs: Any) -> Any:

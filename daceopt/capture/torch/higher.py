@@ -12,7 +12,7 @@ from torch import fx
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import like
-from daceopt.capture.torch.functional import Body, functional, trace
+from daceopt.capture.torch.functional import DynamoInterpreter, functional, trace
 from daceopt.capture.torch.plan import plan
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import by_name
@@ -91,7 +91,7 @@ def _argument(value: Any) -> Any:
     return like(value) if isinstance(value, torch.Tensor) and not is_number else value
 
 
-class _Differentiable(Body):
+class _Differentiable(DynamoInterpreter):
     """Runs a functional graph so that autograd sees the rules of custom functions."""
 
     def __init__(self, graph: fx.GraphModule, backwards: Sequence[Backward]) -> None:
@@ -132,7 +132,7 @@ def _custom(
         @staticmethod
         def backward(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
             own, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
-            found = Body(backward.graph)(*backward.arguments(grads, own, kept))
+            found = DynamoInterpreter(backward.graph)(*backward.arguments(grads, own, kept))
             return (*[None] * count, *(found[k] for k in backward.operands), *[None] * len(saved))
 
     return list(Custom.apply(*[r.detach() for r in results], *operands, *saved))

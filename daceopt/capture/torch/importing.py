@@ -23,7 +23,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
-from daceopt.ops import widening
+from daceopt.ops.core import widening
 from daceopt.runtime.binding import Binding
 
 

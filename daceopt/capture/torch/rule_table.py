@@ -24,7 +24,7 @@ def rows() -> list[Row]:
     return sorted(_row(target, real.get(target), complexes.get(target)) for target in {**real, **complexes})
 
 
-def _row(target: object, real: table.Entry | None, complexes: table.Entry | None) -> Row:
+def _row(target: object, real: table.AtenRule | None, complexes: table.AtenRule | None) -> Row:
     entry = real or complexes
     assert entry is not None
     family = entry.rule.__module__.rpartition(".")[2]

@@ -17,8 +17,8 @@ Rule = Callable[..., Any]
 
 _NOWHERE = 2**62
 
-_RULES: dict[Any, Entry] = {}
-_COMPLEX: dict[Any, Entry] = {}  # for calls with complex tensors
+_RULES: dict[Any, AtenRule] = {}
+_COMPLEX: dict[Any, AtenRule] = {}  # for calls with complex tensors
 
 # ATen runs them whole. PyTorch's decomposition of log_ndtr chooses between branches one of which overflows: its
 # derivative is NaN there. That of renorm has no derivative in half precision.
@@ -26,7 +26,7 @@ _LEFT = ("renorm", "special_log_ndtr")
 
 
 @dataclass(frozen=True)
-class Entry:
+class AtenRule:
     """A rule, and whose derivative holds: that of what the rule builds (``"own"``), or PyTorch's formula, traced."""
 
     rule: Rule
@@ -53,7 +53,7 @@ def translates(*names: str, derivative: str = "own", complexes: bool = False) ->
 
     def register(rule: Rule) -> Rule:
         for name in names:
-            (_COMPLEX if complexes else _RULES)[overload(name)] = Entry(rule, derivative)
+            (_COMPLEX if complexes else _RULES)[overload(name)] = AtenRule(rule, derivative)
         return rule
 
     return register
@@ -66,13 +66,13 @@ def overload(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace or "aten"), packet), variant or "default")
 
 
-def entry_of(target: Any, complexes: bool = False) -> Entry | None:
+def entry_of(target: Any, complexes: bool = False) -> AtenRule | None:
     """The rule of an overload, or None; ``complexes``: for a call with complex tensors."""
     _load()
     return (_COMPLEX if complexes else _RULES).get(target)
 
 
-def translated(complexes: bool = False) -> dict[Any, Entry]:
+def translated(complexes: bool = False) -> dict[Any, AtenRule]:
     """All rules; ``complexes``: those for calls with complex tensors."""
     _load()
     return dict(_COMPLEX if complexes else _RULES)

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch import table
-from daceopt.capture.torch.calls import Call, Context, Item, NumberArray, Operand, Promise
+from daceopt.capture.torch.calls import AtenCall, Context, Item, NumberArray, Operand, Promise
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.folding import is_repeated, known_values, needed
 from daceopt.capture.torch.strides import dense_order
@@ -23,8 +23,8 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.provenance import Origins
 from daceopt.libs import aten_call
-from daceopt.ops import widening
-from daceopt.ops.random import stream
+from daceopt.ops.core import widening
+from daceopt.ops.families.random import stream
 
 logger = logging.getLogger("daceopt.importer")
 
@@ -44,10 +44,10 @@ class Translation:
     until they are lowered, an operator of the type that it says.
     """
 
-    def __init__(self, graph: Graph, context: Context, whole: Callable[[Call], str] | None = None) -> None:
+    def __init__(self, graph: Graph, context: Context, whole: Callable[[AtenCall], str] | None = None) -> None:
         self.graph, self.context, self.whole = graph, context, whole
         self.sizes = context.sizes
-        self.call: Call | None = None
+        self.call: AtenCall | None = None
         self.promised: tuple[Promise, ...] = ()
         self._streams = 0  # of random numbers that the call has so far
 
@@ -172,7 +172,7 @@ class Translation:
 
     # ---------------------------------------------------------------- calls
 
-    def apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
+    def apply(self, call: AtenCall, operands: Sequence[str]) -> list[str | None]:
         """Add ``call`` on arrays; one array per result (None: nothing reads it)."""
         outer = self.call, self.promised, self._streams
         self.call, self._streams = call, 0
@@ -182,7 +182,7 @@ class Translation:
         finally:
             self.call, self.promised, self._streams = outer
 
-    def _apply(self, call: Call, operands: Sequence[str]) -> list[str | None]:
+    def _apply(self, call: AtenCall, operands: Sequence[str]) -> list[str | None]:
         entry = table.entry_of(call.target, call.is_complex)
         if self.whole and (entry is None or entry.derivative == "aten") and _is_differentiable(call):
             return self._opaque(call, operands)
@@ -198,14 +198,14 @@ class Translation:
         self._check(call, results)
         return results
 
-    def _opaque(self, call: Call, operands: Sequence[str]) -> list[str | None]:
+    def _opaque(self, call: AtenCall, operands: Sequence[str]) -> list[str | None]:
         outputs = [None if p.dtype is None else self.graph.add_array(self.label, *p) for p in self.promised]
         assert self.whole is not None
         node = self.graph.add_operator(self.whole(call), list(operands), outputs, {"call": call}, DOMAIN)
         node.label = self.graph.maker.label or self.label
         return outputs
 
-    def host(self, call: Call, operands: Sequence[str], reason: str) -> list[str | None]:
+    def host(self, call: AtenCall, operands: Sequence[str], reason: str) -> list[str | None]:
         """Let ATen itself run the call when the program runs."""
         self.context.hosted.setdefault(str(call.target).removeprefix("aten."), reason)
         complexes = [[k for k, x in enumerate(found) if x is not None and x.is_complex()]
@@ -222,7 +222,7 @@ class Translation:
             return Promise((*self.sizes.shape(tensor.shape), 2), types.from_torch(tensor.dtype.to_real()))
         return Promise(self.sizes.shape(tensor.shape), types.from_torch(tensor.dtype))
 
-    def _check(self, call: Call, results: Sequence[str | None]) -> None:
+    def _check(self, call: AtenCall, results: Sequence[str | None]) -> None:
         for k, (name, promise) in enumerate(zip(results, self.promised, strict=True)):
             if name is None or promise.dtype is None:
                 continue
@@ -235,13 +235,13 @@ class Translation:
                 )
 
 
-def _refusals(call: Call) -> tuple[type[Exception], ...]:
+def _refusals(call: AtenCall) -> tuple[type[Exception], ...]:
     """What a rule may raise to say no; one that computes with a number that comes with the call cannot work."""
     items = any(isinstance(a, Item) for a in call.arguments.values())
     return (Unsupported, TypeError, ValueError, AttributeError) if items else (Unsupported,)
 
 
-def _is_differentiable(call: Call) -> bool:
+def _is_differentiable(call: AtenCall) -> bool:
     return any(t.is_floating_point() or t.is_complex() for t in call.operands) and any(
         r is not None and (r.is_floating_point() or r.is_complex()) for r in call.results
     )
@@ -337,7 +337,7 @@ class Importer:
         )
         return NumberArray(made)
 
-    def _bind(self, node: fx.Node, value: Any) -> tuple[Call, list[str]]:
+    def _bind(self, node: fx.Node, value: Any) -> tuple[AtenCall, list[str]]:
         operands: list[str] = []
         fakes: list[torch.Tensor] = []
 
@@ -365,7 +365,9 @@ class Importer:
         backward = self.backwards[arguments["number"]] if marker else None
         position = self.draws
         self.draws += torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        return Call(node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position), operands
+        return AtenCall(
+            node.target, arguments, traced, tuple(fakes), results, self.t.context, backward, position
+        ), operands
 
     def _value(self, x: Any) -> Any:
         return self.values[x] if isinstance(x, fx.Node) else x

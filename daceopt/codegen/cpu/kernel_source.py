@@ -12,14 +12,14 @@ from math import prod
 
 import dace
 
-from daceopt.codegen.kernel_unit import Argument, KernelSource, support_header
+from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.microkernels import Product, products
+from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
@@ -119,21 +119,21 @@ class Emitter:
         used = {types.cpp(p.dtype): MICROKERNELS[p.dtype] for p in self._products.values()}
         return "".join(_DECLARATION.format(name=name, type=cpp) for cpp, name in sorted(used.items()))
 
-    def _arguments(self) -> tuple[tuple[Argument, ...], list[str]]:
+    def _arguments(self) -> tuple[tuple[KernelArgument, ...], list[str]]:
         written = {r.buffer for b in self._bodies.values() for r in b.writes.values()}
         arguments, parameters = [], []
         buffers = self._names.buffers()
         for buffer, name in buffers.items():
-            argument = Argument("pointer", buffer.array, buffer.offset, buffer.dtype, buffer in written)
+            argument = KernelArgument("pointer", buffer.array, buffer.offset, buffer.dtype, buffer in written)
             twins = [b for b in buffers if b.array == buffer.array]
             alone = len(twins) == 1 or not any(b in written for b in twins)
             arguments.append(argument)
             parameters.append(f"{argument.cpp} {'__restrict__ ' if alone else ''}{name}")
         for symbol, name in self._names.sizes().items():
-            arguments.append(Argument("symbol", symbol=symbol))
+            arguments.append(KernelArgument("symbol", symbol=symbol))
             parameters.append(f"int64_t {name}")
         if self._checks:
-            arguments.append(Argument("status"))
+            arguments.append(KernelArgument("status"))
             parameters.append("int32_t* status")
         return tuple(arguments), parameters
 
@@ -340,7 +340,7 @@ class Emitter:
             self._inside(loop.body)
         self._close()
 
-    def _call(self, product: Product) -> None:
+    def _call(self, product: TileProduct) -> None:
         """The tiles begin where the loops of the product do."""
         loops = {loop.param for loop in product.loops if loop is not None}
         sizes = ["1" if loop is None else self._extent(loop) for loop in product.loops]
@@ -357,7 +357,7 @@ class Emitter:
         steps = tuple((p, step) for p, step in reference.steps if p not in loops)
         return f"&{self._names.element(replace(reference, steps=steps))}"
 
-    def _collector_tile(self, a: Accumulator, product: Product) -> tuple[str, Dim]:
+    def _collector_tile(self, a: Accumulator, product: TileProduct) -> tuple[str, Dim]:
         """The tile's first element in an accumulator, and the step from row to row."""
         rows = {loop.param for loop in product.loops if loop is not None}
         terms, step, found = ["0"], dim(1), dim(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from daceopt.build import machine
+from daceopt.store import system
 
 COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
 # Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working.
@@ -13,7 +13,7 @@ _KERNEL = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 
 def host(*specific: str) -> tuple[str, ...]:
     """The compiler with the flags of every source and ``specific`` ones. Raises BuildError where there is none."""
-    compiler = machine.require_compiler()
+    compiler = system.require_compiler()
     gcc_only = ("-fno-gnu-unique",) if compiler.family == "gcc" else ()
     return (*compiler.command, *COMMON, *gcc_only, *specific)
 
@@ -26,5 +26,5 @@ def command() -> tuple[str, ...]:
 @cache
 def target_flags() -> tuple[str, ...]:
     """Return the flags that fit code to this CPU, at its full vector width."""
-    wide = ("-mprefer-vector-width=512",) if machine.vector_bits() == 512 else ()
+    wide = ("-mprefer-vector-width=512",) if system.vector_bits() == 512 else ()
     return ("-march=native", *wide)

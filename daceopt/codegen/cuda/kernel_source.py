@@ -14,14 +14,14 @@ from dataclasses import replace
 from math import prod
 
 from daceopt.codegen.cpu.kernel_source import Emitter
-from daceopt.codegen.kernel_unit import Argument, KernelSource, support_header
+from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import Threads, block_loops, copies
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import Buffer
+from daceopt.ir.references import KernelBuffer
 from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
 from daceopt.ir.schedule_check import check
 
@@ -77,7 +77,7 @@ class _CudaEmitter(Emitter):
         self._checks |= leaf.checks_index
         return leaf
 
-    def _is_own(self, buffer: Buffer) -> bool:
+    def _is_own(self, buffer: KernelBuffer) -> bool:
         """Does each thread have one of its own?"""
         return buffer.local and self._scopes.get(buffer.array) != "shared"
 
@@ -109,7 +109,7 @@ class _CudaEmitter(Emitter):
         device = f"static __global__ void {bounds} KERNEL_device({', '.join(parameters)}) {{\n{lines}\n}}\n"
         text = f"{device}\n{self._launcher(blocks, parameters)}"
         name = f"k_{hashlib.sha256((support_header(text, HEADERS) + text).encode()).hexdigest()[:16]}"
-        return KernelSource(name, text.replace("KERNEL", name), (Argument("stream"), *arguments), HEADERS)
+        return KernelSource(name, text.replace("KERNEL", name), (KernelArgument("stream"), *arguments), HEADERS)
 
     def _launcher(self, blocks: str, parameters: Sequence[str]) -> str:
         names = [p.rsplit(" ", 1)[1] for p in parameters]

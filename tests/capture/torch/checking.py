@@ -11,9 +11,9 @@ import torch
 import torch._dynamo
 import torch.utils._pytree as pytree
 
-from daceopt.backend import Backend
-from daceopt.options import Options
-from daceopt.stats import Stats
+from daceopt.modules.backend import Backend
+from daceopt.modules.options import Options
+from daceopt.programs.stats import Stats
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from daceopt import pipeline
-from daceopt.build.executable import Sizes
-from daceopt.compiled import CompiledPair, report
 from daceopt.ir import types
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.interpret import interpret
+from daceopt.programs.compiled import CompiledPair, report
+from daceopt.runtime.executable import ProgramSizes
 
 _saved: dict[int, dict[str, np.ndarray]] = {}  # address of a saved block -> what a forward left there
 
@@ -51,9 +51,9 @@ class Interpreted:
             name=self.roles[name], dtype=types.name_of(self.graph.dtype(name)), rank=len(self.graph.shape(name))
         )
 
-    def sizes(self, symbols: tuple[int, ...] = ()) -> Sizes:
+    def sizes(self, symbols: tuple[int, ...] = ()) -> ProgramSizes:
         shapes = tuple(self._shape(n, symbols) for n in self.graph.outputs)
-        return Sizes(0, 8 if self.saved else 0, shapes)
+        return ProgramSizes(0, 8 if self.saved else 0, shapes)
 
     def _shape(self, name: str, symbols: tuple[int, ...]) -> tuple[int, ...]:
         values = dict(zip(self.symbols, symbols))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from daceopt.capture.torch import call_text
-from daceopt.capture.torch.calls import Call
+from daceopt.capture.torch.calls import AtenCall
 from daceopt.errors import GraphTextError, Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.parse import parse
@@ -49,7 +49,7 @@ def test_calls_are_read_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert calls, "nothing was kept whole"
     for node in found.operators():
         if node.domain == "aten":
-            assert isinstance(node.attributes["call"], Call)
+            assert isinstance(node.attributes["call"], AtenCall)
 
 
 def test_open_sizes_have_no_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from daceopt.capture.torch.calls import Call, Context, Operand
+from daceopt.capture.torch.calls import AtenCall, Context, Operand
 from daceopt.capture.torch.derivative import _reuse_results
 from daceopt.capture.torch.functional import trace
 from daceopt.capture.torch.translation import Importer, Translation
@@ -20,7 +20,7 @@ def test_only_the_call_on_the_same_operands_is_the_forward() -> None:
     """A formula may call the operator on the gradient: that is another call, also where the forward's is gone."""
     with FakeTensorMode():
         x, g = torch.empty(3), torch.empty(3)
-    call = Call(flip, {"self": Operand(0), "dims": [0]}, {"self": Operand(0), "dims": [0]}, (x,), (x,), Context())
+    call = AtenCall(flip, {"self": Operand(0), "dims": [0]}, {"self": Operand(0), "dims": [0]}, (x,), (x,), Context())
     for formula, taken in ((lambda x, g: [flip(x, [0])], 1), (lambda x, g: [flip(g, [0])], 0)):
         importer = Importer(Translation(Graph(), Context()), trace(formula, [x, g]))
         _reuse_results(importer, call, ["y"])

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from daceopt.backend import Backend
+from daceopt.modules.backend import Backend
 from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding

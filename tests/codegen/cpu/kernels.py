@@ -11,14 +11,14 @@ import numpy as np
 import sympy
 
 from daceopt import libs, recipes
-from daceopt.build.compiler import CompileJob, compile_objects, link
+from daceopt.codegen.compiler import CompileJob, compile_objects, link
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import strided
 from daceopt.ir.kernel import Kernel
-from daceopt.transform import Site
+from daceopt.passes.transform import Site
 
 EXPORT = "#pragma GCC visibility push(default)\n"  # kernels are hidden in a program; here Python calls them
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from daceopt import libs, pipeline, recipes
-from daceopt.build.bundle import Bundle
+from daceopt.codegen.bundle import Bundle
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
-from daceopt.verification_built import Built, check
+from daceopt.passes.verification_built import Built, check
 
 F = dace.float32
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from daceopt.build import machine
 from daceopt.codegen.cuda.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.store import system
 from tests.codegen.cpu.kernels import execute
 
 EMULATION = Path(__file__).parent / "emulation.h"
@@ -33,7 +33,7 @@ def library_of(sources: Sequence[KernelSource], folder: Path) -> ctypes.CDLL:
     content = unit + EMULATION.read_text()
     target = folder / f"emulated_{hashlib.sha256(content.encode()).hexdigest()[:16]}.so"
     if not target.exists():
-        compiler = machine.require_compiler()
+        compiler = system.require_compiler()
         command = [*compiler.command, *FLAGS, "-include", str(EMULATION), "-x", "c++", "-", "-o", str(target)]
         done = subprocess.run(command, input=unit, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

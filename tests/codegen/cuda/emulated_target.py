@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from daceopt.build import machine
 from daceopt.codegen import toolchain
 from daceopt.codegen.toolchain import Toolchain
+from daceopt.store import system
 from tests.codegen.cuda.emulated import EMULATION, FLAGS
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this test, kernels for cuda are compiled for the emulation."""
     flags = [f for f in FLAGS if f != "-shared"]
-    command = (*machine.require_compiler().command, *flags, "-include", str(EMULATION))
+    command = (*system.require_compiler().command, *flags, "-include", str(EMULATION))
     emulated = Toolchain(lambda: command, fingerprint=EMULATION.read_text)
     monkeypatch.setitem(toolchain._TOOLCHAINS, "cuda", emulated)

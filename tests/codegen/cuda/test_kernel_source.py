@@ -21,7 +21,7 @@ from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Alloc
 from daceopt.ir.schedule_text import parse
-from daceopt.runner import Runner
+from daceopt.passes.runner import Runner
 from tests.codegen.cpu.kernels import STREAM, IndexOutOfRange
 from tests.codegen.cuda.emulated import EmulationError, library_of, run, run_once, sources_of
 from tests.ir.test_schedule_edits import two_stages

@@ -16,8 +16,8 @@ from daceopt.codegen.cuda import toolchain
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.recipe import Recipe
-from daceopt.runner import Runner
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.runner import Runner
 from tests.codegen.cuda.emulated import sources_of
 
 F = dace.float32

@@ -19,8 +19,8 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.schedule import Alloc, Loop, Tree
 from daceopt.ir.schedule_text import parse, text
-from daceopt.recipe import Recipe
-from daceopt.runner import Runner
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.runner import Runner
 from tests.codegen.cuda.emulated import ORDERS, library_of, run_once, sources_of
 from tests.ir.test_schedule_edits import copy, total, two_stages
 

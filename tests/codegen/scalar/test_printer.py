@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.build.compiler import CompileJob, compile_objects, link
+from daceopt.codegen.compiler import CompileJob, compile_objects, link
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.scalar.printer import Printer, literal

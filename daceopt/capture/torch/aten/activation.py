@@ -11,8 +11,8 @@ from daceopt.capture.torch.elements import elements, literal, pointwise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
-from daceopt.ops.activation import gelu as gelu_form
-from daceopt.ops.activation import gelu_tanh
+from daceopt.ops.families.activation import gelu as gelu_form
+from daceopt.ops.families.activation import gelu_tanh
 
 _SIXTH = sympy.Rational(1, 6)
 _FLOAT_SIXTH = sympy.Float(float(np.float32(1) / np.float32(6)), 17)  # a float in ATen, whatever the elements are

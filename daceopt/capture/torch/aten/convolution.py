@@ -10,7 +10,7 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.ops.library import ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights
 
 
 def _per_dimension(values: Sequence[int], rank: int) -> list[int]:

@@ -16,7 +16,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import checks, scalar, types
 from daceopt.ir.builder import broadcast_shapes
 from daceopt.ir.graph import Dim, Shape, dim
-from daceopt.ops.indexing import linear, position
+from daceopt.ops.families.indexing import linear, position
 
 _MASKS = ("bool", "uint8")
 

@@ -15,7 +15,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import broadcast_shapes
-from daceopt.ops.reduction import element_count
+from daceopt.ops.families.reduction import element_count
 
 _REDUCTIONS = ("none", "mean", "sum")  # as ATen counts them
 

@@ -13,7 +13,7 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
-from daceopt.ops.reduction import element_count, mean
+from daceopt.ops.families.reduction import element_count, mean
 
 
 def _filled(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:

@@ -16,10 +16,10 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ops.convolution import zero_padded
-from daceopt.ops.interpolation import Table
-from daceopt.ops.library import PoolBackward
-from daceopt.ops.pooling import window_sum
+from daceopt.ir.nodes.library import PoolBackward
+from daceopt.ops.families.convolution import zero_padded
+from daceopt.ops.families.interpolation import Table
+from daceopt.ops.families.pooling import window_sum
 
 _EXACT_IN = {"int8": None, "uint8": None, "int16": dace.float32, "int32": dace.float64}  # integers: where maxima are
 

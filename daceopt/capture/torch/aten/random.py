@@ -16,7 +16,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import checks, scalar, types
 from daceopt.ir.graph import Shape
-from daceopt.ops.random import linear_index
+from daceopt.ops.families.random import linear_index
 
 _DOUBLE, _INT64, _BOOL = (types.from_name(n) for n in ("float64", "int64", "bool"))
 _STEPS = {"bfloat16": 2**8, "float16": 2**11}  # so many numbers below 1 are drawn, since more would round to 1

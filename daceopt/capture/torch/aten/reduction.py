@@ -14,7 +14,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, Shape
-from daceopt.ops.reduction import arg_extremum
+from daceopt.ops.families.reduction import arg_extremum
 
 # -------------------------------------------------------------------- shared with other families
 

@@ -15,8 +15,8 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim
-from daceopt.ops import taps
-from daceopt.ops.interpolation import Table
+from daceopt.ops.families import taps
+from daceopt.ops.families.interpolation import Table
 
 _aten = torch.ops.aten
 _LARGEST = 2**24  # elements of a matrix that is made to see the taps of an axis

@@ -12,7 +12,7 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.ops.searching import running_extremum
+from daceopt.ops.families.searching import running_extremum
 
 
 @translates("cumsum")

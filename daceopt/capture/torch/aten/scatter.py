@@ -15,7 +15,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ops.indexing import linear
+from daceopt.ops.families.indexing import linear
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max", "amin": "min"}
 

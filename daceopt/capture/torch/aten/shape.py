@@ -15,7 +15,7 @@ from daceopt.errors import CaptureError, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.affine import quotient
 from daceopt.ir.graph import Dim, dim
-from daceopt.ops.assumptions import assume
+from daceopt.ops.core.assumptions import assume
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open
 

@@ -14,8 +14,8 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ops.indexing import whole
-from daceopt.ops.searching import search_sorted
+from daceopt.ops.families.indexing import whole
+from daceopt.ops.families.searching import search_sorted
 
 # -------------------------------------------------------------------- sorting
 

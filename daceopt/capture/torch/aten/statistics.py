@@ -14,7 +14,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
-from daceopt.ops.reduction import element_count, mean
+from daceopt.ops.families.reduction import element_count, mean
 
 Scalar = Callable[[Any], Any]
 

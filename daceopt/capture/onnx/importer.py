@@ -1,0 +1,371 @@
+"""A checked, shape-inferred ONNX model becomes an :class:`ir.Graph` of operator nodes, one per ONNX node."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from daceopt.errors import NotKnownYet, Unsupported
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.extents import parse
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.symbols import size
+from daceopt.libs import onnxruntime_call
+from daceopt.ops.core import inference, registry, subgraph, values, widening
+from daceopt.ops.families import control_flow
+
+logger = logging.getLogger("daceopt.importer")
+
+# Operands whose values decide the shape of a result.
+_SIZING: dict[str, tuple[int, ...]] = dict.fromkeys(
+    "Expand OneHot Reshape Split Squeeze Tile TopK Unsqueeze Upsample".split(), (1,)
+)
+_SIZING |= dict.fromkeys("BlackmanWindow ConstantOfShape HammingWindow HannWindow If".split(), (0,))
+_SIZING |= dict.fromkeys("AffineGrid CenterCropPad".split(), (1,)) | dict.fromkeys("Col2Im DFT".split(), (1, 2))
+_SIZING |= {"Loop": (0, 1), "MaxUnpool": (2,), "MelWeightMatrix": (0, 1), "Pad": (1, 3), "Range": (0, 1, 2)}
+_SIZING |= {"Resize": (1, 2, 3), "Slice": (1, 2, 3, 4), "STFT": (1, 2, 3)}
+_OPEN_ENDED = frozenset("Compress NonMaxSuppression NonZero Unique".split())
+
+Refused = Callable[[onnx.NodeProto, str], object]
+
+
+def import_model(
+    model: onnx.ModelProto, *, fallback: bool = False, refused: Refused | None = None, patient: bool = False
+) -> Graph:
+    """Import ``model``; initializers become constants, graph inputs and outputs keep their order.
+
+    With ``fallback``, an operator without a native lowering becomes a host call into ONNX Runtime (one warning names
+    it); without it, or when its output shapes are unknown, ``Unsupported`` names the operator and the reason.
+    ``refused`` is called with every such node and the reason, in place of the warning. ``patient``: where shapes or
+    operands are not known yet, look at the rest of the model, too; ``NotKnownYet`` then lists all that is needed, and
+    nothing of it falls back.
+
+    Where sizes stand in the way, the graph may be one for some sizes alone: those that ``Graph.assumptions`` allow.
+    """
+    importer = _Importer(model, fallback, patient)
+    try:
+        graph = importer.run()
+    except NotKnownYet as gap:
+        bold = _Importer(model, fallback, patient, speculative=True)
+        graph_or_gap = _second_try(bold, gap) if gap.sizes and importer.graph.symbols else gap
+        if isinstance(graph_or_gap, NotKnownYet):
+            importer.report(refused)
+            raise graph_or_gap from None
+        importer, graph = bold, graph_or_gap
+    importer.report(refused)
+    return graph
+
+
+def _second_try(importer: _Importer, gap: NotKnownYet) -> Graph | NotKnownYet:
+    """A graph that is for some sizes alone, or what is not known even then."""
+    try:
+        return importer.run()
+    except NotKnownYet as other:
+        return other
+    except Unsupported:
+        return gap
+
+
+@dataclass
+class Survey:
+    """What the import of a model, with fallbacks, makes of its values, by name.
+
+    ``refused``: why it cannot have an input, a constant or (by its first output) a node; NotKnownYet where more has to
+    be known of the inputs. What reads a refused value is not looked at. ``types``: element type and rank of the others.
+    """
+
+    refused: dict[str, Unsupported] = field(default_factory=dict)
+    types: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def survey(model: onnx.ModelProto) -> Survey:
+    """Import ``model`` as far as that is possible, past all that is refused."""
+    return _Surveyor(model).survey()
+
+
+class _Importer:
+    def __init__(self, model: onnx.ModelProto, fallback: bool, patient: bool, speculative: bool = False):
+        self.model = model
+        self.patient = patient
+        self.gaps: list[NotKnownYet] = []
+        self.pending: set[str] = set()  # ONNX values whose shape is not known yet
+        self.refusals: list[tuple[onnx.NodeProto, str]] = []
+        self.fallback = fallback
+        self.graph = Graph("program")
+        self.graph.source.speculative = speculative
+        self.graph.source.opset = {o.domain or "": o.version for o in model.opset_import}
+        self.types = _value_types(model.graph)
+        self.names: dict[str, str] = {}  # ONNX value -> array
+        self.symbols: dict[str, Any] = {}  # ONNX dimension name -> symbol, or the extent it turned out to be
+        self.shapes: dict[str, tuple[Dim, ...]] = {}  # of values that ONNX's inference knows too little of
+
+    def run(self) -> Graph:
+        self._read()
+        self._report_gaps()
+        for value in self.model.graph.output:
+            self._add_output(value.name)
+        widening.settle(self.graph)
+        self.graph.prune()
+        return self.graph
+
+    def _read(self) -> None:
+        initializers = {t.name: t for t in self.model.graph.initializer}
+        for value in self.model.graph.input:
+            if value.name not in initializers:
+                self._tolerant(self._add_input, value, [value.name])
+        for name in self.graph.inputs:
+            self._check_sizes(self.graph.shape(name), f"graph input {self.graph.source.names.get(name, name)!r}")
+        for name, tensor in initializers.items():
+            self._tolerant(self._add_initializer, tensor, [name])
+        for node in self.model.graph.node:
+            with self.graph.made_for(origins=(node.name,) if node.name else ()):
+                self._tolerant(self._add_node, node, node.output)
+
+    def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
+        """Add a node or an input; a gap in what is known is noted for later if the caller is patient."""
+        try:
+            add(proto)
+        except NotKnownYet as gap:
+            if not self.patient:
+                raise
+            self.gaps.append(gap)
+            self.pending.update(name for name in made if name and name not in self.names)
+
+    def _report_gaps(self) -> None:
+        if self.gaps:
+            needs = [need for gap in self.gaps for need in gap.needs]
+            raise NotKnownYet(str(self.gaps[0]), needs, any(gap.sizes for gap in self.gaps))
+
+    def _add_input(self, value: onnx.ValueInfoProto) -> None:
+        shape, dtype = self._type(value.name, "graph input", ())
+        name = self.graph.add_input(value.name, shape, dtype)
+        self.names[value.name] = name
+        for axis, extent in enumerate(shape):
+            if getattr(extent, "is_Symbol", False):
+                self.graph.symbols.setdefault(str(extent), (name, axis))
+
+    def _add_initializer(self, tensor: onnx.TensorProto) -> None:
+        self.names[tensor.name] = self._constant(tensor.name, numpy_helper.to_array(tensor))
+
+    def _constant(self, name: str, value: np.ndarray) -> str:
+        try:
+            return self.graph.add_constant(name, value)
+        except (Unsupported, KeyError, TypeError, ValueError) as error:
+            kind = "text" if value.dtype.kind in "OSU" else f"of type {value.dtype}"
+            raise Unsupported(f"constant {name!r} is {kind}, which has no native form") from error
+
+    def _type(self, name: str, where: str, needs: Sequence[str]) -> tuple[tuple[Dim, ...], Any]:
+        """Shape and dtype of a value; the shape may follow from the values ``needs``, or from the sizes of inputs."""
+        found = self.types.get(name)
+        if found is not None and found.WhichOneof("value") not in ("tensor_type", None):
+            raise Unsupported(f"{where}: {name!r} is no tensor but a {found.WhichOneof('value').removesuffix('_type')}")
+        if found is not None and found.tensor_type.elem_type:
+            try:
+                dtype = types.from_onnx(found.tensor_type.elem_type)
+            except Unsupported as error:
+                raise Unsupported(f"{where}: {name!r} has {error}") from None
+        if name in self.shapes:
+            return self.shapes[name], dtype
+        if found is None or not found.HasField("tensor_type") or not found.tensor_type.HasField("shape"):
+            what = f"{where}: the shape or type of {name!r} is not known before running"
+            raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
+        return tuple(self._dim(d, name, where, needs) for d in found.tensor_type.shape.dim), dtype
+
+    def _dim(self, proto: Any, name: str, where: str, needs: Sequence[str]) -> Dim:
+        if proto.HasField("dim_value"):
+            return int(proto.dim_value)
+        if not proto.dim_param:
+            what = f"{where}: a dimension of {name!r} is not known before running"
+            raise NotKnownYet(what, [tuple(needs)] if needs else (), sizes=True)
+        return _parse_extent(proto.dim_param, self.symbols)
+
+    def _check_sizes(self, shape: tuple[Dim, ...], what: str, needs: Sequence[str] = ()) -> None:
+        used = {str(s) for extent in shape for s in _symbols_of(extent)}
+        unknown = [name for name, symbol in self.symbols.items() if str(symbol) in used - set(self.graph.symbols)]
+        if unknown:
+            raise NotKnownYet(
+                f"{what} depends on {unknown[0]!r}, which is the extent of no input's dimension: it is not known "
+                "before running. Export the model with fixed sizes, or so that sizes follow from those of the inputs",
+                [tuple(needs)] if needs else (),
+                sizes=True,
+            )
+
+    def _add_node(self, node: onnx.NodeProto) -> None:
+        if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
+            value = registry.constant_value({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
+            self.names[node.output[0]] = self._constant(node.output[0], value)
+            return
+        where = f"operator {node.op_type} ({node.name or 'unnamed'!r})"
+        captured = subgraph.captures(node)
+        operands = [*node.input, *captured]
+        if not self.pending.isdisjoint(operands):
+            self._postpone(node, where)
+            return
+        undefined = [n for n in captured if n not in self.names]
+        if undefined:
+            raise Unsupported(f"{where}: its graph reads {undefined[0]!r}, which nothing before it defines")
+        inputs = [self.names[n] if n else None for n in operands]
+        declared = self._results(node, where)
+        outputs = [self.graph.add_array(*value) if value else None for value in declared]
+        self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        attributes |= {"captures": captured} if captured else {}
+        operator = widening.add_operator(self.graph, node.op_type, inputs, outputs, attributes, node.domain)
+        operator.source_name = node.name
+        reason = registry.why_unsupported(self.graph, operator)
+        if isinstance(reason, values.UnknownValue) and self.patient:
+            raise NotKnownYet(f"{where}: {reason}", [tuple(operands[k] for k in reason.positions if operands[k])])
+        if reason is None and (clash := inference.unfit(self.graph, operator)):
+            raise NotKnownYet(f"{where}: {clash}", sizes=True)
+        if reason is not None and self.patient and self.shapes and self._is_symbolic([*inputs, *outputs]):
+            raise NotKnownYet(f"{where}: {reason}", sizes=True)  # with numbers for the sizes it may be supported
+        if reason is not None:
+            self._fall_back(operator, node, inputs, outputs, reason)
+        elif subgraph.graphs_of(node):
+            registry.expand(self.graph, operator)
+
+    def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, tuple[Dim, ...], Any] | None]:
+        """Name, shape and dtype of each output, None for those that are left out."""
+        needs = sizing_operands(node)
+        self._close_gaps(node)
+        try:
+            found = [(n, *self._type(n, where, needs)) if n else None for n in node.output]
+            for name, shape, _ in filter(None, found):
+                self._check_sizes(shape, f"{where}: the shape of {name!r}", needs)
+        except NotKnownYet as gap:
+            if node.op_type in _OPEN_ENDED:
+                raise Unsupported(f"{where}: how long the result of {node.op_type} is depends on the data") from gap
+            raise
+        return found
+
+    def _close_gaps(self, node: onnx.NodeProto) -> None:
+        """Extents that ONNX's inference left open, from shape arithmetic; later uses of their names then follow."""
+        open_ended = [n for n in node.output if n and self._is_open(n)]
+        captured = subgraph.captures(node)
+        operands = [*node.input, *captured]
+        if not open_ended or any(n and n not in self.names for n in operands):
+            return
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        inputs = [self.names[n] if n else None for n in operands]
+        if subgraph.graphs_of(node):
+            found = control_flow.result_shapes(self.graph, node, inputs, attributes | {"captures": captured})
+        else:
+            found = inference.result_shapes(self.graph, node.op_type, inputs, len(node.output), attributes, node.domain)
+        for name, shape in zip(node.output, found):
+            if name in open_ended and shape is not None:
+                self._close(name, shape)
+
+    def _is_symbolic(self, names: Sequence[str | None]) -> bool:
+        return any(not isinstance(e, int) for n in names if n is not None for e in self.graph.shape(n))
+
+    def _is_open(self, name: str) -> bool:
+        found = self.types.get(name)
+        if found is None or not found.HasField("tensor_type") or not found.tensor_type.elem_type:
+            return False
+        tensor = found.tensor_type
+        return not tensor.HasField("shape") or any(self._is_unbound(d) for d in tensor.shape.dim)
+
+    def _is_unbound(self, proto: Any) -> bool:
+        if proto.HasField("dim_value"):
+            return False
+        extent = _parse_extent(proto.dim_param, dict(self.symbols)) if proto.dim_param else None
+        return extent is None or any(str(s) not in self.graph.symbols for s in _symbols_of(extent))
+
+    def _close(self, name: str, shape: tuple[Dim, ...]) -> None:
+        """Declare ``name`` anew; names in its old shape get their meaning."""
+        declared = self.types[name].tensor_type.shape.dim
+        for proto, extent in zip(declared, shape):
+            if proto.dim_param and self._is_unbound(proto):
+                self.symbols[proto.dim_param] = extent
+        self.shapes[name] = shape
+
+    def _postpone(self, node: onnx.NodeProto, where: str) -> None:
+        """Of a node whose operands have no known shape yet, only the operator can be judged."""
+        self.pending.update(n for n in node.output if n)
+        if not self.fallback and not registry.supported(node.op_type, node.domain):
+            raise Unsupported(f"{where} has no native lowering")
+
+    def _fall_back(
+        self, operator: Any, node: onnx.NodeProto, inputs: list[Any], outputs: list[Any], reason: str
+    ) -> None:
+        if not self.fallback:
+            raise Unsupported(f"operator {node.op_type} ({node.name!r}): {reason}")
+        self.refusals.append((node, reason))
+        self.graph.remove(operator)
+        onnxruntime_call.add(self.graph, self.model, node, inputs, outputs)
+
+    def report(self, refused: Refused | None) -> None:
+        """Say which nodes fall back, and why."""
+        warned: set[str] = set()
+        for node, reason in self.refusals:
+            if refused is not None:
+                refused(node, reason)
+            elif node.op_type not in warned:
+                warned.add(node.op_type)
+                logger.warning("operator %s runs in ONNX Runtime: %s", node.op_type, reason)
+
+    def _add_output(self, name: str) -> None:
+        array = self.names[name]
+        taken = array in self.graph.outputs or self.graph.producer(array) is None or self.graph.is_view(array)
+        self.graph.add_output(Builder(self.graph, "output").copy(array) if taken else array)
+
+
+class _Surveyor(_Importer):
+    """Imports what can be, notes what cannot, and leaves out what reads it."""
+
+    def __init__(self, model: onnx.ModelProto):
+        super().__init__(model, fallback=True, patient=True)
+        self.found = Survey()
+        self.left_out: set[str] = set()
+
+    def survey(self) -> Survey:
+        self._read()
+        self.found.types = {
+            name: (types.to_onnx(self.graph.dtype(array)), len(self.graph.shape(array)))
+            for name, array in self.names.items()
+            if name not in self.left_out
+        }
+        return self.found
+
+    def _tolerant(self, add: Callable[[Any], None], proto: Any, made: Sequence[str]) -> None:
+        named = [name for name in made if name]
+        if isinstance(proto, onnx.NodeProto) and not self.left_out.isdisjoint(subgraph.reads(proto)):
+            self.left_out.update(named)
+            return
+        try:
+            add(proto)
+        except NotKnownYet as gap:
+            self.found.refused[named[0]] = gap
+            self.pending.update(name for name in named if name not in self.names)
+        except Unsupported as error:
+            self.found.refused[named[0]] = error
+            self.left_out.update(named)
+
+
+def _symbols_of(extent: Dim) -> set[Any]:
+    return set() if isinstance(extent, int) else extent.free_symbols
+
+
+def sizing_operands(node: onnx.NodeProto) -> tuple[str, ...]:
+    """The inputs of a node that may decide the shape of what it computes, by their values."""
+    if node.domain not in ("", "ai.onnx"):
+        return ()
+    positions: Sequence[int] = (1,) if node.op_type.startswith("Reduce") else _SIZING.get(node.op_type, ())
+    return tuple(node.input[k] for k in positions if k < len(node.input) and node.input[k])
+
+
+def _value_types(graph: onnx.GraphProto) -> Mapping[str, onnx.TypeProto]:
+    values = [*graph.input, *graph.value_info, *graph.output]
+    return {v.name: v.type for v in values}
+
+
+def _parse_extent(text: str, symbols: dict[str, Any]) -> Dim:
+    """A dimension name becomes a fresh symbol; the sums and products of names that exporters write are understood."""
+    return parse(text, lambda name: symbols.setdefault(name, size(f"s{len(symbols)}")))

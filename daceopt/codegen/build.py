@@ -1,0 +1,210 @@
+"""From graphs to built programs: memory plan, generated code, entry unit, manifest; the two directions compile
+together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import dace
+import numpy as np
+import sympy
+
+from daceopt.codegen import entry, frame, memory_plan, target
+from daceopt.codegen.assemble import build_program, program_key
+from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
+from daceopt.codegen.scalar.printer import Printer
+from daceopt.errors import BuildError, Unsupported
+from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
+from daceopt.ir.graph import SEED, Dim, Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.runtime.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
+from daceopt.runtime.sources import Sources
+
+Roles = Mapping[str, str]  # array -> what it is at the boundary ("input:0", "output:1", ...)
+
+
+def build(
+    identity: str,
+    parts: Sequence[tuple[Graph, Roles]],
+    implement: Callable[[Graph], Requirements],
+    profiled: bool = False,
+) -> list[str]:
+    """Build one program per graph and store it; returns their keys for ``assemble.load_program``.
+
+    ``implement`` replaces the library nodes of a copy of each graph by C++ calls. The sources of all programs compile
+    in one go, equal kernels once. A ``profiled`` program has one more output, ``ticks:0``: int64, the nanoseconds of a
+    clock before its first node and after each of ``manifest.kernels``. Raises BuildError and Unsupported.
+    """
+    prepared = [Prepared(graph, roles, implement, k, profiled) for k, (graph, roles) in enumerate(parts)]
+    compile_objects([job for program in prepared for job in program.jobs])
+    names = []
+    for k, program in enumerate(prepared):
+        name = program_key(identity, k, profiled)
+        build_program(name, program.manifest, program.jobs, program.constants, sources=program.sources)
+        names.append(name)
+    return names
+
+
+class Prepared:
+    """A graph as sources, manifest and constants, before compilation."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        roles: Roles,
+        implement: Callable[[Graph], Requirements],
+        position: int,
+        profiled: bool = False,
+        suffix: str = "",
+    ):
+        self.suffix = suffix
+        self.graph = graph.copy()
+        self.graph.sdfg.name = f"{graph.sdfg.name}_{position}"
+        self.roles = dict(roles)
+        region_bounds.check(self.graph)
+        region_settling.settle(self.graph)
+        needs = implement(self.graph)
+        order.check(self.graph, self.graph.nodes())
+        ticks = self._add_ticks() if profiled else None
+        self.plan = memory_plan.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
+        self.target = target.get(graph.options.target)
+        self.generated = frame.generate(self.graph, ticks)
+        self.inputs = [n for n in self.graph.inputs if n in roles]
+        self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
+        self.manifest = self._manifest(needs)
+        self.jobs = self._jobs(needs)
+        self.constants = {f"constant:{k}": self._stored_constant(n) for k, n in enumerate(self.bound)}
+        self.sources = self._sources()
+
+    def _stored_constant(self, name: str) -> np.ndarray:
+        """NumPy's files know no narrow types: their bits are stored."""
+        value = self.graph.constants[name]
+        return value.view(types.to_numpy(types.bits(self.graph.dtype(name))))
+
+    def _add_ticks(self) -> str:
+        """An output for the times, which the frame itself writes."""
+        name = self.graph.add_array("ticks", (len(self.graph.nodes()) + 1,), dace.int64)
+        self.graph.add_output(name)
+        self.roles[name] = "ticks:0"
+        return name
+
+    def _manifest(self, needs: Requirements) -> Manifest:
+        graph = self.graph
+        return Manifest(
+            name=self.generated.name,
+            inputs=tuple(self._tensor(n, self.roles[n]) for n in self.inputs),
+            constants=tuple(self._tensor(n, f"constant:{k}") for k, n in enumerate(self.bound)),
+            outputs=tuple(self._tensor(n, self.roles[n]) for n in graph.outputs),
+            symbols=tuple(Symbol(s, self._symbol_role(*where), where[1]) for s, where in graph.symbols.items()),
+            uses_seed=graph.uses_seed,
+            saves=bool(graph.saved),
+            kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
+            assumptions=tuple(self._assumptions()),
+            has_stream=self.target.has_stream,
+        )
+
+    def _assumptions(self) -> Iterator[Assumption]:
+        """Of the graph and of all bodies in it, each once; those about counters of loops are proved (region_bounds).
+
+        Raises Unsupported where one is about anything else than sizes of inputs.
+        """
+        parts = list(region.everything(self.graph))
+        counters = {str(n.counter) for part in parts for n in region.regions(part) if isinstance(n, region.Repeat)}
+        for expression in dict.fromkeys(e for part in parts for e in part.assumptions):
+            names = {str(s) for s in expression.free_symbols}
+            if not names.isdisjoint(counters):
+                continue
+            if unknown := names - self.graph.symbols.keys():
+                raise Unsupported(f"a part of an array is inside of it only where {expression} >= 0, for {unknown}")
+            polynomial = sympy.Poly(expression, *expression.free_symbols)
+            terms = (
+                (int(factor), tuple(str(s) for s, n in zip(polynomial.gens, powers) for _ in range(n)))
+                for powers, factor in polynomial.terms()
+            )
+            yield Assumption(tuple(terms))
+
+    def _symbol_role(self, array: str, axis: int) -> str:
+        if array not in self.roles:
+            raise BuildError(
+                f"size symbol of axis {axis} of {array} cannot be read: the program does not take that input"
+            )
+        return self.roles[array]
+
+    def _tensor(self, name: str, role: str) -> Tensor:
+        return Tensor(
+            role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)), self.target.device
+        )
+
+    def _jobs(self, needs: Requirements) -> list[CompileJob]:
+        own_flags = Flags(link=self.target.toolchain.link())
+        texts = self.generated.kernel_sources.items()
+        kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
+        frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
+        own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
+        return [*kernels, frame, own, *needs.jobs]
+
+    def _sources(self) -> Sources:
+        """What people read: the loops and calls of each node, and the frame."""
+        units, nodes, schedules = dict(self.generated.texts), [], []
+        for k, node in enumerate(self.graph.nodes()):
+            schedules.append("\n".join(_schedule(part, n) for part, n in self._loops_of(node)))
+            if isinstance(node, dace.nodes.Tasklet):
+                units[f"call_{k}"] = node.code.as_string
+                nodes.append([f"call_{k}"])
+            else:
+                nodes.append(list(dict.fromkeys(self.generated.calls[n] for _, n in self._loops_of(node))))
+        return Sources(self.generated.frame_source, units, nodes, schedules)
+
+    def _loops_of(self, node: dace.nodes.Node) -> Iterator[tuple[Graph, dace.nodes.MapEntry]]:
+        """A loop nest, or those in the bodies of a region, each with its graph."""
+        if node in self.generated.calls:
+            yield self.graph, node
+        for body in getattr(node, "bodies", ()):
+            for part in region.everything(body):
+                yield from ((part, n) for n in part.nodes() if n in self.generated.calls)
+
+    def _program(self, needs: Requirements) -> entry.FrameProgram:
+        parameters, init = entry.signature(self.generated.sdfg)
+        return entry.FrameProgram(
+            name=self.generated.name,
+            parameters=parameters,
+            arguments=tuple(self._argument(p.name) for p in parameters),
+            init=init,
+            arena=_expression(self.plan.arena_bytes),
+            saved=_expression(self.plan.saved_bytes),
+            shapes=tuple(tuple(_expression(e) for e in self.graph.shape(n)) for n in self.graph.outputs),
+            status_header=bool(needs.flags.includes),
+            suffix=self.suffix,
+        )
+
+    def _argument(self, name: str) -> entry.Argument:
+        """Where the address (or value) of the frame's parameter ``name`` comes from."""
+        graph = self.graph
+        if name == frame.STATUS:
+            return entry.Argument("status")
+        if name in (SEED, frame.STREAM):
+            return entry.Argument("seed" if name == SEED else "stream")
+        if name in graph.symbols:
+            return entry.Argument("symbol", list(graph.symbols).index(name))
+        if name in self.plan.saved:
+            return entry.Argument("saved", offset=_expression(self.plan.saved[name]))
+        for source, names in (("output", graph.outputs), ("constant", self.bound), ("input", self.inputs)):
+            if name in names:
+                return entry.Argument(source, names.index(name))
+        if name in self.plan.arena:
+            return entry.Argument("arena", offset=_expression(self.plan.arena[name]))
+        raise BuildError(
+            f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate"
+        )
+
+
+def _schedule(graph: Graph, entry: dace.nodes.MapEntry) -> str:
+    """How the loops of a kernel run; why there is no text for them, rather than no program."""
+    try:
+        return schedule_text.text(schedule.schedule_of(Kernel.extract(graph, entry)))
+    except Unsupported as error:
+        return f"# {error}\n"
+
+
+def _expression(size: Dim) -> str:
+    return Printer({}, floor_division="int_floor").size(size)

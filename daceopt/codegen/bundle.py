@@ -1,0 +1,158 @@
+"""Many small programs compiled together: few translation units, one shared library, little optimisation.
+
+For test suites, where starting a compiler for each kernel, frame and entry costs more than the code is worth.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, reduce
+from pathlib import Path
+
+import numpy as np
+
+from daceopt.codegen.build import Prepared, Roles
+from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects, link
+from daceopt.errors import BuildError
+from daceopt.ir.graph import Graph
+from daceopt.runtime.executable import LIBRARY, Executable, Exports, open_library
+from daceopt.runtime.sources import Sources
+from daceopt.store.cache import default_cache, key
+
+logger = logging.getLogger("daceopt.build")
+
+_QUICK = Flags(compile=("-O1",))
+_UNIT_CHARACTERS = 400_000  # of source in one translation unit, about: more takes much memory
+_SUPPORT_CHARACTERS = 3_000  # library sources up to this size are joined; larger ones are compiled once per machine
+
+
+class Bundle:
+    """Programs that wait to be compiled together, until the first of them is needed; then the next batch begins.
+
+    Not for use by several threads at once.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[BundledProgram] = []
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def add(self, graph: Graph, roles: Roles, implement: Callable[[Graph], Requirements]) -> BundledProgram:
+        """Generate the code of ``graph``, as ``program.build`` does. Raises BuildError and Unsupported."""
+        self._count += 1
+        prepared = Prepared(graph, roles, implement, self._count, suffix=f"_{self._count}")
+        found = BundledProgram(self, prepared, f"_{self._count}")
+        self._waiting.append(found)
+        return found
+
+    def build(self) -> None:
+        """Compile what waits. A program that does not compile raises BuildError when it is run, and harms no other."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            _build(waiting)
+
+
+class BundledProgram(Executable):
+    """A program of a bundle; its first run compiles the bundle."""
+
+    def __init__(self, bundle: Bundle, prepared: Prepared, suffix: str):
+        self._bundle = bundle
+        self._given = prepared.constants
+        self.jobs = tuple(prepared.jobs)
+        self._kept = prepared.sources
+        self.suffix = suffix
+        self.outcome: Exports | BuildError | None = None
+        self._prepare(prepared.manifest)
+
+    @cached_property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
+        return tuple(np.ascontiguousarray(self._given[tensor.name]) for tensor in self.manifest.constants)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The generated C++, by kernel."""
+        return self._kept
+
+    @cached_property
+    def _functions(self) -> Exports:
+        if self.outcome is None:
+            self._bundle.build()
+        if isinstance(self.outcome, BuildError):
+            raise self.outcome
+        assert self.outcome is not None
+        if self.manifest.host_calls:
+            self.outcome.set_host(self._callback)
+        return self.outcome
+
+
+def _build(programs: Sequence[BundledProgram]) -> None:
+    """Compile and load; where that fails, by halves, until what fails stands alone."""
+    if not programs:
+        return
+    try:
+        library = _library([job for program in programs for job in program.jobs])
+        for program in programs:
+            program.outcome = Exports(library, program.suffix)
+    except BuildError as error:
+        if len(programs) == 1:
+            programs[0].outcome = error
+            return
+        logger.info("a bundle of %d programs is compiled by halves: %s", len(programs), error)
+        _build(programs[: len(programs) // 2])
+        _build(programs[len(programs) // 2 :])
+
+
+def _library(jobs: Sequence[CompileJob]) -> ctypes.CDLL:
+    objects = compile_objects([*_joined(jobs), *(job for job in jobs if not _joinable(job))], workers=1)
+    flags = reduce(Flags.__add__, (job.flags for job in jobs), Flags())
+    with tempfile.TemporaryDirectory(dir=default_cache().scratch()) as folder:
+        path = Path(folder) / LIBRARY
+        link(list(dict.fromkeys(objects)), path, flags)
+        return open_library(path)  # the file may go once it is mapped
+
+
+def _joinable(job: CompileJob) -> bool:
+    return job.kind != "kernel" or not job.flags.includes or len(job.source) <= _SUPPORT_CHARACTERS
+
+
+def _joined(jobs: Iterable[CompileJob]) -> Iterator[CompileJob]:
+    """Few sources for many: those of one kind and with equal compile flags, each text once."""
+    groups: dict[tuple[object, ...], list[CompileJob]] = {}
+    for job in dict.fromkeys(j for j in jobs if _joinable(j)):
+        groups.setdefault((job.kind, job.flags.compile, bool(job.flags.includes)), []).append(job)
+    for members in groups.values():
+        size, unit = 0, []
+        for job in members:
+            unit.append(job)
+            size += len(job.source)
+            if size >= _UNIT_CHARACTERS:
+                yield _unit(unit)
+                size, unit = 0, []
+        if unit:
+            yield _unit(unit)
+
+
+def _unit(jobs: Sequence[CompileJob]) -> CompileJob:
+    """One source of several. Entries define equal names, so each stands in a namespace of its own."""
+    flags = reduce(Flags.__add__, (job.flags for job in jobs), _QUICK)
+    sources = [job.source for job in jobs]
+    if jobs[0].kind == "entry":
+        sources = _apart(sources)
+    return CompileJob("\n".join([*sources, ""]), jobs[0].kind, flags, f"{len(jobs)} joined")
+
+
+def _apart(sources: Iterable[str]) -> list[str]:
+    """The include lines of all, then the rest of each in a namespace."""
+    includes: dict[str, None] = {}
+    bodies = []
+    for source in sources:
+        lines = source.splitlines()
+        includes.update(dict.fromkeys(line for line in lines if line.startswith("#include")))
+        rest = "\n".join(line for line in lines if not line.startswith("#include"))
+        bodies.append(f"namespace unit_{key(source)[:16]} {{\n{rest}\n}}")
+    return [*includes, *bodies]

@@ -1,0 +1,280 @@
+"""``daceopt.from_onnx``: an ONNX model as a callable."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from daceopt import pipeline
+from daceopt.capture.onnx.file import load
+from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexError, Unsupported, VerificationError
+from daceopt.libs.onnxruntime_model import RuntimeModel
+from daceopt.logs import caller_depth
+from daceopt.models.variants import Compile, Variant, Variants
+from daceopt.programs.stats import Stats
+from daceopt.runtime.bridge import torch_dtype
+from daceopt.runtime.tensors import as_tensor, dtype_of, to_numpy, to_torch
+
+if TYPE_CHECKING:
+    import dace
+    import onnx
+
+    from daceopt.codegen.bundle import Bundle
+    from daceopt.libs.onnxruntime_model import RuntimeModel
+    from daceopt.passes.recipe import Recipe
+    from daceopt.programs.compiled import CompiledPair
+
+
+def from_onnx(
+    path_or_proto: str | Path | bytes | onnx.ModelProto,
+    recipe: str | Recipe = "auto",
+    fallback: bool = True,
+    *,
+    verify: str | None = None,
+    bundle: Bundle | None = None,
+) -> OnnxModel:
+    """Compile an ONNX model for inference.
+
+    Where shapes depend on the values of small inputs (integers, lists of a few floats) or on sizes without names, a
+    program is compiled for each of them at the first call that brings it. ``fallback``: what has no native form runs in
+    ONNX Runtime, operator by operator or, where that cannot be, as a whole, with a warning that gives the reason;
+    without it, it raises Unsupported. ``bundle``: compile it together with other models, when the first of them runs.
+    Raises ModelFileError for a damaged, invalid or unsafe file.
+    """
+
+    def compile_(model: onnx.ModelProto, patient: bool) -> CompiledPair:
+        return pipeline.compile_model(
+            model, recipe=recipe, verify=verify, fallback=fallback, patient=patient, bundle=bundle
+        )
+
+    return OnnxModel(load(path_or_proto), compile_, fallback, recipe)
+
+
+class OnnxModel:
+    """A compiled ONNX model. Call it with arrays by position or by input name; numpy in gives numpy out, torch in gives
+    torch out.
+
+    One output is returned as it is, several as a list in the model's order. A wrong number, dtype or shape of inputs
+    raises DaceoptError that says what was expected; an index out of range raises IndexError. Types that PyTorch lacks
+    (of 4 bits, say) are ``ml_dtypes`` in numpy, and uint8 tensors with one element per byte in torch. Any number of
+    threads may call it.
+    """
+
+    def __init__(self, model: onnx.ModelProto, compile: Compile, fallback: bool, recipe: str | Recipe):  # noqa: A002
+        start = time.perf_counter()
+        given = {t.name for t in model.graph.initializer}
+        inputs = [v for v in model.graph.input if v.name not in given]
+        self.input_names = [v.name for v in inputs]
+        self.output_names = [v.name for v in model.graph.output]
+        self._model = model
+        self.recipe = recipe
+        self._fallback = fallback
+        self._runtime: RuntimeModel | None = None
+        self._variants: Variants | None = None
+        try:
+            self._variants = Variants(model, compile, fallback)
+            self._expected = [_expectation(v) for v in inputs]
+            self._results = [dtype_of(v) for v in model.graph.output]
+        except Exception as error:
+            self._variants = None
+            self._runtime = self._instead(error)
+        self._stats = Stats(compile_seconds=time.perf_counter() - start)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values = self._bind(args, kwargs)
+        as_torch = any(isinstance(v, torch.Tensor) for v in values)
+        results = self._run(values, as_torch) if self._variants is not None else self._run_elsewhere(values, as_torch)
+        return results[0] if len(results) == 1 else results
+
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Compile what a call with these inputs needs, without running it. Raises as the call does."""
+        values = self._bind(args, kwargs)
+        if self._variants is not None:
+            self._select(self._tensors(values))
+
+    @property
+    def source(self) -> onnx.ModelProto:
+        """The checked, shape-inferred model."""
+        return self._model
+
+    @property
+    def pair(self) -> CompiledPair:
+        """The program in use and how it came about; DaceoptError while there is none."""
+        variant = self._variants.latest if self._variants is not None else None
+        if variant is None:
+            what = "runs in ONNX Runtime" if self._variants is None else "is compiled at its first call"
+            raise DaceoptError(f"there is no compiled program yet: the model {what}")
+        return variant.pair
+
+    @property
+    def wanted(self) -> str:
+        """On what of a call its program depends, in words; empty where one program is for all calls."""
+        return "" if self._variants is None else self._variants.wanted
+
+    @property
+    def sdfg(self) -> dace.SDFG:
+        """The optimized graph."""
+        return self.pair.graphs.forward.sdfg
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record per step of the recipe."""
+        return list(self.pair.report["history"])
+
+    @property
+    def stats(self) -> Stats:
+        return self._stats
+
+    # ---------------------------------------------------------------- running
+
+    def _run(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
+        tensors = self._tensors(values)
+        try:
+            variant = self._select(tensors)
+        except Exception as error:
+            return self._retry(values, as_torch, error)
+        if self._stats.calls == 0:
+            taken = {f"input:{k}": tuple(tensors[p].shape) for k, p in enumerate(variant.positions)}
+            self._stats.record(variant.pair, taken)
+        self._stats.calls += 1
+        try:
+            found = variant(tensors)
+        except RunError as error:  # sizes that turned out otherwise than declared, most likely
+            return self._retry(values, as_torch, error)
+        results = found if variant.tail is None else variant.tail.run(tensors, found)
+        if as_torch:
+            return [to_torch(v) for v in results]
+        return [
+            to_numpy(v, d) if isinstance(v, torch.Tensor) and d is not None else v
+            for v, d in zip(results, self._results, strict=True)
+        ]
+
+    def _select(self, tensors: Sequence[Any]) -> Variant:
+        assert self._variants is not None
+
+        def array(position: int) -> np.ndarray:
+            return to_numpy(tensors[position].contiguous(), self._expected[position].dtype)
+
+        return self._variants.select(array, [tuple(getattr(t, "shape", ())) for t in tensors])
+
+    def _run_elsewhere(self, values: Sequence[Any], as_torch: bool) -> list[Any]:
+        assert self._runtime is not None
+        arrays = [v.detach().numpy() if isinstance(v, torch.Tensor) else v for v in values]
+        found = self._runtime.run(arrays)
+        return [to_torch(v) for v in found] if as_torch else found
+
+    def _retry(self, values: Sequence[Any], as_torch: bool, error: Exception) -> list[Any]:
+        """This call in ONNX Runtime, because of ``error``."""
+        if self._runtime is None or not self._may_run_elsewhere(error):
+            self._runtime = self._instead(error)
+        return self._run_elsewhere(values, as_torch)
+
+    def _may_run_elsewhere(self, error: Exception) -> bool:
+        """Not where the inputs are to blame, or where a verification that was asked for found wrong numbers."""
+        of_inputs = isinstance(error, RunIndexError) or type(error) is DaceoptError
+        verdict = isinstance(error, VerificationError) and error.__cause__ is None
+        return self._fallback and not of_inputs and not verdict
+
+    def _instead(self, error: Exception) -> RuntimeModel:
+        """The whole model in ONNX Runtime, because of ``error``, or that error."""
+        if not self._may_run_elsewhere(error):
+            raise error
+        reason = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
+        try:
+            session = RuntimeModel(self._model)
+        except Unsupported as other:
+            raise Unsupported(f"{reason}; {other}") from error
+        warnings.warn(f"the model runs in ONNX Runtime: {reason}", FallbackWarning, stacklevel=caller_depth())
+        return session
+
+    # ---------------------------------------------------------------- arguments
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        rest = self.input_names[len(args) :]
+        if len(args) > len(self.input_names) or set(kwargs) != set(rest):
+            raise DaceoptError(
+                f"expected the inputs {self.input_names}, by position or by name; "
+                f"got {len(args)} by position and {sorted(kwargs)}"
+            )
+        return [*args, *(kwargs[name] for name in rest)]
+
+    def _tensors(self, values: Sequence[Any]) -> list[Any]:
+        """The inputs as tensors; those that are none (text, sequences) as they are."""
+        tensors = [e.tensor(v) for e, v in zip(self._expected, values, strict=True)]
+        named: dict[str, int] = {}
+        for expected, tensor in zip(self._expected, tensors, strict=True):
+            expected.check_shape(tensor, named)
+        return tensors
+
+
+def _expectation(value: Any) -> _Expectation | _Unchecked:
+    dtype = dtype_of(value)
+    return _Unchecked(value) if dtype is None else _Expectation(value, dtype)
+
+
+class _Unchecked:
+    """An input that only ONNX Runtime reads, which checks it: text, a sequence."""
+
+    dtype = np.dtype(object)
+
+    def __init__(self, value: Any):
+        self.is_tensor = value.type.HasField("tensor_type")
+
+    def tensor(self, value: Any) -> Any:
+        """``value``, as an array where it is to be a tensor."""
+        return np.asarray(value) if self.is_tensor else value
+
+    def check_shape(self, tensor: Any, named: dict[str, int]) -> None:
+        """Left to ONNX Runtime."""
+
+
+class _Expectation:
+    """Name, dtype and shape (ints, dimension names, None for any) that the model declares for an input."""
+
+    def __init__(self, value: Any, dtype: np.dtype[Any]):
+        tensor = value.type.tensor_type
+        self.name = value.name
+        self.dtype = dtype
+        self.torch_dtype = torch_dtype(self.dtype.name)
+        self.shape: list[int | str | None] | None = None
+        if tensor.HasField("shape"):
+            self.shape = [
+                d.dim_param or (int(d.dim_value) if d.HasField("dim_value") else None) for d in tensor.shape.dim
+            ]
+
+    def tensor(self, value: Any) -> torch.Tensor:
+        """``value`` as a CPU tensor of the right type and rank; DaceoptError says what else it is."""
+        found = as_tensor(value, self.dtype, self.torch_dtype)
+        if found is None:
+            raise DaceoptError(f"input {self.name!r}: expected {self}, got {_describe(value)}")
+        if found.device.type != "cpu":
+            raise DaceoptError(f"input {self.name!r} is on {found.device}; expected a CPU tensor: call .cpu() on it")
+        wrong_rank = self.shape is not None and found.dim() != len(self.shape)
+        if found.dtype != self.torch_dtype or wrong_rank:
+            what = f"{found.dtype} of shape {list(found.shape)}"
+            raise DaceoptError(f"input {self.name!r}: expected {self}, got {what}")
+        return found
+
+    def check_shape(self, tensor: torch.Tensor, named: dict[str, int]) -> None:
+        """Compare sizes; ``named`` has those of the dimension names seen so far."""
+        for axis, (wanted, found) in enumerate(zip(self.shape or (), tensor.shape)):
+            if wanted is None:
+                continue
+            known = wanted if isinstance(wanted, int) else named.setdefault(wanted, found)
+            if known != found:
+                expected = known if isinstance(wanted, int) else f"{wanted} = {known}"
+                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {expected}, got {found}")
+
+    def __str__(self) -> str:
+        name = str(self.torch_dtype) if self.dtype.name in str(self.torch_dtype) else self.dtype.name
+        return f"{name} of shape {self.shape}" if self.shape is not None else name
+
+
+def _describe(value: Any) -> str:
+    return f"{value.dtype} of shape {list(value.shape)}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -1,0 +1,254 @@
+"""Runs the calls of an optimized module through TorchDynamo with our backend, and keeps account of what ran how."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+
+from daceopt.capture.torch.dynamic import mark
+from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
+from daceopt.logs import caller_depth
+from daceopt.modules import frames
+from daceopt.modules.options import Options
+from daceopt.programs.stats import Stats
+
+if TYPE_CHECKING:
+    from daceopt.modules.backend import Backend, CompiledGraph
+    from daceopt.modules.fast_path import FastPath
+
+logger = logging.getLogger("daceopt.dispatch")
+
+RECOMPILE_LIMIT = 32
+"""Programs of one piece of code in one module, beyond which calls that fit none of them run eagerly."""
+
+Forward = Callable[..., Any]
+
+
+class _Compiled(NamedTuple):
+    """A forward as it was, who compiles it, what runs in its place through Dynamo, and past it."""
+
+    original: Forward
+    parts: tuple[Any, Any, Any] | None  # code and defaults of a Python function
+    backend: Backend
+    run: Forward
+    fast: FastPath
+
+    def is_of(self, forward: Forward) -> bool:
+        """Whether this is what was made of ``forward`` as it is now."""
+        if self.original is not forward or self.parts is None:
+            return self.original is forward
+        code, defaults, keywords = self.parts
+        return forward.__code__ is code and forward.__defaults__ is defaults and forward.__kwdefaults__ is keywords
+
+
+def _parts(function: Forward) -> tuple[Any, Any, Any] | None:
+    if not isinstance(function, types.FunctionType):
+        return None
+    return function.__code__, function.__defaults__, function.__kwdefaults__
+
+
+class Dispatcher:
+    """The compiled side of one module. Copies and pickles carry the options only and compile anew."""
+
+    def __init__(self, options: Options, owner: nn.Module | None = None) -> None:
+        self.options = options
+        self.owner = weakref.ref(owner) if owner is not None else None
+        self.stats = Stats()
+        self.reasons = self.stats.fallbacks
+        self._compiled: _Compiled | None = None
+        self._name = ""  # of the module's class, for messages
+        self._changed = ""  # what made Dynamo look at the code again
+        self._lock = threading.RLock()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Dispatcher:
+        return Dispatcher(self.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dispatcher, (self.options,)
+
+    @property
+    def graphs(self) -> list[CompiledGraph]:
+        """What was compiled so far, the latest last."""
+        return [] if self._compiled is None else self._compiled.backend.graphs
+
+    def call(self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``original(module, *args, **kwargs)``, the module's own forward, compiled if possible."""
+        if is_transformed():
+            return original(module, *args, **kwargs)
+        self.stats.calls += 1
+        if _has_any_global_hook():
+            return self._eagerly(module, original, args, kwargs, "hooks of all modules are registered")
+        compiled = self._compiled
+        if compiled is None or not compiled.is_of(original):
+            self._name = type(module).__name__
+            compiled = self._compile(original)
+        if self.options.dynamic.__class__ is dict:
+            self._mark(original.__get__(module), args, kwargs)
+        wanted = self.options.backward
+        if wanted is None or torch.is_grad_enabled() is wanted:
+            return self._run(compiled, module, args, kwargs)
+        with torch.set_grad_enabled(wanted):
+            result = self._run(compiled, module, args, kwargs)
+        return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
+
+    def _run(self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        program = compiled.fast.find((module, *args), kwargs)
+        if program is not None:
+            return program(module, *args, **kwargs)
+        if compiled.fast.broken:
+            return self._through_dynamo(compiled, module, args, kwargs)
+        with self._lock:  # while one thread compiles, the others wait for what it makes
+            program = compiled.fast.find((module, *args), kwargs)
+            if program is None:
+                return self._through_dynamo(compiled, module, args, kwargs)
+        return program(module, *args, **kwargs)
+
+    def _through_dynamo(
+        self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        backend = compiled.backend
+        ran, seen = backend.ran, backend.frames()
+        try:
+            result = compiled.run(module, *args, **kwargs)
+        except Exception as error:
+            backend.new_breaks()  # what broke the graph is the error itself
+            if backend.frames() != seen:
+                self._forget(compiled)
+            if type(error).__module__ != "torch._dynamo.exc":
+                raise
+            if type(error).__name__ == "TorchRuntimeError":
+                compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
+            raise self._translated(module, error) from error
+        if backend.frames() != seen:
+            self._note_breaks(backend)
+        if backend.ran == ran:
+            self._note_eager()
+        if backend.frames() != seen or not compiled.fast.broken:
+            compiled.fast.refresh()
+        return result
+
+    def _eagerly(
+        self, module: nn.Module, original: Forward, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str
+    ) -> Any:
+        if self.options.fallback == "raise":
+            raise CaptureError(f"{type(module).__name__} cannot be compiled: {reason}")
+        self._name = type(module).__name__
+        self._note(reason)
+        self.stats.eager_calls += 1
+        return original(module, *args, **kwargs)
+
+    def _mark(self, forward: Forward, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        try:
+            mark(self.options.dynamic, forward, args, kwargs)
+        except CaptureError as error:
+            if self.options.fallback == "raise":
+                raise
+            self._note(f"sizes are taken as they come: {error}")
+
+    def _compile(self, original: Forward) -> _Compiled:
+        from torch import _dynamo
+
+        from daceopt.modules.backend import Backend
+        from daceopt.modules.fast_path import FastPath
+
+        with self._lock:
+            if self._compiled is not None and self._compiled.is_of(original):
+                return self._compiled
+            backend = (
+                Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
+            )
+            context = _dynamo.optimize(
+                backend,
+                nopython=self.options.fallback == "raise",
+                dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
+                guard_fail_fn=self._note_change,
+                recompile_limit=RECOMPILE_LIMIT,
+                isolate_recompiles=True,
+            )
+            context.callback = frames.FrameCompiler(context.callback, suppress_errors=self.options.fallback != "raise")
+            own = frames.twin(original)
+            run = context(own)
+            fast = FastPath(own, run._isolate_recompiles_id)
+            self._compiled = _Compiled(original, _parts(original), backend, run, fast)
+            return self._compiled
+
+    def _forget(self, compiled: _Compiled) -> None:
+        """Dynamo never looks again at code in which a call went wrong: the next call brings code of its own."""
+        with self._lock:
+            if self._compiled is compiled:
+                self._compiled = compiled._replace(original=_forgotten)
+
+    # ---------------------------------------------------------------- what did not compile
+
+    def _refused(self, reason: str, error: BaseException) -> None:
+        """A graph stays in eager PyTorch."""
+        if self.options.fallback == "raise":
+            raise error if isinstance(error, DaceoptError) else Unsupported(reason)
+        self._note(reason)
+
+    def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
+        """Dynamo's errors as ours: they come only where ``fallback="raise"`` asks for them, or from a wrong call."""
+        inner = getattr(error, "inner_exception", None)
+        if isinstance(inner, DaceoptError):
+            return inner
+        return CaptureError(f"{type(module).__name__} cannot be compiled as a whole: {first_line(error)}")
+
+    def _note_change(self, failure: Any) -> None:
+        self._changed = str(failure.reason).splitlines()[0]
+        logger.info("looked at again, because %s", self._changed)
+
+    def _note_breaks(self, backend: Backend) -> None:
+        for reason in backend.new_breaks():
+            if "recompile limit" in reason:
+                self._note(self._limit())
+            else:
+                self._note(reason, " where its graph breaks")
+
+    def _note_eager(self) -> None:
+        self.stats.eager_calls += 1
+        if not self.reasons:
+            self._note(self._limit() if self._changed else "nothing in it was compiled")
+
+    def _limit(self) -> str:
+        return f"it has {RECOMPILE_LIMIT} programs already; last, this did not hold: {self._changed}"
+
+    def _note(self, reason: str, where: str = "") -> None:
+        known = self.reasons.get(reason, 0)
+        self.reasons[reason] = known + 1
+        if known:
+            return
+        message = f"{self._name} runs in eager PyTorch{where}: {reason}"
+        logger.info("%s", message)
+        if self.options.fallback == "warn":
+            warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
+
+
+def first_line(error: BaseException) -> str:
+    """What a long message of Dynamo says first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _forgotten() -> None:
+    """Stands for the forward that has to be compiled anew."""
+
+
+def is_transformed() -> bool:
+    """Whether something else is looking at the call: a compiler, an exporter, a tracer, functorch, or a tensor-mode."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._get_tracing_state() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+    )

@@ -1,0 +1,210 @@
+"""A module in eval mode as one graph: what it is called on are the inputs, its state is constant, its results new."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from torch import fx, nn
+
+from daceopt.capture.quiet import quiet
+from daceopt.capture.torch.fingerprint import describe as kind
+from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.errors import CaptureError, Unsupported
+from daceopt.modules import frames
+from daceopt.modules.backend import Backend, describe, reason_of
+from daceopt.modules.observe import own_forward
+from daceopt.modules.options import Options
+from daceopt.passes.verification import outputs
+from daceopt.pipeline import compile_graph
+from daceopt.programs.compiled import CompiledPair
+from daceopt.programs.stats import Stats
+from daceopt.runtime.binding import Binding
+from daceopt.runtime.bridge import TorchProgram
+from daceopt.runtime.tensors import to_numpy
+from daceopt.store.cache import key
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.traced import Traced
+    from daceopt.ir.imported import Imported
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A module and what it is called on."""
+
+    module: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        """The tensors of the results: new ones, row by row in memory."""
+        leaves = pytree.tree_leaves(own_forward(self.module)(*args, **kwargs))
+        return [t.clone(memory_format=torch.contiguous_format) for t in leaves if isinstance(t, torch.Tensor)]
+
+    def run(self) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [_numpy(t) for t in self.forward(*self.args, **self.kwargs)]
+
+    def widened(self) -> _Call:
+        """The same in float64."""
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _widened, (self.args, dict(self.kwargs)))
+        return _Call(copy.deepcopy(self.module).double(), args, kwargs)
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """``arguments`` of the traced graph in ``call``, ``inputs``: the names of those that were given; ``order``: which
+    of the graph's results is each of the call's."""
+
+    traced: Traced
+    arguments: Sequence[Any]
+    inputs: Mapping[int, str]
+    order: Sequence[int]
+    call: _Call
+
+    @property
+    def feeds(self) -> list[np.ndarray]:
+        """The call's own."""
+        return [_numpy(self.arguments[k]) for k in self.inputs]
+
+    def eager(self) -> list[np.ndarray]:
+        """What PyTorch computes."""
+        return self.call.run()
+
+    def exact(self) -> list[np.ndarray]:
+        """What it computes in float64; the interpreter, where the module insists on another type."""
+        try:
+            return self.call.widened().run()
+        except (RuntimeError, TypeError):
+            graph = self.load().graph
+            return outputs(graph, dict(zip(graph.inputs, self.feeds, strict=True)), exact=True)
+
+    def load(self) -> Imported:
+        """Import the graph and bind the state. Raises Unsupported with the reason."""
+        from daceopt.capture.torch.importing import load
+
+        imported = load(self.traced)
+        binding = Binding.from_json(imported.notes["binding"])
+        _check_plain(binding)
+        graph = imported.graph
+        for name, (_, k) in zip(list(graph.inputs), binding.inputs, strict=True):
+            if k not in self.inputs:
+                graph.bind(name, _array(self.arguments[k], graph.dtype(name)))
+        graph.outputs[:] = [graph.outputs[binding.results[k].index] for k in self.order]
+        return imported
+
+    def compile(self, recipe: Any, verify: str | None = None) -> FrozenProgram:
+        """The compiled program. Raises Unsupported with the reason."""
+        state = [key(_bytes(x)) for k, x in enumerate(self.arguments) if k not in self.inputs]
+        kinds = [kind(x) for x in self.traced.inputs]
+        identity = fingerprint(self.traced.graph, ["frozen", kinds, state, list(self.inputs), self.order])
+        return FrozenProgram(self, compile_graph(identity, self.load, recipe=recipe, verify=verify))
+
+
+class FrozenProgram:
+    """A compiled frozen module: arrays in, arrays out."""
+
+    def __init__(self, frozen: Frozen, pair: CompiledPair) -> None:
+        self.frozen, self.pair = frozen, pair
+        self.input_names = list(frozen.inputs.values())
+        self.output_names = [f"output_{k}" for k in range(len(frozen.order))]
+        self._program = TorchProgram(pair, len(self.input_names))
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        tensors = [torch.from_numpy(a) for a in arrays]
+        return [_numpy(t) for t in self._program(tensors)]
+
+
+class _Recorder(Backend):
+    """Keeps the graphs of a call, their arguments and their results; they run in eager PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__(Options(), Stats(), lambda reason, error: None)
+        self.found: list[tuple[Traced, list[Any]]] = []
+        self.results: Sequence[Any] = ()
+
+    def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        self.found.append((describe(graph, inputs), list(inputs)))
+
+        def run(*arguments: Any) -> Any:
+            self.results = graph.forward(*arguments)
+            return self.results
+
+        return run
+
+
+def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frozen:
+    """The graph of ``module(*args, **kwargs)`` in eval mode, of a copy. Raises CaptureError with the reason."""
+    call = _Call(*copy.deepcopy((module.eval(), list(args), dict(kwargs))))
+    traced, arguments, results, expected = _recorded(title, call)
+    names = _names(own_forward(call.module), call.args, call.kwargs)
+    inputs = {k: names[id(x)] for k, x in enumerate(arguments) if id(x) in names}
+    order = [next(k for k, r in enumerate(results) if r is t) for t in expected]
+    return Frozen(traced, arguments, inputs, order, call)
+
+
+def _recorded(title: str, call: _Call) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
+    """The only graph of a call, its arguments, its results, and those of the call."""
+    backend = _Recorder()
+    try:
+        with torch.no_grad(), quiet():
+            run = frames.compiled(call.forward, backend, dynamic=False)
+            expected = run(*call.args, **call.kwargs)
+    except Exception as error:
+        raise CaptureError(f"{title}: the call fails: {reason_of(error)}") from error
+    if len(backend.found) != 1:
+        why = "; ".join(backend.new_breaks()) or "nothing of it can be compiled"
+        raise CaptureError(f"{title} is no single graph ({len(backend.found)} were found): {why}")
+    ((traced, arguments),) = backend.found
+    return traced, arguments, backend.results, expected
+
+
+def _names(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, str]:
+    """What the parts of a call's arguments are called, by their ids: ``x``, ``pair[0]``, ``batch['mask']``."""
+    signature = inspect.signature(function)
+    arguments = dict(signature.bind(*args, **kwargs).arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments.update(arguments.pop(parameter.name, {}))
+    named, _ = pytree.tree_flatten_with_path(arguments)
+    return {id(leaf): path[0].key + pytree.keystr(path[1:]) for path, leaf in named}
+
+
+def _check_plain(binding: Binding) -> None:
+    """Raise Unsupported for what arrays alone cannot say: changes of state, complex numbers, results of other kinds."""
+    if binding.mutations:
+        raise Unsupported("the call changes its arguments or its state in eval mode; expected results only")
+    if binding.complex or any(o.complex for o in binding.outputs):
+        raise Unsupported("there are complex numbers among the arguments or results; expected real ones")
+    if any(r.kind != "output" or r.views for r in binding.results):
+        raise Unsupported("a result is a view or no array; expected arrays")
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    """An array of the tensor's numbers, in a type that NumPy has."""
+    if tensor.dtype is torch.bfloat16:
+        raise Unsupported("NumPy has no bfloat16: expected other types of arguments and results")
+    return tensor.detach().contiguous().numpy()
+
+
+def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
+    from daceopt.ir import types
+
+    return to_numpy(tensor.detach().contiguous(), types.to_numpy(dtype))
+
+
+def _bytes(value: Any) -> bytes:
+    if not isinstance(value, torch.Tensor):
+        return repr(value).encode()
+    return value.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes()

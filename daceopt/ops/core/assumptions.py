@@ -1,0 +1,54 @@
+"""What a graph takes for granted about sizes: expressions that are 0 or more in every call that it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from daceopt.ir.graph import Graph
+from daceopt.ops.core import values
+from daceopt.ops.core.folding import signs_of
+
+
+def assume(graph: Graph, expression: Any) -> bool:
+    """Is ``expression`` 0 or more: for all sizes, or in all calls that ``graph`` is for from now on?
+
+    False, and nothing changed, where it never is, and where it cannot be brought into the form that a call is checked
+    for: a polynomial with integer coefficients.
+    """
+    if values.is_natural(expression):
+        return True
+    if signs_of(expression) == {-1}:
+        return False
+    found = _polynomial(sympy.sympify(expression))
+    if found is None or (not values.is_natural(found) and signs_of(found) == {-1}):
+        return False
+    if not any(values.is_natural(found - known) for known in graph.assumptions) and not values.is_natural(found):
+        graph.assumptions.append(found)
+    return True
+
+
+def holds(graph: Graph, expression: Any) -> bool:
+    """Is ``expression`` 0 or more in every call that ``graph`` is for already?"""
+    return any(values.is_natural(expression - known) for known in (0, *graph.assumptions))
+
+
+def _polynomial(expression: sympy.Expr) -> sympy.Expr | None:
+    """A polynomial whose being 0 or more means that ``expression`` is: the same, but for floors."""
+    expression = sympy.expand(expression)
+    for part in expression.atoms(sympy.floor):
+        (inner,), factor = part.args, expression.coeff(part)
+        if not factor.is_Rational or expression.coeff(part, 0).has(part):
+            return None
+        # floor(n / d) is n / d at most, and (n - d + 1) / d at least
+        down = 0 if factor < 0 else 1 - 1 / sympy.fraction(sympy.together(inner))[1]
+        expression = sympy.expand(expression.xreplace({part: inner - down}))
+    if not expression.free_symbols:
+        return expression
+    try:
+        polynomial = sympy.Poly(expression, *sorted(expression.free_symbols, key=str))
+    except sympy.PolynomialError:
+        return None
+    found = polynomial.clear_denoms()[1]
+    return found.as_expr() if found.domain.is_ZZ or all(c.is_Integer for c in found.coeffs()) else None

@@ -1,0 +1,244 @@
+"""Reference implementations of library nodes and operators for :mod:`daceopt.ir.interpret`, in float64 throughout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import Memory, interpret, interprets
+from daceopt.ir.nodes.operator import Operator
+from daceopt.ops.core import reference, registry
+
+
+def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
+    arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
+    return {c: a.astype(np.float64) if a.dtype.kind == "f" else a for c, a in arrays.items()}
+
+
+def _finish(value: np.ndarray, node: Any) -> np.ndarray:
+    return np.where(value <= 0, 0, value) if node.activation == "relu" else value
+
+
+@interprets("Contraction")
+def _contraction(memory: Memory, node: Any) -> None:
+    given = _read(memory, node)
+    with np.errstate(all="ignore"):
+        y = node.alpha * np.matmul(given["A"], given["B"])
+        y = y + given.get("Bias", 0.0) + given.get("C", 0.0)
+    memory.store(memory.graph.writes(node)["Y"], _finish(y, node))
+
+
+# -------------------------------------------------------------------- convolution
+
+
+def _convolve(node: Any, x: Any, w: Any, bias: Any = None) -> Any:
+    import torch
+
+    rank = w.dim() - 2
+    strides, dilations, begins, ends = node.window(rank)
+    margins = [m for pair in zip(reversed(begins), reversed(ends)) for m in pair]
+    function = getattr(torch.nn.functional, f"conv{rank}d")
+    return function(torch.nn.functional.pad(x, margins), w, bias, strides, 0, dilations, node.group)
+
+
+def _tensor(value: np.ndarray | None) -> Any:
+    import torch
+
+    return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
+
+
+def _zeros(memory: Memory, name: str) -> Any:
+    import torch
+
+    return torch.zeros(memory.array(name).shape, dtype=torch.float64, requires_grad=True)
+
+
+@interprets("Convolution")
+def _convolution(memory: Memory, node: Any) -> None:
+    given = _read(memory, node)
+    y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
+    memory.store(memory.graph.writes(node)["Y"], _finish(y + given.get("Z", 0.0), node))
+
+
+@interprets("ConvolutionBackwardData")
+def _convolution_data(memory: Memory, node: Any) -> None:
+    import torch
+
+    given, out = _read(memory, node), memory.graph.writes(node)["dX"]
+    x = _zeros(memory, out)
+    with torch.enable_grad():  # a program that is interpreted may itself stand in a backward pass
+        y = _convolve(node, x, _tensor(given["W"]))
+    memory.store(out, torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
+
+
+@interprets("ConvolutionBackwardWeights")
+def _convolution_weights(memory: Memory, node: Any) -> None:
+    import torch
+
+    given, out = _read(memory, node), memory.graph.writes(node)
+    dy = given["dY"]
+    w = _zeros(memory, out["dW"])
+    with torch.enable_grad():
+        y = _convolve(node, _tensor(given["X"]), w)
+    memory.store(out["dW"], torch.autograd.grad(y, w, _tensor(dy))[0].numpy())
+    if "dB" in out:
+        memory.store(out["dB"], dy.sum(axis=tuple(k for k in range(dy.ndim) if k != 1)))
+
+
+# -------------------------------------------------------------------- pooling
+
+
+def _last(slices: Iterable[slice]) -> Any:
+    """An index of the last dimensions."""
+    return (Ellipsis, *slices)
+
+
+class _Windows:
+    """The padded image of a pool, and the elements that stand at one place of every window."""
+
+    def __init__(self, node: Any, size: tuple[int, ...], result: tuple[int, ...]):
+        self.strides, self.dilations, self.begins, self.ends = node.window(len(node.kernel))
+        self.size, self.result, self.kernel = size, result, list(node.kernel)
+        reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(result, self.strides, self.kernel, self.dilations)]
+        self.padded = [max(r, n + b + e) for r, n, b, e in zip(reach, size, self.begins, self.ends)]
+
+    def image(self, lead: tuple[int, ...], fill: float) -> np.ndarray:
+        return np.full((*lead, *self.padded), fill)
+
+    def inner(self, image: np.ndarray) -> np.ndarray:
+        return image[_last(slice(b, b + n) for b, n in zip(self.begins, self.size))]
+
+    def with_pads(self, image: np.ndarray) -> np.ndarray:
+        return image[_last(slice(0, b + n + e) for b, n, e in zip(self.begins, self.size, self.ends))]
+
+    def offsets(self) -> list[tuple[int, ...]]:
+        return list(product(*(range(k) for k in self.kernel)))
+
+    def at(self, image: np.ndarray, offset: tuple[int, ...]) -> np.ndarray:
+        steps = zip(offset, self.dilations, self.result, self.strides)
+        return image[_last(slice(k * d, k * d + (o - 1) * s + 1, s) for k, d, o, s in steps)]
+
+    def counts(self, include_pad: bool) -> np.ndarray:
+        """Elements of each window that are no padding (or none beyond the declared padding), at least 1."""
+        ones = self.image((), 0.0)
+        (self.with_pads(ones) if include_pad else self.inner(ones))[...] = 1
+        return np.maximum(np.sum([self.at(ones, k) for k in self.offsets()], axis=0), 1)
+
+
+@interprets("Pool")
+def _pool(memory: Memory, node: Any) -> None:
+    x, out = _read(memory, node)["X"], memory.graph.writes(node)
+    windows = _Windows(node, x.shape[2:], memory.array(out["Y"]).shape[2:])
+    lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+    image = windows.image(x.shape[:2], lowest if node.kind == "max" else 0.0)
+    windows.inner(image)[...] = x
+    parts = np.stack([windows.at(image, k) for k in windows.offsets()])
+    if node.kind == "average":
+        memory.store(out["Y"], parts.sum(axis=0) / windows.counts(node.count_include_pad))
+        return
+    memory.store(out["Y"], parts.max(axis=0))
+    if "Workspace" in out:
+        memory.store(out["Workspace"], _positions(windows, parts))
+
+
+def _positions(windows: _Windows, parts: np.ndarray) -> np.ndarray:
+    """Where the maxima stand in their windows: the first of equals, never in the padding; the last NaN."""
+    ones = windows.image((), 0.0)
+    windows.inner(ones)[...] = 1
+    lead = (len(parts), *[1] * (parts.ndim - 1 - ones.ndim))
+    inside = np.stack([windows.at(ones, k) for k in windows.offsets()])
+    inside = inside.reshape(*lead, *inside.shape[1:]) > 0
+    unknown = np.isnan(parts) if parts.dtype.kind == "f" else np.zeros(parts.shape, np.bool_)
+    first = ((parts == parts.max(axis=0)) & inside).argmax(axis=0)
+    return np.where(unknown.any(axis=0), len(parts) - 1 - unknown[::-1].argmax(axis=0), first)
+
+
+@interprets("PoolBackward")
+def _pool_backward(memory: Memory, node: Any) -> None:
+    given, out = _read(memory, node), memory.graph.writes(node)["dX"]
+    dy = given["dY"]
+    windows = _Windows(node, memory.array(out).shape[2:], dy.shape[2:])
+    image = windows.image(dy.shape[:2], 0.0)
+    share = dy / windows.counts(node.count_include_pad) if node.kind == "average" else dy
+    for number, offset in enumerate(windows.offsets()):
+        part = windows.at(image, offset)
+        part += share if node.kind == "average" else np.where(given["Workspace"] == number, share, 0.0)
+    memory.store(out, windows.inner(image))
+
+
+# -------------------------------------------------------------------- indices, callbacks, operators
+
+
+@interprets("IndexAdd")
+def _index_add(memory: Memory, node: Any) -> None:
+    given, out = _read(memory, node), memory.graph.writes(node)["dW"]
+    result = np.zeros(memory.array(out).shape)
+    np.add.at(result, given["Index"], given["dY"])
+    memory.store(out, result)
+
+
+@interprets("HostCall")
+def _host_call(memory: Memory, node: Any) -> None:
+    reads, writes = memory.graph.reads(node), memory.graph.writes(node)
+    inputs = [_own(memory, reads[c]) for c in sorted(reads, key=_number)]
+    outputs = [_own(memory, writes[c]) for c in sorted(writes, key=_number)]
+    module, _, name = node.callback.partition(":")
+    getattr(import_module(module), name)(node.payload, inputs, outputs)
+    for c, value in zip(sorted(writes, key=_number), outputs):
+        memory.store(writes[c], value)
+
+
+def _own(memory: Memory, name: str) -> np.ndarray:
+    """A contiguous copy in the array's declared type."""
+    return np.array(memory.array(name), types.to_numpy(memory.graph.dtype(name)), order="C")
+
+
+def _number(connector: str) -> int:
+    return int(connector.lstrip("InOut"))
+
+
+@interprets("Operator")
+def _operator(memory: Memory, node: Operator) -> None:
+    """An operator that is not lowered yet: ONNX's reference evaluator or, where that fails, our lowering."""
+    names_in, names_out = memory.graph.inputs_of(node), memory.graph.outputs_of(node)
+    inputs = [None if n is None else np.array(memory.array(n)) for n in names_in]
+    try:
+        with np.errstate(all="ignore"):
+            results = reference.compute(node, inputs)
+    except Unsupported:
+        results = _by_lowering(memory, node)
+    for name, value in zip([n for n in names_out if n is not None], results):
+        memory.store(name, value)
+
+
+def _by_lowering(memory: Memory, node: Operator) -> list[np.ndarray]:
+    """Lower and execute a copy of ``node`` in a graph of its own, with the sizes of this execution."""
+    source, graph = memory.graph, Graph("single")
+    graph.source.opset = dict(source.source.opset)
+    feeds: dict[str, np.ndarray] = {}
+
+    def operand(name: str | None) -> str | None:
+        if name is None or name in source.constants:
+            return name and graph.add_constant("constant", source.constants[name])
+        own = graph.add_input("operand", memory.array(name).shape, source.dtype(name))
+        feeds[own] = memory.array(name)
+        return own
+
+    def result(name: str | None) -> str | None:
+        return name and graph.add_array("result", memory.array(name).shape, source.dtype(name))
+
+    names_in = [operand(n) for n in source.inputs_of(node)]
+    names_out = [result(n) for n in source.outputs_of(node)]
+    graph.add_operator(node.op_type, names_in, names_out, node.attributes, node.domain)
+    for name in registry.present(names_out):
+        graph.add_output(name)
+    registry.lower_all(graph)
+    done = interpret(graph, feeds, np.float64 if memory.reference else None)
+    return [done[n] for n in graph.outputs]

@@ -1,0 +1,7 @@
+"""Native lowerings and gradient rules, one file per family of operators; importing the package registers them all."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,171 @@
+"""GridSample and AffineGrid: pictures read at positions that are computed at run time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.operands import required
+from daceopt.ops.core.registry import FLOATS, NUMBERS, Names, Operator, lowering, supports
+from daceopt.ops.families.interpolation import EXPRESSIONS, cubic_weight
+
+_INT64 = types.from_name("int64")
+_LINEAR, _CUBIC = (0, 1), (-1, 0, 1, 2)
+_TAPS = {"nearest": (0,), "linear": _LINEAR, "bilinear": _LINEAR, "cubic": _CUBIC, "bicubic": _CUBIC}
+_PADDINGS = ("zeros", "border", "reflection")
+_CUBIC_COEFFICIENT = -0.75
+
+
+# -------------------------------------------------------------------- GridSample
+
+
+@lowering("GridSample", types=NUMBERS)
+def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """out[n, c, o...] = x[n, c, p...] interpolated, where grid[n, o..., :] is p in reverse, scaled to -1 ... 1."""
+    x, grid, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
+    extents = b.graph.shape(x)[2:]
+    sampler = _Sampler(node, extents)
+    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * (2 + len(extents)))}
+    for k in range(len(extents)):
+        reads[f"g{k}"] = (grid, lambda *i, k=k: (i[0], *i[2:], len(extents) - 1 - k))
+    dtype = b.graph.dtype(x)
+
+    def element(i: Any, x: Any, **at: Any) -> Any:
+        value = sampler.sample(x, i[:2], [at[f"g{k}"] for k in range(len(extents))])
+        return value if types.is_float(dtype) else scalar.cast(value, dtype)
+
+    b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="grid_sample")
+
+
+class _Sampler:
+    """The interpolation at one position."""
+
+    def __init__(self, node: Operator, extents: Any):
+        self.extents = extents
+        self.taps = _TAPS[node.attribute("mode", "linear")]
+        self.padding = node.attribute("padding_mode", "zeros")
+        self.aligned = bool(node.attribute("align_corners", 0))
+
+    def sample(self, x: Any, lead: Any, grid: list[Any]) -> Any:
+        """The weighted sum over the taps around the position ``grid`` (one coordinate in -1 ... 1 per axis)."""
+        axes = [self._axis(g, n) for g, n in zip(grid, self.extents)]
+        terms = []
+        for chosen in itertools.product(*axes):
+            value = scalar.load(x, *lead, *(index for index, _, _ in chosen))
+            for _, _, inside in chosen:
+                value = value if inside is None else scalar.select(inside, value, 0)
+            terms.append(sympy.Mul(*(weight for _, weight, _ in chosen), value))
+        return sympy.Add(*terms)
+
+    def _axis(self, g: Any, n: Any) -> list[tuple[Any, Any, Any]]:
+        """(index, weight, whether it is inside: None where always) of each tap along one axis."""
+        size = _real(n)
+        at = (g + 1) / 2 * (size - 1) if self.aligned else ((g + 1) * size - 1) / 2
+        if len(self.taps) == 1:
+            at = scalar.round_even(at)
+        at = _limited(self._padded(at, size), -3, size + 2)
+        if len(self.taps) == 1:
+            return [self._tap(scalar.trunc(at), sympy.Integer(1), n, size)]
+        first = scalar.floor(at)
+        return [self._tap(first + k, self._weight(at - first, k), n, size) for k in self.taps]
+
+    def _weight(self, part: Any, tap: int) -> Any:
+        """Of a tap, where the position lies ``part`` behind tap 0."""
+        distance = tap - part if tap > 0 else part - tap
+        if len(self.taps) == 2:
+            return 1 - distance
+        return cubic_weight(EXPRESSIONS, distance, _CUBIC_COEFFICIENT)
+
+    def _padded(self, at: Any, size: Any) -> Any:
+        """Positions outside are brought inside, unless zeros stand there."""
+        low, high = self._bounds(size)
+        outside = scalar.logical_or(scalar.lt(at, low), scalar.gt(at, high))
+        if self.padding == "border":
+            return scalar.select(outside, _limited(at, 0, size - 1), at)
+        return scalar.select(outside, _reflected(at, low, high), at) if self.padding == "reflection" else at
+
+    def _bounds(self, size: Any) -> tuple[Any, Any]:
+        return (sympy.Integer(0), size - 1) if self.aligned else (-sympy.Rational(1, 2), size - sympy.Rational(1, 2))
+
+    def _tap(self, index: Any, weight: Any, n: Any, size: Any) -> tuple[Any, Any, Any]:
+        inside = None
+        if self.padding == "zeros":
+            inside = scalar.logical_and(scalar.ge(index, 0), scalar.lt(index, size))
+        if self.padding == "reflection":
+            index = scalar.trunc(_reflected(index, *self._bounds(size)))
+        return scalar.cast(_limited(index, 0, size - 1), _INT64), weight, inside
+
+
+def _real(n: Any) -> Any:
+    return n if isinstance(n, int) else scalar.cast(n, types.from_name("float32"))
+
+
+def _limited(x: Any, low: Any, high: Any) -> Any:
+    """NaN becomes ``low``; the gradient passes inside."""
+    return scalar.select(scalar.ge(x, low), scalar.select(scalar.le(x, high), x, high), low)
+
+
+def _reflected(x: Any, low: Any, high: Any) -> Any:
+    """Mirrored at ``low`` and ``high`` until it lies between them."""
+    span = high - low
+    if span == 0:
+        return low
+    along = scalar.pymod(x - low, 2 * span)
+    return low + scalar.select(scalar.le(along, span), along, 2 * span - along)
+
+
+@supports("GridSample")
+def why_not_grid_sample(graph: Graph, node: Operator) -> str | None:
+    x, grid = graph.operands(node)
+    shape, places = graph.shape(x), graph.shape(grid)
+    if node.attribute("mode", "linear") not in _TAPS:
+        return f"mode {node.attribute('mode')!r}; expected {', '.join(_TAPS)}"
+    if node.attribute("padding_mode", "zeros") not in _PADDINGS:
+        return f"padding_mode {node.attribute('padding_mode')!r}; expected {', '.join(_PADDINGS)}"
+    if len(shape) < 3 or len(places) != len(shape) or places[-1] != len(shape) - 2:
+        return f"X of shape {shape} and grid of shape {places}; expected (N, C, D...) and (N, ..., number of D)"
+    if any(n == 0 for n in shape[2:]) and graph.size(graph.result(node, 0)) != 0:
+        return f"X of shape {shape}: there is nothing to take values from"
+    return None
+
+
+# -------------------------------------------------------------------- AffineGrid
+
+
+@lowering("AffineGrid", types=FLOATS)
+def affine_grid(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """out[n, o..., k] = theta[n, k, :-1] . p(o) + theta[n, k, -1]; p is the position in -1 ... 1, last axis first."""
+    theta, out = required(inputs, 0), required(outputs, 0)
+    extents = b.graph.shape(out)[1:-1]
+    aligned, dtype = bool(node.attribute("align_corners", 0)), b.graph.dtype(theta)
+    reads = {f"t{k}": (theta, lambda *i, k=k: (i[0], i[-1], k)) for k in range(len(extents) + 1)}
+
+    def element(i: Any, **factors: Any) -> Any:
+        places = [_place(scalar.cast(p, dtype), n, aligned) for p, n in zip(i[1:-1], extents)]
+        terms = [factors[f"t{k}"] * p for k, p in enumerate(reversed(places))]
+        return sympy.Add(*terms, factors[f"t{len(extents)}"])
+
+    b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="affine_grid")
+
+
+def _place(p: Any, n: Any, aligned: bool) -> Any:
+    """Position ``p`` of ``n`` in -1 ... 1: at the corners, or at the middles of pixels."""
+    if aligned:
+        return -1 + 2 * p / _real(n - 1) if n != 1 else sympy.Integer(-1)
+    return (2 * p + 1) / _real(n) - 1
+
+
+@supports("AffineGrid")
+def why_not_affine_grid(graph: Graph, node: Operator) -> str | None:
+    theta, out = graph.operand(node, 0), graph.result(node, 0)
+    rank = len(graph.shape(out)) - 2
+    if rank not in (2, 3) or graph.shape(theta)[1:] != (rank, rank + 1):
+        return f"theta of shape {graph.shape(theta)}; expected (N, 2, 3) or (N, 3, 4)"
+    if 0 in graph.shape(out):
+        return f"a grid of shape {graph.shape(out)}; expected at least one point"
+    return None

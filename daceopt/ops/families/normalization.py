@@ -1,0 +1,367 @@
+"""Normalizations: where they have a mean, that first, then the variance of the centred values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sympy
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.operands import all_required, required
+from daceopt.ops.core import values
+from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.families.convolution import per_channel
+from daceopt.ops.families.reduction import element_count, mean
+
+
+def _inverse_deviation(b: Builder, variance: str, node: Operator) -> str:
+    epsilon = sympy.Float(node.attribute("epsilon", 1e-5))
+    return str(b.elementwise(lambda v: 1 / sympy.sqrt(v + epsilon), variance, label="inverse_deviation"))
+
+
+def _statistics(b: Builder, x: str, axes: Sequence[int], node: Operator) -> tuple[str, str]:
+    """Mean and inverse standard deviation of ``x`` over ``axes``, which stay as extents of 1."""
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    return centre, _inverse_deviation(b, variance, node)
+
+
+def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
+    """All axes from ``axis`` on."""
+    rank = len(b.graph.shape(x))
+    return tuple(range(node.attribute("axis", -1) % rank, rank))
+
+
+def _deliver(b: Builder, value: str, out: str | None) -> None:
+    """Write an optional output in its own type and shape."""
+    if out is not None:
+        b.cast(b.reshape(value, b.graph.shape(out)), b.graph.dtype(out), out=out)
+
+
+# -------------------------------------------------------------------- layer and RMS normalization
+
+
+@lowering("LayerNormalization", types=FLOATS)
+def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
+    x, scale, bias = required(inputs, 0), required(inputs, 1), values.at(inputs, 2)
+    centre, inverse = _statistics(b, x, _axes(b, node, x), node)
+
+    def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
+        return sympy.Add((v - m) * r * s, *c)
+
+    b.elementwise(fn, x, centre, inverse, scale, *([bias] if bias else []), out=outputs[0], label="layer_norm")
+    _deliver(b, centre, values.at(outputs, 1))
+    _deliver(b, inverse, values.at(outputs, 2))
+
+
+@gradient("LayerNormalization")
+def layer_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """With n the normalized values and g = dy * scale: dx = r (g - mean(g) - n mean(g n)), and through the statistics
+    (dm - dr r r n) / count."""
+    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
+    result: Names = [None] * len(inputs)
+    axes = _axes(b, node, x)
+    centre, inverse = _statistics(b, x, axes, node)
+    unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
+    if wanted[0]:
+        scaled = None if dy is None else b.elementwise(lambda g, s: g * s, dy, scale)
+        parts = [] if scaled is None else [_centred_gradient(b, unit, inverse, scaled, axes)]
+        parts += _through_statistics(b, unit, inverse, grads_out[1:], axes)
+        result[0] = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else next(iter(parts), None)
+    if dy is None:
+        return result
+    if wanted[1]:
+        result[1] = sum_to(b, lambda g, n: g * n, dy, unit, like=scale)
+    if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
+        result[2] = sum_to(b, None, dy, like=inputs[2])
+    return result
+
+
+def _through_statistics(
+    b: Builder, unit: str, inverse: str, grads: Sequence[str | None], axes: Sequence[int]
+) -> list[str]:
+    """Gradients by x through the mean and the inverse deviation that were returned."""
+    extent = element_count(b.graph, unit, axes)
+    count = extent if extent.is_Integer else scalar.cast(extent, types.computed(b.graph.dtype(unit)))
+    forms = (lambda g, n, r: g / count, lambda g, n, r: -g * r * r * n / count)
+    shape = b.graph.shape(inverse)
+    return [
+        str(b.elementwise(fn, b.reshape(b.cast(g, b.graph.dtype(unit)), shape), unit, inverse, label="statistics_grad"))
+        for fn, g in zip(forms, grads)
+        if g is not None
+    ]
+
+
+def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequence[int]) -> str:
+    """r (g - mean(g) - n mean(g n))"""
+    mean_g = mean(b, None, g, axes=axes, keepdims=True)
+    mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
+    return str(
+        b.elementwise(lambda p, n, r, u, w: r * (p - u - n * w), g, unit, inverse, mean_g, mean_gn, label="norm_grad")
+    )
+
+
+def sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
+    """Sum ``fn`` over the axes along which ``like`` was broadcast."""
+    shape, own = b.graph.shape(arrays[0]), b.graph.shape(like)
+    lead = len(shape) - len(own)
+    axes = [*range(lead), *(lead + k for k, s in enumerate(own) if s == 1 and shape[lead + k] != 1)]
+    if not axes and fn is None:
+        return arrays[0]
+    total = b.reduce("sum", fn, *arrays, axes=axes, dtype=b.graph.dtype(like))
+    return total if b.graph.shape(total) == own else b.reshape(total, own)
+
+
+def _no_gradient_of_statistics(node: Operator, grads_out: Names) -> None:
+    if any(g is not None for g in grads_out[1:]):
+        raise Unsupported(
+            f"{node.op_type}: a gradient through the statistics it returns; supported is one through output Y only"
+        )
+
+
+@lowering("RMSNormalization", types=FLOATS)
+def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x, scale = required(inputs, 0), required(inputs, 1)
+    inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b, node, x)), node)
+    b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=outputs[0], label="rms_norm")
+
+
+def _mean_square(b: Builder, x: str, axes: Sequence[int]) -> str:
+    return mean(b, lambda v: v * v, x, axes=axes, keepdims=True)
+
+
+@gradient("RMSNormalization")
+def rms_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n))."""
+    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
+    if dy is None:
+        return [None, None]
+    axes = _axes(b, node, x)
+    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node)
+    unit = b.elementwise(lambda v, r: v * r, x, inverse, label="normalized")
+    dx = None
+    if wanted[0]:
+        g = b.elementwise(lambda p, s: p * s, dy, scale)
+        mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
+        dx = b.elementwise(lambda p, n, r, w: r * (p - n * w), g, unit, inverse, mean_gn, label="norm_grad")
+    return [dx, sum_to(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
+
+
+# -------------------------------------------------------------------- batch normalization
+
+
+def _training(node: Operator) -> bool:
+    """From opset 14 on by an attribute, before that by the model's naming outputs other than Y, read or not."""
+    if node.since_version < 14:
+        return len(node.output_connectors) > 1 and not node.attribute("is_test", 0)
+    return bool(node.attribute("training_mode", 0))
+
+
+def _batch_axes(node: Operator, rank: int) -> tuple[int, ...]:
+    """What the statistics are over: all but channels, or (``spatial=0``, up to opset 8) the batch alone."""
+    return tuple(k for k in range(rank) if k != 1) if node.attribute("spatial", 1) else (0,)
+
+
+def _statistic(b: Builder, node: Operator, name: str, rank: int) -> str:
+    """A scale, bias or statistic so that it broadcasts with x; without ``spatial`` there is one for each element."""
+    return per_channel(b, name, rank) if node.attribute("spatial", 1) else b.unsqueeze(name, [0])
+
+
+@lowering("BatchNormalization", types=FLOATS)
+def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Inference: the running statistics. Training: the batch's, and both running statistics move towards them.
+
+    As in ONNX, the running variance moves towards the biased variance of the batch. Up to opset 13, outputs 3 and 4 are
+    the mean and the variance of the batch.
+    """
+    x, *rest = all_required(inputs)
+    rank, training = len(b.graph.shape(x)), _training(node)
+    scale, bias, running_mean, running_var = (_statistic(b, node, n, rank) for n in rest)
+    centre, variance = _batch_statistics(b, node, x) if training else (running_mean, running_var)
+    inverse = _inverse_deviation(b, variance, node)
+    b.elementwise(
+        lambda v, m, r, s, c: (v - m) * (r * s) + c, x, centre, inverse, scale, bias, out=outputs[0], label="batch_norm"
+    )
+    if training:
+        _move(b, node, rest[2], centre, values.at(outputs, 1))
+        _move(b, node, rest[3], variance, values.at(outputs, 2))
+        _deliver(b, centre, values.at(outputs, 3))
+        _deliver(b, variance, values.at(outputs, 4))
+
+
+def _batch_statistics(b: Builder, node: Operator, x: str) -> tuple[str, str]:
+    axes = _batch_axes(node, len(b.graph.shape(x)))
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    return centre, mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+
+
+def _move(b: Builder, node: Operator, running: str, batch: str, out: str | None) -> None:
+    """running * momentum + batch * (1 - momentum)"""
+    if out is None:
+        return
+    momentum = sympy.Float(node.attribute("momentum", 0.9))
+    flat = b.reshape(batch, b.graph.shape(running))
+    b.elementwise(lambda r, v: r * momentum + v * (1 - momentum), running, flat, out=out, label="running_statistics")
+
+
+@supports("BatchNormalization")
+def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
+    if not _training(node) and any(graph.outputs_of(node)[1:]):
+        return "running statistics as outputs without training_mode=1"
+    return None
+
+
+@gradient("BatchNormalization", when=_training)
+def batch_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """As layer normalization, with the statistics over the batch and the scale for each channel."""
+    _no_gradient_of_statistics(node, grads_out)
+    result: Names = [None] * len(inputs)
+    dy = grads_out[0]
+    if dy is None:
+        return result
+    x, scale = required(inputs, 0), required(inputs, 1)
+    axes = _batch_axes(node, len(b.graph.shape(x)))
+    centre, variance = _batch_statistics(b, node, x)
+    inverse = _inverse_deviation(b, variance, node)
+    unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
+    d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
+    d_scale = b.reduce("sum", lambda g, n: g * n, dy, unit, axes=axes, keepdims=True)
+    if wanted[0]:
+        result[0] = _batch_input_gradient(
+            b,
+            (dy, unit, inverse, _statistic(b, node, scale, len(b.graph.shape(x)))),
+            (d_bias, d_scale),
+            element_count(b.graph, x, axes),
+        )
+    for position, total in ((1, d_scale), (2, d_bias)):
+        if wanted[position]:
+            result[position] = b.reshape(total, b.graph.shape(scale))
+    return result
+
+
+def _batch_input_gradient(b: Builder, arrays: tuple[str, str, str, str], sums: tuple[str, str], count: Any) -> str:
+    """scale * r (dy - sum(dy)/n - unit sum(dy unit)/n): the sums serve the gradients of bias and scale too."""
+    dy, unit, inverse, scale = arrays
+    n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(dy))
+
+    def fn(g: Any, u: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
+        return (s * r) * (g - sum_g / n - u * (sum_gu / n))
+
+    return str(b.elementwise(fn, dy, unit, inverse, scale, *sums, label="norm_grad"))
+
+
+# -------------------------------------------------------------------- instance and group normalization
+
+
+@lowering("InstanceNormalization", types=FLOATS)
+def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x = required(inputs, 0)
+    rank = len(b.graph.shape(x))
+    scale, bias = (per_channel(b, n, rank) for n in all_required(inputs, 3)[1:])
+    centre, inverse = _statistics(b, x, range(2, rank), node)
+    b.elementwise(
+        lambda v, m, r, s, c: (v - m) * r * s + c,
+        x,
+        centre,
+        inverse,
+        scale,
+        bias,
+        out=outputs[0],
+        label="instance_norm",
+    )
+
+
+@lowering("GroupNormalization", types=FLOATS)
+def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Scale and bias are per channel or, in opset 18, per group."""
+    x, groups = required(inputs, 0), int(node.attribute("num_groups"))
+    batch, channels, *space = b.graph.shape(x)
+    grouped = b.reshape(x, (batch, groups, channels // groups, *space))
+    rank = len(b.graph.shape(grouped))
+    centre, inverse = _statistics(b, grouped, range(2, rank), node)
+
+    def operand(name: str) -> str:
+        per_group = b.graph.shape(name)[0] == groups and node.since_version < 21
+        own = (groups, 1) if per_group else (groups, channels // groups)
+        return b.reshape(name, (*own, *[1] * len(space)))
+
+    scale, bias = map(operand, all_required(inputs, 3)[1:])
+    y = b.elementwise(
+        lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
+    )
+    b.reshape(y, b.graph.shape(x), out=outputs[0])
+
+
+@supports("MeanVarianceNormalization")
+def why_not_mean_variance(graph: Graph, node: Operator) -> str | None:
+    rank, axes = len(graph.shape(graph.operand(node, 0))), node.attribute("axes") or (0, 2, 3)
+    if len({a % rank for a in axes if -rank <= a < rank}) != len(axes):
+        return f"axes {list(axes)} of an input of rank {rank}: expected each once"
+    return None
+
+
+@lowering("MeanVarianceNormalization", types=FLOATS)
+def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """(x - mean) / (deviation + 1e-9), as the function body of the standard has it."""
+    x = required(inputs, 0)
+    rank = len(b.graph.shape(x))
+    axes = sorted({a % rank for a in node.attribute("axes") or (0, 2, 3)})
+    centre = mean(b, None, x, axes=axes, keepdims=True)
+    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    b.elementwise(
+        lambda v, m, s: (v - m) / (sympy.sqrt(s) + sympy.Float(1e-9)),
+        x,
+        centre,
+        variance,
+        out=outputs[0],
+        label="mean_variance",
+    )
+
+
+# -------------------------------------------------------------------- p-norms
+
+
+def power_term(p: int) -> Callable[[Any], Any]:
+    """|x|^p, the term of a p-norm's sum."""
+    if p == 1:
+        return sympy.Abs
+    if p == 2:
+        return lambda v: v * v
+    return lambda v: scalar.power(v if p % 2 == 0 else sympy.Abs(v), sympy.Integer(p))
+
+
+def root(p: int) -> Callable[[Any], Any]:
+    """The p-th root of the sum; its derivative at 0 is taken as 0, as PyTorch does for norms."""
+    if p == 1:
+        return lambda s: s
+    if p == 2:
+        return lambda s: scalar.select(scalar.eq(s, 0), 0, sympy.sqrt(s))
+    return lambda s: scalar.select(scalar.eq(s, 0), 0, scalar.power(s, sympy.Float(1 / p)))
+
+
+@supports("LpNormalization")
+def why_not_norm(graph: Graph, node: Operator) -> str | None:
+    p = node.attribute("p", 2)
+    return None if p in (1, 2) else f"p = {p}; expected 1 or 2"
+
+
+@lowering("LpNormalization", types=FLOATS)
+def norm_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """x / |x|_p along an axis; 0 where the norm is 0."""
+    x, p = required(inputs, 0), node.attribute("p", 2)
+    axis = node.attribute("axis", -1) % len(b.graph.shape(x))
+    norm = b.elementwise(root(p), b.reduce("sum", power_term(p), x, axes=[axis], keepdims=True), label="norm")
+    b.elementwise(
+        lambda v, n: scalar.select(scalar.eq(n, 0), 0, v / n), x, norm, out=outputs[0], label="norm_normalization"
+    )

@@ -1,0 +1,388 @@
+"""RNN, GRU and LSTM: one product for the inputs of all time steps, then a loop over the recurrent part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dace
+import sympy
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.operands import all_required, required
+from daceopt.ir.region_builder import LoopBuilder
+from daceopt.ops.core import values
+from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
+from daceopt.ops.families import activation
+
+_GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
+_DEFAULT = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+# name -> (form, default alpha, default beta), as ONNX Runtime has them; None: the function has no such parameter
+_ACTIVATIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
+    "relu": (activation.relu, None, None),
+    "tanh": (sympy.tanh, None, None),
+    "sigmoid": (scalar.sigmoid, None, None),
+    "softsign": (activation.softsign, None, None),
+    "softplus": (scalar.softplus, None, None),
+    "affine": (lambda x, alpha, beta: alpha * x + beta, 0.0, 0.0),
+    "leakyrelu": (activation.FORMS["LeakyRelu"][1], 0.01, None),
+    "thresholdedrelu": (activation.FORMS["ThresholdedRelu"][1], 0.0, None),
+    "scaledtanh": (lambda x, alpha, beta: alpha * sympy.tanh(beta * x), 0.0, 0.0),
+    "hardsigmoid": (activation.FORMS["HardSigmoid"][1], 0.2, 0.5),
+    "elu": (activation.FORMS["Elu"][1], 1.0, None),
+}
+
+Function = Callable[[Any], Any]
+
+
+def _functions(node: Operator) -> list[Function]:
+    """The activations of all directions in order; parameters are taken from the lists by those that have them.
+
+    The gates' operands are clipped, the cell's way to the output is not: as ONNX Runtime does it.
+    """
+    alphas, betas = iter(node.attribute("activation_alpha", [])), iter(node.attribute("activation_beta", []))
+    clip = node.attribute("clip")
+    found: list[Function] = []
+    for k, name in enumerate(_activation_names(node)):
+        form, alpha, beta = _ACTIVATIONS[name.lower()]
+        given = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
+        parameters = [sympy.Float(v) for v in given]
+        found.append(_clipped(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
+    return found
+
+
+def _activation_names(node: Operator) -> list[str]:
+    """One list for each direction, one after the other."""
+    default = _DEFAULT[node.op_type]
+    given = list(node.attribute("activations") or ())
+    wanted = len(default) * len(_DIRECTIONS[node.attribute("direction")])
+    return given[:wanted] if len(given) >= wanted else default * (wanted // len(default))
+
+
+def _clipped(form: Callable[..., Any], parameters: Sequence[Any], clip: float | None) -> Function:
+    if clip is None:
+        return lambda x: form(x, *parameters)
+    bound = sympy.Float(clip)
+    return lambda x: form(scalar.maximum(scalar.minimum(x, bound), -bound), *parameters)
+
+
+@dataclass
+class _Layer:
+    """One direction of a recurrent operator: the arrays around the loop and where its axes are.
+
+    ``time`` and ``direction`` are axes of Y; a state has the shape of Y without time.
+    """
+
+    b: Builder
+    node: Operator
+    inputs: Names
+    which: int
+    reverse: bool
+    functions: list[Function]
+
+    @property
+    def graph(self) -> Graph:
+        return self.b.graph
+
+    @property
+    def batch_first(self) -> bool:
+        return bool(self.node.attribute("layout", 0))
+
+    @property
+    def gates(self) -> int:
+        return _GATES[self.node.op_type]
+
+    @property
+    def hidden(self) -> Dim:
+        return self.graph.shape(required(self.inputs, 2))[-1]
+
+    @property
+    def x(self) -> str:
+        """The input as [time, batch, size]."""
+        x = required(self.inputs, 0)
+        return self.b.transpose(x, [1, 0, 2]) if self.batch_first else x
+
+    @property
+    def steps(self) -> Dim:
+        return self.graph.shape(required(self.inputs, 0))[1 if self.batch_first else 0]
+
+    @property
+    def batch(self) -> Dim:
+        return self.graph.shape(required(self.inputs, 0))[0 if self.batch_first else 1]
+
+    @property
+    def direction(self) -> int:
+        """The axis of a state that counts directions."""
+        return 1 if self.batch_first else 0
+
+    @property
+    def state_shape(self) -> list[Dim]:
+        return [self.batch, 1, self.hidden] if self.batch_first else [1, self.batch, self.hidden]
+
+    def parameter(self, position: int, start: Any = 0, count: Any = None) -> str | None:
+        """Rows ``start`` to ``start + count`` of this direction's part of an input; None when it is absent."""
+        name = values.at(self.inputs, position)
+        if name is None:
+            return None
+        extent = self.graph.shape(name)[1]
+        own = self.b.slice(
+            name, [self.which, start], [self.which + 1, extent if count is None else dim(start + count)], axes=[0, 1]
+        )
+        return self.b.squeeze(own, [0])
+
+    def initial(self, position: int) -> str:
+        """The state before the first step, zero when none is given, and for sequences of no steps."""
+        name, lengths = values.at(self.inputs, position), values.at(self.inputs, 4)
+        if name is None or self.steps == 0:
+            return self.b.full(self.state_shape, 0, self.graph.dtype(required(self.inputs, 0)))
+        own = self.b.slice(name, [self.which], [self.which + 1], axes=[self.direction])
+        if lengths is None:
+            return own
+        count = self.b.reshape(lengths, self.per_sequence)
+        return self.b.elementwise(lambda h, n: scalar.select(scalar.gt(n, 0), h, 0), own, count, label="initial")
+
+    @property
+    def per_sequence(self) -> tuple[Dim, ...]:
+        """The shape in which one number per sequence broadcasts to a state."""
+        return (self.batch, 1, 1) if self.batch_first else (1, self.batch, 1)
+
+    def bias(self, recurrent_gates: int) -> str | None:
+        """The input's bias plus the recurrent one of the first ``recurrent_gates`` gates."""
+        size, split = dim(self.gates * self.hidden), dim(recurrent_gates * self.hidden)
+        if values.at(self.inputs, 3) is None:
+            return None
+        both = self.graph.add_array("bias", (size,), self.graph.dtype(required(self.inputs, 3)))
+        mine, theirs = str(self.parameter(3, 0, size)), str(self.parameter(3, size, size))
+
+        def total(i: tuple[Any, ...], w: Any, r: Any) -> Any:
+            return w + (r if split == size else scalar.select(scalar.lt(i[0], split), r, 0))
+
+        reads = {"w": (mine, lambda *i: i), "r": (theirs, lambda *i: i)}
+        self.b.map((size,), reads, {"out": (both, lambda *i: i)}, total, label="bias")
+        return both
+
+    def projection(self, recurrent_gates: int) -> str:
+        """[time, batch, gates * hidden]: the products of all time steps with the input's weights, biased."""
+        b, graph = self.b, self.graph
+        steps, batch, size = graph.shape(self.x)
+        rows, columns = dim(steps * batch), dim(self.gates * self.hidden)
+        operands = {"A": b.reshape(self.x, (rows, size)), "B": b.transpose(str(self.parameter(1)), [1, 0])}
+        bias = self.bias(recurrent_gates)
+        if bias is not None:
+            operands["Bias"] = bias
+        y = graph.add_array("projection", (rows, columns), graph.dtype(self.x))
+        b.library(Contraction, operands, {"Y": y})
+        return b.reshape(y, (steps, batch, columns))
+
+
+class _Step:
+    """The body of a layer's loop."""
+
+    def __init__(self, layer: _Layer, recurrent_gates: int):
+        self.layer = layer
+        self.loop = LoopBuilder(layer.graph, layer.node.op_type.lower())
+        self.b = self.loop.b
+        t = self.loop.counter
+        self.time = layer.steps - 1 - t if layer.reverse else t
+        self.projected = self.loop.slice_of(layer.projection(recurrent_gates), 0, self.time)
+
+    def carry(self, position: int) -> str:
+        return self.loop.carry(self.layer.initial(position))
+
+    def matrix(self, state: str) -> str:
+        """A state as [batch, hidden]."""
+        return self.b.squeeze(state, [self.layer.direction])
+
+    def state(self, matrix: str) -> str:
+        """[batch, hidden] in the shape of a state."""
+        return self.b.unsqueeze(matrix, [self.layer.direction])
+
+    def row(self, position: int, start: Any, count: Any) -> str | None:
+        """A vector of parameters, for all rows of a batch."""
+        name = self.layer.parameter(position, start, count)
+        return None if name is None else self.loop.capture(name)
+
+    def recurrent(self, state: str, first: int, count: int, plus: str | None) -> str:
+        """``state @ R.T (+ plus)`` for ``count`` gates from number ``first``: [batch, count * hidden]."""
+        size = self.layer.hidden
+        weights = self.loop.capture(str(self.layer.parameter(2, first * size, count * size)))
+        operands = {"A": self.matrix(state), "B": self.b.transpose(weights, [1, 0])}
+        if plus is not None:
+            operands["C"] = plus
+        y = self.b.graph.add_array("gates", (self.layer.batch, dim(count * size)), self.b.graph.dtype(state))
+        self.b.library(Contraction, operands, {"Y": y})
+        return y
+
+    def gate(self, gates: str, k: int, count: int = 1) -> str:
+        """Gate number ``k`` of [batch, gates * hidden], as a state (``count`` > 1: several, as a matrix)."""
+        size = self.layer.hidden
+        part = self.b.slice(gates, [k * size], [(k + count) * size], axes=[1])
+        return self.state(part) if count == 1 else part
+
+    def finish(
+        self, cell: Callable[..., tuple[Any, ...]], states: list[str], operands: list[str | None], outputs: Names
+    ) -> None:
+        """``cell(*states, *operands)`` gives the next states, the hidden one first; None operands stay None.
+
+        ``outputs``: Y, then the last states. Past the end of a sequence states stay, and Y is zero.
+        """
+        layer = self.layer
+        dtype = self.b.graph.dtype(states[0])
+        present = [n for n in operands if n is not None]
+        lengths = values.at(layer.inputs, 4)
+        mask = [] if lengths is None else [self.b.reshape(self.loop.capture(lengths), layer.per_sequence)]
+
+        def step(*symbols: Any) -> tuple[Any, ...]:
+            old, rest = symbols[: len(states)], iter(symbols[len(states) :])
+            given = [None if n is None else next(rest) for n in operands]
+            new = cell(*old, *given)
+            if not mask:
+                return (*new, *new[: 1 if outputs[0] else 0])
+            running = scalar.lt(self.time, scalar.cast(next(rest), dace.int64))
+            kept = [scalar.select(running, n, o) for n, o in zip(new, old)]
+            return (*kept, *([scalar.select(running, new[0], 0)] if outputs[0] else []))
+
+        count = len(states) + (1 if outputs[0] else 0)
+        made = self.b.elementwise(
+            step, *states, *present, *mask, dtype=[dtype] * count, label=layer.node.op_type.lower()
+        )
+        stacked = []
+        if outputs[0]:
+            stacked = [(made[-1], outputs[0], 1 if layer.batch_first else 0, layer.reverse)]
+        self.loop.finish(made[: len(states)], outputs[1:], stacked, trips=layer.steps)
+
+
+def _rnn(layer: _Layer, outputs: Names) -> None:
+    """H' = f(X W + H R + b)."""
+    step = _Step(layer, 1)
+    h = step.carry(5)
+    gates = step.recurrent(h, 0, 1, step.projected)
+    (f,) = layer.functions
+    step.finish(lambda h, a: (f(a),), [h], [step.gate(gates, 0)], outputs)
+
+
+def _lstm(layer: _Layer, outputs: Names) -> None:
+    """Gates in the order input, output, forget, cell; peepholes look at the cell from input, output, forget."""
+    step, size = _Step(layer, 4), layer.hidden
+    h, c = step.carry(5), step.carry(6)
+    gates = step.recurrent(h, 0, 4, step.projected)
+    peepholes = [step.row(7, k * size, size) for k in range(3)]
+    f, g, last = layer.functions
+    coupled = bool(layer.node.attribute("input_forget", 0))
+
+    def cell(h: Any, c: Any, i: Any, o: Any, forget: Any, new: Any, *p: Any) -> tuple[Any, ...]:
+        pi, po, pf = (0 if v is None else v for v in p)
+        opened = f(i + pi * c)
+        kept = 1 - opened if coupled else f(forget + pf * c)
+        state = kept * c + opened * g(new)
+        return f(o + po * state) * last(state), state
+
+    step.finish(cell, [h, c], [*(step.gate(gates, k) for k in range(4)), *peepholes], outputs)
+
+
+def _gru(layer: _Layer, outputs: Names) -> None:
+    """Gates in the order update, reset, hidden. The reset gate scales the state, or (``linear_before_reset``) its
+    product with the weights."""
+    size, before = layer.hidden, bool(layer.node.attribute("linear_before_reset", 0))
+    step = _Step(layer, 2 if before else 3)
+    h = step.carry(5)
+    f, g = layer.functions
+    if before:
+        own = step.recurrent(h, 0, 3, None)
+        bias = step.row(3, 5 * size, size)
+
+        def linear(h: Any, z: Any, r: Any, n: Any, hz: Any, hr: Any, hn: Any, b: Any) -> tuple[Any, ...]:
+            update, reset = f(z + hz), f(r + hr)
+            return ((1 - update) * g(n + reset * (hn + (0 if b is None else b))) + update * h,)
+
+        operands = [step.gate(gates, k) for gates in (step.projected, own) for k in range(3)]
+        step.finish(linear, [h], [*operands, bias], outputs)
+        return
+    gates = step.recurrent(h, 0, 2, step.gate(step.projected, 0, 2))
+    scaled = step.b.elementwise(lambda h, r: h * f(r), h, step.gate(gates, 1), label="reset")
+    hidden = step.recurrent(scaled, 2, 1, step.b.slice(step.projected, [2 * size], [3 * size], axes=[1]))
+
+    def cell(h: Any, z: Any, n: Any) -> tuple[Any, ...]:
+        update = f(z)
+        return ((1 - update) * g(n) + update * h,)
+
+    step.finish(cell, [h], [step.gate(gates, 0), step.state(hidden)], outputs)
+
+
+_CELLS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
+
+
+@lowering("RNN", "GRU", "LSTM", types=FLOATS)
+def recurrent(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """One loop per direction; two directions are joined afterwards."""
+    wanted: Names = [*outputs, *[None] * (3 - len(outputs))][: 3 if node.op_type == "LSTM" else 2]
+    directions = _DIRECTIONS[node.attribute("direction")]
+    functions, each = _functions(node), len(_DEFAULT[node.op_type])
+    parts: list[Names] = []
+    for which, reverse in enumerate(directions):
+        layer = _Layer(b, node, inputs, which, reverse, functions[which * each :][:each])
+        parts.append(wanted if len(directions) == 1 else [_half(b.graph, layer, n) for n in wanted])
+        _CELLS[node.op_type](layer, parts[-1])
+    if len(directions) > 1:
+        for k, out in enumerate(wanted):
+            if out is not None:
+                axis = len(b.graph.shape(out)) - (2 if node.attribute("layout", 0) else 3)
+                b.graph.add_operator("Concat", [p[k] for p in parts], [out], {"axis": axis})
+
+
+def _half(graph: Graph, layer: _Layer, name: str | None) -> str | None:
+    """An array like the output ``name``, for one direction."""
+    if name is None:
+        return None
+    shape = list(graph.shape(name))
+    shape[len(shape) - (2 if layer.batch_first else 3)] = 1
+    return graph.add_array("direction", shape, graph.dtype(name))
+
+
+@supports("RNN", "GRU", "LSTM")
+def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
+    inputs = graph.inputs_of(node)
+    if node.attribute("direction") not in _DIRECTIONS:
+        return f"direction {node.attribute('direction')!r}; expected one of {', '.join(_DIRECTIONS)}"
+    given, wanted = list(node.attribute("activations") or ()), len(_activation_names(node))
+    if given and len(given) < wanted:
+        return f"{len(given)} activations; expected {wanted}"
+    unknown = [n for n in _activation_names(node) if n.lower() not in _ACTIVATIONS]
+    if unknown:
+        return f"activation {unknown[0]!r}; expected one of {', '.join(_ACTIVATIONS)}"
+    return _why_misshapen(graph, node, inputs)
+
+
+def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
+    """The loop addresses parameters by these shapes, so they are checked and not believed."""
+    directions, gates = len(_DIRECTIONS[node.attribute("direction")]), _GATES[node.op_type]
+    if any(len(graph.shape(n)) != 3 for n in all_required(inputs, 3)):
+        return "X, W and R must have three dimensions"
+    steps, batch, size = graph.shape(required(inputs, 0))
+    if node.attribute("layout", 0):
+        steps, batch = batch, steps
+    hidden = graph.shape(required(inputs, 2))[2]
+    state = (batch, directions, hidden) if node.attribute("layout", 0) else (directions, batch, hidden)
+    expected = [
+        None, (directions, gates * hidden, size), (directions, gates * hidden, hidden),
+        (directions, 2 * gates * hidden), (batch,), state, state, (directions, 3 * hidden),
+    ]  # fmt: skip
+    for name, conn, shape in zip(inputs, node.input_connectors, expected):
+        if name is not None and shape is not None and graph.shape(name) != tuple(dim(e) for e in shape):
+            return f"{conn} has shape {graph.shape(name)}, expected {shape}"
+    wanted = {"Y": _y_shape(node, steps, state)}
+    for name, conn in zip(graph.outputs_of(node), node.output_connectors):
+        shape = wanted.get(conn, state)
+        if name is not None and graph.shape(name) != tuple(shape):
+            return f"{conn} has shape {graph.shape(name)}, expected {tuple(shape)}"
+    return None
+
+
+def _y_shape(node: Operator, steps: Dim, state: Sequence[Dim]) -> tuple[Dim, ...]:
+    return (state[0], steps, *state[1:]) if node.attribute("layout", 0) else (steps, *state)

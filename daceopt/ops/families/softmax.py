@@ -1,0 +1,84 @@
+"""Softmax, LogSoftmax and Hardmax.
+
+In the soft ones the largest element is subtracted; a row of -inf only gives NaN, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+import sympy
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
+from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
+from daceopt.ops.families.reduction import arg_extremum, element_count
+
+
+def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
+    """One axis (default the last); before opset 13, all from ``axis`` (default 1) on."""
+    rank = len(b.graph.shape(x))
+    flattened = node.since_version < 13
+    axis = node.attribute("axis", 1 if flattened else -1) % max(rank, 1)
+    return tuple(range(axis, rank)) if flattened else (axis,)
+
+
+@lowering("Softmax", types=FLOATS)
+def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x, out = required(inputs, 0), required(outputs, 0)
+    axes = _axes(b, node, x)
+    top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
+    weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, top, label="softmax_exp")
+    total = b.reduce("sum", None, weight, axes=axes, keepdims=True, label="softmax_sum")
+    b.elementwise(lambda e, s: e / s, weight, total, out=out, label="softmax")
+
+
+@lowering("LogSoftmax", types=FLOATS)
+def log_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    x, out = required(inputs, 0), required(outputs, 0)
+    axes = _axes(b, node, x)
+    top = b.reduce("max", None, x, axes=axes, keepdims=True, label="softmax_max")
+    total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, top, axes=axes, keepdims=True, label="softmax_sum")
+    b.elementwise(lambda v, m, s: (v - m) - sympy.log(s), x, top, total, out=out, label="log_softmax")
+
+
+@lowering("Hardmax", types=FLOATS)
+def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """1 at the first of the largest elements, 0 elsewhere."""
+    x, out = required(inputs, 0), required(outputs, 0)
+    shape, axes = b.graph.shape(x), _axes(b, node, x)
+    first, last = axes[0], axes[-1] + 1
+    merged = (*shape[:first], element_count(b.graph, x, axes), *shape[last:])
+    best = arg_extremum(b, "max", b.reshape(x, merged), first, keepdims=True)
+    hot = b.graph.add_array("hardmax", merged, b.graph.dtype(out))
+    b.map(
+        merged,
+        {"k": (best, lambda *i: (*i[:first], 0, *i[first + 1 :]))},
+        {"out": (hot, lambda *i: i)},
+        lambda i, k: scalar.select(scalar.eq(k, i[first]), 1, 0),
+        label="hardmax",
+    )
+    b.reshape(hot, shape, out=out)
+
+
+@gradient("Softmax")
+def softmax_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """dx = y (dy - sum(y dy))"""
+    y, dy = required(outputs, 0), grads_out[0]
+    if dy is None:
+        return [None]
+    total = b.reduce("sum", lambda p, g: p * g, y, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")
+    return [b.elementwise(lambda p, g, s: p * (g - s), y, dy, total, label="softmax_grad")]
+
+
+@gradient("LogSoftmax")
+def log_softmax_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """dx = dy - exp(y) sum(dy)"""
+    y, dy = required(outputs, 0), grads_out[0]
+    if dy is None:
+        return [None]
+    total = b.reduce("sum", None, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")
+    return [b.elementwise(lambda p, g, s: g - sympy.exp(p) * s, y, dy, total, label="log_softmax_grad")]

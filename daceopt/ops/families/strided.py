@@ -1,0 +1,41 @@
+"""Which nodes read and write arrays with gaps, such as parts of others, as fast as dense ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dace import nodes
+
+from daceopt.ir.graph import Shape, row_major
+from daceopt.ir.nodes.library import (
+    Contraction,
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    Pool,
+    PoolBackward,
+)
+
+_CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
+
+
+def takes(node: Any, shape: Shape, strides: Shape) -> bool:
+    """Does ``node`` read or write an array of these strides in place?
+
+    Kernels and pools walk any strides; products take a leading dimension; the kernels of convolutions that are fast are
+    for dense arrays, in whatever order. What is not known takes none.
+    """
+    if isinstance(node, (nodes.MapEntry, Pool, PoolBackward)):
+        return True
+    if isinstance(node, Contraction):
+        return len(shape) < 2 or 1 in strides[-2:]
+    return isinstance(node, _CONVOLUTIONS) and is_dense(shape, strides)
+
+
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Are there no gaps between the elements, in whatever order they stand?"""
+    longer = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    if not all(isinstance(s, int) for _, s in longer):
+        return False
+    longer.sort(key=lambda pair: -pair[1])
+    return tuple(s for _, s in longer) == row_major([n for n, _ in longer])

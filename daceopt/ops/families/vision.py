@@ -1,0 +1,312 @@
+"""Operators of vision models that read an image at places of their own: Col2Im, DeformConv, RoiAlign, MaxRoiPool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from math import ceil
+from typing import Any
+
+import dace
+import numpy as np
+import sympy
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph, dim
+from daceopt.ir.operands import required
+from daceopt.ops.core import algorithm, values
+from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports, without_gradient
+from daceopt.ops.families.convolution import per_channel, steps, zero_padded
+
+# -------------------------------------------------------------------- Col2Im
+
+
+def _blocks(
+    graph: Graph, node: Operator, inputs: Names
+) -> tuple[list[int], list[int], dict[str, list[int]], list[int]]:
+    """(image, block, strides and dilations, pads) of a Col2Im node."""
+    image, block = ([int(v) for v in values.known(graph, n) or ()] for n in inputs[1:3])
+    return image, block, steps(node, len(image)), list(node.attribute("pads") or [0] * (2 * len(image)))
+
+
+def _counts(image: list[int], block: list[int], step: dict[str, list[int]], pads: list[int]) -> list[int]:
+    """Positions of the block along each dimension."""
+    rank = len(image)
+    reach = [(k - 1) * d + 1 for k, d in zip(block, step["dilations"])]
+    return [
+        (n + pads[k] + pads[rank + k] - r) // s + 1 for k, (n, r, s) in enumerate(zip(image, reach, step["strides"]))
+    ]
+
+
+@lowering("Col2Im", types=FLOATS)
+def columns_to_image(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Each pixel sums the block elements that cover it. input: [N, C * prod(block), L]; output: [N, C, image...]."""
+    image, block, step, pads = _blocks(b.graph, node, inputs)
+    rank, counts = len(image), _counts(image, block, step, pads)
+    batch, channels = b.graph.shape(required(outputs, 0))[:2]
+    columns = b.reshape(required(inputs, 0), (batch, channels, *block, *counts))
+
+    def covered(i: Any, x: Any) -> Any:
+        places, conditions = [], []
+        for k in range(rank):
+            distance = i[2 + k] + pads[k] - i[2 + rank + k] * step["dilations"][k]
+            stride = step["strides"][k]
+            place = distance if stride == 1 else scalar.idiv(distance, stride)
+            conditions += [scalar.ge(distance, 0), scalar.lt(place, counts[k])]
+            conditions += [] if stride == 1 else [scalar.eq(scalar.pymod(distance, stride), 0)]
+            places.append(scalar.minimum(scalar.maximum(place, 0), counts[k] - 1))
+        value = scalar.load(x, *i[:2], *i[2 + rank :], *places)
+        for condition in conditions:
+            value = scalar.select(condition, value, 0)
+        return value
+
+    whole = (None,) * (2 + 2 * rank)
+    b.map(
+        [batch, channels, *image, *block],
+        {"x": (columns, lambda *i: whole)},
+        {"out": (outputs[0], lambda *i: i[: 2 + rank], "sum")},
+        covered,
+        label="columns_to_image",
+    )
+
+
+@supports("Col2Im")
+def why_not_columns(graph: Graph, node: Operator) -> str | None:
+    reason = values.unknown(graph, node, 1, 2)
+    if reason is not None:
+        return reason
+    inputs = graph.inputs_of(node)
+    columns = graph.shape(required(inputs, 0))
+    counts = _counts(*_blocks(graph, node, inputs))
+    if min(counts) < 1 or dim(sympy.Mul(*counts) - columns[-1]) != 0:
+        return f"columns of shape {columns}; expected {counts} positions of the block in the last dimension"
+    return None
+
+
+@gradient("Col2Im")
+def columns_to_image_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """Each block element reads dy where it was added."""
+    absent: Names = [None] * len(inputs)
+    if grads_out[0] is None or not wanted[0]:
+        return absent
+    image, block, step, pads = _blocks(b.graph, node, inputs)
+    rank, counts = len(image), _counts(image, block, step, pads)
+    padded = zero_padded(b, grads_out[0], pads[:rank], pads[rank:])
+    batch, channels = b.graph.shape(padded)[:2]
+    blocks = b.graph.add_array("d_columns", (batch, channels, *block, *counts), b.graph.dtype(padded))
+
+    def place(*i: Any) -> tuple[Any, ...]:
+        moved = (i[2 + k] * step["dilations"][k] + i[2 + rank + k] * step["strides"][k] for k in range(rank))
+        return (*i[:2], *moved)
+
+    b.map(b.graph.shape(blocks), {"g": (padded, place)}, {"out": (blocks, lambda *i: i)}, lambda i, g: g)
+    return [b.reshape(blocks, b.graph.shape(required(inputs, 0))), *absent[1:]]
+
+
+# -------------------------------------------------------------------- DeformConv
+
+
+@lowering("DeformConv", types=FLOATS)
+def deformable_convolution(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Columns sampled at kernel positions that ``offset`` moves and ``mask`` weighs, times the weights of each group.
+
+    X: [N, C, d...]; W: [M, C/group, k...]; offset: [N, G * prod(k) * rank, e...]; mask: [N, G * prod(k), e...].
+    """
+    w, out, bias = required(inputs, 1), required(outputs, 0), values.at(inputs, 3)
+    batch, results, *size = b.graph.shape(out)
+    group = int(node.attribute("group", 1))
+    depth, kernel = b.graph.shape(w)[1], b.graph.shape(w)[2:]
+    columns = _sampled(b, node, inputs, size)
+    taps = depth * sympy.Mul(*kernel)
+    y = b.matmul(
+        b.reshape(w, (group, results // group, taps)), b.reshape(columns, (batch, group, taps, sympy.Mul(*size)))
+    )
+    y = b.reshape(y, (batch, results, *size))
+    if bias is None:
+        b.copy(y, out=out)
+    else:
+        b.elementwise(lambda v, c: v + c, y, per_channel(b, bias, len(size) + 2), out=out, label="bias")
+
+
+def _sampled(b: Builder, node: Operator, inputs: Names, size: Sequence[Any]) -> str:
+    """[N, C, k..., e...]: x at every moved position of the kernel, weighted by the mask."""
+    x, w, offset, mask = required(inputs, 0), required(inputs, 1), required(inputs, 2), values.at(inputs, 4)
+    batch, channels, *image = b.graph.shape(x)
+    kernel = b.graph.shape(w)[2:]
+    rank, step = len(kernel), steps(node, len(kernel))
+    pads = node.attribute("pads") or [0] * (2 * rank)
+    groups = int(node.attribute("offset_group", 1))
+    share, dtype = channels // groups, b.graph.dtype(x)
+    offsets = b.reshape(offset, (batch, groups, *kernel, rank, *size))
+    columns = b.graph.add_array("columns", (batch, channels, *kernel, *size), dtype)
+
+    def group_of(i: Any) -> Any:
+        return sympy.Integer(0) if groups == 1 else scalar.idiv(i[1], share)
+
+    def sample(i: Any, x: Any, offset: Any, mask: Any = None) -> Any:
+        taps, place = i[2 : 2 + rank], i[2 + rank :]
+        at = [
+            scalar.cast(place[k] * step["strides"][k] - pads[k] + taps[k] * step["dilations"][k], dtype)
+            + scalar.load(offset, i[0], group_of(i), *taps, k, *place)
+            for k in range(rank)
+        ]
+        value = _interpolated(x, i[:2], at, image)
+        return value if mask is None else value * scalar.load(mask, i[0], group_of(i), *taps, *place)
+
+    reads = {"x": x, "offset": offsets}
+    if mask is not None:
+        reads["mask"] = b.reshape(mask, (batch, groups, *kernel, *size))
+    b.map(
+        b.graph.shape(columns),
+        {c: (n, _whole(b.graph, n)) for c, n in reads.items()},
+        {"out": (columns, lambda *i: i)},
+        sample,
+        label="sampled",
+    )
+    return columns
+
+
+def _whole(graph: Graph, name: str) -> Any:
+    """The index function of an array that is read at run-time places."""
+    return lambda *i: (None,) * len(graph.shape(name))
+
+
+def _interpolated(x: Any, lead: Sequence[Any], at: Sequence[Any], image: Sequence[Any]) -> Any:
+    """Linear interpolation between the 2^rank neighbours; those outside of the image count as zero, as does NaN."""
+    near = [
+        scalar.select(scalar.ge(p, -1), scalar.select(scalar.le(p, extent), p, extent), -1)
+        for p, extent in zip(at, image)
+    ]
+    total: Any = 0
+    for corner in product((0, 1), repeat=len(at)):
+        weight, conditions, places = sympy.Integer(1), [], []
+        for high, p, extent in zip(corner, near, image):
+            low = scalar.floor(p)
+            weight = weight * (p - low if high else 1 - (p - low))
+            index = scalar.cast(low, dace.int64) + high
+            conditions += [scalar.ge(index, 0), scalar.lt(index, extent)]
+            places.append(scalar.minimum(scalar.maximum(index, 0), extent - 1))
+        value = scalar.load(x, *lead, *places)
+        for condition in conditions:
+            value = scalar.select(condition, value, 0)
+        total = total + weight * value
+    return total
+
+
+@supports("DeformConv")
+def why_not_deformable(graph: Graph, node: Operator) -> str | None:
+    x, w = map(graph.shape, graph.operands(node, 2))
+    if not 3 <= len(x) == len(w) <= 5:
+        return f"shapes {x} and {w}; expected 1 to 3 spatial dimensions in both"
+    symbolic = [e for e in (x[1], *w) if not isinstance(e, int)]
+    if symbolic:
+        return f"extents {symbolic} that are not fixed"
+    group, offsets = node.attribute("group", 1), node.attribute("offset_group", 1)
+    if group < 1 or w[0] % group or w[1] * group != x[1] or offsets < 1 or x[1] % offsets:
+        return f"{group} groups and {offsets} of offsets for {x[1]} channels and a kernel of shape {w}"
+    return None
+
+
+# -------------------------------------------------------------------- regions of interest
+
+_MODES = {"avg": 0, "max": 1}
+
+
+@lowering("RoiAlign", types=FLOATS)
+def align_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Averages (or maxima) of interpolated samples in the bins of each region. Mask R-CNN, arXiv:1703.06870.
+
+    X: [N, C, H, W]; rois: [R, 4] as x1, y1, x2, y2; batch_indices: [R]; output: [R, C, output_height, output_width].
+    """
+    regions, _, rows, columns = b.graph.shape(required(outputs, 0))
+    half = node.since_version >= 16 and node.attribute("coordinate_transformation_mode", "half_pixel") == "half_pixel"
+    scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
+    parameters = [
+        *b.graph.shape(required(inputs, 0)),
+        regions,
+        rows,
+        columns,
+        node.attribute("sampling_ratio", 0),
+        _MODES[node.attribute("mode", "avg")],
+        int(half),
+    ]
+    algorithm.call(b, "roi_align", [*inputs, scale], outputs, parameters)
+
+
+@supports("RoiAlign")
+def why_not_align(graph: Graph, node: Operator) -> str | None:
+    mode = node.attribute("mode", "avg")
+    return None if mode in _MODES else f"mode {mode!r}; expected avg or max"
+
+
+@lowering("MaxRoiPool", types=FLOATS)
+def pool_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Maxima over the bins of each region. Fast R-CNN, arXiv:1504.08083.
+
+    X: [N, C, H, W]; rois: [R, 5] as image, x1, y1, x2, y2; output: [R, C, rows, columns].
+    """
+    regions, _, rows, columns = b.graph.shape(required(outputs, 0))
+    scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
+    algorithm.call(
+        b, "roi_pool", [*inputs, scale], outputs, [*b.graph.shape(required(inputs, 0)), regions, rows, columns]
+    )
+
+
+@algorithm.reference("roi_align")
+def _align_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+    x, rois, images, scale = inputs
+    height, width = parameters[2:4]
+    rows, columns, ratio, largest, half = parameters[5:]
+    for r, (roi, image) in enumerate(zip(rois * scale[0] - (0.5 if half else 0.0), images)):
+        spans = [roi[3] - roi[1], roi[2] - roi[0]]
+        bins = [(s if half else max(s, 1.0)) / n for s, n in zip(spans, (rows, columns))]
+        grids = [ratio if ratio > 0 else max(ceil(s), 0) for s in bins]
+        for row, column in product(range(rows), range(columns)):
+            samples = [np.zeros((0, x.shape[1], 4))]
+            for i, j in product(range(grids[0]), range(grids[1])):
+                y = roi[1] + (row + (i + 0.5) / grids[0]) * bins[0]
+                z = roi[0] + (column + (j + 0.5) / grids[1]) * bins[1]
+                samples.append(_corners(x[image], y, z, height, width)[None])
+            found = np.concatenate(samples)
+            if largest:
+                outputs[0][r, :, row, column] = found.max(axis=(0, 2)) if len(found) else 0
+            else:
+                outputs[0][r, :, row, column] = found.sum(axis=(0, 2)) / max(len(found), 1)
+
+
+def _corners(x: np.ndarray, y: float, z: float, height: int, width: int) -> np.ndarray:
+    """The four neighbours of a sample times their weights: [C, 4]; zeros outside of the image."""
+    if not (-1 <= y <= height and -1 <= z <= width):
+        return np.zeros((x.shape[0], 4))
+    pairs = []
+    for at, extent in ((y, height), (z, width)):
+        at = min(max(at, 0.0), extent - 1.0)
+        low = int(at)
+        pairs.append(((low, 1 - (at - low)), (min(low + 1, extent - 1), at - low)))
+    return np.stack([x[:, i, j] * (u * v) for (i, u), (j, v) in product(*pairs)], axis=1)
+
+
+@algorithm.reference("roi_pool")
+def _pool_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
+    x, rois, scale = inputs
+    limits, (rows, columns) = parameters[2:4], parameters[5:]
+    for r, roi in enumerate(rois):
+        corners = [int(np.trunc(v * scale[0] + np.copysign(0.5, v))) for v in roi[1:]]
+        for row, column in product(range(rows), range(columns)):
+            ranges = []
+            for first, last, place, count, limit in (
+                (corners[1], corners[3], row, rows, limits[0]),
+                (corners[0], corners[2], column, columns, limits[1]),
+            ):
+                size = np.float32(max(last - first + 1, 1)) / np.float32(count)
+                begin = int(np.floor(np.float32(place) * size)) + first
+                end = int(np.ceil(np.float32(place + 1) * size)) + first
+                ranges.append(slice(min(max(begin, 0), limit), min(max(end, 0), limit)))
+            part = x[int(roi[0]), :, ranges[0], ranges[1]]
+            outputs[0][r, :, row, column] = part.max(axis=(1, 2)) if part.size else 0
+
+
+without_gradient("RoiAlign", "MaxRoiPool")

@@ -1,0 +1,184 @@
+"""Recipe: a named, ordered list of transformations."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import ModuleType
+from typing import Any
+
+from daceopt.errors import DaceoptError
+from daceopt.passes.catalogue import Registry
+from daceopt.passes.transform import LEVELS, Transformation, transformations
+from daceopt.store import identity
+
+_BEFORE = ("coarse", "lower", "local")
+_AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
+DIFFERENTIATE = "differentiate"
+
+
+def as_step(step: Transformation | type[Transformation] | str) -> Transformation:
+    """A transformation from an instance, a class, or text like ``map-tiling{size=32}``. Raises DaceoptError."""
+    if isinstance(step, str):
+        parse = _built_in if transformations.is_built_in(_step_name(step)) else Transformation.parse
+        return parse(step)
+    if isinstance(step, type) and issubclass(step, Transformation):
+        return step()
+    if isinstance(step, Transformation):
+        return step
+    raise DaceoptError(f"recipe step {step!r}: expected a Transformation or its name, found {type(step).__name__}")
+
+
+# a recipe is read several times on its way; the user's own steps may be replaced
+_built_in = lru_cache(None)(Transformation.parse)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Transformations in order of level, given as instances, classes or text. Immutable: edits give a new one.
+
+    Text is looked up when the recipe is first used, so that naming a recipe imports nothing.
+    """
+
+    name: str
+    steps: tuple[Transformation | str, ...] = ()
+
+    def __post_init__(self) -> None:
+        steps = tuple(s if isinstance(s, str) else as_step(s) for s in self.steps)
+        object.__setattr__(self, "steps", steps)
+
+    def resolved(self) -> tuple[Transformation, ...]:
+        """The steps as transformations. Raises DaceoptError for unknown names or levels out of order."""
+        steps = tuple(as_step(s) for s in self.steps)
+        _check_order(self.name, steps)
+        return steps
+
+    def __iter__(self) -> Iterator[Transformation]:
+        return iter(self.resolved())
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def before(self, name: str, *steps: Any) -> Recipe:
+        """A recipe with ``steps`` inserted before the first step called ``name``."""
+        at = self._index(name)
+        return self._edited([*self.steps[:at], *steps, *self.steps[at:]])
+
+    def after(self, name: str, *steps: Any) -> Recipe:
+        """A recipe with ``steps`` inserted after the last step called ``name``."""
+        at = self._index(name, last=True) + 1
+        return self._edited([*self.steps[:at], *steps, *self.steps[at:]])
+
+    def without(self, name: str) -> Recipe:
+        """A recipe without any step called ``name``."""
+        self._index(name)
+        return self._edited([s for s in self.steps if _step_name(s) != name])
+
+    def __add__(self, other: Recipe | Transformation | str) -> Recipe:
+        """A recipe with one more step, the last of its level, or with all steps of another recipe.
+
+        Where it matters, a single local step stands after the differentiation; use ``before`` to place it elsewhere.
+        """
+        if not isinstance(other, Recipe):
+            step = as_step(other)
+            other = Recipe("", (step,) if step.level in ("coarse", DIFFERENTIATE) else (DIFFERENTIATE, step))
+        early = _by_level((*self.before_differentiation().steps, *other.before_differentiation().steps), _BEFORE)
+        late = _by_level((*self.after_differentiation().steps, *other.after_differentiation().steps), _AFTER)
+        return self._edited([*early, self._differentiating(), *late])
+
+    def before_differentiation(self) -> Recipe:
+        """The steps that run on the forward graph alone."""
+        return Recipe(self.name, self.steps[: self._split()[0]])
+
+    def after_differentiation(self) -> Recipe:
+        """The steps that run on the forward and the backward graph."""
+        return Recipe(self.name, self.steps[self._split()[1] :])
+
+    def __str__(self) -> str:
+        return f"{self.name}:\n" + "\n".join(f"  {step}" for step in self.steps)
+
+    def fingerprint(self) -> str:
+        """Digest of the steps, their options and the source text of transformations that are not daceopt's own.
+
+        Imports none of daceopt's own: a warm start asks for it.
+        """
+        digest = hashlib.sha256()
+        for step in self.steps:
+            own = isinstance(step, str) and transformations.is_built_in(_step_name(step))
+            digest.update(f"{step}\n{'' if own else _foreign_source(as_step(step))}\n".encode())
+        return digest.hexdigest()
+
+    def _edited(self, steps: Iterable[Any]) -> Recipe:
+        recipe = replace(self, steps=tuple(steps))
+        recipe.resolved()
+        return recipe
+
+    def _index(self, name: str, last: bool = False) -> int:
+        found = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
+        if not found:
+            raise DaceoptError(f"recipe {self.name} has no step {name!r}; it has: {', '.join(map(str, self.steps))}")
+        return found[-1 if last else 0]
+
+    def with_differentiation(self) -> Recipe:
+        """The recipe itself, or with the step that differentiates where its levels let it stand."""
+        first, last = self._split()
+        return self if first < last else self._edited([*self.steps[:first], DIFFERENTIATE, *self.steps[first:]])
+
+    def _differentiating(self) -> Transformation | str:
+        first, last = self._split()
+        return self.steps[first] if first < last else DIFFERENTIATE
+
+    def _split(self) -> tuple[int, int]:
+        """Where the part before differentiation ends and the part after it begins."""
+        names = [_step_name(s) for s in self.steps]
+        if DIFFERENTIATE in names:
+            at = names.index(DIFFERENTIATE)
+            return at, at + 1
+        levels = [as_step(s).level for s in self.steps]
+        at = next((k for k, level in enumerate(levels) if level not in _BEFORE), len(levels))
+        return at, at
+
+
+def _step_name(step: Transformation | str) -> str:
+    return step.split("{")[0].strip() if isinstance(step, str) else step.name
+
+
+def _by_level(steps: Iterable[Transformation | str], order: tuple[str, ...]) -> list[Transformation]:
+    """Stable; what does not belong into this part goes last, for the check to find."""
+    return sorted(map(as_step, steps), key=lambda s: order.index(s.level) if s.level in order else len(order))
+
+
+def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
+    for step in steps:
+        if step.level not in LEVELS:
+            raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
+    at = next((k for k, s in enumerate(steps) if s.level == DIFFERENTIATE), None)
+    parts = [(steps, LEVELS)] if at is None else [(steps[:at], _BEFORE), (steps[at + 1 :], _AFTER)]
+    for part, allowed in parts:
+        _check_part(name, part, allowed)
+
+
+def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str, ...]) -> None:
+    for step in steps:
+        if step.level not in allowed:
+            order = f"{step} ({step.level}) is misplaced"
+            raise DaceoptError(f"recipe {name}: {order}; expected one of {', '.join(allowed)}")
+    for first, second in itertools.pairwise(steps):
+        if allowed.index(first.level) > allowed.index(second.level):
+            order = f"{second} ({second.level}) stands after {first} ({first.level})"
+            raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(allowed)}")
+
+
+def _foreign_source(step: Transformation) -> str:
+    """What stands for a step: its class and its options; empty for daceopt's own, which their text stands for."""
+    return "" if identity.is_own(type(step).__module__) else identity.text_of(step)
+
+
+def _defined_in(module: ModuleType) -> dict[str, Recipe]:
+    return {r.name: r for r in vars(module).values() if isinstance(r, Recipe)}
+
+
+recipes = Registry("recipe", "daceopt.recipes", _defined_in)

@@ -1,0 +1,169 @@
+"""Runner: applies a recipe to a program step by step, verified, timed and recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from daceopt import progress
+from daceopt.errors import DaceoptError, VerificationError
+from daceopt.passes import trace, verification
+from daceopt.passes.recipe import DIFFERENTIATE, Recipe
+from daceopt.passes.step import Step
+from daceopt.passes.transform import LEVELS, Outcome, Transformation
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.program import Program
+
+_T = TypeVar("_T")
+_VERIFY = (None, "structure", "numerics")
+
+
+class Runner:
+    """Applies a recipe to programs and keeps the history of what it did.
+
+    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph
+    is also executed on ``inputs``, array name -> values, random where absent, and compared with float64).
+    ``progress``: called with each ``Step``.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        verify: str | None = None,
+        *,
+        inputs: dict[str, np.ndarray] | None = None,
+        progress: Callable[[Step], None] | None = None,
+    ):
+        if verify not in _VERIFY:
+            raise DaceoptError(f"verify={verify!r}: expected one of {', '.join(map(repr, _VERIFY))}")
+        self.recipe = recipe
+        self.history: list[Step] = []
+        self._verify, self._inputs, self._progress = verify, inputs, progress
+
+    def run(self, subject: Graph | Program, levels: Iterable[str] | None = None) -> list[Step]:
+        """Apply the steps in place, each to the forward and then to the backward graph; returns their records, which
+        also join ``history``.
+
+        ``subject``: a program, or the graph of one that is not differentiated. ``levels`` restricts to some levels.
+        Raises VerificationError when a step breaks a graph, its numbers, or fails.
+        """
+        from daceopt.ir.program import Program
+
+        program = subject if isinstance(subject, Program) else Program.of(subject)
+        recipe = self.recipe if program.wanted is None else self.recipe.with_differentiation()
+        chosen = LEVELS if levels is None else tuple(levels)
+        steps = [s for s in recipe.resolved() if s.level in chosen and (program.wanted or s.level != DIFFERENTIATE)]
+        states = _States(self._verify, self._inputs)
+        before = len(self.history)
+        with progress.steps(len(steps)) as counter:
+            for transformation in steps:
+                for step, graph in _applied(transformation, program, states):
+                    self.history.append(step)
+                    trace.write_step(len(self.history), step, graph)
+                    if self._progress is not None:
+                        self._progress(step)
+                counter.advance(str(transformation))
+        return self.history[before:]
+
+
+@dataclass
+class _State:
+    """What is known of a graph between steps."""
+
+    guard: Any
+    nodes: int
+    moved: Any
+
+
+class _States(dict["Graph", _State]):
+    """By graph: differentiation gives a program new ones."""
+
+    def __init__(self, verify: str | None, inputs: dict[str, np.ndarray] | None):
+        super().__init__()
+        self._verify, self._inputs = verify, inputs
+
+    def of(self, graph: Graph) -> _State:
+        if graph not in self:
+            self[graph] = _State(self._guard(graph), len(graph.nodes()), bytes_moved(graph))
+        return self[graph]
+
+    def _guard(self, graph: Graph) -> Any:
+        if self._verify == "numerics":
+            return verification.Numerics(graph, self._inputs)
+        return verification.Structure(full=self._verify == "structure")
+
+
+def _applied(transformation: Transformation, program: Program, states: _States) -> Iterator[tuple[Step, Graph]]:
+    """Run one step, and give a record for each graph that it ran on."""
+    if type(transformation).run_program is not Transformation.run_program:
+        yield _on_program(transformation, program, states), program.forward
+        return
+    for graph in program.directions():
+        yield _on_graph(transformation, graph, states.of(graph)), graph
+        program.align()
+
+
+def _on_program(transformation: Transformation, program: Program, states: _States) -> Step:
+    before = states.of(program.forward)
+    before.guard.before(program.forward)
+    start = time.perf_counter()
+    failed = partial(before.guard.failed, wanted=program.wanted)
+    name = program.forward.sdfg.name
+    outcome = _guarded(transformation, name, lambda: transformation.run_program(program), failed)
+    seconds = time.perf_counter() - start
+    after = states.of(program.forward)
+    error = after.guard.after(transformation, program.forward, outcome) if after is before else None
+    return _record(transformation, program.forward, outcome, seconds, before, error)
+
+
+def _on_graph(transformation: Transformation, graph: Graph, state: _State) -> Step:
+    state.guard.before(graph)
+    name, failed = graph.sdfg.name, state.guard.failed
+    _guarded(transformation, name, lambda: state.guard.looking(transformation, graph), failed)
+    start = time.perf_counter()
+    outcome = _guarded(transformation, name, lambda: transformation.run(graph), failed)
+    seconds = time.perf_counter() - start
+    error = state.guard.after(transformation, graph, outcome)
+    return _record(transformation, graph, outcome, seconds, state, error)
+
+
+def _record(
+    transformation: Transformation, graph: Graph, outcome: Outcome, seconds: float, state: _State, error: float | None
+) -> Step:
+    """The record of a step; ``state`` becomes what it is now."""
+    nodes, moved = state.nodes, state.moved
+    if outcome.sites and transformation.changes_dataflow:
+        state.nodes, state.moved = len(graph.nodes()), bytes_moved(graph)
+    sites, misses = outcome.sites, outcome.near_misses
+    after = state.nodes, moved, state.moved
+    name, level = str(transformation), transformation.level
+    return Step(name, level, seconds, sites, misses, nodes, *after, error, graph.sdfg.name)
+
+
+def _guarded(
+    transformation: Transformation, graph: str, run: Callable[[], _T], failed: Callable[[Transformation, str], str]
+) -> _T:
+    """What ``run`` gives; what it raises by mistake is told with the name of the step and what ``failed`` adds."""
+    try:
+        return run()
+    except DaceoptError:
+        raise
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        more = failed(transformation, f"step {transformation}: {what}")
+        raise VerificationError(f"step {transformation} failed on graph {graph}: {what}{more}") from error
+
+
+def bytes_moved(graph: Graph) -> Any:
+    """Bytes that the graph's nodes read and write: an int, or an expression where shapes are symbolic."""
+    from daceopt.cost import data_movement
+
+    total = data_movement(graph).total
+    return int(total) if total.is_Integer else total

@@ -1,0 +1,276 @@
+"""Transformation: the base class that users subclass, and the driver that applies one in linear time."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from daceopt.errors import DaceoptError
+from daceopt.passes.catalogue import Registry
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.program import Program
+
+LEVELS = ("coarse", "lower", "local", "differentiate", "layout", "hardware")
+_MAX_ROUNDS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """One place where a transformation applies: the nodes it edits, the anchor first, and what ``match`` found."""
+
+    graph: Graph
+    nodes: tuple[Any, ...]
+    found: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Any:
+        return self.found[key]
+
+    def __str__(self) -> str:
+        return " + ".join(label_of(n) for n in self.nodes)
+
+
+@dataclass(frozen=True)
+class NearMiss:
+    """A place that looked like a match, and why it is none. ``node`` is a compute node or its label."""
+
+    node: Any
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{label_of(self.node)}: {self.reason}"
+
+
+@dataclass
+class Outcome:
+    """What one run of a transformation did."""
+
+    sites: list[str]
+    near_misses: list[str]
+
+
+def label_of(node: Any) -> str:
+    """How reports name a compute node."""
+    if isinstance(node, str):
+        return node
+    return str(getattr(node, "label", None) or getattr(node, "op_type", node))
+
+
+@dataclass(frozen=True)
+class Transformation:
+    """A named rewrite of a graph; subclasses are frozen dataclasses whose fields are the options.
+
+    Override ``apply``, and ``match_at`` (preferred: only the neighbourhood of an edit is visited again) or ``match``.
+    """
+
+    level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = False  # all sites of one match may be applied, and one match finds them all
+    changes_dataflow: ClassVar[bool] = True  # False: nodes, arrays and their edges stay, only how they run changes
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        """Yield every site of ``graph``, and a ``NearMiss`` where something almost matched. Must not edit."""
+        for node in graph.nodes():
+            yield from self.match_at(graph, node)
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        """Yield the sites anchored at ``node``. Must not edit."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither match nor match_at")
+
+    def apply(self, site: Site) -> None:
+        """Edit ``site.graph``; ``match`` has decided that it is legal."""
+        raise NotImplementedError(f"{type(self).__name__} does not define apply")
+
+    def run_program(self, program: Program) -> Outcome:
+        """Override to edit both directions of a program in one step; the runner then asks for nothing else."""
+        raise NotImplementedError(f"{type(self).__name__} runs on each graph by itself")
+
+    @classmethod
+    def kebab_name(cls) -> str:
+        """``PadConvFusion`` -> ``pad-conv-fusion``."""
+        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+
+    @property
+    def name(self) -> str:
+        return self.kebab_name()
+
+    def __str__(self) -> str:
+        options = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
+        shown = [f"{f.name}={value!r}" for f, value in options if value != f.default]
+        return self.name + (f"{{{', '.join(shown)}}}" if shown else "")
+
+    @classmethod
+    def with_options(cls, options: Mapping[str, Any]) -> Transformation:
+        """An instance with ``options``. Raises DaceoptError for an option that does not exist."""
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in options:
+            if key not in known:
+                raise DaceoptError(f"{cls.kebab_name()} has no option {key!r}; it has {', '.join(known) or 'none'}")
+        return cls(**options)
+
+    @staticmethod
+    def parse(text: str) -> Transformation:
+        """``"map-tiling{size=32}"`` -> the transformation. Raises DaceoptError for a wrong name, syntax or option."""
+        name, options = parse_step(text)
+        return transformations.get(name).with_options(options)
+
+    def run(self, graph: Graph, limit: int | None = None) -> Outcome:
+        """Apply to every site (at most ``limit``), bodies of control flow included, drop what became dead, and say what
+        was done."""
+        from daceopt.ir import region  # a warm start reads recipes without it
+
+        local = type(self).match is Transformation.match
+        outcome = (_run_local if local else _run_rounds)(self, graph, limit)
+        if outcome.sites and self.changes_dataflow:
+            graph.prune()
+        for body in region.bodies(graph):
+            inner = self.run(body, None if limit is None else limit - len(outcome.sites))
+            outcome = Outcome(outcome.sites + inner.sites, outcome.near_misses + inner.near_misses)
+        if outcome.sites and self.changes_dataflow:
+            region.tidy(graph)
+        return outcome
+
+
+def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
+    """What ``transformation`` finds in ``graph`` and in bodies of control flow; nothing is applied."""
+    from daceopt.ir import region
+
+    found: list[Site | NearMiss] = []
+    for body in region.everything(graph):
+        if type(transformation).match is not Transformation.match:
+            found += transformation.match(body)
+            continue
+        for node in body.nodes():
+            found += [] if is_dead(body, node) else transformation.match_at(body, node)
+    return found
+
+
+def parse_step(text: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name{option=value, ...}`` into the name and its options (Python literals)."""
+    parts = re.fullmatch(r"\s*([a-z0-9-]+)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
+    if not parts:
+        raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}")
+    try:
+        call = ast.parse(f"f({parts[2] or ''})", mode="eval").body
+        assert isinstance(call, ast.Call) and not call.args
+        return parts[1], {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError, AssertionError) as error:
+        raise DaceoptError(f"options of step {text!r}: expected name=value pairs with literal values") from error
+
+
+# ---------------------------------------------------------------- the driver
+
+
+class _Edits:
+    """Applies sites one by one and finds the nodes around each edit."""
+
+    def __init__(self, transformation: Transformation, graph: Graph, limit: int | None):
+        self._transformation, self._graph, self._limit = transformation, graph, limit
+        self._bound = 1000 + 20 * len(graph.nodes())
+        self.sites: list[str] = []
+
+    @property
+    def exhausted(self) -> bool:
+        return self._limit is not None and len(self.sites) >= self._limit
+
+    def apply(self, site: Site) -> list[Any]:
+        """Apply ``site``; returns the nodes of its neighbourhood that exist afterwards, new ones included."""
+        if len(self.sites) >= self._bound:
+            raise DaceoptError(f"{self._transformation} does not end: {self._bound} applications, the last at {site}")
+        self.sites.append(str(site))
+        if not self._transformation.changes_dataflow:
+            self._transformation.apply(site)
+            return list(site.nodes)
+        graph, boundary = self._graph, _boundary(self._graph, site.nodes)
+        nearby = _around(graph, boundary)
+        self._transformation.apply(site)
+        after = _around(graph, [name for name in boundary if name in graph.sdfg.arrays])
+        return [n for n in dict.fromkeys([*after, *nearby]) if n in graph]
+
+
+def _boundary(graph: Graph, nodes: Iterable[Any]) -> list[str]:
+    names = [n for node in nodes if node in graph for n in (*graph.inputs_of(node), *graph.outputs_of(node))]
+    return list(dict.fromkeys(n for n in names if n is not None))
+
+
+def _around(graph: Graph, names: Iterable[str]) -> list[Any]:
+    """Writers and readers of ``names`` and of their views, writers first."""
+    found: dict[Any, None] = {}
+    for name in names:
+        root = graph.root(name)[0]
+        found.update(dict.fromkeys([*graph.producers(root), *graph.all_consumers(root)]))
+    found.pop(None, None)
+    return list(found)
+
+
+def is_dead(graph: Graph, node: Any) -> bool:
+    """True when nobody reads what ``node`` writes and none of it is an output."""
+    outputs = [n for n in graph.outputs_of(node) if n is not None]
+    return not any(a in graph.outputs or graph.consumers(a) for n in outputs for a in graph.aliases(n))
+
+
+def sweep(graph: Graph, nodes: Iterable[Any]) -> None:
+    """Remove those of ``nodes`` that are dead, and whatever becomes dead above them."""
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node is None or node not in graph or not is_dead(graph, node):
+            continue
+        waiting.extend(p for n in graph.inputs_of(node) if n is not None for p in graph.producers(n))
+        graph.remove(node)
+
+
+def _run_local(transformation: Transformation, graph: Graph, limit: int | None) -> Outcome:
+    """One topological pass; an edit puts its neighbourhood back in front of the queue."""
+    edits = _Edits(transformation, graph, limit)
+    queue = deque(graph.nodes())
+    queued = set(queue)
+    misses: dict[Any, list[str]] = {}
+    while queue and not edits.exhausted:
+        node = queue.popleft()
+        queued.discard(node)
+        misses.pop(node, None)
+        if node not in graph or is_dead(graph, node):
+            continue
+        found = list(transformation.match_at(graph, node))
+        site = next((s for s in found if isinstance(s, Site)), None)
+        if site is None:
+            misses[node] = [str(m) for m in found]
+            continue
+        fresh = [n for n in edits.apply(site) if n not in queued]
+        queue.extendleft(reversed(fresh))
+        queued.update(fresh)
+    return Outcome(edits.sites, [m for node, texts in misses.items() if node in graph for m in texts])
+
+
+def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None) -> Outcome:
+    """Match the whole graph, apply every site that no earlier edit touched, and repeat while something applied."""
+    edits = _Edits(transformation, graph, limit)
+    for _ in range(_MAX_ROUNDS):
+        found = list(transformation.match(graph))
+        misses = [str(m) for m in found if isinstance(m, NearMiss)]
+        before = len(edits.sites)
+        touched: set[Any] = set()
+        for site in found:
+            untouched = transformation.sites_are_independent or not touched.intersection(getattr(site, "nodes", ()))
+            valid = isinstance(site, Site) and untouched and all(n in graph for n in site.nodes)
+            if valid and not edits.exhausted:
+                touched.update(edits.apply(site))  # type: ignore[arg-type]
+        if len(edits.sites) == before or edits.exhausted or transformation.sites_are_independent:
+            return Outcome(edits.sites, misses)
+    raise DaceoptError(f"{transformation} still finds sites after {_MAX_ROUNDS} rounds, the last at {edits.sites[-1]}")
+
+
+def _defined_in(module: ModuleType) -> dict[str, Any]:
+    classes = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    return {c.kebab_name(): c for c in classes if issubclass(c, Transformation) and not c.__name__.startswith("_")}
+
+
+transformations = Registry("transformation", "daceopt.transformations", _defined_in)

@@ -1,0 +1,1 @@
+"""Built programs: found in the cache or made, and the records kept with them."""

@@ -1,0 +1,221 @@
+"""Programs that are built, found in the cache or made: pairs of executables with the record of how they came about."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import daceopt.recipes
+import daceopt.transformations
+from daceopt import progress
+from daceopt._version import __version__
+from daceopt.codegen.assemble import load_program
+from daceopt.errors import BuildError, FallbackWarning, Unsupported
+from daceopt.logs import caller_depth
+from daceopt.runtime.executable import Executable
+from daceopt.store import system
+from daceopt.store.cache import default_cache, key
+
+if TYPE_CHECKING:
+    import onnx
+
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.imported import Imported
+    from daceopt.ir.program import Program
+    from daceopt.passes.recipe import Recipe
+    from daceopt.passes.step import Step
+
+REPORT = "report.json"
+
+
+@dataclass
+class Derived:
+    """A program after its recipe, and how it came about; ``seconds`` per phase."""
+
+    program: Program
+    imported: Imported
+    history: list[Step] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def forward(self) -> Graph:
+        return self.program.forward
+
+    @property
+    def backward(self) -> Graph | None:
+        return self.program.backward
+
+    def directions(self) -> list[tuple[Graph, dict[str, str]]]:
+        """The forward graph, and the backward graph if there is one, each with the roles of its boundary as text.
+
+        ``input:k`` and ``output:k`` of the forward; the backward reads ``input:k``, ``output:k`` and ``grad:k`` (the
+        gradient of output k) and writes ``grad_input:k``.
+        """
+        return [(graph, self.program.roles(graph)) for graph in self.program.directions()]
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the time inside as ``phase``, and show it as that."""
+        start = time.perf_counter()
+        try:
+            with progress.phase(phase):
+                yield
+        finally:
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start
+
+
+@dataclass
+class Source:
+    """What the graphs can be derived from, and how: ``pipeline.derive`` as ``way``."""
+
+    load: Callable[[], Imported]
+    recipe: Recipe
+    way: Callable[[Imported, Recipe, str | None], Derived]
+    verify: str | None = None
+    model: onnx.ModelProto | None = None
+    graphs: Derived | None = None
+
+    def derive(self) -> Derived:
+        """Load and derive."""
+        started = time.perf_counter()
+        imported = self.load()
+        capture = time.perf_counter() - started
+        derived = self.way(imported, self.recipe, self.verify)
+        derived.seconds = {"capture": capture, **derived.seconds}
+        return derived
+
+
+class CompiledPair:
+    """A forward program, its backward program if one was asked for, and how they came about.
+
+    ``report`` is plain JSON: ``history`` (one record per recipe step), ``seconds`` per phase, ``fallbacks`` and
+    ``hosted`` (operators without native form -> reason) and ``notes`` (of the front end). ``graphs`` are derived
+    again when they are asked for after a warm start.
+    """
+
+    def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: Source):
+        self.report, self.forward, self.backward = report, forward, backward
+        self.cached = source.graphs is None
+        self.recipe = source.recipe
+        self.source = source
+
+    @classmethod
+    def of(cls, source: Source, forward: Executable, backward: Executable | None) -> CompiledPair:
+        """The pair of programs that were made of ``source.graphs`` just now."""
+        assert source.graphs is not None
+        _warn(source.graphs.imported.fallbacks)
+        return cls(report(source.graphs, []), forward, backward, source)
+
+    @cached_property
+    def graphs(self) -> Derived:
+        return self.source.graphs or self.source.derive()
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The ONNX model that was compiled. Raises Unsupported for what came from PyTorch."""
+        if self.source.model is None:
+            raise Unsupported("this program was not compiled from an ONNX model")
+        return self.source.model
+
+
+def compiled(source: Source, fingerprint: str) -> CompiledPair:
+    """The programs of ``source`` from the cache, or built into it; ``fingerprint`` identifies what it loads."""
+    identity = key(
+        "pair",
+        fingerprint,
+        source.recipe.fingerprint(),
+        source.verify or "",
+        system.fingerprint(),
+        __version__,
+        _own_source(),
+        _foreign_rules(),
+    )
+    store = default_cache()
+    for _ in range(2):
+        folder = store.build("pair", identity, lambda entry: _write(entry, identity, source))
+        found = json.loads((folder / REPORT).read_text())
+        programs = [load_program(name, store) for name in found["programs"]]
+        if None not in programs:
+            forward, backward = (*programs, None)[:2]
+            _warn(found["fallbacks"])
+            return CompiledPair(found, forward, backward, source)  # type: ignore[arg-type]
+        store.discard("pair", identity)
+    raise BuildError(
+        f"the cache in {store.folder} loses programs as soon as they are written; see `python -m daceopt doctor`"
+    )
+
+
+def report(derived: Derived, programs: Sequence[str]) -> dict[str, Any]:
+    """What is kept with the programs, as plain JSON."""
+    imported = derived.imported
+    return {
+        "programs": programs,
+        "fallbacks": imported.fallbacks,
+        "hosted": imported.hosted,
+        "notes": imported.notes,
+        "seconds": derived.seconds,
+        "history": [vars(s) for s in derived.history],
+    }
+
+
+def _warn(fallbacks: dict[str, str]) -> None:
+    for operator, reason in fallbacks.items():
+        message = f"operator {operator} runs in ONNX Runtime: {reason}"
+        warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
+
+
+def _write(folder: Path, identity: str, source: Source) -> None:
+    from daceopt import libs
+    from daceopt.codegen import build
+
+    derived = source.graphs = source.derive()
+    _check_device(derived)
+    with derived.timed("build"):
+        names = build.build(identity, derived.directions(), libs.implement)
+    if source.verify == "numerics":
+        with derived.timed("verify"):
+            _check_built(derived, names)
+    (folder / REPORT).write_text(json.dumps(report(derived, names), default=str))
+
+
+def _check_device(derived: Derived) -> None:
+    """The memory of a call is the host's so far."""
+    for graph, _ in derived.directions():
+        if graph.options.target != "cpu":
+            reason = "calls of modules pass memory of the host; build it with daceopt.codegen.build"
+            raise Unsupported(f"a program for {graph.options.target}: {reason}")
+
+
+def _check_built(derived: Derived, names: Sequence[str]) -> None:
+    """Run what was compiled beside the interpreter. Raises VerificationError for a difference."""
+    from daceopt.passes.verification_built import Built, check
+
+    programs = [load_program(name) for name in names]
+    check(*(Built(g, roles, p) for (g, roles), p in zip(derived.directions(), programs) if p is not None))
+
+
+def _foreign_rules() -> str:
+    """Operator rules that the user registered; nobody registers any without importing the registry."""
+    registry = sys.modules.get("daceopt.ops.core.registry")
+    return registry.foreign_source() if registry is not None else ""
+
+
+def _own_source() -> str:
+    """Digest of daceopt's own code, so that an edited transformation or printer is never served from the cache."""
+    global _digest
+    if _digest is None:
+        folders = (*daceopt.__path__, *daceopt.recipes.__path__, *daceopt.transformations.__path__)
+        files = sorted(f for p in map(Path, folders) for pattern in ("*.py", "*.h", "*.cpp") for f in p.rglob(pattern))
+        _digest = key(*((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files))
+    return _digest
+
+
+_digest: str | None = None

@@ -1,0 +1,223 @@
+"""A built program, loaded: one C call per run, nothing of DaCe needed."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from daceopt.errors import BuildError, RunError, RunIndexError, SizesError
+from daceopt.runtime.manifest import Manifest
+from daceopt.runtime.sources import FILE, Sources, heading, matching
+from daceopt.store import system
+
+logger = logging.getLogger("daceopt.build")
+
+ABI_VERSION = 2
+LIBRARY = "program.so"
+MANIFEST = "manifest.json"
+CONSTANTS = "constants.npz"
+# What `daceopt_run` returns; entry.py writes the other side.
+OK, FAILED, BAD_INDEX, HOST_FAILED = 0, 1, 2, 3
+
+HostCall = Callable[["ctypes._Pointer[ctypes.c_int64]"], None]
+_HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
+_LOADED: dict[Path, Executable] = {}
+_LOADING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class ProgramSizes:
+    """What one choice of symbols needs: bytes of the arena and of the saved block, and the shape of each output."""
+
+    arena: int
+    saved: int
+    shapes: tuple[tuple[int, ...], ...]
+
+
+def load(entry: Path) -> Executable:
+    """Return the program of a cache entry, loaded once per process.
+
+    BuildError when it cannot be loaded (damaged, other ABI, a library gone): discard the entry and build again.
+    """
+    with _LOADING:
+        found = _LOADED.get(entry)
+        if found is None:
+            found = _LOADED[entry] = Executable(entry)
+        return found
+
+
+class Executable:
+    """A loaded program; holds no state between calls, so any number of threads may run it, each with its own arena.
+
+    ``host_calls`` maps the position of a name in ``manifest.host_calls`` to the function that serves it, which gets a
+    pointer to the addresses that the program passes; its exceptions come out of ``run``.
+    """
+
+    def __init__(self, entry: Path) -> None:
+        self.entry = entry
+        self._prepare(Manifest.from_json(_read(entry / MANIFEST).decode()))
+        _ = self._functions  # loads the library
+
+    def _prepare(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.host_calls: dict[int, HostCall] = {}
+        self._pack = struct.Struct(f"{self.manifest.pointer_count}P").pack
+        self._symbols: dict[tuple[int, ...], bytes] = {}
+        self._sizes: dict[tuple[int, ...], ProgramSizes] = {}
+        self._raised = threading.local()
+        self._callback = _HOST_CALLBACK(self._serve)
+
+    @cached_property
+    def _functions(self) -> Exports:
+        functions = Exports(open_library(self.entry / LIBRARY, self.manifest.libraries))
+        functions.check(self.manifest)
+        if self.manifest.host_calls:
+            functions.set_host(self._callback)
+        return functions
+
+    def run(self, pointers: Sequence[int], symbols: tuple[int, ...] = ()) -> None:
+        """Run the program on addresses in the manifest's order, for the given symbol values; releases the GIL.
+
+        Raises RunIndexError for an index outside its array, RunError for any other error of the program, and whatever a
+        host call raised. A list of addresses of the wrong length is a struct.error.
+        """
+        packed = self._symbols.get(symbols)
+        if packed is None:
+            packed = self._pack_symbols(symbols)
+        status = self._functions.run(self._pack(*pointers), packed)
+        if status:
+            self._fail(status)
+
+    def sizes(self, symbols: tuple[int, ...] = ()) -> ProgramSizes:
+        """Return what a call with these symbol values needs; computed once for each of them."""
+        found = self._sizes.get(symbols)
+        if found is None:
+            found = self._sizes[symbols] = self._compute_sizes(symbols)
+        return found
+
+    @cached_property
+    def constants(self) -> tuple[np.ndarray, ...]:
+        """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
+        if not self.manifest.constants:
+            return ()
+        with np.load(self.entry / CONSTANTS, allow_pickle=False) as stored:
+            return tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in self.manifest.constants)
+
+    @cached_property
+    def sources(self) -> Sources:
+        """The generated C++, by kernel. Raises BuildError when it was not kept."""
+        return Sources.from_bytes(_read(self.entry / FILE))
+
+    def source(self, kernel: str | None = None) -> str:
+        """The generated C++: all of it, or that of the kernels whose label contains ``kernel``.
+
+        Raises DaceoptError when there is no such kernel.
+        """
+        if kernel is None:
+            return self.sources.whole()
+        found = self.manifest.kernels
+        chosen = matching([k.label for k in found], kernel)
+        return "\n".join(f"{heading(found[k].label, found[k].writes)}\n{self.sources.of(k)}" for k in chosen)
+
+    def _compute_sizes(self, symbols: tuple[int, ...]) -> ProgramSizes:
+        if violated := self.manifest.violated(symbols):
+            raise SizesError(f"{self.manifest.name} is for sizes with {violated[0]}; got {symbols}")
+        ranks = [tensor.rank for tensor in self.manifest.outputs]
+        out = (ctypes.c_int64 * (2 + sum(ranks)))()
+        self._functions.sizes(self._pack_symbols(symbols), out)
+        extents = iter(out[2:])
+        shapes = tuple(tuple(next(extents) for _ in range(rank)) for rank in ranks)
+        if min(out) < 0:
+            raise RunError(f"{self.manifest.name}: symbols {symbols} give negative sizes {list(out)}")
+        return ProgramSizes(out[0], out[1], shapes)
+
+    def _pack_symbols(self, symbols: tuple[int, ...]) -> bytes:
+        expected = [symbol.name for symbol in self.manifest.symbols]
+        if len(symbols) != len(expected):
+            raise RunError(f"{self.manifest.name}: expected values of the symbols {expected}, got {symbols}")
+        packed = self._symbols[symbols] = struct.pack(f"{len(symbols)}q", *symbols)
+        return packed
+
+    def _serve(self, number: int, addresses: ctypes._Pointer[ctypes.c_int64]) -> int:
+        """Do host call ``number`` in the calling thread; an exception waits for ``run`` to raise it."""
+        try:
+            self.host_calls[number](addresses)
+            return 0
+        except BaseException as error:
+            self._raised.error = error
+            return 1
+
+    def _fail(self, status: int) -> None:
+        message = (self._functions.error() or b"unknown error").decode("utf-8", "replace")
+        error, self._raised.error = getattr(self._raised, "error", None), None
+        if status == HOST_FAILED and error is not None:
+            raise error
+        raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
+
+
+class Exports:
+    """What a library exports for one of its programs, whose names end in ``suffix``.
+
+    BuildError when they are not there or of another ABI.
+    """
+
+    def __init__(self, library: ctypes.CDLL, suffix: str = "") -> None:
+        version = getattr(library, f"daceopt_abi_version{suffix}", None)
+        found = version() if version else None
+        self._library = library
+        if found != ABI_VERSION:
+            self._refuse(f"has ABI version {found}, expected {ABI_VERSION}")
+        self.run = library[f"daceopt_run{suffix}"]
+        self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
+        self.error = library[f"daceopt_error{suffix}"]
+        self.error.argtypes, self.error.restype = (), ctypes.c_char_p
+        self.sizes = library[f"daceopt_sizes{suffix}"]
+        self.sizes.argtypes, self.sizes.restype = (ctypes.c_char_p, ctypes.c_void_p), None
+        self.set_host = library[f"daceopt_set_host{suffix}"]
+        self.set_host.argtypes, self.set_host.restype = (_HOST_CALLBACK,), None
+        self.outputs = library[f"daceopt_outputs{suffix}"]
+        self.outputs.argtypes, self.outputs.restype = (), ctypes.c_char_p
+
+    def check(self, manifest: Manifest) -> None:
+        """Raise BuildError when the library writes other results than ``manifest`` says: their types and ranks."""
+        found = (self.outputs() or b"").decode()
+        if found != manifest.results:
+            self._refuse(f"writes {found}, but its manifest says {manifest.results}")
+
+    def _refuse(self, why: str) -> None:
+        # Still loaded, it would be found under its name instead of the one built in its place.
+        ctypes.CDLL(None).dlclose(ctypes.c_void_p(self._library._handle))
+        raise BuildError(f"{self._library._name} {why}; it has to be built again")
+
+
+def open_library(path: Path, libraries: Sequence[str] = ()) -> ctypes.CDLL:
+    """Load a built library after those that it needs. Raises BuildError."""
+    try:
+        for needed in (*_openmp_runtime(), *libraries):
+            ctypes.CDLL(needed, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        raise BuildError(f"cannot load {path}: {error}; it has to be built again") from error
+
+
+def _openmp_runtime() -> list[str]:
+    """Return torch's libgomp, to be loaded before the system's of the same name: two would fight over the cores."""
+    folder = system.torch_library_folder()
+    runtime = folder / "libgomp.so.1" if folder else None
+    return [str(runtime)] if runtime and runtime.exists() else []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BuildError(f"cannot read {path}: {error}; it has to be built again") from error

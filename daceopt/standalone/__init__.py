@@ -1,0 +1,1 @@
+"""Compiled models as folders that need nothing but NumPy to run."""

@@ -1,0 +1,1 @@
+"""What outlives a process: the content-addressed cache, its locks and seals, and what is known of this machine."""

@@ -1,0 +1,211 @@
+"""What this machine has: compiler, OpenMP, vector width and math, cores, caches; each is found once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from daceopt.errors import BuildError
+from daceopt.store import versions
+
+INSTALL_COMPILER = (
+    "install one (Debian/Ubuntu: `apt-get install g++`; Fedora: `dnf install gcc-c++`; conda: `conda install -c "
+    "conda-forge gxx`; macOS: `xcode-select --install`), or set the environment variable CXX to its path"
+)
+_OPENMP_PROBE = "#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n"
+# float32 functions of which kernels may call a vector form.
+_MVEC_FUNCTIONS = ("expf", "logf", "sinf", "cosf", "powf", "tanhf", "erff", "atanhf", "log1pf", "expm1f")
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler: the command that starts it, its family (``gcc`` or ``clang``) and its full version line."""
+
+    command: tuple[str, ...]
+    family: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Caches:
+    """Data-cache sizes in bytes as one core sees them; 0 = not known."""
+
+    l1: int
+    l2: int
+    l3: int
+
+
+@cache
+def compiler() -> Compiler | None:
+    """Return the compiler to use: ``$CXX`` if set, else the first of g++, clang++, c++ on PATH; None if there is none.
+
+    g++ goes first because its OpenMP runtime is the one that torch brings; clang's would be a second one.
+    """
+    wanted = os.environ.get("CXX", "").strip()
+    candidates = [shlex.split(wanted)] if wanted else [["g++"], ["clang++"], ["c++"]]
+    for command in candidates:
+        path = shutil.which(command[0])
+        version = _version_line([path, *command[1:]]) if path else ""
+        if path and version:
+            return Compiler((path, *command[1:]), "clang" if "clang" in version.lower() else "gcc", version)
+    return None
+
+
+def require_compiler() -> Compiler:
+    """Return ``compiler()`` or raise BuildError that says what to install."""
+    found = compiler()
+    if found is not None:
+        return found
+    wanted = os.environ.get("CXX", "").strip()
+    what = f"CXX={wanted!r} does not start a compiler" if wanted else "none of g++, clang++, c++ is on PATH"
+    raise BuildError(f"a C++ compiler is needed to build the model: {what}; {INSTALL_COMPILER}")
+
+
+@cache
+def openmp_works() -> bool:
+    """Compile and run a two-line OpenMP program; False when the compiler or its OpenMP runtime is missing."""
+    found = compiler()
+    if found is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
+        source, binary = Path(folder, "probe.cpp"), Path(folder, "probe")
+        source.write_text(_OPENMP_PROBE)
+        built = _quiet([*found.command, "-fopenmp", str(source), "-o", str(binary)])
+        return built and _quiet([str(binary)])
+
+
+@cache
+def cpu_features() -> frozenset[str]:
+    """Return the CPU's feature flags as the Linux kernel names them; empty where there is no /proc/cpuinfo."""
+    line = re.search(r"^(?:flags|Features)\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
+    return frozenset(line.group(1).split()) if line else frozenset()
+
+
+@cache
+def cpu_name() -> str:
+    """Return the CPU's model name (for reports)."""
+    line = re.search(r"^model name\s*:\s*(.*)$", _cpuinfo(), re.MULTILINE)
+    return line.group(1).strip() if line else platform.processor() or platform.machine()
+
+
+@cache
+def vector_bits() -> int:
+    """Return the width in bits of the widest vector registers that compiled code may use."""
+    features = cpu_features()
+    if "avx512f" in features:
+        return 512
+    if features & {"avx", "avx2"}:
+        return 256
+    return 128
+
+
+@cache
+def glibc_version() -> str:
+    """Return the C library's version such as ``2.36``; empty when it is not glibc."""
+    name, version = platform.libc_ver()
+    return version if name == "glibc" else ""
+
+
+@cache
+def vector_math() -> frozenset[str]:
+    """Return the functions of which glibc's libmvec has a vector variant for float32 (``tanhf``, ``erff``, ...)."""
+    try:
+        library = ctypes.CDLL("libmvec.so.1")
+    except OSError:
+        return frozenset()
+    prefix = "_ZGVnN4" if platform.machine() == "aarch64" else "_ZGVeN16"
+    return frozenset(f for f in _MVEC_FUNCTIONS if hasattr(library, f"{prefix}{'vv' if f == 'powf' else 'v'}_{f}"))
+
+
+@cache
+def cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+@cache
+def caches() -> Caches:
+    """Return the sizes of the first core's data caches, read from sysfs."""
+    sizes = {1: 0, 2: 0, 3: 0}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = (_read(index / name) for name in ("level", "type", "size"))
+        if kind in ("Data", "Unified") and level.isdigit() and int(level) in sizes:
+            sizes[int(level)] = _bytes(size)
+    return Caches(sizes[1], sizes[2], sizes[3])
+
+
+@cache
+def torch_library_folder() -> Path | None:
+    """Return the folder of torch's shared libraries without importing torch; None when torch is not installed."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "lib"
+    return folder if folder.is_dir() else None
+
+
+@cache
+def fingerprint() -> str:
+    """Return a digest of everything outside the sources that changes compiled code.
+
+    CPU, compiler, C library, and the versions of the packages that take part in making it.
+    """
+    found = compiler()
+    parts = [
+        platform.system(),
+        platform.machine(),
+        cpu_name(),
+        " ".join(sorted(cpu_features())),
+        f"{cores()} cores, {caches()}",  # thresholds of schedules (cost/limits.py)
+        glibc_version(),
+        found.version if found else "no compiler",
+        " ".join(found.command[1:]) if found else "",
+        platform.python_version(),
+        versions.text(),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+@cache
+def _cpuinfo() -> str:
+    return _read(Path("/proc/cpuinfo"))
+
+
+def _version_line(command: list[str]) -> str:
+    try:
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.splitlines()[0].strip() if done.returncode == 0 and done.stdout else ""
+
+
+def _quiet(command: list[str]) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _bytes(size: str) -> int:
+    match = re.fullmatch(r"(\d+)([KMG]?)", size)
+    return int(match.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[match.group(2)] if match else 0

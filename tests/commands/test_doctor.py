@@ -1,0 +1,76 @@
+"""The doctor's report: complete here, and with advice where something is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from daceopt.commands import doctor
+from daceopt.commands.doctor import MISSING, NOTE, Finding
+
+PRINT = "import sys; from daceopt.commands import doctor; sys.exit(doctor.run(None))"
+
+
+def test_report_names_everything(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path))
+    findings = {finding.topic: finding for finding in doctor.report()}
+    for topic in (
+        "C++ compiler",
+        "OpenMP",
+        "vector width",
+        "vector math",
+        "threads",
+        "torch",
+        "dace",
+        "onnxruntime",
+        "cache",
+    ):
+        assert topic in findings
+    assert not [finding for finding in findings.values() if finding.status == MISSING]
+    assert str(tmp_path) in findings["cache"].found
+    assert "libraries" in findings or findings["Contraction"].found.startswith("uses ")
+
+
+def test_missing_compiler_is_exit_code_one(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": "", "CXX": "", "DACEOPT_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", PRINT], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "MISSING C++ compiler" in done.stdout
+    assert "apt-get install g++" in done.stdout
+
+
+def test_unusable_cache_folder_is_a_note(monkeypatch, tmp_path: Path, recwarn) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "file"))
+    (finding,) = doctor._cache()
+    assert finding.status == NOTE
+    assert "DACEOPT_CACHE_DIR" in finding.advice
+
+
+def test_render_counts_what_is_missing() -> None:
+    text = doctor.render([Finding("a", MISSING, "none", "install a"), Finding("b", "ok", "1")])
+    assert "-> install a" in text
+    assert text.endswith("1 needed things are missing.")
+    assert doctor.render([Finding("b", "ok", "1")]).endswith("Everything needed is there.")
+
+
+def test_threads_are_those_that_programs_run_on(monkeypatch) -> None:
+    monkeypatch.setattr(doctor.system, "cores", lambda: 2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    (finding,) = doctor._threads()
+    assert finding.found == "torch and daceopt use 3, 2 of 8 cores are ours, OMP_NUM_THREADS=3"
+    assert finding.status == NOTE and "set OMP_NUM_THREADS=2" in finding.advice
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    (finding,) = doctor._threads()
+    assert finding.status == "ok" and "OMP_NUM_THREADS is not set" in finding.found
+    assert "OMP_NUM_THREADS=2 would use all cores" in finding.advice
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    (finding,) = doctor._threads()
+    assert finding.status == "ok" and finding.advice == ""

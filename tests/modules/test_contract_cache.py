@@ -1,0 +1,132 @@
+"""A missing compiler, a cache that cannot be written, damaged or malicious entries: the result is right or the error
+says what to install.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import onnx
+import pytest
+
+from daceopt.runtime.arithmetic import evaluate
+from tests.test_bad_input import product
+
+MODULE = """
+    import torch, daceopt
+    from torch import nn
+    torch.manual_seed(0)
+    reference = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    x = torch.randn(2, 4)
+    expected = reference(x)
+    expected.sum().backward()
+    gradient = reference[0].weight.grad.clone()
+    reference.zero_grad()
+    ours = daceopt.optimized_module(reference)
+    found = ours(x)
+    found.sum().backward()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(reference[0].weight.grad, gradient)
+    stats = ours.daceopt.stats
+    print("eager", stats.eager_calls, "programs", stats.programs, "cached", stats.cache_hits, ours.daceopt.reasons)
+"""
+
+
+def run(code: str, cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = os.environ | {"DACEOPT_CACHE_DIR": str(cache)} | environment
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, env=settings, capture_output=True, text=True, cwd=cache.parent)
+
+
+def test_a_missing_compiler_says_what_to_install(tmp_path: Path) -> None:
+    onnx.save(product(), tmp_path / "m.onnx")
+    code = """
+    from daceopt.errors import BuildError
+    try:
+        daceopt.from_onnx("m.onnx", fallback=False)
+    except BuildError as error:
+        print("BUILD", error)
+    """
+    done = run(textwrap.dedent(MODULE) + textwrap.dedent(code), tmp_path / "cache", PATH="", CXX="")
+    assert done.returncode == 0, done.stderr
+    module, build = done.stdout.splitlines()
+    assert module.startswith("eager 1 programs 0") and "apt-get install g++" in module
+    assert "runs in eager PyTorch" in done.stderr and "apt-get install g++" in done.stderr
+    assert build.startswith("BUILD") and "apt-get install g++" in build
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def test_damaged_entries_are_built_again(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert "eager 0 programs 1 cached 0" in run(MODULE, cache).stdout
+    assert "eager 0 programs 1 cached 1" in run(MODULE, cache).stdout
+    names = ("program.so", "manifest.json", "report.json", "entry.json")
+    files = [path for path in (cache / "v1").rglob("*") if path.name in names]
+    assert {path.name for path in files} == set(names)
+    for path in files:
+        flip(path)
+    done = run(MODULE, cache)
+    assert "eager 0 programs 1 cached 0" in done.stdout, done.stderr
+    assert "eager 0 programs 1 cached 1" in run(MODULE, cache).stdout
+
+
+def test_a_record_is_data_even_when_it_is_sealed_anew(tmp_path: Path) -> None:
+    """Whoever can write the cache folder owns its programs; the numbers of a record still are never code."""
+    from daceopt.store import sealed
+
+    cache = tmp_path / "cache"
+    run(MODULE, cache)
+    (report,) = (cache / "v1").rglob("report.json")
+    record = json.loads(report.read_text())
+    for step in record["history"]:
+        step["bytes_after"] = step["bytes_before"] = "__import__('os').system('touch pwned')"
+    report.write_text(json.dumps(record))
+    (report.parent / "entry.json").unlink()
+    sealed.seal(report.parent)
+    code = """
+    try:
+        print(stats.bytes_moved)
+    except ValueError as error:
+        print("REFUSED", error)
+    """
+    done = run(textwrap.dedent(MODULE) + textwrap.dedent(code), cache)
+    assert "cached 1" in done.stdout and "REFUSED" in done.stdout, done.stderr
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9**9**9",
+        "(10**8)**(10**8)",
+        "(" * 5000 + "1" + ")" * 5000,
+        "a.b",
+        "[1]",
+        "a if a else 1",
+        "'x'*9",
+        "1/0",
+        "1e999",
+    ],
+    ids=range(9),
+)
+def test_sizes_in_records_are_small_arithmetic(text: str) -> None:
+    with pytest.raises(ValueError):
+        evaluate(text, {"a": 2})
+
+
+def test_a_cache_folder_that_cannot_be_made_still_compiles(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    command = textwrap.dedent(MODULE)
+    done = run(f"import os; os.chdir({str(tmp_path)!r})\n{command}", tmp_path / "cache", DACEOPT_CACHE_DIR="file/cache")
+    assert "eager 0 programs 1" in done.stdout, done.stderr
+    assert "cannot write its cache folder" in done.stderr

@@ -1,0 +1,224 @@
+"""Loaded programs: results, sizes, errors, host calls, threads, damage."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import logging
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from daceopt.codegen.assemble import build_program, load_program, program_key
+from daceopt.codegen.compiler import CompileJob
+from daceopt.codegen.entry import HOST_DECLARATION, Argument, FrameParameter, FrameProgram, entry_source
+from daceopt.errors import BuildError, RunError, RunIndexError
+from daceopt.runtime.executable import Executable, load
+from daceopt.runtime.manifest import KernelInfo, Manifest, Symbol, Tensor
+from daceopt.store.cache import Cache
+from tests.codegen.programs import SCALE, build_scale, frame, run_scale, scale_jobs
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Cache:
+    return Cache(tmp_path_factory.mktemp("cache"))
+
+
+def test_run_and_sizes(store: Cache) -> None:
+    program = build_scale(store)
+    x = np.arange(5, dtype=np.float32)
+    np.testing.assert_array_equal(run_scale(program, x), 3 * x)
+    assert program.sizes((5,)).shapes == ((5,),)
+    assert program.sizes((5,)) is program.sizes((5,))
+    assert build_scale(store) is program
+
+
+def test_wrong_calls(store: Cache) -> None:
+    program = build_scale(store)
+    with pytest.raises(RunError, match=r"symbols \['n'\]"):
+        program.run([0] * 5, ())
+    with pytest.raises(RunError, match="negative"):
+        program.sizes((-1,))
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [
+        ('throw std::runtime_error("it broke");', RunError, "scale: it broke"),
+        ("throw 1;", RunError, "unknown type"),
+        ("*status = 1;", RunIndexError, "an index is out of range"),
+    ],
+)
+def test_errors_of_the_program(store: Cache, body: str, error: type[Exception], message: str) -> None:
+    program = build_scale(store, body)
+    with pytest.raises(error, match=message):
+        run_scale(program, np.zeros(2, np.float32))
+    if error is RunIndexError:
+        assert issubclass(error, IndexError)
+
+
+def test_eight_threads(store: Cache) -> None:
+    program = build_scale(store)
+    failures: list[int] = []
+
+    def work(seed: int) -> None:
+        for size in range(1, 60):
+            x = np.full(size + seed, seed, np.float32)
+            if not np.array_equal(run_scale(program, x), 3 * x):
+                failures.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def _host_program(store: Cache) -> Executable:
+    manifest = Manifest("host", inputs=(Tensor("x", "float32", 1),), host_calls=("double",))
+    program = FrameProgram("host", (FrameParameter("x", "float", True),), (Argument("input"),))
+    source = frame("host", "float* x", "void* p[] = {x}; daceopt_host_call(0, p);", HOST_DECLARATION)
+    jobs = [CompileJob(source, "kernel"), CompileJob(entry_source(program, manifest), "entry")]
+    return build_program(program_key("host"), manifest, jobs, store=store)
+
+
+def test_host_call_and_its_exception(store: Cache) -> None:
+    program = _host_program(store)
+    x = np.ones(3, np.float32)
+
+    def double(addresses) -> None:
+        values = (ctypes.c_float * 3).from_address(addresses[0])
+        values[0] *= 2
+
+    program.host_calls[0] = double
+    program.run([x.ctypes.data, 0, 0, 0])
+    assert x.tolist() == [2, 1, 1]
+
+    def fail(addresses) -> None:
+        raise KeyError(f"thread {threading.current_thread().name}")
+
+    program.host_calls[0] = fail
+    caught: dict[str, str] = {}
+
+    def work() -> None:
+        try:
+            program.run([x.ctypes.data, 0, 0, 0])
+        except KeyError as error:
+            caught[threading.current_thread().name] = str(error)
+
+    threads = [threading.Thread(target=work, name=f"t{i}") for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert caught == {f"t{i}": repr(f"thread t{i}") for i in range(8)}
+
+
+def test_constants_are_stored_without_pickle(store: Cache) -> None:
+    manifest = Manifest("scale", SCALE.inputs, (Tensor("c", "bool", 1),), SCALE.outputs, SCALE.symbols)
+    values = {"c": np.array([True, False])}
+    program = build_program(program_key("constants"), manifest, scale_jobs(), values, store)
+    assert program.constants[0].tolist() == [True, False]
+    with pytest.raises(BuildError, match=r"no values were given for the constants \['c'\]"):
+        build_program(program_key("none"), manifest, scale_jobs(), {}, store)
+
+
+@pytest.mark.parametrize("file", ["program.so", "manifest.json", "entry.json"])
+def test_damaged_program_is_built_again(tmp_path: Path, file: str) -> None:
+    store = Cache(tmp_path)
+    entry = build_scale(store).entry
+    data = bytearray((entry / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    (entry / file).write_bytes(data[: len(data) * 3 // 4] if file == "entry.json" else data)
+    assert load_program(entry.name, store) is None
+    x = np.ones(4, np.float32)
+    np.testing.assert_array_equal(run_scale(build_scale(store), x), 3 * x)
+
+
+def test_program_of_another_abi_is_built_again(tmp_path: Path, caplog) -> None:
+    store = Cache(tmp_path)
+    entry_job = scale_jobs()[1]
+    old = CompileJob(
+        entry_job.source.replace("daceopt_abi_version() { return ", "daceopt_abi_version() { return 90"), "entry"
+    )
+    name = program_key("abi")
+    with pytest.raises(BuildError, match=r"has ABI version 90\d, expected"):
+        build_program(name, SCALE, [scale_jobs()[0], old], store=store)
+    with caplog.at_level(logging.WARNING, "daceopt.build"):
+        assert load_program(name, store) is None
+    assert "ABI version" in caplog.text
+    x = np.ones(4, np.float32)
+    np.testing.assert_array_equal(run_scale(build_program(name, SCALE, scale_jobs(), store=store), x), 3 * x)
+
+
+def test_a_library_that_writes_other_results_than_its_manifest_says(tmp_path: Path) -> None:
+    store = Cache(tmp_path)
+    build_scale(store)
+    wide = dataclasses.replace(SCALE, outputs=(Tensor("y", "float64", 2),))
+    with pytest.raises(BuildError, match=r"writes float32\[1\], but its manifest says float64\[2\]"):
+        build_program(program_key("wide"), wide, scale_jobs(), store=store)
+
+
+def test_not_a_library(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(SCALE.to_json())
+    (tmp_path / "program.so").write_bytes(b"\x7fELF garbage")
+    with pytest.raises(BuildError, match="has to be built again"):
+        load(tmp_path)
+    with pytest.raises(BuildError, match="cannot read"):
+        load(tmp_path / "nowhere")
+
+
+def test_manifest_round_trip() -> None:
+    manifest = Manifest(
+        "m",
+        (Tensor('"; system("x"); //', "float32", 2),),
+        (Tensor("c", "int64", 0),),
+        (Tensor("y", "bool", 1),),
+        (Symbol("n", "x", 1),),
+        True,
+        True,
+        ("f",),
+        ("/lib/x.so",),
+        (KernelInfo("k", ("y", "z")),),
+    )
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    for text in ("", "{}", "[]", '{"format": 99}', manifest.to_json()[:-30]):
+        with pytest.raises(BuildError, match="built again"):
+            Manifest.from_json(text)
+
+
+ONE_RUNTIME = """
+import sys
+from pathlib import Path
+{order}
+from daceopt.store.cache import Cache
+from tests.codegen.programs import build_scale, run_scale
+import numpy as np
+body = '_Pragma("omp parallel for") for (int64_t i = 0; i < n; ++i) y[i] = 3.0f * x[i];'
+program = build_scale(Cache(Path(sys.argv[1])), body)
+assert run_scale(program, np.ones(100000, np.float32)).sum() == 300000
+import torch
+torch.ones(100000).exp().sum()
+mapped = {{line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libgomp" in line}}
+assert len(mapped) == 1, mapped
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+@pytest.mark.parametrize("order", ["import torch", ""], ids=["torch first", "program first"])
+def test_one_openmp_runtime_is_mapped(tmp_path: Path, order: str) -> None:
+    code = ONE_RUNTIME.format(order=order)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+
+
+def test_warm_path_imports_neither_dace_nor_sympy() -> None:
+    code = (
+        "import sys, daceopt.runtime.executable, daceopt.codegen.assemble, daceopt.codegen.entry\n"
+        "assert not {'dace', 'onnx', 'sympy', 'torch'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -14,8 +14,8 @@ from daceopt.ir import parts, pruning, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
-from daceopt.ir.nodes.kinds import Node, OperatorNode, is_operator
-from daceopt.ir.nodes.operator import make
+from daceopt.ir.nodes.kinds import Node, is_operator
+from daceopt.ir.nodes.operator import Operator, make
 from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
@@ -203,7 +203,7 @@ class Graph(Arrays):
         if nodes is not None:
             self._order.set(self, nodes)
 
-    def operators(self) -> list[OperatorNode]:
+    def operators(self) -> list[Operator]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""
         return [n for n in self.nodes() if is_operator(n)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.kinds import OperatorNode
+from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.operands import required
 
 RANDOM = {
@@ -24,7 +24,7 @@ def is_op(node: object, *op_types: str) -> bool:
     return getattr(node, "op_type", None) in op_types and getattr(node, "domain", None) == ""
 
 
-def made_by(graph: Graph, name: str | None, *op_types: str) -> OperatorNode | None:
+def made_by(graph: Graph, name: str | None, *op_types: str) -> Operator | None:
     """The operator that writes ``name``, if it is one of ``op_types``."""
     if name is None or graph.is_view(name):
         return None
@@ -43,7 +43,7 @@ def scalar(graph: Graph, name: str | None) -> float | None:
     return float(value.reshape(())) if value is not None and value.size == 1 and value.dtype.kind in "fiu" else None
 
 
-def int_list(graph: Graph, node: OperatorNode, attribute: str, position: int) -> list[int] | None:
+def int_list(graph: Graph, node: Operator, attribute: str, position: int) -> list[int] | None:
     """Integers given as an attribute (older opsets) or a constant input; None when absent or not constant."""
     found = node.attribute(attribute)
     if found is not None:
@@ -53,7 +53,7 @@ def int_list(graph: Graph, node: OperatorNode, attribute: str, position: int) ->
     return None if value is None else [int(v) for v in value.reshape(-1)]
 
 
-def axes_of(graph: Graph, node: OperatorNode) -> list[int] | None:
+def axes_of(graph: Graph, node: Operator) -> list[int] | None:
     """Normalized axes of a reduction; None when they are not constant. No axes means all of them."""
     inputs = graph.inputs_of(node)
     rank = len(graph.shape(required(inputs, 0)))
@@ -64,7 +64,7 @@ def axes_of(graph: Graph, node: OperatorNode) -> list[int] | None:
     return None if axes is None else sorted(a % rank for a in axes)
 
 
-def trailing(graph: Graph, node: OperatorNode) -> list[int] | None:
+def trailing(graph: Graph, node: Operator) -> list[int] | None:
     """The axes of a reduction if they are the last ones and the reduced dimensions are kept."""
     axes, rank = axes_of(graph, node), len(graph.shape(graph.operand(node, 0)))
     kept = node.attribute("keepdims", 1) == 1

@@ -33,7 +33,8 @@ from daceopt.ir.expression_text import text
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.literal_text import Large, literal, values
-from daceopt.ir.nodes.kinds import Node, OperatorNode, is_operator
+from daceopt.ir.nodes.kinds import Node, is_operator
+from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.region import TRIPS, Region, Repeat
 
 _WIDTH = 120
@@ -168,7 +169,7 @@ class _Lines:
         inside = self._region(node) if isinstance(node, Region) else []
         return [f"{outputs} = {call}", *(_INDENT + line for line in inside)]
 
-    def _operator(self, node: OperatorNode) -> str:
+    def _operator(self, node: Operator) -> str:
         name = node.op_type if _PLAIN.fullmatch(node.op_type) else json.dumps(node.op_type)
         domain = f"{json.dumps(node.domain)}." if node.domain else ""
         operands = _list(n or "_" for n in self._graph.inputs_of(node))
@@ -219,7 +220,7 @@ def _repetition(node: Repeat) -> list[str]:
     return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]
 
 
-def _called(node: Node | OperatorNode, usual: str) -> str:
+def _called(node: Node | Operator, usual: str) -> str:
     return "" if node.label == usual else f" called {json.dumps(node.label)}"
 
 

@@ -61,7 +61,13 @@ _REFLECTED = {
     operator.ne: operator.ne,
 }
 
-_BATCH_NORMS = (torch.nn.functional.batch_norm, torch.batch_norm, torch.native_batch_norm)
+# functions whose operator gives its result in a memory format of its own, where PyTorch's shape rule keeps the strides
+_FORMATS: dict[Any, Callable[[torch.Tensor], torch.memory_format]] = {
+    torch.nn.functional.batch_norm: suggest_memory_format,
+    torch.batch_norm: suggest_memory_format,
+    torch.native_batch_norm: suggest_memory_format,
+    torch.nn.functional.logsigmoid: lambda x: torch.contiguous_format,
+}
 
 
 @dataclass(frozen=True)
@@ -183,16 +189,18 @@ class DynamoInterpreter(fx.Interpreter):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
-        if target in _BATCH_NORMS:
-            args, kwargs = _in_memory_format(*args, **kwargs)
+        if target in _FORMATS:
+            args, kwargs = _in_memory_format(_FORMATS[target], *args, **kwargs)
         return super().call_function(target, args, kwargs)
 
 
-def _in_memory_format(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with the input in the memory format of the result: PyTorch's shape rule keeps other strides."""
+def _in_memory_format(
+    chosen: Callable[[torch.Tensor], torch.memory_format], *args: Any, **kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with the input in the memory format of the result."""
     found, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
     kwargs = {k: v for k, v in kwargs.items() if k != "input"}
-    return (found.contiguous(memory_format=suggest_memory_format(found)), *rest), kwargs
+    return (found.contiguous(memory_format=chosen(found)), *rest), kwargs
 
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:

@@ -141,3 +141,11 @@ def test_comparisons_with_a_parameter_on_the_right() -> None:
     x = torch.randn(4, 5).t()
     for ours, theirs in zip(compiled(fn)(x), fn(x), strict=True):
         assert ours.stride() == theirs.stride() and torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+def test_log_sigmoid_is_contiguous(layout: torch.memory_format) -> None:
+    """PyTorch's shape rule keeps the strides, its operator does not."""
+    x = X.reshape(1, 3, 4, 5)[..., :4].contiguous(memory_format=layout)
+    check(torch.nn.functional.logsigmoid, x)
+    check(lambda x: torch.nn.functional.logsigmoid(x.transpose(1, 2)).reshape(-1), x)

@@ -35,7 +35,7 @@ def attention(
     **attributes: Any,
 ) -> Graph:
     graph = Graph("attention")
-    graph.opset[""] = 23
+    graph.source.opset[""] = 23
     shapes = [(2, heads[0], length, 8), (2, heads[1], keys, 8), (2, heads[1], keys, 9)]
     names: list[str | None] = [graph.add_input(n, s, dace.float32) for n, s in zip("qkv", shapes)]
     if not isinstance(length, int):

@@ -31,7 +31,7 @@ def _tanh(b: Builder, x: str) -> str:
 def _concat(*makers: Make, axis: int = 0, shape: tuple[int, ...] = (8, 16), read: bool = True) -> Graph:
     """y = [f(x0), g(x1), ...], and a product that reads it."""
     graph = Graph("joined")
-    graph.opset[""] = 21
+    graph.source.opset[""] = 21
     b = Builder(graph, "v")
     names = [make(b, graph.add_input("x", shape, F)) for make in makers]
     names += [graph.add_input("x", shape, F)] if len(names) == 1 else []
@@ -104,7 +104,7 @@ def test_near_misses_say_why(reason: str) -> None:
 def test_convolutions_write_and_read_parts_that_are_dense_only() -> None:
     def make(batch: int) -> Graph:
         graph = Graph("images")
-        graph.opset[""] = 21
+        graph.source.opset[""] = 21
         b = Builder(graph, "v")
         x = graph.add_input("x", (batch, 3, 8, 8), F)
         w = graph.add_input("w", (4, 3, 1, 1), F)
@@ -128,7 +128,7 @@ def test_small_arrays_are_not_worth_a_kernel() -> None:
 
 def test_padding_of_one_axis_writes_the_middle_in_place() -> None:
     graph = Graph("padded")
-    graph.opset[""] = 21
+    graph.source.opset[""] = 21
     b = Builder(graph, "v")
     x = _tanh(b, graph.add_input("x", (4, 32), F))
     out = graph.add_array("out", (4, 40), F)

@@ -91,7 +91,8 @@ def contents(graph: Graph) -> dict[str, None]:
     from daceopt.ir import region
     from daceopt.ir.render import render
 
-    lines = render(graph).splitlines()
+    # what is known of values is found out by looking
+    lines = [line for line in render(graph).splitlines() if not line.lstrip().startswith("known ")]
     for body in region.everything(graph):
         lines += [f"{n}: {body.desc(n)}" for n in body.arrays()]
         lines += [f"{len(body.state.nodes())} nodes and {body.state.number_of_edges()} edges of {body.sdfg.name}"]

@@ -46,7 +46,7 @@ def test_before_and_after() -> None:
     assert len(outcome.sites) == 1
     assert [type(n).__name__ for n in graph.nodes()] == ["MapEntry"]
     (entry,) = graph.kernels()
-    assert "outer i1 serial i0, i2" in render(graph)
+    assert "outer i1\n    serial i0, i2\n" in render(graph)
     assert TileScheduling().run(graph).sites != []
     assert_same(before, graph)
     names = sorted(Kernel.extract(graph, entry).locals)

@@ -19,6 +19,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "optimized_module": ("daceopt.modules.module", "optimized_module"),
     "from_onnx": ("daceopt.models.onnx_model", "from_onnx"),
     "load": ("daceopt.standalone.stored_program", "load"),
+    "export": ("daceopt.standalone.export", None),
     "explain": ("daceopt.explore", "explain"),
     "Transformation": ("daceopt.passes.transform", "Transformation"),
     "Recipe": ("daceopt.passes.recipe", "Recipe"),

@@ -26,7 +26,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "recipes": ("daceopt.recipes", None),
     "transformations": ("daceopt.transformations", None),
     "cost": ("daceopt.cost", None),
-    "onnx_backend": ("daceopt.models.onnx_backend", None),
+    "onnx_backend": ("daceopt.onnx_backend", None),
 }
 
 __all__ = ["__version__", *_NAMES]

@@ -21,7 +21,7 @@ def model(op: str = "Split", outputs: tuple[str, ...] = ("first", "1"), **attrib
 
 
 def test_prepare_and_run() -> None:
-    backend = daceopt.models.onnx_backend
+    backend = daceopt.onnx_backend
     prepared = backend.prepare(model(num_outputs=2), "CPU", fallback=False, recipe="none")
     for inputs in ([X], X, {"x": X}):
         found = prepared.run(inputs)
@@ -33,7 +33,7 @@ def test_prepare_and_run() -> None:
 
 
 def test_run_model_and_run_node() -> None:
-    backend = daceopt.models.onnx_backend
+    backend = daceopt.onnx_backend
     assert len(backend.run_model(model(num_outputs=2), [X], fallback=False)) == 2
     relu = helper.make_node("Relu", ["a"], ["b"])
     np.testing.assert_array_equal(backend.run_node(relu, [-X], fallback=False).b, np.zeros((2, 3)))
@@ -46,7 +46,7 @@ def test_run_model_and_run_node() -> None:
 
 
 def test_what_is_not_supported() -> None:
-    backend = daceopt.models.onnx_backend
+    backend = daceopt.onnx_backend
     assert backend.supports_device("CPU") and not backend.supports_device("CUDA:0")
     with pytest.raises(DaceoptError, match="'CUDA'"):
         backend.prepare(model(num_outputs=2), "CUDA")
@@ -62,7 +62,7 @@ def test_hostile_models_are_refused_as_everywhere() -> None:
     broken = model(num_outputs=2)
     broken.graph.node[0].input[0] = "nowhere"
     with pytest.raises(ModelFileError, match="checker.*nowhere"):
-        daceopt.models.onnx_backend.prepare(broken)
+        daceopt.onnx_backend.prepare(broken)
 
 
 def test_a_fallback_is_announced_at_the_callers_line() -> None:
@@ -72,9 +72,9 @@ def test_a_fallback_is_announced_at_the_callers_line() -> None:
     built = helper.make_model(helper.make_graph([node], "g", [x], [y]), ir_version=8)
     built.opset_import[0].version = 18
     with pytest.warns(FallbackWarning, match="ONNX Runtime") as caught:
-        found = daceopt.models.onnx_backend.run_model(built, [np.array([0, 1, 1], np.float32)])
+        found = daceopt.onnx_backend.run_model(built, [np.array([0, 1, 1], np.float32)])
     assert found[0].tolist() == [[1, 2]]
     assert [w.filename for w in caught] == [__file__]
-    assert not daceopt.models.onnx_backend.is_compatible(built, fallback=False)
+    assert not daceopt.onnx_backend.is_compatible(built, fallback=False)
     with pytest.raises(Unsupported, match="NonZero"):
-        daceopt.models.onnx_backend.prepare(built, fallback=False)
+        daceopt.onnx_backend.prepare(built, fallback=False)

@@ -12,7 +12,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.splits import split
-from tests.build.kernels import run
+from tests.codegen.cpu.kernels import run
 
 F = dace.float32
 

@@ -55,7 +55,7 @@ def why_not_tiled(graph: Graph, node: Operator) -> str | None:
 
 def default_scale(graph: Graph, node: Operator) -> float:
     """What an Attention operator multiplies its scores by."""
-    return float(node.attribute("scale", 1 / math.sqrt(int(graph.shape(required(graph.inputs_of(node), 0))[3]))))
+    return float(node.attribute("scale", 1 / math.sqrt(int(graph.shape(graph.operand(node, 0))[3]))))
 
 
 def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: bool) -> str | None:

@@ -20,7 +20,7 @@ from daceopt.runtime.sources import FILE, Sources, matching
 from tests.onnx_models import FLOAT, INT64, proto
 
 TEXTS = Sources("frame", {"k_1": "one", "call_1": "two"}, [["k_1"], ["call_1"], ["k_1", "call_1"], []], ["for"] * 4)
-DAMAGED = [b"", b"text", TEXTS.to_bytes()[:-9], gzip.compress(b"[]"), gzip.compress(b'{"x": 1}')]
+DAMAGED = [b"", b"text", TEXTS.to_bytes()[:-9], gzip.compress(b"[]", mtime=0), gzip.compress(b'{"x": 1}', mtime=0)]
 
 
 def test_sources_by_position_and_as_a_whole() -> None:

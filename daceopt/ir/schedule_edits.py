@@ -72,7 +72,12 @@ def split(tree: Tree, param: Param | str, size: int, name: str = "block") -> Tre
 
     before:  for p < n: f(p)
     after:   for p_block < (n + size - 1) // size: for p < size, n - size*p_block: f(size*p_block + p)
+
+    Raises IllegalSchedule where a loop is called like the blocks already.
     """
+    blocks = f"{param}_{name}"
+    if any(str(loop.param) == blocks for loop in schedule.loops(tree)):
+        raise IllegalSchedule(f"there is a loop over {blocks} already; give these tiles another name")
 
     def change(loop: Loop) -> Tree:
         outer, inner, mapping = split_loop(loop, size, name)

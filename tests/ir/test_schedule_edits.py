@@ -131,6 +131,12 @@ accumulate s0.out0:
     )
 
 
+def test_tiles_of_one_name_are_refused() -> None:
+    tree = edits.split(edits.of(*copy()), "i1", 32)
+    with pytest.raises(IllegalSchedule, match="there is a loop over i1_block already; give these tiles another name"):
+        edits.split(tree, "i1", 8)
+
+
 def test_merge_and_split_again() -> None:
     graph, entry = copy((6, 7))
     tree = edits.bind(edits.split(edits.merge(edits.of(graph, entry), "i0", "i1"), "i1", 8), "i1", "vector")

@@ -232,6 +232,12 @@ def _of_kernel(graph: Graph, entry: nodes.MapEntry) -> Flows:
         kernel = expand_locals(Kernel.extract(graph, entry))
     except Unsupported:
         return _unknown(graph, entry)
+    return kernel_flows(graph, kernel)
+
+
+def kernel_flows(graph: Graph, kernel: Kernel) -> Flows:
+    """:func:`flows` of a kernel that need not stand in the graph; its locals are in the form of
+    :func:`daceopt.ir.fusion.expand_locals`."""
     shapes = {name: shape for name, (_, shape) in kernel.locals.items()}
     shapes |= {a.array: graph.shape(a.array) for a in (*kernel.reads(), *kernel.writes())}
     found: Flows = {}

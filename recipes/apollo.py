@@ -36,6 +36,7 @@ apollo = Recipe(
         "product-transposition",
         "cluster-extraction",
         "aggregation",
+        "memory-stitching",
         "aggregation{rules='complementary'}",
         # what the partition leaves
         "reduction-lowering",

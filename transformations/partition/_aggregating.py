@@ -32,7 +32,9 @@ class Growth:
     may make one of two groups that are not both kernels: it returns None where it did, else the reason.
     """
 
-    def __init__(self, plan: FusionPlan, rules: RuleSet, eligible: Collection[Any], judge: Judge, take: Take):
+    def __init__(
+        self, plan: FusionPlan, rules: RuleSet, eligible: Collection[Any], judge: Judge, take: Take | None = None
+    ):
         self.plan, graph = plan, plan.graph
         self.applied: dict[FusionGroup, tuple[str, ...]] = {}  # rules by which a group came about, in order
         self._rules, self._judge, self._take = rules, judge, take
@@ -144,7 +146,7 @@ class Growth:
                 return reason  # no feedback of the loops: cycles and sizes are the partition's own business
             reason = self.plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
         else:
-            reason = self._take(first, second)
+            reason = self._take(first, second) if self._take is not None else "one of both is no kernel"
         if reason is None:
             self._joined(rule, first, second)
         else:

@@ -34,12 +34,9 @@ class CompoundOpening(Transformation):
     stages: bool = True
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        for node in graph.nodes():
-            is_kernel = isinstance(node, nodes.MapEntry)
-            if is_kernel and self.stages and _has_stages(graph, node):
-                yield Site(graph, (node,))
-            elif not is_kernel and node in graph.operators():
-                yield Site(graph, (node,))
+        kernels = [n for n in graph.kernels() if self.stages and _has_stages(graph, n)]
+        for node in (*graph.operators(), *kernels):
+            yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:
         (node,) = site.nodes

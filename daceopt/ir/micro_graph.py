@@ -12,11 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dace import nodes
+
+from daceopt.errors import Unsupported
 from daceopt.ir.affine import same
+from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.relations import Flow, Flows, flows, kernel_flows, view_flow
+from daceopt.ir.relations import Flow, Flows, flows, statement_flows, view_flow
 
 TYPES = ("element-wise", "broadcast", "reduction", "transpose", "matmul", "conv", "stencil", "opaque")
 COMPUTE_BOUND = ("matmul", "conv")
@@ -58,45 +62,60 @@ def way_of(flow: Flow, shape: Shape) -> str:
 
 
 def type_of(graph: Graph, node: Any) -> str:
-    """The type of a node: one of ``TYPES``."""
-    return _type(graph, flows(graph, node))
+    """The type of a node, one of ``TYPES``: of a kernel of several statements that of the one that asks for most."""
+    if isinstance(node, nodes.MapEntry):
+        try:
+            return type_of_kernel(graph, expand_locals(Kernel.extract(graph, node)))
+        except Unsupported:
+            return "opaque"
+    return _of_statement(graph, flows(graph, node), {})
 
 
 def type_of_kernel(graph: Graph, kernel: Kernel) -> str:
     """The type of a kernel that need not stand in the graph, with locals in the form of ``expand_locals``."""
-    return _type(graph, kernel_flows(graph, kernel))
-
-
-def _type(graph: Graph, found: Flows) -> str:
-    ways: dict[str, dict[str, Flow]] = {}
-    origins: dict[str, Shape] = {}
-    for (read, written), flow in found.items():
-        origin, before = _origin(graph, read)
-        whole = flow if before is None else before.then(flow)
-        known = ways.setdefault(written, {})
-        known[origin] = known[origin].beside(whole) if origin in known else whole
-        origins[origin] = graph.shape(origin)
-    return max((_of_result(w, origins) for w in ways.values()), key=_RANK.index, default="element-wise")
+    local = {name: shape for name, (_, shape) in kernel.locals.items()}
+    return _most(_of_statement(graph, found, local) for found in statement_flows(graph, kernel))
 
 
 _RANK = ("element-wise", "broadcast", "transpose", "reduction", "matmul", "conv", "stencil", "opaque")
 
 
+def _most(types: Iterable[str]) -> str:
+    return max(types, key=_RANK.index, default="element-wise")
+
+
+def _of_statement(graph: Graph, found: Flows, local: Mapping[str, Shape]) -> str:
+    results: dict[str, dict[str, Flow]] = {}
+    shapes = dict(local)
+    for (read, written), flow in found.items():
+        origin, before = (read, None) if read in local else _origin(graph, read)
+        whole = flow if before is None else before.then(flow)
+        known = results.setdefault(written, {})
+        known[origin] = known[origin].beside(whole) if origin in known else whole
+        shapes[origin] = shapes[origin] if origin in shapes else graph.shape(origin)
+    return _most(_of_result(ways, shapes) for ways in results.values())
+
+
 def _of_result(ways: Mapping[str, Flow], shapes: Mapping[str, Shape]) -> str:
-    """The type of a node of one result."""
+    """The type of a statement of one result."""
     kinds = {origin: way_of(flow, shapes[origin]) for origin, flow in ways.items()}
     found = set(kinds.values())
     if "opaque" in found:
         return "opaque"
-    reused = [o for o, flow in ways.items() if flow.broadcast and any(r.kind == "surjective" for r in flow.dims)]
+    reduced = [f for f in ways.values() if any(r.kind == "surjective" for r in f.dims)]
     if "neighbourhood" in found:
-        apart = any(kinds[o] == "surjective" for o in reused)
-        return "conv" if apart and "neighbourhood" in {k for o, k in kinds.items() if o not in reused} else "stencil"
+        windows = [ways[o] for o, kind in kinds.items() if kind == "neighbourhood"]
+        return "conv" if any(_meets(w, r) for w in windows for r in reduced if r is not w) else "stencil"
     if "surjective" in found:
-        return "matmul" if len(reused) > 1 else "reduction"
+        return "matmul" if any(_meets(a, b) and _meets(b, a) for a in reduced for b in reduced) else "reduction"
     if "permuted" in found:
         return "transpose"
     return "broadcast" if "injective" in found else "element-wise"
+
+
+def _meets(one: Flow, other: Flow) -> bool:
+    """Is each element of ``other`` used again along an axis of the result that ``one`` goes along?"""
+    return any(r.axis in other.broadcast for r in one.dims if r.axis is not None)
 
 
 def _origin(graph: Graph, read: str) -> tuple[str, Flow | None]:

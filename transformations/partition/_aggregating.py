@@ -11,13 +11,12 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias
 
-from dace import nodes
-
 from daceopt.ir import fusion_profit
 from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import Link, links, pattern_of, type_of
 from daceopt.passes.aggregation_rules import AggregationRule, RuleSet
+from daceopt.passes.transform import label_of
 from daceopt.store import learned_rules
 
 Judge: TypeAlias = Callable[[AggregationRule, FusionGroup, FusionGroup, Kernel], str | None]
@@ -48,6 +47,7 @@ class Growth:
             found = links(graph, node)
             self._links.update({(array, node): link for array, link in found.items()})
             self._readers[group] = dict.fromkeys(found, (node,))
+        self._said: dict[tuple[Any, str], tuple[Any, str]] = {}  # a reason is told once of a consumer
         self._vain: set[tuple[str, Any]] = set()  # (array, node that reads it) that were tried in vain, by this rule
 
     def run(self) -> None:
@@ -60,6 +60,12 @@ class Growth:
             for rule in rules:
                 if rule.siblings:
                     self._beside(rule)
+        self.plan.misses.extend(self._said.values())
+
+    def title(self, group: FusionGroup) -> str:
+        """What reports call a micro-graph: its nodes, its type, and the rules by which it came about."""
+        rules = ", ".join(dict.fromkeys(self.applied[group]))
+        return f"{' + '.join(map(label_of, group.members))}: {self._types[group]} by {rules}"
 
     # ---------------------------------------------------------------- producers and consumers
 
@@ -150,7 +156,8 @@ class Growth:
         if reason is None:
             self._joined(rule, first, second)
         else:
-            self.plan.misses.append((second.members[0], f"rule {rule.name} allows {_label(first)}, but {reason}"))
+            miss = second.members[0], f"rule {rule.name} allows {_label(first)}, but {reason}"
+            self._said.setdefault((miss[0], reason), miss)
         return reason
 
     def _against(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
@@ -172,5 +179,4 @@ _PLAIN, _ANY_VIEW = Link("bijective", "bijective"), Link("opaque", "opaque")
 
 
 def _label(group: FusionGroup) -> str:
-    labels = [n.map.label if isinstance(n, nodes.MapEntry) else str(n) for n in group.members[:3]]
-    return "+".join(labels) + ("+..." if len(group.members) > 3 else "")
+    return " + ".join(map(label_of, group.members[:3])) + (" + ..." if len(group.members) > 3 else "")

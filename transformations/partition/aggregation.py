@@ -47,9 +47,11 @@ class Aggregation(Transformation):
         eligible = [n for n in graph.nodes() if is_eligible(n)]
         plan = FusionPlan(graph, self.max_stages, eligible)
         products = _Products(plan)
-        Growth(plan, self.rules, eligible, _slower(graph), products.take).run()
+        growth = Growth(plan, self.rules, eligible, _slower(graph), products.take)
+        growth.run()
         for group in plan.fused():
-            yield Site(graph, group.members, {"kernel": group.kernel or products.tails[group]})
+            kernel = group.kernel or products.tails[group]
+            yield Site(graph, group.members, {"kernel": kernel, "title": growth.title(group)})
         yield from (NearMiss(node, reason) for node, reason in plan.misses)
 
     def apply(self, site: Site) -> None:

@@ -11,7 +11,7 @@ from dace import nodes
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import DenseNode
 from daceopt.ir.relations import NESTS
-from daceopt.passes.transform import Site, Transformation
+from daceopt.passes.transform import Site, Transformation, label_of
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class ClusterExtraction(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site]:
         for members in sub_graphs(graph):
-            yield Site(graph, members)
+            first, last = label_of(members[0]), label_of(members[-1])
+            yield Site(graph, members, {"title": f"{len(members)} nodes, from {first} to {last}"})
 
     def apply(self, site: Site) -> None:
         """Sites are what there is to see."""

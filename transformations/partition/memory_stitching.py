@@ -45,9 +45,10 @@ class MemoryStitching(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         eligible = [n for n in graph.nodes() if is_eligible(n)]
         plan = FusionPlan(graph, self.max_stages, eligible)
-        Growth(plan, self.rules, eligible, _Stitching(graph, self.capacity).judge).run()
+        growth = Growth(plan, self.rules, eligible, _Stitching(graph, self.capacity).judge)
+        growth.run()
         for group in plan.fused():
-            yield Site(graph, group.members, {"kernel": group.kernel})
+            yield Site(graph, group.members, {"kernel": group.kernel, "title": growth.title(group)})
         yield from (NearMiss(node, reason) for node, reason in plan.misses)
 
     def apply(self, site: Site) -> None:

@@ -49,7 +49,7 @@ class Growth:
             found = links(graph, node)
             self._links.update({(array, node): link for array, link in found.items()})
             self._readers[group] = dict.fromkeys(found, (node,))
-        self._said: dict[tuple[Any, str], tuple[Any, str]] = {}  # a reason is told once of a consumer
+        self._said: dict[tuple[Any, str], tuple[Any, Any, str]] = {}  # a reason is told once of a consumer
         self._vain: set[tuple[str, Any]] = set()  # (array, node that reads it) that were tried in vain, by this rule
 
     def run(self) -> None:
@@ -61,7 +61,8 @@ class Growth:
             for rule in rules:
                 if rule.siblings:
                     self._beside(rule)
-        self.plan.misses.extend(self._said.values())
+        apart = ((b, text) for a, b, text in self._said.values() if self.plan.group_of(a) is not self.plan.group_of(b))
+        self.plan.misses.extend(apart)
 
     def title(self, group: FusionGroup) -> str:
         """What reports call a micro-graph: its nodes, its type, and the rules by which it came about."""
@@ -163,18 +164,17 @@ class Growth:
     # ---------------------------------------------------------------- one step
 
     def _merge(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> str | None:
-        if first.kernel is not None and second.kernel is not None:
-            reason = self.plan.why_not(first, second)
-            if reason is not None:
-                return reason  # no feedback of the loops: cycles and sizes are the partition's own business
-            reason = self.plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
-        else:
+        plan = self.plan
+        if first.kernel is None or second.kernel is None:
             reason = self._take(first, second) if self._take is not None else "one of both is no kernel"
+        else:
+            reason = plan.why_not(first, second)
+            reason = reason or plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
         if reason is None:
             self._joined(rule, first, second)
         else:
-            miss = second.members[0], f"rule {rule.name} allows {_label(first)}, but {reason}"
-            self._said.setdefault((miss[0], reason), miss)
+            ends = first.members[0], second.members[0]
+            self._said.setdefault((ends[1], reason), (*ends, f"rule {rule.name} allows {_label(first)}, but {reason}"))
         return reason
 
     def _against(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:

@@ -13,7 +13,7 @@ import sympy
 from sympy.core.relational import Relational
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.functions import idiv
+from daceopt.ir.functions import idiv, pymod
 
 RELATIONS: dict[str, type] = {"<": sympy.Lt, "<=": sympy.Le, ">": sympy.Gt, ">=": sympy.Ge, "==": sympy.Eq}
 
@@ -70,4 +70,7 @@ def surely(expr: Any) -> bool:
 
 
 def _whole(expr: Any) -> Any:
-    return sympy.sympify(expr).replace(idiv, lambda a, b: sympy.floor(a / b))
+    expr = sympy.sympify(expr)
+    if expr.has(sympy.Mod):
+        expr = expr.replace(sympy.Mod, pymod)
+    return expr.replace(idiv, lambda a, b: sympy.floor(a / b)) if expr.has(idiv) else expr

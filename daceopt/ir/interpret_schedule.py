@@ -118,6 +118,8 @@ class _Execution:
         for n, _ in walk(tree):
             if isinstance(n, Alloc):
                 self._ordered |= {loop.param for loop in self._reusing(n)}
+            if isinstance(n, Loop) and self._looks_back(n):
+                self._ordered.add(n.param)
         self._locals: dict[str, np.ndarray] = {}
         self._collectors: dict[tuple[int, str], list[_Collector]] = {}
 
@@ -151,6 +153,12 @@ class _Execution:
             is_read = any(r.buffer.local and r.buffer.array == alloc.array for b in bodies for r in b.reads.values())
             if is_read and any(loop.param not in r.params() for r in written):
                 yield loop
+
+    def _looks_back(self, loop: Loop) -> bool:
+        """Does a statement read what one that stands behind it has written, in an iteration before?"""
+        stages = [self._kernel.stages[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
+        written = [{a.array for a in s.writes.values()} & self._kernel.forwarded() for s in stages]
+        return any(a.array in late for k, s in enumerate(stages) for a in s.reads.values() for late in written[k + 1 :])
 
     def _loop(self, loop: Loop, rows: _Rows) -> None:
         many = self._kernel.is_tiled and rows.count * self._size(loop) > MOST_INSTANCES

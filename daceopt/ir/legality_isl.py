@@ -71,7 +71,8 @@ class _Verdict:
         self._places = list(_places(found.get_root()))
         times = order(found)
         self._before = times.lex_lt_union_map(times)
-        self._flow = {array: union(accesses.flow(array)) for array in self._kernel.locals}
+        self._between_stages = (*self._kernel.locals, *sorted(self._kernel.forwarded()))
+        self._flow = {array: union(accesses.flow(array)) for array in self._between_stages}
 
     def reasons(self) -> Iterator[str]:
         """Every reason why the schedule is wrong, with an example."""
@@ -81,7 +82,7 @@ class _Verdict:
                 yield f"{reason}: {wrong.sample()}"
 
     def _suspects(self) -> Iterator[tuple[isl.UnionMap, str]]:
-        for array in self._kernel.locals:
+        for array in self._between_stages:
             yield from self._order(array)
             yield from self._memory(array)
             yield from self._threads(array)

@@ -67,7 +67,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
     products(kernel, tree, bodies)
     unsure = check_locals(kernel, tree, bodies)
     check_registers(kernel, tree, bodies)
-    if unsure:
+    if unsure or kernel.forwarded():
         _check_dependences(graph, kernel, tree)
 
 
@@ -95,9 +95,19 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
         kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept()), None)
         if kept is not None:
             refuse(kernel, f"s{k} reduces into {kept}, which is kept; expected a local of its own for the sum")
+    _check_forwarded(kernel)
     local = [node.array for node, _ in walk(tree) if isinstance(node, Alloc)]
     if sorted(local) != sorted(kernel.locals):
         refuse(kernel, f"it holds the locals {sorted(local)}; expected each of {sorted(kernel.locals)} once")
+
+
+def _check_forwarded(kernel: Kernel) -> None:
+    """Arrays that statements hand on are whole before the first of them that reads one."""
+    for array in sorted(kernel.forwarded()):
+        last = max(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.writes.values()))
+        first = min(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.reads.values()))
+        if first <= last:
+            refuse(kernel, f"s{first} reads {array}, which s{last} writes; expected all writers before it")
 
 
 def _check_loop(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:

@@ -244,6 +244,50 @@ def unroll(tree: Tree, param: Param | str) -> Tree:
     return bind(tree, param, "unroll")
 
 
+def rename(tree: Tree, param: Param | str, name: str) -> Tree:
+    """Call a loop like another one, with which it is to be fused.
+
+    before:  for p: f(p)
+    after:   for q: f(q)
+
+    Raises IllegalSchedule where it stands inside of a loop over that name, or around one.
+    """
+    new = Parameter(name)
+
+    def change(loop: Loop) -> Tree:
+        if any(inner.param == new for inner in schedule.loops(loop.body)):
+            raise IllegalSchedule(f"there is a loop over {name} inside of the one over {param}")
+        return replace(loop, param=new, body=substituted(loop.body, {loop.param: new}))
+
+    renamed = _each(tree, param, change)
+    for node, around in schedule.walk(renamed):
+        if isinstance(node, Loop) and any(isinstance(n, Loop) and n.param == node.param for n in around):
+            raise IllegalSchedule(f"the loop over {param} stands inside of one over {name}")
+    return renamed
+
+
+def sink_guards(tree: Tree, param: Param | str) -> Tree:
+    """Move what guards a loop into it, so that it can be fused with its neighbours.
+
+    before:  if c: for p: f(p)
+    after:   for p: if c: f(p)
+
+    Raises IllegalSchedule where no guard stands directly around the loop.
+    """
+
+    def change(node: Tree) -> Tree:
+        if not isinstance(node, Guard) or not isinstance(node.body, Loop) or str(node.body.param) != str(param):
+            return node
+        inner = node.body.body
+        both = Guard((*node.condition, *inner.condition), inner.body) if isinstance(inner, Guard) else None
+        return replace(node.body, body=both or Guard(node.condition, inner))
+
+    new = transformed(tree, change)
+    if new == tree:
+        raise IllegalSchedule(f"no guard stands directly around a loop over {param}")
+    return new
+
+
 def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = None) -> Tree:
     """Let a loop run ``factor`` times as often, and do its work in the last of each ``factor`` iterations.
 
@@ -265,6 +309,30 @@ def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = No
         longer = dim(loop.extent * factor) if extent is None else extent
         last = relation(pymod(p + 1, factor), "==", 0)
         return replace(loop, extent=longer, body=Guard((last,), body))
+
+    return _each(tree, param, change)
+
+
+def shift(tree: Tree, param: Param | str, by: int, extent: Dim | None = None) -> Tree:
+    """Let a loop do its work some iterations later (loop shifting).
+
+    before:  for p < n: f(p)
+    after:   for p < n + 1: if 1 <= p: f(p - 1)
+
+    ``extent``: of the new loop, where it is longer than that. Raises IllegalSchedule for a shift below 0 and where the
+    loop has partial tiles.
+    """
+    if by < 0:
+        raise IllegalSchedule(f"{param} shifted by {by}; expected 0 or more: shift the others")
+
+    def change(loop: Loop) -> Tree:
+        if loop.rest is not None:
+            raise IllegalSchedule(f"{param} has partial tiles, which cannot be shifted")
+        p, end = loop.param, dim(loop.extent + by)
+        first = [relation(by, "<=", p)] if by else []
+        last = [] if extent is None else [relation(p, "<", end)]
+        body = substituted(loop.body, {p: p - by})
+        return replace(loop, extent=end if extent is None else extent, body=schedule.guarded([*first, *last], body))
 
     return _each(tree, param, change)
 

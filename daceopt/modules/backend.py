@@ -194,27 +194,34 @@ class CompiledGraph:
 
         return load(self.traced)
 
-    def _higher(self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    def _higher(
+        self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
+    ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
         binding = self.piece.binding
         arguments = [k for kind, k in binding.inputs if kind == "tensor"]
         by = tuple(k for k, w in zip(arguments, wanted) if w and self.traced.requires_grad[k])
         outputs = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
         of = tuple(k for k, g in enumerate(outputs) if g is not None)
-        graph = self._higher_graphs.get((by, of))
-        if graph is None:
-            from daceopt.capture.torch.higher import gradient_of
-
-            gradient = gradient_of(self.traced, by, of)
-            try:
-                graph = CompiledGraph(self._backend, gradient)
-            except Unsupported:  # sizes that its derivative settles
-                graph = BySize(self._backend, gradient)
-            self._higher_graphs[by, of] = graph
+        graph = self._higher_graphs.get((by, of)) or self._compile_higher(by, of)
+        _check_unchanged(graph.traced, [binding.inputs[k][1] for k in changed])
         given = dict(zip([a for _, a in binding.inputs], tensors))
         values = [given[k] if k in given else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
         found = dict(zip(by, graph(*values, *(outputs[k] for k in of))))
         return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
+
+    def _compile_higher(self, by: tuple[int, ...], of: tuple[int, ...]) -> CompiledGraph | BySize:
+        """The gradients of the differentiable outputs ``of`` by the arguments ``by``."""
+        from daceopt.capture.torch.higher import gradient_of
+
+        gradient = gradient_of(self.traced, by, of)
+        graph: CompiledGraph | BySize
+        try:
+            graph = CompiledGraph(self._backend, gradient)
+        except Unsupported:  # sizes that its derivative settles
+            graph = BySize(self._backend, gradient)
+        self._higher_graphs[by, of] = graph
+        return graph
 
     def _size(self, value: Any, given: dict[int, Any]) -> int:
         """What a size argument was in a call, from the sizes of the tensors."""
@@ -232,7 +239,7 @@ class BySize:
     """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
 
     def __init__(self, backend: Backend, traced: Traced) -> None:
-        self._backend, self._traced = backend, traced
+        self._backend, self.traced = backend, traced
         self._programs: dict[Any, CompiledGraph | Exception] = {}
         self._lock = threading.RLock()
 
@@ -240,7 +247,7 @@ class BySize:
         key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
         program = self._programs.get(key) or self._compile(key, arguments)
         if isinstance(program, Exception):
-            return self._backend.leave(self._traced, program, arguments)
+            return self._backend.leave(self.traced, program, arguments)
         return program(*arguments)
 
     def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | Exception:
@@ -254,9 +261,20 @@ class BySize:
             return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
         with _own_mode():
             try:
-                return self._backend.add(specialised(self._traced, arguments), arguments)
+                return self._backend.add(specialised(self.traced, arguments), arguments)
             except Exception as error:
                 return error
+
+
+def _check_unchanged(gradient: Traced, changed: Sequence[int]) -> None:
+    """A derivative of higher order is computed from arguments of the call, which have to be what they were."""
+    placeholders = [n for n in gradient.graph.graph.nodes if n.op == "placeholder"]
+    for k in changed:
+        if placeholders[k].users:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{gradient.names[k]}, from which a gradient of a gradient is computed, was written into since"
+            )
 
 
 def _computed(pair: Any, binding: Binding) -> set[int]:

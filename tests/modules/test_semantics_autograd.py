@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
-from tests.twins import check, grads, module, normal
+from tests.twins import assert_same, check, grads, module, normal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -159,6 +159,45 @@ def test_second_order_through_normalizations():
         return g, grads(net, x), dict(net.named_buffers())
 
     check(scenario)
+
+
+def test_second_order_of_a_call_that_changes_buffers():
+    """It reads them as they were before the call."""
+
+    def averaged(self, x):
+        y = x * x * self.mean.clone() * self.w
+        self.mean.lerp_(x.detach(), 0.5)
+        return y
+
+    def scenario(optimize):
+        net = module(averaged, w=normal(3))
+        net.register_buffer("mean", normal(3) + 1)
+        normed = torch.nn.utils.spectral_norm(nn.Linear(3, 3).double())
+        seen = []
+        for model in (net, nn.Sequential(normed, nn.Tanh(), nn.BatchNorm1d(3).double())):
+            optimize(model)
+            x = normal(3).requires_grad_() if model is net else normal(5, 3).requires_grad_()
+            y = model(x)
+            model(x.detach() * 2)
+            (g,) = grad(y.pow(2).sum(), x, create_graph=True)
+            g.pow(2).sum().backward()
+            seen.append((g, grads(model, x), dict(model.named_buffers())))
+        return seen
+
+    check(scenario)
+
+
+def test_second_order_refuses_what_was_changed_since():
+    """Arguments without a gradient as well; those that nothing is computed from may change."""
+    net = optimized_module(module(lambda self, x, z, n: x * x * z.tanh() + n.sign(), w=normal(3)), fallback="raise")
+    x, z, n = normal(3).requires_grad_(), normal(3), normal(3)
+    y = net(x, z, n)
+    n.add_(1)
+    (g,) = grad(y.sum(), x, create_graph=True, retain_graph=True)
+    assert_same(g, 2 * x * z.tanh())
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation: z,"):
+        grad(y.sum(), x, create_graph=True, retain_graph=True)
 
 
 def test_dropout_in_second_order():

@@ -17,6 +17,7 @@ class DeepFm(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(rows, size)
+        nn.init.normal_(self.embedding.weight, std=0.01)
         self.linear = nn.Embedding(rows, 1)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise([fields * size, *deep]):

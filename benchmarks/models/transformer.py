@@ -14,6 +14,7 @@ class Translator(nn.Module):
     def __init__(self, vocabulary: int = 36_560, size: int = 512, heads: int = 8, layers: int = 6, inner: int = 2048):
         super().__init__()
         self.embedding = nn.Embedding(vocabulary, size)
+        nn.init.normal_(self.embedding.weight, std=size**-0.5)
         self.network = nn.Transformer(size, heads, layers, layers, inner, dropout=0.1, batch_first=True)
         self.scale = math.sqrt(size)
         angles = torch.arange(512)[:, None] / 10_000 ** (torch.arange(0, size, 2) / size)

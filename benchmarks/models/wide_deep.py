@@ -17,6 +17,7 @@ class WideDeep(nn.Module):
     ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(rows, size)
+        nn.init.normal_(self.embedding.weight, std=0.01)
         self.wide = nn.Embedding(rows, 1)
         self.bias = nn.Parameter(torch.zeros(1))
         layers: list[nn.Module] = []

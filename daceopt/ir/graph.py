@@ -10,7 +10,7 @@ from typing import Any
 from dace import nodes
 from dace.sdfg.nodes import MapEntry
 
-from daceopt.ir import parts, pruning, validation
+from daceopt.ir import parts, plain_properties, pruning, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
@@ -22,6 +22,8 @@ from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.views import follow
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
+
+plain_properties.install()
 
 
 def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:

@@ -20,6 +20,7 @@ from torch._dynamo.utils import counters
 
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, effects, guards, tracing
+from daceopt.capture.torch.collection import resumed
 from daceopt.capture.torch.connection import connected, differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
@@ -62,6 +63,7 @@ class Backend:
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
         self._breaks = _breaks()
+        self._failures: list[str] = []  # of Dynamo's, since they were asked for
 
     @staticmethod
     def frames() -> int:
@@ -69,18 +71,24 @@ class Backend:
         return int(counters["frames"]["total"])
 
     def new_breaks(self) -> list[str]:
-        """Reasons of graph breaks since the last time."""
+        """Reasons of graph breaks, and what Dynamo failed at, since the last time."""
         found = _breaks()
         new = [reason for reason, count in found.items() if count > self._breaks.get(reason, 0)]
+        failures, self._failures = self._failures, []
         self._breaks = found
-        return [next((x.strip() for x in r.splitlines() if x.strip()), r) for r in new]
+        return list(dict.fromkeys(next((x.strip() for x in r.splitlines() if x.strip()), r) for r in [*new, *failures]))
+
+    def failed(self, error: BaseException) -> None:
+        """Dynamo could not compile a piece of code."""
+        self._failures.append(str(error).strip() or type(error).__name__)
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
         start = time.perf_counter()
         guards.keep_key_order()
         try:
-            return self._compile(graph, inputs)
+            with resumed():
+                return self._compile(graph, inputs)
         except RestartAnalysis:
             raise
         except Exception as error:  # whatever it is, the user's call is not lost

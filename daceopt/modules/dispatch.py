@@ -128,7 +128,9 @@ class Dispatcher:
                 raise
             if type(error).__name__ == "TorchRuntimeError":
                 compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
-            raise self._translated(module, error) from error
+            if self.options.fallback == "raise":
+                raise self._translated(module, error) from error
+            return self._eagerly(module, compiled.original, args, kwargs, first_line(error))
         if backend.frames() != seen:
             self._note_breaks(backend)
         if backend.ran == ran:
@@ -175,7 +177,8 @@ class Dispatcher:
                 recompile_limit=RECOMPILE_LIMIT,
                 isolate_recompiles=True,
             )
-            context.callback = frames.FrameCompiler(context.callback, suppress_errors=self.options.fallback != "raise")
+            listener = None if self.options.fallback == "raise" else backend
+            context.callback = frames.FrameCompiler(context.callback, listener)
             own = frames.twin(original)
             run = context(own)
             fast = FastPath(own, run._isolate_recompiles_id)
@@ -197,7 +200,7 @@ class Dispatcher:
         self._note(reason)
 
     def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
-        """Dynamo's errors as ours: they come only where ``fallback="raise"`` asks for them, or from a wrong call."""
+        """Dynamo's errors as ours."""
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, DaceoptError):
             return inner

@@ -70,7 +70,7 @@ def test_the_step_changes_nothing() -> None:
     finish(graph, b.elementwise(sympy.exp, host_call(b, b.elementwise(sympy.tanh, x))))
     text = render(graph)
     check_match(ClusterExtraction(), graph)
-    assert ClusterExtraction().run(graph).sites == ["1 nodes, from k to k"] * 2
+    assert ClusterExtraction().run(graph).sites == ["1 node, from k to k"] * 2
     assert render(graph) == text
 
 

@@ -6,7 +6,7 @@ proves holds for all values of a parameter, so also for that one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -19,6 +19,7 @@ from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, dim
 
 CONTEXT = isl.DEFAULT_CONTEXT
+_SET = isl.dim_type.set
 
 
 def identifier(name: str) -> isl.Id:
@@ -130,6 +131,19 @@ _RULES: dict[type, Callable[[Functions, Any], isl.PwAff]] = {
     sympy.Min: Functions._minimum,
     sympy.Max: Functions._maximum,
 }
+
+
+def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
+    """Functions on ``space``, whose dimensions are the symbols ``names``."""
+    local = isl.LocalSpace.from_space(space)
+    values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
+    return Functions(sizes, space, values), values
+
+
+def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
+    """``points`` where ``value`` is 0 or more and below all of its bounds."""
+    points = points.intersect(value.nonneg_set())
+    return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
 
 
 # ---------------------------------------------------------------- back

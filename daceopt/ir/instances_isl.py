@@ -14,7 +14,7 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, identifier, sizes_of
+from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, identifier, sizes_of, within
 from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
@@ -73,19 +73,6 @@ class Domains:
             with suppress(Unsupported):  # what is not assumed is true for more sizes
                 domain = domain.intersect(of.of(expr).nonneg_set())
         return domain
-
-
-def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
-    """Functions on ``space``, whose dimensions are the symbols ``names``."""
-    local = isl.LocalSpace.from_space(space)
-    values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
-    return Functions(sizes, space, values), values
-
-
-def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
-    """``points`` where ``value`` is 0 or more and below all of its bounds."""
-    points = points.intersect(value.nonneg_set())
-    return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
 
 
 # ---------------------------------------------------------------- what the loops run

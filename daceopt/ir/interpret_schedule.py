@@ -151,13 +151,14 @@ class _Execution:
             bodies = [self._bodies[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
             written = [r for b in bodies for r in b.writes.values() if r.buffer.local and r.buffer.array == alloc.array]
             is_read = any(r.buffer.local and r.buffer.array == alloc.array for b in bodies for r in b.reads.values())
-            if is_read and any(loop.param not in r.params() for r in written):
+            if is_read and any(not r.step(loop.param) or loop.param in _free(r.rest) for r in written):
                 yield loop
 
     def _looks_back(self, loop: Loop) -> bool:
         """Does a statement read what one that stands behind it has written, in an iteration before?"""
         stages = [self._kernel.stages[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
-        written = [{a.array for a in s.writes.values()} & self._kernel.forwarded() for s in stages]
+        inside = {*self._kernel.locals, *self._kernel.forwarded()}
+        written = [{a.array for a in s.writes.values()} & inside for s in stages]
         return any(a.array in late for k, s in enumerate(stages) for a in s.reads.values() for late in written[k + 1 :])
 
     def _loop(self, loop: Loop, rows: _Rows) -> None:
@@ -308,3 +309,7 @@ class _Execution:
             where = f"elements {address.min()} to {address.max()} of a buffer of {array.size}"
             raise ValueError(f"kernel {self._kernel.label}, array {buffer.array}: {where}")
         return array, address
+
+
+def _free(expr: Any) -> set[Any]:
+    return getattr(expr, "free_symbols", set())

@@ -54,6 +54,15 @@ class Accumulator:
         """What a scalar accumulator has collected."""
         return f"({self.name}_nan ? dop::nan<{self.cpp}>() : {self.name})" if self.notes_nan else self.name
 
+    @property
+    def clause(self) -> str:
+        """What OpenMP is told where lanes collect in it."""
+        operator = {"sum": "+", "prod": "*"}.get(self.op, self.op)
+        if types.is_bool(self.dtype):
+            operator = {"max": "|", "min": "&"}[self.op]
+        nan = f" reduction(| : {self.name}_nan)" if self.notes_nan else ""
+        return f" reduction({operator} : {self.name}){nan}"
+
     def index(self, names: Names) -> str:
         """Position in the array of kept elements, row-major."""
         code = "0"

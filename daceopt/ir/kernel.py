@@ -76,6 +76,10 @@ class Stage:
         access = self.writes[connector]
         return tuple(p for p in self.params if p not in access.params()) if access.wcr else ()
 
+    def arrays(self) -> set[str]:
+        """All that it reads and writes."""
+        return {a.array for a in (*self.reads.values(), *self.writes.values())}
+
     def subs(self, mapping: dict[Any, Any], params: tuple[sympy.Symbol, ...] | None = None) -> Stage:
         """Replace parameters in the domain, accesses and scalar code; ``params`` gives the new domain if it is not one
         to one."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import islpy as isl
 
+from daceopt.ir.affine_isl import sizes_of
 from daceopt.ir.dependences import Accesses, union
 from daceopt.ir.graph import Graph
 from daceopt.ir.instances_isl import Domains
@@ -74,7 +75,8 @@ class _Verdict:
 
     def reasons(self) -> Iterator[str]:
         """Every reason why the schedule is wrong, with an example."""
-        for wrong, reason in self._suspects():
+        for suspect, reason in self._suspects():
+            wrong = suspect.intersect_params(sizes_of(suspect.get_space()))
             if not wrong.is_empty():
                 yield f"{reason}: {wrong.sample()}"
 

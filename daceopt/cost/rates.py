@@ -25,11 +25,12 @@ _KIND, _FILE, _VERSION = "rates", "rates.json", 1
 _SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _SHARED = 16 << 20  # of sets from here on, cores share the way to memory
 _ELEMENTS = 8192  # of float32, for arithmetic: they stay in the first cache
-_EXP = 12  # operations of an exponential (cost.work.WEIGHTS)
+_TANH = 20  # operations of a hyperbolic tangent (cost.work.WEIGHTS), which NumPy computes in vectors as kernels do
 _EDGE = 512  # of a matrix product
 _REPEATED = 1 << 20  # bytes under one look at the clock
 _FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
-_BUSY = 4  # times what a region takes elsewhere: others had the cores
+_PATIENCE = 0.3  # seconds to find a moment in which all cores are free
+_BUSY = 1.5  # times what a region takes elsewhere: others had the cores
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Rates:
     def seconds(self, nbytes: float, operations: float, *, threads: int = 1, beside: float = 0.0) -> float:
         """The time of loops that move ``nbytes`` and compute ``operations``, by ``threads`` cores that start already.
 
+        Kernels wait for memory and compute in turn, more than both at once: measured, the sum is nearer than the maximum.
         ``beside``: bytes that other cores move at the same time: what does not fit into the caches of one core goes
         through a memory that they share.
         """
@@ -69,7 +71,7 @@ class Rates:
         if threads > 1 or beside:
             busy = self.cores if beside else threads
             rate = min(rate, _at(self.together, nbytes + beside) * threads / busy)
-        return max(nbytes / rate, operations * self.operation / threads)
+        return nbytes / rate + operations * self.operation / threads
 
     def product_seconds(self, nbytes: float, operations: float) -> float:
         """The time of a library call by all cores."""
@@ -85,7 +87,7 @@ def typical(limits: Limits) -> Rates:
     alone = ((32 << 10, 120e9), (1 << 20, 60e9), (4 << 20, 30e9), (32 << 20, 15e9), (128 << 20, 9e9))
     together = tuple((size * limits.cores, rate * limits.cores) for size, rate in alone[:2])
     together += ((32 << 20, 25e9), (128 << 20, 16e9))
-    return Rates(limits.cores, 3e-8, 3.6e-6 + 0.25e-6 * limits.cores, 3e-11, 1e11 * limits.cores, alone, together)
+    return Rates(limits.cores, 3e-8, 3.6e-6 + 0.25e-6 * limits.cores, 1.2e-11, 1e11 * limits.cores, alone, together)
 
 
 _assumed: ContextVar[Rates | None] = ContextVar("daceopt_assumed_rates", default=None)
@@ -173,7 +175,7 @@ def _operation() -> float:
     import numpy as np
 
     x, y = np.ones(_ELEMENTS, np.float32), np.empty(_ELEMENTS, np.float32)
-    return _best(lambda: np.exp(x, out=y), times=20) / (_ELEMENTS * _EXP)
+    return _best(lambda: np.tanh(x, out=y), times=20) / (_ELEMENTS * _TANH)
 
 
 def _product() -> float:
@@ -181,7 +183,7 @@ def _product() -> float:
 
     a, b, out = (torch.ones(_EDGE, _EDGE) for _ in range(3))
     with torch.no_grad():
-        return 2 * _EDGE**3 / _best(lambda: torch.mm(a, b, out=out), seconds=0.05)
+        return 2 * _EDGE**3 / _best(lambda: torch.mm(a, b, out=out), seconds=0.1)
 
 
 def _region(threads: int) -> float:
@@ -196,15 +198,16 @@ def _region(threads: int) -> float:
     library, nothing = ctypes.CDLL(str(found[0])), ctypes.CDLL(None).labs
     address = ctypes.cast(nothing, ctypes.c_void_p)
     arguments = (address, ctypes.c_void_p(0), ctypes.c_uint(threads), ctypes.c_uint(0))
-    spent = _best(lambda: library.GOMP_parallel(*arguments), seconds=0.05) - _best(lambda: nothing(0), seconds=0.01)
-    return min(max(spent, 0.0), _BUSY * expected)
+    spent = _best(lambda: library.GOMP_parallel(*arguments), _PATIENCE, enough=expected)
+    return min(max(spent - _best(lambda: nothing(0), seconds=0.01), 0.0), _BUSY * expected)
 
 
-def _best(call: Callable[[], Any], seconds: float = 0.02, times: int = 1) -> float:
-    """The shortest of the calls (``times`` at once) that fit into the time: what others do only adds time."""
+def _best(call: Callable[[], Any], seconds: float = 0.02, times: int = 1, enough: float = 0.0) -> float:
+    """The shortest of the calls (``times`` at once) that fit into the time, or until one takes no more than ``enough``:
+    what others do only adds time."""
     call()
     best, deadline = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
+    while time.perf_counter() < deadline and best > enough:
         start = time.perf_counter()
         for _ in range(times):
             call()

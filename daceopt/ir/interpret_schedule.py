@@ -40,6 +40,7 @@ from daceopt.ir.schedule import (
     schedule_of,
     walk,
 )
+from daceopt.ir.storage import folded
 
 if TYPE_CHECKING:
     from daceopt.ir.interpret import Memory
@@ -69,7 +70,7 @@ def can_run(memory: Memory, kernel: Kernel) -> bool:
 def run(memory: Memory, kernel: Kernel) -> None:
     """Execute ``kernel``. Raises ValueError for an access out of range."""
     tree = schedule_of(kernel)
-    _Execution(memory, kernel, tree).node(tree, _Rows(1, {}))
+    _Execution(memory, folded(kernel, tree), tree).node(tree, _Rows(1, {}))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.gradient_scopes import join_undropped
+from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.modules import tuning
@@ -95,9 +96,13 @@ class Backend:
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         conditions.install()
-        traced = describe(graph, inputs)
         if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
             return graph.forward
+        whole, held = lifted(graph)
+        made = self._program(describe(whole, [*inputs, *held]), [*inputs, *held])
+        return (lambda *arguments: made(*arguments, *held)) if held else made
+
+    def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
         with _own_mode():
             try:
                 made = self.add(traced, inputs)

@@ -18,7 +18,7 @@ from daceopt.ir.clusters import Clusters
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.stitching import cut, side_by_side
-from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class _Plan:
         clusters = self._clusters
         direct = clusters.leader(b) in clusters.successors(a) or clusters.leader(a) in clusters.successors(b)
         found = [a, b] if direct else clusters.obstacle(a, b)
-        return " -> ".join(map(str, found or ()))
+        return " -> ".join(map(label_of, found or ()))
 
     def _worthwhile(self, members: Sequence[Any]) -> Any:
         """Where sizes are open: the work from which on threads are worth their start."""

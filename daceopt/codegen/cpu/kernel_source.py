@@ -24,6 +24,7 @@ from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
+from daceopt.ir.storage import folded
 
 _STACK_BYTES = 1 << 15
 # C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row; a library has it (libs/base.py).
@@ -42,7 +43,7 @@ def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     """
     if kernel.schedule is not None or kernel.serial:
         check(graph, kernel, schedule.schedule_of(kernel))
-    return Emitter(graph, kernel).source()
+    return Emitter(graph, folded(kernel, schedule.schedule_of(kernel))).source()
 
 
 class Emitter:

@@ -63,7 +63,7 @@ class Rates:
     def seconds(self, nbytes: float, operations: float, *, threads: int = 1, beside: float = 0.0) -> float:
         """The time of loops that move ``nbytes`` and compute ``operations``, by ``threads`` cores that start already.
 
-        Kernels wait for memory and compute in turn, more than both at once: measured, the sum is nearer than the maximum.
+        Kernels wait for memory and compute in turn more than at once: as measured, the sum is nearer than the maximum.
         ``beside``: bytes that other cores move at the same time: what does not fit into the caches of one core goes
         through a memory that they share.
         """

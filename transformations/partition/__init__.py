@@ -1,1 +1,1 @@
-"""Partition-based fusion: APOLLO (Zhao et al., MLSys 2022) in steps that can be used one by one."""
+"""APOLLO (Zhao et al., MLSys 2022): the graph is partitioned by rules into what becomes one kernel each."""

@@ -21,6 +21,7 @@ from daceopt.ir import scalar, types
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.local_storage import folded
 from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.reduction import UFUNC, identity
 from daceopt.ir.references import Reference, StatementInstance, resolved
@@ -40,7 +41,6 @@ from daceopt.ir.schedule import (
     schedule_of,
     walk,
 )
-from daceopt.ir.storage import folded
 
 if TYPE_CHECKING:
     from daceopt.ir.interpret import Memory

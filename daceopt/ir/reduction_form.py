@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from daceopt.ir.dataflow import address
+from daceopt.ir.digits import digit
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.schedule import digit
 from daceopt.ir.symbols import Parameter
 
 _X, _Y = Parameter("x"), Parameter("y")

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from daceopt import progress
-from daceopt.cost.limits import limits
-from daceopt.cost.measure import interleave
 from daceopt.errors import DaceoptError
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe
@@ -128,6 +126,8 @@ def _compiled(recipe: Recipe, run: Callable[[Recipe], Run]) -> dict[str, Run]:
 
 
 def _measured(contenders: Mapping[str, Run]) -> dict[str, float]:
+    from daceopt.cost.measure import interleave
+
     return interleave(contenders, seconds=_ROUND, warmup=1, at_least=3)
 
 
@@ -160,6 +160,8 @@ def _with(recipe: Recipe, options: Options) -> Recipe:
 
 def _variants(recipe: Recipe) -> Iterator[tuple[str, str, int]]:
     """(step, option, value) that may be faster than what the model of the machine says, most promising first."""
+    from daceopt.cost.limits import limits
+
     own = limits()
     scaled: Sequence[tuple[str, str, int, tuple[float, ...]]] = (
         ("threading", "work", own.worthwhile, (0.25, 4)),

@@ -17,8 +17,8 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.local_storage import folded
 from daceopt.ir.stitching import cut, side_by_side
-from daceopt.ir.storage import folded
 from daceopt.passes.runner import Runner
 from tests.transformations.lowered import compiled, size_symbol
 

@@ -20,11 +20,11 @@ from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.local_storage import folded
 from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
-from daceopt.ir.storage import folded
 
 _STACK_BYTES = 1 << 15
 # C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row; a library has it (libs/base.py).

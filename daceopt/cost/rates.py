@@ -29,6 +29,7 @@ _TANH = 20  # operations of a hyperbolic tangent (cost.work.WEIGHTS), which NumP
 _EDGE = 512  # of a matrix product
 _REPEATED = 1 << 20  # bytes under one look at the clock
 _FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
+_SLOWEST = 8  # times slower than the reference machine: below that, others had the cores
 _PATIENCE = 0.3  # seconds to find a moment in which all cores are free
 _BUSY = 1.5  # times what a region takes elsewhere: others had the cores
 
@@ -142,7 +143,8 @@ def measure() -> Rates:
     inside = [(size * cores, rate * cores) for size, rate in alone if size * cores < _SHARED]
     shared = [(size, max(_together(size), rate)) for size, rate in alone if size >= _SHARED]
     region = _region(cores) if cores > 1 else 0.0
-    return Rates(cores, 3e-8, region, _operation(), _product(), alone, _falling([*inside, *shared]))
+    product = max(_product(), typical(Limits(cores)).product / _SLOWEST)
+    return Rates(cores, 3e-8, region, _operation(), product, alone, _falling([*inside, *shared]))
 
 
 def _falling(rates: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:

@@ -14,12 +14,14 @@ from daceopt.passes.step import Step
 from daceopt.passes.transform import Transformation
 
 if TYPE_CHECKING:
+    from daceopt.cost.program_time import ProgramTime
     from daceopt.ir.program import Program
 
 logger = logging.getLogger("daceopt.recipe")
 
-MARGIN = 0.02
-"""The share by which a later recipe must be faster than those before it: less is nothing that the model knows."""
+MARGIN = 0.05
+"""The share of its kernels' time by which a later recipe must be faster than those before it: less is nothing that the
+model knows. Library calls are mostly the same ones in all recipes, and their time is no reason to look away."""
 
 
 @dataclass(frozen=True)
@@ -43,37 +45,41 @@ class Choice(Recipe):
 
 @dataclass(frozen=True)
 class Decision:
-    """The recipe that was chosen, and the modelled seconds of each."""
+    """The recipe that was chosen, and the modelled seconds of each of the ``count`` that was tried."""
 
     chosen: str
     seconds: dict[str, float]
+    count: int
 
     def __str__(self) -> str:
         times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
-        return f"recipe {self.chosen}, by the cost model ({times})"
+        left = "; the kernels pass too little to one another for another" if len(self.seconds) < self.count else ""
+        return f"recipe {self.chosen}, by the cost model ({times}{left})"
 
 
 def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, list[Step], Decision]:
-    """Apply the steps that all recipes begin with once, then what is left of each to a program of its own; returns the
-    program that the model says is fastest, the steps that led to it, and why it is that one.
+    """Apply the steps that all recipes begin with once, then the rest of the first; then that of each other one to a
+    program of its own, but only where that may save what counts: intermediate arrays between kernels, and starts of
+    threads. Returns the program that the model says is fastest, the steps that led to it, and why it is that one.
 
     Raises what a step raises.
     """
-    from daceopt.cost.program_time import modelled
+    from daceopt.cost.program_time import ProgramTime
 
     recipes = [r.with_differentiation() if program.wanted is not None else r for r in choice.among]
     steps = [r.resolved() for r in recipes]
     shared = common_prefix(steps)
     runner = Runner(choice.among[0], verify)
     runner.apply(program, steps[0][:shared])
-    branches = []
+    branches: list[tuple[Program, list[Step], ProgramTime]] = []
     for recipe, own in zip(recipes, steps):
-        made = program.copy() if recipe is not recipes[-1] else program
-        rest = Runner(recipe, verify)
+        if branches and not branches[0][2].fusible > MARGIN * branches[0][2].kernels:
+            break
+        made, rest = program.copy(), Runner(recipe, verify)
         rest.apply(made, own[shared:])
-        branches.append((made, rest.history, sum(map(modelled, made.directions()))))
-    at = fastest([seconds for _, _, seconds in branches])
-    decision = Decision(recipes[at].name, {r.name: s for r, (_, _, s) in zip(recipes, branches)})
+        branches.append((made, rest.history, ProgramTime.of(made)))
+    at = fastest([time for _, _, time in branches])
+    decision = Decision(recipes[at].name, {r.name: b[2].total for r, b in zip(recipes, branches)}, len(recipes))
     logger.info("%s", decision)
     return branches[at][0], [*runner.history, *branches[at][1]], decision
 
@@ -83,10 +89,10 @@ def common_prefix(recipes: Sequence[Sequence[Transformation]]) -> int:
     return sum(1 for _ in takewhile(lambda steps: len({*map(repr, steps)}) == 1, zip(*recipes)))
 
 
-def fastest(seconds: Sequence[float]) -> int:
+def fastest(times: Sequence[ProgramTime]) -> int:
     """The first that no later one beats by the margin."""
     best = 0
-    for k, s in enumerate(seconds):
-        if s < (1 - MARGIN) * seconds[best]:
+    for k, time in enumerate(times):
+        if time.total < times[best].total - MARGIN * times[best].kernels:
             best = k
     return best

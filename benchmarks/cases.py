@@ -1,5 +1,15 @@
 """All benchmarks; importing this module registers them."""
 
-from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, training
+from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, stitching, training
 
-__all__ = ["calls", "compilation", "importing", "kernels", "networks", "processes", "scaling", "training"]
+__all__ = [
+    "calls",
+    "compilation",
+    "importing",
+    "kernels",
+    "networks",
+    "processes",
+    "scaling",
+    "stitching",
+    "training",
+]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from daceopt.passes import choice
+from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import DIFFERENTIATE, Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.programs.compiled import CompiledPair, Derived, Source, compiled
@@ -69,7 +71,11 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
 
     derived = Derived(Program.of(imported.graph, imported.gradients), imported)
     with derived.timed("recipe"):
-        derived.history += Runner(recipe, verify).run(derived.program)
+        if isinstance(recipe, Choice):
+            derived.program, derived.history, decision = choice.run(recipe, derived.program, verify)
+            derived.choice = str(decision)
+        else:
+            derived.history = Runner(recipe, verify).run(derived.program)
     spent = sum(step.seconds for step in derived.history if step.level == DIFFERENTIATE)
     derived.seconds = {"recipe": derived.seconds["recipe"] - spent, DIFFERENTIATE: spent}
     return derived

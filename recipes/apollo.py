@@ -1,7 +1,8 @@
 """The recipe ``apollo``: the graph is partitioned by rules into micro-graphs, which become one kernel each.
 
 APOLLO (Zhao et al., MLSys 2022): pre-processing, opening of compound operators, aggregation (Table 1), memory stitching
-(Table 2), and what the rules of both leave open; the rest is that of the recipe ``cpu``.
+(Table 2), what the rules of both leave open, and parallelism stitching (algorithm 3) of the kernels that come of it;
+the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
@@ -55,5 +56,6 @@ apollo = Recipe(
         "threading",
         "lane-sum-splitting",
         "register-promotion",
+        "parallelism-stitching",
     ),
 )

@@ -1,7 +1,10 @@
-"""The recipe ``auto``: the best one for this machine; so far that is ``cpu`` everywhere."""
+"""The recipe ``auto``: ``cpu`` or ``apollo``, whichever the cost model says is faster for the program at hand.
 
-from dataclasses import replace
+With ``tune`` programs of both are measured instead, beside eager PyTorch (``daceopt/modules/tuning.py``).
+"""
 
+from daceopt.passes.choice import Choice
+from daceopt.recipes.apollo import apollo
 from daceopt.recipes.cpu import cpu
 
-auto = replace(cpu, name="auto")
+auto = Choice.of("auto", cpu, apollo)

@@ -89,6 +89,11 @@ def assumed(limits: Limits) -> Iterator[None]:
         _assumed.reset(token)
 
 
+def assumed_limits() -> Limits | None:
+    """Those of another machine, where schedules are made for one."""
+    return _assumed.get()
+
+
 def limits() -> Limits:
     """Those of this machine, or those assumed."""
     return _assumed.get() or _own()

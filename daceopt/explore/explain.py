@@ -91,11 +91,13 @@ def _module(
         given.dynamic,
         "silent",
         verify,
+        given.tune,
     )
     report = Report(type(model).__name__, recipe=_name(chosen.recipe))
     try:
         found = observe(model, args, kwargs, chosen)
         report.notes += [f"the graph breaks: {reason}" for reason in found.breaks]
+        report.notes += found.choices
         report.reason = "; ".join(found.refused) or ("" if found.graphs else "nothing in it was compiled")
         report.operators = collect.aten_operators([graph for graph, _ in found.graphs], found.refused)
         for graph, tensors in found.graphs:

@@ -21,6 +21,7 @@ from daceopt.ir import scalar, types
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.local_storage import folded
 from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.reduction import UFUNC, identity
 from daceopt.ir.references import Reference, StatementInstance, resolved
@@ -69,7 +70,7 @@ def can_run(memory: Memory, kernel: Kernel) -> bool:
 def run(memory: Memory, kernel: Kernel) -> None:
     """Execute ``kernel``. Raises ValueError for an access out of range."""
     tree = schedule_of(kernel)
-    _Execution(memory, kernel, tree).node(tree, _Rows(1, {}))
+    _Execution(memory, folded(kernel, tree), tree).node(tree, _Rows(1, {}))
 
 
 @dataclass(frozen=True)

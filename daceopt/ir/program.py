@@ -53,6 +53,12 @@ class Program:
         """The program of an imported graph, not differentiated yet."""
         return cls(graph, wanted, inputs={n: Role(Kind.INPUT, k) for k, n in enumerate(graph.inputs)})
 
+    def copy(self) -> Program:
+        """A program of its own that is the same."""
+        backward = None if self.backward is None else self.backward.copy()
+        names = dict(self.inputs), dict(self.received), list(self.returned)
+        return Program(self.forward.copy(), self.wanted, backward, *names)
+
     def directions(self) -> Iterator[Graph]:
         """The forward graph, then the backward graph as it is by then."""
         yield self.forward

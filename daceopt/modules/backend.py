@@ -26,10 +26,15 @@ from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.functional import functional
 from daceopt.capture.torch.gradient_scopes import join_undropped
+from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
+from daceopt.modules import tuning
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
+from daceopt.passes.choice import Choice
+from daceopt.passes.recipe import Recipe, recipes
+from daceopt.programs.compiled import own_source
 from daceopt.programs.stats import Stats
 from daceopt.runtime import overlap
 from daceopt.runtime.arithmetic import evaluate
@@ -99,9 +104,13 @@ class Backend:
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         conditions.install()
-        traced = describe(graph, inputs)
         if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
             return graph.forward
+        whole, held = lifted(graph)
+        made = self._program(describe(whole, [*inputs, *held]), [*inputs, *held])
+        return (lambda *arguments: made(*arguments, *held)) if held else made
+
+    def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
         with _own_mode():
             try:
                 made = self.add(traced, inputs)
@@ -113,14 +122,34 @@ class Backend:
                 return BySize(self, traced)
         return made
 
-    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph:
-        """Compile a graph; ``inputs`` are its arguments in the first call."""
-        made = CompiledGraph(self, traced)
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> CompiledGraph | KeptEager:
+        """Compile a graph; ``inputs`` are its arguments in the first call. One that eager PyTorch runs faster stays."""
+        recipe = self.options.recipe if self.options.tune is None else self._tuned(traced, inputs)
+        if recipe is None:
+            return KeptEager(self, traced)
+        made = CompiledGraph(self, traced, recipe)
         self.graphs.append(made)
         shapes = {f"input:{k}": tuple(t.shape) for k, t in enumerate(made.piece.inputs(inputs))}
         self.stats.record(made.piece.pair, shapes)
         logger.info("compiled a graph of %d operators", len(traced.graph.graph.nodes))
         return made
+
+    def _tuned(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
+        """The fastest recipe as measured; None for eager PyTorch."""
+        given = recipes.get(self.options.recipe) if isinstance(self.options.recipe, str) else self.options.recipe
+        identity = tuning.identity(_identity(traced), given, own_source())
+        found = tuning.known(identity)
+        if found is None:
+            eager = None
+            if isinstance(given, Choice) and not effects.lasting(traced.graph.graph):
+                eager = tuning.repeated(traced, traced.graph.forward, inputs)
+            found = tuning.search(given, lambda r: self._run(traced, r, inputs), eager, self.options.tune or 0.0)
+            tuning.keep(identity, found)
+        self.stats.choices.append(str(found))
+        return found.recipe(given)
+
+    def _run(self, traced: Traced, recipe: Recipe, inputs: Sequence[Any]) -> Callable[[], object]:
+        return tuning.repeated(traced, CompiledGraph(self, traced, recipe).piece, inputs)
 
     def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
         """Run a call in eager PyTorch after a compiled program, or the compiler, failed."""
@@ -160,12 +189,12 @@ def _breaks() -> dict[str, int]:
 class CompiledGraph:
     """A piece that counts its calls, and compiles its second derivative when that is asked for."""
 
-    def __init__(self, backend: Backend, traced: Traced) -> None:
+    def __init__(self, backend: Backend, traced: Traced, recipe: str | Recipe | None = None) -> None:
         self._backend, self.traced = backend, traced
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         options = backend.options
-        pair = backend.compile(_identity(traced), self._load, recipe=options.recipe, verify=options.verify)
+        pair = backend.compile(_identity(traced), self._load, recipe=recipe or options.recipe, verify=options.verify)
         notes = pair.report["notes"]
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
@@ -243,12 +272,24 @@ class CompiledGraph:
         return evaluate(str(value), sizes)
 
 
+class KeptEager:
+    """A graph that runs in eager PyTorch because that is fastest as measured: no fallback, nothing to warn of."""
+
+    def __init__(self, backend: Backend, traced: Traced) -> None:
+        self._backend, self._forward = backend, traced.graph.forward
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._backend.ran += 1
+        self._backend.stats.eager_calls += 1
+        return self._forward(*arguments)
+
+
 class BySize:
     """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
 
     def __init__(self, backend: Backend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
-        self._programs: dict[Any, CompiledGraph | Exception] = {}
+        self._programs: dict[Any, CompiledGraph | KeptEager | Exception] = {}
         self._lock = threading.RLock()
 
     def __call__(self, *arguments: Any) -> Any:
@@ -258,13 +299,13 @@ class BySize:
             return self._backend.leave(self.traced, program, arguments)
         return program(*arguments)
 
-    def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | Exception:
+    def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | KeptEager | Exception:
         with self._lock:
             if key not in self._programs:
                 self._programs[key] = self._made(arguments)
             return self._programs[key]
 
-    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | Exception:
+    def _made(self, arguments: Sequence[Any]) -> CompiledGraph | KeptEager | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
         with _own_mode():

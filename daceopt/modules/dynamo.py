@@ -19,8 +19,8 @@ from daceopt.programs.stats import Stats
 def daceopt(
     graph: GraphModule, example_inputs: Sequence[Any], mode: str | None = None, **given: Any
 ) -> Callable[..., Any]:
-    """The backend; ``torch.compile(..., options={...})`` takes ``recipe``, ``fallback`` and ``verify`` as
-    ``optimized_module`` does. ``mode`` has no meaning here and is accepted, so that models need no change.
+    """The backend; ``torch.compile(..., options={...})`` takes ``recipe``, ``fallback``, ``verify`` and ``tune``
+    as ``optimized_module`` does. ``mode`` has no meaning here and is accepted, so that models need no change.
     """
     chosen = given.pop("options", None) or {}
     options = check(**{**given, **chosen})

@@ -44,6 +44,7 @@ def optimized_module(
     dynamic: Any = None,
     fallback: str = "warn",
     verify: str | None = None,
+    tune: bool | float | str | None = None,
 ) -> Any:
     """Compile the calls of a module, or of every instance of a class.
 
@@ -57,11 +58,13 @@ def optimized_module(
     fallback  what happens to parts that cannot be compiled: "warn" runs them in eager PyTorch and warns once per
               reason, "silent" runs them quietly, "raise" raises the reason (a ``daceopt.errors.DaceoptError``)
     verify    None, "structure" or "numerics": checks between the steps of the recipe, and of what was built
+    tune      None: the cost model chooses; True, or a budget such as "30s": the first call measures recipes, options of
+              their steps and (for the recipe "auto") eager PyTorch; what is fastest is kept in the cache
 
     Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules, and
     for options of the wrong type, ValueError for options that do not exist.
     """
-    options = checked.check(recipe, backward, dynamic, fallback, verify)
+    options = checked.check(recipe, backward, dynamic, fallback, verify, tune)
     if model is None:
         return functools.partial(_optimize, options=options)
     return _optimize(model, options)

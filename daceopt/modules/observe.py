@@ -26,11 +26,13 @@ from daceopt.programs.stats import Stats
 @dataclass
 class Observed:
     """``graphs`` with the tensors that each was called with first, in the order in which they were compiled; ``breaks``
-    and ``refused``: why there is more than one, and why parts stay in eager PyTorch."""
+    and ``refused``: why there is more than one, and why parts stay in eager PyTorch; ``choices``: why by this
+    recipe."""
 
     graphs: list[tuple[CompiledGraph, list[torch.Tensor]]] = field(default_factory=list)
     breaks: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
+    choices: list[str] = field(default_factory=list)
     error: BaseException | None = None
 
 
@@ -68,6 +70,7 @@ def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], op
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
         frames.compiled(own, backend, dynamic=dynamic)(*given, **named)
     found.breaks = backend.new_breaks()
+    found.choices = list(backend.stats.choices)
     return found
 
 

@@ -20,17 +20,23 @@ _DYNAMIC = (
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of ``optimized_module``."""
+    """The arguments of ``optimized_module``; ``tune`` in seconds."""
 
     recipe: str | Recipe = "auto"
     backward: bool | None = None
     dynamic: Any = None
     fallback: str = "warn"
     verify: str | None = None
+    tune: float | None = None
 
 
 def check(
-    recipe: Any = "auto", backward: Any = None, dynamic: Any = None, fallback: Any = "warn", verify: Any = None
+    recipe: Any = "auto",
+    backward: Any = None,
+    dynamic: Any = None,
+    fallback: Any = "warn",
+    verify: Any = None,
+    tune: Any = None,
 ) -> Options:
     """These options, all of them looked at now rather than at the first call.
 
@@ -44,7 +50,25 @@ def check(
     _check_name("fallback", fallback, FALLBACKS)
     if verify is not None:
         _check_name("verify", verify, VERIFICATIONS, "None or ")
-    return Options(recipe, backward, dynamic, fallback, verify)
+    return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
+
+
+def _budget(tune: Any) -> float:
+    """The seconds that ``tune`` stands for."""
+    expected = f"tune={tune!r}; expected None, True, a number of seconds, or text such as '30s' or '2min'"
+    if tune is True:
+        return 10.0
+    if isinstance(tune, bool) or not isinstance(tune, int | float | str):
+        raise TypeError(f"{expected}, not {type(tune).__name__}")
+    try:
+        text = str(tune).strip()
+        unit = 60.0 if text.endswith("min") else 1.0
+        seconds = float(text.removesuffix("min").removesuffix("s")) * unit
+    except ValueError:
+        raise ValueError(expected) from None
+    if not 0 < seconds < float("inf"):
+        raise ValueError(expected)
+    return seconds
 
 
 def _check_recipe(recipe: Any) -> None:

@@ -77,6 +77,11 @@ class Recipe:
         self._index(name)
         return self._edited([s for s in self.steps if _step_name(s) != name])
 
+    def with_options(self, name: str, **options: Any) -> Recipe:
+        """A recipe in which every step called ``name`` has these options, and its others as before."""
+        self._index(name)
+        return self._edited([replace(as_step(s), **options) if _step_name(s) == name else s for s in self.steps])
+
     def __add__(self, other: Recipe | Transformation | str) -> Recipe:
         """A recipe with one more step, the last of its level, or with all steps of another recipe.
 

@@ -59,7 +59,11 @@ class Runner:
         program = subject if isinstance(subject, Program) else Program.of(subject)
         recipe = self.recipe if program.wanted is None else self.recipe.with_differentiation()
         chosen = LEVELS if levels is None else tuple(levels)
-        steps = [s for s in recipe.resolved() if s.level in chosen and (program.wanted or s.level != DIFFERENTIATE)]
+        return self.apply(program, [s for s in recipe.resolved() if s.level in chosen])
+
+    def apply(self, program: Program, steps: Iterable[Transformation]) -> list[Step]:
+        """Apply these steps and no others in place; a program that needs no gradients is not differentiated."""
+        steps = [s for s in steps if program.wanted or s.level != DIFFERENTIATE]
         states = _States(self._verify, self._inputs)
         before = len(self.history)
         with progress.steps(len(steps)) as counter:

@@ -38,11 +38,12 @@ REPORT = "report.json"
 
 @dataclass
 class Derived:
-    """A program after its recipe, and how it came about; ``seconds`` per phase."""
+    """A program after its recipe, and how it came about; ``choice``: why by this recipe; ``seconds`` per phase."""
 
     program: Program
     imported: Imported
     history: list[Step] = field(default_factory=list)
+    choice: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -96,9 +97,9 @@ class Source:
 class CompiledPair:
     """A forward program, its backward program if one was asked for, and how they came about.
 
-    ``report`` is plain JSON: ``history`` (one record per recipe step), ``seconds`` per phase, ``fallbacks`` and
-    ``hosted`` (operators without native form -> reason) and ``notes`` (of the front end). ``graphs`` are derived
-    again when they are asked for after a warm start.
+    ``report`` is plain JSON: ``history`` (one record per recipe step), ``choice`` (why this recipe), ``seconds`` per
+    phase, ``fallbacks`` and ``hosted`` (operators without native form -> reason) and ``notes`` (of the front end).
+    ``graphs`` are derived again when they are asked for after a warm start.
     """
 
     def __init__(self, report: dict[str, Any], forward: Executable, backward: Executable | None, source: Source):
@@ -135,7 +136,7 @@ def compiled(source: Source, fingerprint: str) -> CompiledPair:
         source.verify or "",
         system.fingerprint(),
         __version__,
-        _own_source(),
+        own_source(),
         _foreign_rules(),
     )
     store = default_cache()
@@ -163,6 +164,7 @@ def report(derived: Derived, programs: Sequence[str]) -> dict[str, Any]:
         "notes": imported.notes,
         "seconds": derived.seconds,
         "history": [vars(s) for s in derived.history],
+        "choice": derived.choice,
     }
 
 
@@ -208,7 +210,7 @@ def _foreign_rules() -> str:
     return registry.foreign_source() if registry is not None else ""
 
 
-def _own_source() -> str:
+def own_source() -> str:
     """Digest of daceopt's own code, so that an edited transformation or printer is never served from the cache."""
     global _digest
     if _digest is None:

@@ -69,8 +69,9 @@ def sizes_of(manifest: Any, shapes: Mapping[str, Sequence[int]]) -> dict[str, in
 class Stats:
     """What became of the calls of one module, and what daceopt made of it.
 
-    ``fallbacks``: why calls ran in eager PyTorch, and how many for each reason. ``kernels`` and ``bytes_moved`` are
-    (before, after) of the training program compiled last, or of the last program where none trains.
+    ``fallbacks``: why calls ran in eager PyTorch, and how many for each reason. ``choices``: why programs have the
+    recipes that they have. ``kernels`` and ``bytes_moved`` are (before, after) of
+    the training program compiled last, or of the last program where none trains.
     """
 
     calls: int = 0
@@ -79,12 +80,14 @@ class Stats:
     cache_hits: int = 0
     compile_seconds: float = 0.0
     fallbacks: dict[str, int] = field(default_factory=dict)
+    choices: list[str] = field(default_factory=list)
     _shown: tuple[Any, dict[str, Sequence[int]]] | None = field(default=None, repr=False, compare=False)
 
     def record(self, pair: Any, shapes: Mapping[str, Sequence[int]]) -> None:
         """Count a compiled pair, whose first call has inputs of these shapes by role."""
         self.programs += 1
         self.cache_hits += bool(pair.cached)
+        self.choices += [pair.report["choice"]] if pair.report.get("choice") else []
         if self._shown is None or pair.backward is not None or self._shown[0].backward is None:
             self._shown = (pair, dict(shapes))
 

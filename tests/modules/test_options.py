@@ -25,7 +25,11 @@ RIGHT: list[dict[str, Any]] = [
 ]
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"recipe": "atuo"}, ValueError, r"recipe='atuo'; expected a daceopt.Recipe or one of 'auto', .*mean 'auto'\?"),
+    (
+        {"recipe": "atuo"},
+        ValueError,
+        r"recipe='atuo'; expected a daceopt.Recipe or one of 'apollo', 'auto', .*mean 'auto'\?",
+    ),
     ({"recipe": "zzzzzz"}, ValueError, r"'none'[^?]*$"),
     ({"recipe": 3}, TypeError, "recipe=3; expected .*, not int"),
     ({"recipe": None}, TypeError, "not NoneType"),

@@ -21,7 +21,8 @@ def test_names() -> None:
 def test_steps_exist_and_are_in_order(name: str) -> None:
     recipe = recipes.get(name)
     assert [str(s) for s in recipe.resolved()] == list(recipe.steps)
-    assert Recipe(name, tuple(map(str, recipe))).fingerprint() == recipe.fingerprint()
+    for one in getattr(recipe, "among", (recipe,)):
+        assert Recipe(name, tuple(map(str, one))).fingerprint() == one.fingerprint()
     assert len(recipe.before_differentiation()) + len(recipe.after_differentiation()) == len(recipe) - 1
 
 

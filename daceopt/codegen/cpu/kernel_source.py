@@ -20,6 +20,7 @@ from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.local_storage import folded
 from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
@@ -42,7 +43,7 @@ def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
     """
     if kernel.schedule is not None or kernel.serial:
         check(graph, kernel, schedule.schedule_of(kernel))
-    return Emitter(graph, kernel).source()
+    return Emitter(graph, folded(kernel, schedule.schedule_of(kernel))).source()
 
 
 class Emitter:

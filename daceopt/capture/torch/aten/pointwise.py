@@ -110,6 +110,9 @@ def sign(x: Any) -> Any:
 pointwise("square")(lambda x: x**2)
 pointwise("addcmul", by="self tensor1 tensor2 value")(lambda x, a, b, v: x + v * a * b)
 pointwise("addcdiv", by="self tensor1 tensor2 value")(lambda x, a, b, v: x + v * a / b)
+pointwise("prims::fma", by="a b c")(
+    lambda a, b, c: a * b + c
+)  # what Dynamo makes of addcmul and of an optimizer's lerp
 
 
 @pointwise("lerp.Scalar", "lerp.Tensor", by="self end weight", opaque=True)

@@ -1,0 +1,125 @@
+"""How long kernels take, alone and side by side, as the model of the machine has it (``cost/rates.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from daceopt.cost.movement import data_movement
+from daceopt.cost.rates import Rates, rates
+from daceopt.cost.work import kernel_flops
+from daceopt.ir import schedule
+from daceopt.ir.kernel import Kernel
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+HINT = 1 << 10  # of a size that is open
+BLOCKS = 4  # of a branch's share, for each core: an uneven end costs a quarter of a core's time at most
+_LEAST = 5e-7  # seconds of a block: less than this, and its start counts
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a kernel does: bytes moved, operations on elements of 4 bytes; ``threads`` that its schedule starts."""
+
+    bytes: float
+    operations: float
+    threads: int = 1
+
+    def seconds(self, machine: Rates) -> float:
+        """By itself, as it is scheduled."""
+        start = machine.region if self.threads > 1 else 0.0
+        return machine.call + start + machine.seconds(self.bytes, self.operations, threads=self.threads)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """Branches dealt to threads: blocks of each branch, and the seconds of the thread that ends last."""
+
+    blocks: tuple[int, ...]
+    seconds: float
+
+
+class KernelTimes:
+    """The kernels of one graph; ``sizes`` has values of size symbols, others count as ``HINT``."""
+
+    def __init__(self, graph: Graph, sizes: Mapping[str, int] | None = None, machine: Rates | None = None):
+        self._graph, self._sizes = graph, sizes or {}
+        self._machine = machine
+        self._known: dict[Any, Work] = {}
+
+    @cached_property
+    def machine(self) -> Rates:
+        return self._machine or rates()
+
+    @cached_property
+    def _moved(self) -> Mapping[Any, tuple[Any, Any]]:
+        return data_movement(self._graph).nodes
+
+    def work(self, entry: Any) -> Work:
+        """Of the kernel at ``entry``, in the schedule that it has now."""
+        if entry not in self._known:
+            kernel = Kernel.extract(self._graph, entry)
+            names = [n for n in self._graph.outputs_of(entry) if n is not None]
+            width = max(1.0, max((self._graph.dtype(n).bytes for n in names), default=4) / 4)
+            moved = self.number(sum(self._moved[entry]))
+            self._known[entry] = Work(moved, width * self.number(kernel_flops(kernel)), self._threads(kernel))
+        return self._known[entry]
+
+    def seconds(self, entry: Any) -> float:
+        """Of the kernel at ``entry`` by itself."""
+        return self.work(entry).seconds(self.machine)
+
+    def _threads(self, kernel: Kernel) -> int:
+        """The threads that start: a band of parallel loops has no more than iterations."""
+        band: list[schedule.Loop] = []
+        for loop in schedule.loops(schedule.schedule_of(kernel)):
+            if loop.kind.startswith("parallel"):
+                band.append(loop)
+        if not band or (band[0].when is not None and not self._holds(band[0].when)):
+            return 1
+        count = 1.0
+        for loop in band:
+            count *= self.number(loop.extent)
+        count = count if band[-1].kind == "parallel" else count / 16  # elements in a vector
+        return max(1, min(self.machine.cores, int(count)))
+
+    def _holds(self, condition: Any) -> bool:
+        sides = self.number(condition.lhs), self.number(condition.rhs)
+        return bool(sides[0] >= sides[1] if ">" in condition.rel_op else sides[0] <= sides[1])
+
+    def number(self, expr: Any) -> float:
+        """An expression over sizes as a number."""
+        expr = sympy.sympify(expr)
+        return float(expr.xreplace({s: sympy.Integer(self._sizes.get(str(s), HINT)) for s in expr.free_symbols}))
+
+    # ---------------------------------------------------------------- side by side
+
+    def side_by_side(self, works: Sequence[Work], most: Sequence[float], blocks: int = BLOCKS) -> Deal:
+        """All branches in one parallel loop over their blocks, in this order; ``most`` blocks of each at most.
+
+        Blocks take about equally long, ``blocks`` for each core in all; threads get neighbouring blocks, as many each
+        as the others.
+        """
+        machine = self.machine
+        total = sum(w.bytes for w in works)
+        alone = [machine.seconds(w.bytes, w.operations, beside=total - w.bytes) for w in works]
+        target = max(sum(alone) / (blocks * machine.cores), _LEAST)
+        counts = tuple(max(1, int(min(round(c / target), n))) for c, n in zip(alone, most))
+        each = [c / n for c, n in zip(alone, counts) for _ in range(n)]
+        share = -(-len(each) // machine.cores)
+        longest = max(sum(each[k : k + share]) for k in range(0, len(each), share))
+        return Deal(counts, machine.call + machine.region + longest)
+
+    def gain(self, works: Sequence[Work], deal: Deal) -> float:
+        """Cost model (3): what the kernels take one after the other, less what they take side by side.
+
+        The paper's maximum over the branches is the thread that ends last: where branches are cut into blocks, a branch
+        is no longer bound to one unit. What a region costs to start is part of both.
+        """
+        return sum(w.seconds(self.machine) for w in works) - deal.seconds

@@ -1,0 +1,217 @@
+"""What a core, and what all cores together, reach: the numbers of the cost model, measured once on each machine.
+
+Unlike the facts of ``limits.py`` they are measured, so they say which of two ways is taken, and never what is right:
+programs in the cache stay valid when they are measured again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from daceopt.cost.limits import Limits, assumed_limits
+from daceopt.store import system as facts
+from daceopt.store.cache import default_cache, key
+
+_KIND, _FILE, _VERSION = "rates", "rates.json", 1
+_SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
+_SHARED = 16 << 20  # of sets from here on, cores share the way to memory
+_ELEMENTS = 8192  # of float32, for arithmetic: they stay in the first cache
+_TANH = 20  # operations of a hyperbolic tangent (cost.work.WEIGHTS), which NumPy computes in vectors as kernels do
+_EDGE = 512  # of a matrix product
+_REPEATED = 1 << 20  # bytes under one look at the clock
+_FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
+_SLOWEST = 8  # times slower than the reference machine: below that, others had the cores
+_PATIENCE = 0.3  # seconds to find a moment in which all cores are free
+_BUSY = 1.5  # times what a region takes elsewhere: others had the cores
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rates of a machine with ``cores``.
+
+    ``call``: seconds that a kernel takes before its first iteration. ``region``: until all threads have started and met
+    again. ``operation``: of one operation on float32 (``cost.work``), by one core, in vectors. ``product``:
+    operations of a matrix product per second, by all cores. ``alone``: (working set
+    in bytes, bytes read plus written per second) of one core, small sets first; ``together``: of all cores.
+    """
+
+    cores: int
+    call: float
+    region: float
+    operation: float
+    product: float
+    alone: tuple[tuple[int, float], ...]
+    together: tuple[tuple[int, float], ...]
+
+    def best(self, other: Rates) -> Rates:
+        """The same machine as it is when it has less else to do."""
+        alone, together = (
+            tuple((size, max(a, b)) for (size, a), (_, b) in zip(mine, others))
+            for mine, others in ((self.alone, other.alone), (self.together, other.together))
+        )
+        region, operation = min(self.region, other.region), min(self.operation, other.operation)
+        return Rates(self.cores, self.call, region, operation, max(self.product, other.product), alone, together)
+
+    def seconds(self, nbytes: float, operations: float, *, threads: int = 1, beside: float = 0.0) -> float:
+        """The time of loops that move ``nbytes`` and compute ``operations``, by ``threads`` cores that start already.
+
+        Kernels wait for memory and compute in turn more than at once: as measured, the sum is nearer than the maximum.
+        ``beside``: bytes that other cores move at the same time: what does not fit into the caches of one core goes
+        through a memory that they share.
+        """
+        rate = _at(self.alone, nbytes / threads) * threads
+        if threads > 1 or beside:
+            busy = self.cores if beside else threads
+            rate = min(rate, _at(self.together, nbytes + beside) * threads / busy)
+        return nbytes / rate + operations * self.operation / threads
+
+    def product_seconds(self, nbytes: float, operations: float) -> float:
+        """The time of a library call by all cores."""
+        return self.call + max(nbytes / _at(self.together, nbytes), operations / self.product)
+
+
+def _at(rates: tuple[tuple[int, float], ...], nbytes: float) -> float:
+    return next((rate for size, rate in rates if nbytes <= size), rates[-1][1])
+
+
+def typical(limits: Limits) -> Rates:
+    """Rates of a machine of which only facts are known: those of the reference machine for its cores."""
+    alone = ((32 << 10, 120e9), (1 << 20, 60e9), (4 << 20, 30e9), (32 << 20, 15e9), (128 << 20, 9e9))
+    together = tuple((size * limits.cores, rate * limits.cores) for size, rate in alone[:2])
+    together += ((32 << 20, 25e9), (128 << 20, 16e9))
+    return Rates(limits.cores, 3e-8, 3.6e-6 + 0.25e-6 * limits.cores, 1.2e-11, 1e11 * limits.cores, alone, together)
+
+
+_assumed: ContextVar[Rates | None] = ContextVar("daceopt_assumed_rates", default=None)
+
+
+@contextmanager
+def assumed(rates: Rates) -> Iterator[None]:
+    """Within the block, costs are those of this machine."""
+    token = _assumed.set(rates)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
+def rates() -> Rates:
+    """Those of this machine, or those assumed; where ``limits.assumed`` another machine, typical ones."""
+    other = assumed_limits()
+    return _assumed.get() or (_own() if other is None else typical(other))
+
+
+@cache
+def _own() -> Rates:
+    store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint())
+    entry = store.build(_KIND, identity, lambda folder: _write(folder, measure()))
+    fields = json.loads((entry / _FILE).read_text())
+    pairs = {name: tuple(map(tuple, fields[name])) for name in ("alone", "together")}
+    return Rates(**{**fields, **pairs})
+
+
+def calibrate() -> Rates:
+    """Measure this machine again; what is kept is the best of both."""
+    store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint())
+    best = _own().best(measure())
+    store.discard(_KIND, identity)
+    store.put(_KIND, identity, lambda folder: _write(folder, best))
+    _own.cache_clear()
+    return _own()
+
+
+def _write(folder: Path, found: Rates) -> None:
+    (folder / _FILE).write_text(json.dumps(asdict(found)))
+
+
+# -------------------------------------------------------------------- measurement
+
+
+def measure() -> Rates:
+    """Measure in about a third of a second, without a compiler."""
+    cores = facts.cores()
+    alone = _falling([(size, _alone(size)) for size in _SETS])
+    inside = [(size * cores, rate * cores) for size, rate in alone if size * cores < _SHARED]
+    shared = [(size, max(_together(size), rate)) for size, rate in alone if size >= _SHARED]
+    region = _region(cores) if cores > 1 else 0.0
+    product = max(_product(), typical(Limits(cores)).product / _SLOWEST)
+    return Rates(cores, 3e-8, region, _operation(), product, alone, _falling([*inside, *shared]))
+
+
+def _falling(rates: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """What a larger set reaches, a smaller one reaches, too."""
+    best, found = 0.0, []
+    for size, rate in reversed(rates):
+        best = max(best, rate)
+        found.append((size, best))
+    return tuple(reversed(found))
+
+
+def _alone(nbytes: int) -> float:
+    """NumPy works with one core; what a call costs before its first element is the same for one."""
+    import numpy as np
+
+    source, target = np.ones(nbytes // 8, np.float32), np.zeros(nbytes // 8, np.float32)
+    start = _best(lambda: np.negative(source[:1], out=target[:1]), times=100)
+    spent = _best(lambda: np.negative(source, out=target), times=max(1, _REPEATED // nbytes)) - start
+    return nbytes / max(spent, nbytes / _FASTEST)
+
+
+def _together(nbytes: int) -> float:
+    import torch
+
+    source, target = torch.ones(nbytes // 8), torch.zeros(nbytes // 8)
+    return nbytes / _best(lambda: torch.neg(source, out=target))
+
+
+def _operation() -> float:
+    import numpy as np
+
+    x, y = np.ones(_ELEMENTS, np.float32), np.empty(_ELEMENTS, np.float32)
+    return _best(lambda: np.tanh(x, out=y), times=20) / (_ELEMENTS * _TANH)
+
+
+def _product() -> float:
+    import torch
+
+    a, b, out = (torch.ones(_EDGE, _EDGE) for _ in range(3))
+    with torch.no_grad():
+        return 2 * _EDGE**3 / _best(lambda: torch.mm(a, b, out=out), seconds=0.1)
+
+
+def _region(threads: int) -> float:
+    """A parallel region in which nothing happens, called past the interpreter; a call of nothing costs as much less."""
+    import torch  # brings the OpenMP that programs run on
+
+    expected = typical(Limits(threads)).region
+    folder = facts.torch_library_folder()
+    found = sorted(folder.glob("libgomp*")) if folder is not None else []
+    if not found or not torch.get_num_threads():
+        return expected
+    library, nothing = ctypes.CDLL(str(found[0])), ctypes.CDLL(None).labs
+    address = ctypes.cast(nothing, ctypes.c_void_p)
+    arguments = (address, ctypes.c_void_p(0), ctypes.c_uint(threads), ctypes.c_uint(0))
+    spent = _best(lambda: library.GOMP_parallel(*arguments), _PATIENCE, enough=expected)
+    return min(max(spent - _best(lambda: nothing(0), seconds=0.01), 0.0), _BUSY * expected)
+
+
+def _best(call: Callable[[], Any], seconds: float = 0.02, times: int = 1, enough: float = 0.0) -> float:
+    """The shortest of the calls (``times`` at once) that fit into the time, or until one takes no more than ``enough``:
+    what others do only adds time."""
+    call()
+    best, deadline = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < deadline and best > enough:
+        start = time.perf_counter()
+        for _ in range(times):
+            call()
+        best = min(best, time.perf_counter() - start)
+    return best / times

@@ -1,0 +1,207 @@
+"""Finds the fastest way to run a graph by running it: recipes, options of their steps, and eager PyTorch.
+
+What was found is kept in the cache, by the graph and the machine; a later call, process or warm start takes it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from daceopt import progress
+from daceopt.errors import DaceoptError
+from daceopt.passes.choice import Choice
+from daceopt.passes.recipe import Recipe
+from daceopt.store import system
+from daceopt.store.cache import default_cache, key
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.traced import Traced
+
+logger = logging.getLogger("daceopt.dispatch")
+
+EAGER = "eager PyTorch"
+_KIND, _FILE = "tuned", "tuned.json"
+_MARGIN = 0.03  # the share that a change of options must gain, twice: less is noise
+_ROUND = 0.15  # seconds under the clock for each contender in one round
+
+Options = dict[str, dict[str, int]]  # step -> option -> value
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What runs a graph fastest: ``name`` is a recipe's or ``EAGER``; ``options`` those that differ from its own.
+
+    ``seconds``: of one call (with its backward pass, where it trains), as measured, each contender's.
+    """
+
+    name: str
+    options: Options
+    seconds: dict[str, float]
+
+    def __str__(self) -> str:
+        changed = "; ".join(f"{step} with {_shown(own)}" for step, own in self.options.items())
+        times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
+        return f"{self.name}{f' ({changed})' if changed else ''} is the fastest as measured: {times}"
+
+    def recipe(self, given: Recipe) -> Recipe | None:
+        """The recipe, one of those that ``given`` stands for; None for eager PyTorch."""
+        base = next((r for r in alternatives(given) if r.name == self.name), None)
+        for step, options in self.options.items():
+            base = base and base.with_options(step, **options)
+        return base
+
+
+def _shown(options: Mapping[str, int]) -> str:
+    return ", ".join(f"{option}={value}" for option, value in options.items())
+
+
+def alternatives(recipe: Recipe) -> tuple[Recipe, ...]:
+    """The recipes to choose from."""
+    return recipe.among if isinstance(recipe, Choice) else (recipe,)
+
+
+def identity(graph: str, recipe: Recipe, code: str) -> str:
+    """What a finding is kept by; ``code`` stands for the version of the compiler."""
+    return key(_KIND, graph, recipe.fingerprint(), system.fingerprint(), torch.get_num_threads(), code)
+
+
+def known(identity: str) -> Found | None:
+    """What was found for this graph before."""
+    entry = default_cache().get(_KIND, identity)
+    return None if entry is None else Found(**json.loads((entry / _FILE).read_text()))
+
+
+def keep(identity: str, found: Found) -> None:
+    """Let it be known from now on."""
+
+    def write(folder: Path) -> None:
+        (folder / _FILE).write_text(json.dumps(vars(found)))
+
+    default_cache().put(_KIND, identity, write)
+
+
+def search(recipe: Recipe, run: Callable[[Recipe], Run], eager: Run | None, seconds: float) -> Found:
+    """Try the recipes, eager PyTorch where it is given, and then options of the best recipe's steps, one after the
+    other, until ``seconds`` are over; ``run`` compiles with a recipe.
+
+    Deterministic but for the clock. Where no variant compiles in time, the first recipe is what is left. Raises what
+    compiling that raises.
+    """
+    deadline = time.perf_counter() + seconds
+    recipes = alternatives(recipe)
+    contenders = {recipes[0].name: run(recipes[0])}
+    for other in recipes[1:]:
+        contenders |= _compiled(other, run)
+    if eager is not None:
+        contenders[EAGER] = eager
+    spent = _measured(contenders)
+    name = min(spent, key=lambda n: spent[n])
+    options: Options = {}
+    if name != EAGER:
+        base = next(r for r in recipes if r.name == name)
+        options = _tuned(base, contenders[name], run, deadline)
+    if options:
+        tuned = _with(base, options)
+        spent[f"{name}, tuned"] = _measured({name: contenders[name], "tuned": run(tuned)})["tuned"]
+    found = Found(name, options, spent)
+    logger.info("%s", found)
+    return found
+
+
+def _compiled(recipe: Recipe, run: Callable[[Recipe], Run]) -> dict[str, Run]:
+    try:
+        return {recipe.name: run(recipe)}
+    except DaceoptError as error:
+        logger.info("recipe %s does not compile it: %s", recipe.name, error)
+        return {}
+
+
+def _measured(contenders: Mapping[str, Run]) -> dict[str, float]:
+    from daceopt.cost.measure import interleave
+
+    return interleave(contenders, seconds=_ROUND, warmup=1, at_least=3)
+
+
+def _tuned(recipe: Recipe, best: Run, run: Callable[[Recipe], Run], deadline: float) -> Options:
+    """Coordinate descent: each option in turn takes the value that is fastest with those before it."""
+    options: Options = {}
+    variants = list(_variants(recipe))
+    with progress.steps(len(variants)) as counter:
+        for step, option, value in variants:
+            if time.perf_counter() > deadline:
+                break
+            counter.advance(f"{step} with {option}={value}")
+            trial = {**options, step: {**options.get(step, {}), option: value}}
+            made = _compiled(_with(recipe, trial), run).get(recipe.name)
+            if made is not None and all(_is_faster(made, best) for _ in range(2)):
+                options, best = trial, made
+    return options
+
+
+def _is_faster(made: Run, best: Run) -> bool:
+    spent = _measured({"made": made, "best": best})
+    return spent["made"] < (1 - _MARGIN) * spent["best"]
+
+
+def _with(recipe: Recipe, options: Options) -> Recipe:
+    for step, own in options.items():
+        recipe = recipe.with_options(step, **own)
+    return recipe
+
+
+def _variants(recipe: Recipe) -> Iterator[tuple[str, str, int]]:
+    """(step, option, value) that may be faster than what the model of the machine says, most promising first."""
+    from daceopt.cost.limits import limits
+
+    own = limits()
+    scaled: Sequence[tuple[str, str, int, tuple[float, ...]]] = (
+        ("threading", "work", own.worthwhile, (0.25, 4)),
+        ("parallelism-stitching", "blocks", 4, (0.25, 4)),
+        ("parallelism-stitching", "branches", 7, (4,)),
+        ("long-loop-splitting", "size", own.block, (0.25, 4)),
+        ("reduction-ordering", "columns", own.columns, (0.25, 4)),
+        ("transposition-tiling", "size", own.edge, (0.5, 2)),
+        ("threading", "enough", own.enough, (0.25, 4)),
+    )
+    names = {step.name for step in recipe}
+    for step, option, value, factors in scaled:
+        if step in names:
+            yield from ((step, option, max(1, int(value * f))) for f in factors)
+
+
+# -------------------------------------------------------------------- one call under the clock
+
+
+def repeated(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any]) -> Run:
+    """A call on copies of ``arguments``, with its backward pass where the graph trains: nothing of the user's changes.
+
+    The random numbers of the process stay where they are.
+    """
+    taken = [_own(a, needed) for a, needed in zip(arguments, traced.requires_grad)]
+    trains = torch.is_grad_enabled() and any(traced.requires_grad)
+
+    def run() -> None:
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
+            results = [r for r in call(*taken) if isinstance(r, torch.Tensor) and r.requires_grad]
+            if trains and results:
+                torch.autograd.backward(results, [torch.ones_like(r) for r in results])
+        for argument in taken:
+            if isinstance(argument, torch.Tensor):
+                argument.grad = None
+
+    return run
+
+
+def _own(argument: Any, requires_grad: bool) -> Any:
+    if not isinstance(argument, torch.Tensor):
+        return argument
+    return argument.detach().clone().requires_grad_(requires_grad)

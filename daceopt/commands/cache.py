@@ -1,17 +1,26 @@
-"""``python -m daceopt cache``: shows or empties the compilation cache."""
+"""``python -m daceopt cache``: shows or empties the compilation cache, and what aggregation has learned not to try."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from daceopt.errors import DaceoptError
+from daceopt.store import learned_rules
 from daceopt.store.cache import default_cache
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("action", choices=("info", "clear"))
+    parser.add_argument("action", choices=("info", "clear", "rules"))
+    text = "with rules: forget PATTERN (its first letters are enough), or all of them"
+    parser.add_argument("--drop", nargs="?", const="", metavar="PATTERN", help=text)
 
 
 def run(options: Namespace) -> None:
+    if options.action == "rules":
+        _rules(options.drop)
+        return
+    if options.drop is not None:
+        raise DaceoptError(f"--drop belongs to `cache rules`, not to `cache {options.action}`")
     cache = default_cache()
     if options.action == "clear":
         print(f"{cache.clear()} entries removed from {cache.folder}")
@@ -20,3 +29,17 @@ def run(options: Namespace) -> None:
     print(f"folder  {stats.folder}\ntotal   {stats.total_bytes / 1e6:.1f} MB of at most {stats.limit / 1e6:.0f} MB")
     for kind in sorted(stats.entries):
         print(f"{kind:<8}{stats.entries[kind]} entries, {stats.bytes[kind] / 1e6:.1f} MB")
+
+
+def _rules(dropped: str | None) -> None:
+    """List what was learned, or forget the patterns that begin like ``dropped``."""
+    known = learned_rules.learned()
+    if dropped is None:
+        for pattern, reason in known.items():
+            print(f"{pattern}\n    {reason}")
+        print(f"{len(known)} rules learned on this machine")
+        return
+    chosen = [p for p in known if p.startswith(dropped)]
+    if dropped and not chosen:
+        raise DaceoptError(f"no learned rule begins with {dropped!r}; `daceopt cache rules` lists all")
+    print(f"{sum(map(learned_rules.drop, chosen))} rules dropped")

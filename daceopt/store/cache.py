@@ -116,6 +116,11 @@ class Cache:
         if self._spare is not None:
             self._spare.discard(kind, key)
 
+    def keys(self, kind: str) -> list[str]:
+        """The keys of all entries of a kind, damaged ones included."""
+        own = {entry.name for entry in (self.folder / LAYOUT / "entries" / kind).glob("*/*")}
+        return sorted(own.union(self._spare.keys(kind) if self._spare is not None else ()))
+
     def scratch(self) -> Path:
         """Return an existing folder of ours for work files that are not entries."""
         if self._spare is not None:

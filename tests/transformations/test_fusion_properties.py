@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from daceopt.ir import fusion_profit
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.channels_last import ChannelsLast
-from daceopt.transformations.local import map_fusion
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.local.product_transposition import ProductTransposition
@@ -33,9 +33,9 @@ INPUTS = st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3)
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fuse whatever is legal, fast or not."""
-    monkeypatch.setattr(map_fusion, "SMALL", 0)
-    monkeypatch.setattr(map_fusion, "_unprofitable", lambda *_: None)
-    monkeypatch.setattr(map_fusion, "_lost_loops", lambda *_: None)
+    monkeypatch.setattr(fusion_profit, "SMALL", 0)
+    monkeypatch.setattr(fusion_profit, "unprofitable", lambda *_: None)
+    monkeypatch.setattr(fusion_profit, "lost_loops", lambda *_: None)
     yield
 
 

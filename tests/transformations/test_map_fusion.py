@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.ir import fusion_profit, scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.render import render
-from daceopt.transformations.local import map_fusion
 from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.local.reduction_lowering import ReductionLowering
 from tests.transformations.lowered import F, apply, finish, kernels, misses, size_symbol, start
@@ -179,7 +178,7 @@ def test_a_local_array_read_again_over_loops_in_another_order() -> None:
 
 
 def test_siblings_share_their_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_fusion, "SMALL", 0)
+    monkeypatch.setattr(fusion_profit, "SMALL", 0)
     graph, b, (x,) = start((4, 6))
     apply(MapFusion(), finish(graph, b.reduce("sum", None, x, axes=[0]), b.reduce("max", None, x, axes=[1])))
     (kernel,) = kernels(graph)
@@ -187,7 +186,7 @@ def test_siblings_share_their_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_siblings_of_which_the_later_feeds_the_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_fusion, "SMALL", 0)
+    monkeypatch.setattr(fusion_profit, "SMALL", 0)
     graph, b, (x,) = start((4, 4))
     top = b.elementwise(lambda v: v + 1, x)
     flipped = b.elementwise(lambda u, v: u * v, b.slice(top, [3], [-1], [-1], [0]), x)

@@ -15,6 +15,7 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
+from daceopt.ir.dims import assumed
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import fresh_param, rename
@@ -28,8 +29,8 @@ from daceopt.ir.view_index import view_index
 def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
     """One kernel that does what ``kernels`` do, in their order (each after those whose results it reads).
 
-    An array that one writes and another reads becomes the local ``<array>_l`` of the same extents, in which it is read
-    as the array would be, views seen through. ``needed(array)``: others read it, so that it is written as well.
+    An array that one writes and another reads becomes the local ``<array>_l``, its dimensions in the order of memory, in
+    which it is read as the array would be, views seen through. ``needed(array)``: others read it, so that it is written as well.
     Parameters are those of no other kernel. Raises Unsupported for kernels with tiles of their own, for what is read at
     run-time indices or through a view without an index, and where what passes has a narrow type or is written in parts.
     """
@@ -71,7 +72,17 @@ class _Joint:
 
     def locals(self) -> dict[str, Any]:
         """The locals of what passes."""
-        return {f"{a}_l": (self._graph.dtype(a), self._graph.shape(a)) for a in self._passed}
+        shapes = {a: self._graph.shape(a) for a in self._passed}
+        return {f"{a}_l": (self._graph.dtype(a), self._in_memory(a, shape)) for a, shape in shapes.items()}
+
+    def _in_memory(self, array: str, values: Sequence[Any]) -> tuple[Any, ...]:
+        """``values``, one for each dimension, in the order in which the dimensions lie in memory."""
+        strides = self._graph.strides(array)
+        order = sorted(range(len(strides)), key=lambda k: assumed(strides[k]), reverse=True)
+        return tuple(values[k] for k in order)
+
+    def _local(self, array: str, index: Sequence[Any]) -> Access:
+        return Access(f"{array}_l", self._in_memory(array, index))
 
     def stage(self, stage: Stage) -> Stage:
         """The statement with locals where it reads or writes what passes."""
@@ -82,7 +93,7 @@ class _Joint:
             if access.array not in self._passed:
                 writes[conn] = access
                 continue
-            local = replace(access, array=f"{access.array}_l")
+            local = replace(self._local(access.array, access.index), wcr=access.wcr)
             if not self._needed(access.array):
                 writes[conn] = local
                 continue
@@ -104,7 +115,7 @@ class _Joint:
                 raise Unsupported(f"{access.array} is written in parts")
             index = self._through(name, index)
             name = self._graph.view_source(name)
-        return Access(f"{source}_l", tuple(index))
+        return self._local(source, index)
 
     def _through(self, view: str, index: Sequence[Any]) -> tuple[Any, ...]:
         """The element of its source that ``index`` of a view is."""

@@ -153,7 +153,7 @@ class _Tiling:
                 part = stage if needed is not None else _only(stage, self._old, False)
                 stages.append(self._stage(part, needed if needed is not None else own))  # type: ignore[arg-type]
         local = {
-            a: (self._old.locals[a][0], tuple(i.size for i in home))
+            a: (self._old.locals[a][0], tuple(i.size for i in _wide(home)))
             for a, home in self._homes.items()
             if any(a == w.array for s in stages for w in s.writes.values())
         }
@@ -190,7 +190,13 @@ class _Tiling:
 
     def _place(self, access: Access) -> Access:
         home = self._homes[access.array]
-        return replace(access, index=tuple(dim(sympy.expand(e - i.base)) for e, i in zip(access.index, home)))
+        places = [(e, i) for e, i in zip(access.index, home) if i in _wide(home)]
+        return replace(access, index=tuple(dim(sympy.expand(e - i.base)) for e, i in places))
+
+
+def _wide(home: Sequence[Interval]) -> list[Interval]:
+    """The dimensions that a local has: those of more than one element in a tile."""
+    return [i for i in home if not same(i.size, 1)]
 
 
 def _only(stage: Stage, kernel: Kernel, local: bool) -> Stage:

@@ -1,0 +1,1 @@
+"""Fusion by partition: micro-graphs, and how each is fused."""

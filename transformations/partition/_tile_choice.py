@@ -1,0 +1,214 @@
+"""Which tiles a kernel of several statements should have: the sizes for which work and traffic together are least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import lcm, prod
+from typing import Any
+
+import sympy
+
+from daceopt.cost.limits import Limits
+from daceopt.errors import Unsupported
+from daceopt.ir.affine import affine
+from daceopt.ir.dataflow import address
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.overlapped_tiling import TileLoop, tiled
+from daceopt.ir.polyhedral import Member
+from daceopt.ir.schedule import Param
+from daceopt.transformations.hardware._scheduling import cost
+
+OPEN = 512  # what an open extent counts as
+_SIZES = (1, 2, 4, 8, 16, 32)
+_LONG = (1024, 4096)  # tiles along memory
+_START = 8  # iterations that the start of a loop takes
+_IRREGULAR = 8  # iterations that a read at irregular places takes: a gather beside a vector load
+_NEAR = 0.1  # a byte of the second cache, or of an array that fits there, beside one of memory
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A kernel in tiles, and what one run of it takes, in weighted iterations (``cost/limits.py``) of one core."""
+
+    kernel: Kernel
+    time: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a kernel takes: a byte to or from memory counts as one weighted iteration, which is what both took where
+    the factors of ``cost/limits.py`` were found."""
+
+    graph: Graph
+    machine: Limits
+
+    def time(self, kernel: Kernel, regular: bool = False) -> float:
+        """``regular``: a library does it, which knows about borders."""
+        work = sum(self._work(kernel, s, regular) for s in kernel.stages)
+        return work + self._traffic(kernel) + self._inside(kernel)
+
+    def _work(self, kernel: Kernel, stage: Stage, regular: bool) -> float:
+        times = {p: _number(kernel.bounds(p)[0]) for p in stage.params}
+        total, along = prod(times.values()), self._along(kernel, stage)
+        starts = total / max(times[along], 1) if along is not None else total
+        odd = 0 if regular else sum(_is_irregular(along, a) for a in stage.reads.values())
+        return total * (cost(stage.assignments) + _IRREGULAR * odd) + _START * starts
+
+    def _along(self, kernel: Kernel, stage: Stage) -> Param | None:
+        """The parameter along which the statement's results lie side by side, in a tile."""
+        for access in stage.writes.values():
+            if access.array in kernel.locals:
+                terms = affine(access.index[-1]).terms if access.index else ()
+            else:
+                where = address(self.graph, access)
+                terms = where.terms if where is not None else ()
+            found = next((p for p, c in terms if c == 1 and p not in kernel.outer), None)
+            if found is not None:
+                return found
+        return None
+
+    def _traffic(self, kernel: Kernel) -> float:
+        arrays = dict.fromkeys(self.graph.root(a.array)[0] for a in (*kernel.reads(), *kernel.writes()))
+        return sum(self.moved(a) for a in arrays)
+
+    def moved(self, array: str) -> float:
+        """What it takes to read or write all of an array."""
+        size = self.bytes_of(array)
+        return size if size > self.machine.l2 else _NEAR * size
+
+    def bytes_of(self, array: str) -> float:
+        return _number(self.graph.size(array)) * self.graph.dtype(array).bytes
+
+    def _inside(self, kernel: Kernel) -> float:
+        """Traffic of the locals: none where they stay in the first cache."""
+        local = local_bytes(kernel)
+        tiles = prod(_number(kernel.extents[p]) for p in kernel.outer)
+        return 0.0 if local <= self.machine.l1 // 2 else 2 * _NEAR * local * tiles
+
+
+def _is_irregular(along: Param | None, read: Access) -> bool:
+    forms = [affine(e) for e in read.index if e is not None]
+    return any(along in getattr(f.opaque, "free_symbols", ()) for f in forms)
+
+
+def local_bytes(kernel: Kernel) -> float:
+    """Bytes of all locals of one tile."""
+    return sum(_number(sympy.Mul(*shape)) * dtype.bytes for dtype, shape in kernel.locals.values())
+
+
+def _number(extent: Any) -> float:
+    if isinstance(extent, int):
+        return extent
+    return float(extent.subs(dict.fromkeys(extent.free_symbols, OPEN)))
+
+
+class TileChoice:
+    """The best tiles of ``kernel``, whose statements go along the loops ``band``."""
+
+    def __init__(self, estimate: Estimate, kernel: Kernel, band: list[Member], size: int | None = None):
+        self._estimate, self._kernel, self._machine = estimate, kernel, estimate.machine
+        self._writers = [
+            k for k, s in enumerate(kernel.stages) if any(a.array not in kernel.locals for a in s.writes.values())
+        ]
+        self._band = [m for m in band if all(k in m.values for k in self._writers)]
+        self._size = size
+        self.reason = ""
+        self._known: dict[tuple[Any, ...], Tiling | None] = {}
+
+    def best(self) -> Tiling | None:
+        """By coordinate descent from one iteration per tile, all of the loop along memory in it. None: ``reason``."""
+        found = None
+        for start in self._starts():
+            found = _better(found, self._descend(start))
+        return found
+
+    @cached_property
+    def _along(self) -> int | None:
+        """The member along which results lie side by side."""
+        for k in self._writers:
+            for access in self._kernel.stages[k].writes.values():
+                where = None if access.array in self._kernel.locals else address(self._estimate.graph, access)
+                unit = next((p for p, c in where.terms if c == 1), None) if where is not None else None
+                found = next((d for d, m in enumerate(self._band) if unit is not None and m.values[k][0] == unit), None)
+                if found is not None:
+                    return found
+        return None
+
+    def _starts(self) -> Iterator[tuple[int | None, ...]]:
+        if not self._band:
+            self.reason = self.reason or "no loop that all statements share"
+            return
+        lone = len(self._band) == 1
+        options: Iterable[int | None] = (None, *_LONG) if self._along is not None else (1,)
+        for size in options:
+            if size is None and lone:
+                continue  # nothing would be shared by threads
+            yield tuple(size if d == self._along else self._size or 1 for d in range(len(self._band)))
+
+    def _descend(self, sizes: tuple[int | None, ...]) -> Tiling | None:
+        found = self._tiling(sizes)
+        for d in range(len(self._band)):
+            if d == self._along or self._size is not None:
+                continue
+            for size in _SIZES[1:]:
+                if not self._divides(d, size):
+                    continue
+                larger = tuple(size if k == d else s for k, s in enumerate(sizes))
+                other = self._tiling(larger)
+                if other is None or (found is not None and other.time >= found.time):
+                    break
+                found, sizes = other, larger
+        return found
+
+    def _divides(self, d: int, size: int) -> bool:
+        """Partial tiles would cost the usual form of a schedule."""
+        extents = [e for _, _, e in self._walks(d, size)]
+        sizes = [s for _, s, _ in self._walks(d, size)]
+        return all(isinstance(e, int) and e % s == 0 for e, s in zip(extents, sizes))
+
+    def _walks(self, d: int, size: int) -> list[tuple[Param, int, Dim]]:
+        """Of each writer: its parameter along member ``d``, its iterations in a tile of ``size``, and its extent."""
+        values = [self._band[d].values[k] for k in self._writers]
+        step = lcm(*(abs(f) for _, f, _ in values))
+        return [(p, size * step // abs(f), self._kernel.extents[p]) for p, f, _ in values]
+
+    def _tiling(self, sizes: tuple[int | None, ...]) -> Tiling | None:
+        if sizes not in self._known:
+            self._known[sizes] = self._tried(sizes)
+        return self._known[sizes]
+
+    def _tried(self, sizes: tuple[int | None, ...]) -> Tiling | None:
+        loops = []
+        for d, size in enumerate(sizes):
+            if size is not None:
+                walks = self._walks(d, size)
+                loops.append(TileLoop.over(self._kernel, {k: (p, s) for k, (p, s, _) in zip(self._writers, walks)}))
+        try:
+            kernel = tiled(self._kernel, loops)
+        except Unsupported as error:
+            self.reason = str(error)
+            return None
+        reason = self._why_not(kernel)
+        if reason is not None:
+            self.reason = reason
+            return None
+        return Tiling(kernel, self._estimate.time(kernel))
+
+    def _why_not(self, kernel: Kernel) -> str | None:
+        open_shapes = [a for a, (_, shape) in kernel.locals.items() if not all(isinstance(n, int) for n in shape)]
+        if open_shapes:
+            return f"{open_shapes[0]} has an open extent in a tile"
+        if local_bytes(kernel) > self._machine.l2 // 2:
+            return f"locals of {local_bytes(kernel):.0f} bytes; half of the second cache has {self._machine.l2 // 2}"
+        tiles = prod(_number(kernel.extents[p]) for p in kernel.outer)
+        if tiles < self._machine.few:
+            return f"only {tiles:.0f} tiles for {self._machine.cores} cores"
+        return None
+
+
+def _better(a: Tiling | None, b: Tiling | None) -> Tiling | None:
+    found = [t for t in (a, b) if t is not None]
+    return min(found, key=lambda t: t.time, default=None)

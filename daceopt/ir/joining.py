@@ -29,7 +29,7 @@ from daceopt.ir.view_index import view_index
 def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
     """One kernel that does what ``kernels`` do, in their order (each after those whose results it reads).
 
-    An array that one writes and another reads becomes the local ``<array>_l``, its dimensions in the order of memory, in
+    An array that one writes and another reads becomes the local ``<array>_tile``, its dimensions in the order of memory, in
     which it is read as the array would be, views seen through. ``needed(array)``: others read it, so that it is written as well.
     Parameters are those of no other kernel. Raises Unsupported for kernels with tiles of their own, for what is read at
     run-time indices or through a view without an index, and where what passes has a narrow type or is written in parts.
@@ -73,7 +73,7 @@ class _Joint:
     def locals(self) -> dict[str, Any]:
         """The locals of what passes."""
         shapes = {a: self._graph.shape(a) for a in self._passed}
-        return {f"{a}_l": (self._graph.dtype(a), self._in_memory(a, shape)) for a, shape in shapes.items()}
+        return {_tile(a): (self._graph.dtype(a), self._in_memory(a, shape)) for a, shape in shapes.items()}
 
     def _in_memory(self, array: str, values: Sequence[Any]) -> tuple[Any, ...]:
         """``values``, one for each dimension, in the order in which the dimensions lie in memory."""
@@ -82,7 +82,7 @@ class _Joint:
         return tuple(values[k] for k in order)
 
     def _local(self, array: str, index: Sequence[Any]) -> Access:
-        return Access(f"{array}_l", self._in_memory(array, index))
+        return Access(_tile(array), self._in_memory(array, index))
 
     def stage(self, stage: Stage) -> Stage:
         """The statement with locals where it reads or writes what passes."""
@@ -92,6 +92,9 @@ class _Joint:
         for conn, access in stage.writes.items():
             if access.array not in self._passed:
                 writes[conn] = access
+                continue
+            if any(other.array == _tile(access.array) for other in stage.writes.values()):  # joined before
+                writes |= {conn: access} if self._needed(access.array) else {}
                 continue
             local = replace(self._local(access.array, access.index), wcr=access.wcr)
             if not self._needed(access.array):
@@ -130,8 +133,13 @@ class _Joint:
         return tuple(sympy.sympify(e).xreplace(mapping) for e in found)
 
 
+def _tile(array: str) -> str:
+    """The local for what passes: another one than that of ``fusion.merge``, which has the loops' dimensions."""
+    return f"{array}_tile"
+
+
 def _twin(stage: Stage, connector: str) -> Assignment:
     """What is written there once more, for a local."""
     known = next(a for a in stage.assignments if str(a.symbol) == connector)
-    symbol = type(known.symbol)(f"{connector}_l", **known.symbol.assumptions0)
+    symbol = type(known.symbol)(f"{connector}_tile", **known.symbol.assumptions0)
     return Assignment(symbol, known.symbol, known.dtype)

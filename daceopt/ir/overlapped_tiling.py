@@ -87,9 +87,11 @@ class _Tiling:
             local = [a for a in stage.writes.values() if a.array in self._old.locals]
             if len(local) < len(stage.writes):
                 self._own[k] = self._own_box(k)
-            homes = [home for home in (self._home(a, k) for a in local) if home is not None]
-            if homes:
-                self._needed[k] = self._producing(stage, local[0], reduce(_hulls, homes))
+            read = {a: home for a in local if (home := self._home(a, k)) is not None}
+            if read:
+                self._needed[k] = box = self._producing(stage, read)
+                for a in local:
+                    self._homes[a.array] = tuple(_interval(e, box, n) for e, n in zip(a.index, self._shape(a)))
 
     def _own_box(self, k: int) -> Box:
         """The part of the statement's domain that a tile has; the tiles together have all of it, each instance once."""
@@ -98,47 +100,52 @@ class _Tiling:
             if k not in loop.walks:
                 raise Unsupported(f"statement {k} writes an array and does not walk the tiles of {tile}")
             p, size = loop.walks[k]
+            self._check_kept(k, p)
+            if box[p].base != 0:
+                raise Unsupported(f"two loops over tiles walk {p} of statement {k}")
             extent = self._old.extents[p]
+            if extent == 0:
+                raise Unsupported(f"{p} of statement {k} has no iteration")
             even = isinstance(extent, int) and extent % size == 0 and same(loop.count, extent // size)
             rest = None if even else sympy.Min(size, extent - size * tile, evaluate=False)
             exact = size == 1 and same(loop.count, extent)
             box[p] = Interval(size * tile, size, None if exact else rest)
         return box
 
+    def _check_kept(self, k: int, p: Param) -> None:
+        """What is reduced over ``p`` would be written by several tiles."""
+        stage = self._old.stages[k]
+        if any(p not in a.params() for a in stage.writes.values() if a.array not in self._old.locals):
+            raise Unsupported(f"statement {k} reduces over {p}, of which a tile would have a part")
+
     def _home(self, write: Access, k: int) -> tuple[Interval, ...] | None:
-        """The elements of a local that the statements after ``k`` read in a tile, as far as there are any."""
+        """The elements of a local that the statements after ``k`` read in a tile; None where there are none."""
         found: list[tuple[Interval, ...]] = []
+        shape = self._shape(write)
         for j in range(k + 1, len(self._old.stages)):
             for box in (b for b in (self._own.get(j), self._needed.get(j)) if b is not None):
                 reads = (a for a in self._old.stages[j].reads.values() if a.array == write.array)
-                found += [tuple(_interval(e, box, n) for e, n in zip(a.index, self._shape(write))) for a in reads]
-        return reduce(_hulls, found) if found else None
+                found += [tuple(_interval(e, box, n) for e, n in zip(a.index, shape)) for a in reads]
+        return tuple(_hull(places, n) for places, n in zip(zip(*found), shape)) if found else None
 
     def _shape(self, write: Access) -> tuple[Dim, ...]:
         return self._old.locals[write.array][1]
 
-    def _producing(self, stage: Stage, write: Access, home: Sequence[Interval]) -> Box:
-        """The statement's instances that write the elements ``home``, inside of its domain."""
+    def _producing(self, stage: Stage, read: Mapping[Access, Sequence[Interval]]) -> Box:
+        """The statement's instances that write the elements ``read`` of its locals: all along what is reduced."""
         extents = self._old.extents
-        box: dict[Param, Interval] = {p: Interval(sympy.S.Zero, extents[p]) for p in stage.params}
-        elements = []
-        for e, wanted in zip(write.index, home):
-            form = affine(e, extents)
-            if not form.is_exact or len(form.terms) > 1 or any(f != 1 for _, f in form.terms):
-                raise Unsupported(f"{write.array} is written at {e}; expected a parameter and a number")
-            for p, _ in form.terms:
-                box[p] = self._ranges.inside(wanted.moved(-form.constant), extents[p])
-                wanted = box[p].moved(form.constant)
-            elements.append(wanted if form.terms else Interval(form.constant, 1))
-        for other in stage.writes.values():
-            if other.array in self._old.locals:
-                self._homes[other.array] = self._same_place(write, other, elements)
-        return box
-
-    def _same_place(self, first: Access, other: Access, elements: list[Interval]) -> tuple[Interval, ...]:
-        if first.index != other.index:
-            raise Unsupported(f"{first.array} and {other.array} are written at {first.index} and {other.index}")
-        return tuple(elements)
+        wanted: dict[Param, list[Interval]] = {p: [] for p in stage.params}
+        for write, home in read.items():
+            for p in stage.params:
+                if p not in write.params():
+                    wanted[p].append(Interval(sympy.S.Zero, extents[p]))
+            for e, places in zip(write.index, home):
+                form = affine(e, extents)
+                if not form.is_exact or len(form.terms) > 1 or any(f != 1 for _, f in form.terms):
+                    raise Unsupported(f"{write.array} is written at {e}; expected a parameter and a number")
+                for p, _ in form.terms:
+                    wanted[p].append(places.moved(-form.constant))
+        return {p: self._ranges.inside(_hull(found, extents[p]), extents[p]) for p, found in wanted.items()}
 
     # ------------------------------------------------------------ the kernel
 
@@ -230,13 +237,15 @@ def _unclamped(expr: Any, extent: Dim) -> Any:
     return expr
 
 
-def _hulls(first: Sequence[Interval], second: Sequence[Interval]) -> tuple[Interval, ...]:
-    return tuple(_hull(a, b) for a, b in zip(first, second, strict=True))
+def _hull(places: Sequence[Interval], extent: Dim) -> Interval:
+    """The smallest interval that has all of them, in a dimension of ``extent``."""
+    whole = next((i for i in places if i.base == 0 and same(i.size, extent)), None)
+    return reduce(_joined, places) if whole is None else whole
 
 
-def _hull(a: Interval, b: Interval) -> Interval:
+def _joined(a: Interval, b: Interval) -> Interval:
     distance = dim(sympy.expand(b.base - a.base))
-    if same(a.base, b.base) and same(a.size, b.size):
+    if distance == 0 and same(a.size, b.size):
         return a
     if not isinstance(distance, int) or not (isinstance(a.size, int) and isinstance(b.size, int)):
         raise Unsupported(f"a box from {a.base} and one from {b.base} on, of {a.size} and {b.size}: no fixed distance")

@@ -44,7 +44,8 @@ class Effort:
 
 @dataclass(frozen=True)
 class Member:
-    """One loop that isl found: for each statement its value as ``factor * parameter + constant``.
+    """One loop that isl found: for each statement its value as ``factor * parameter + constant``, where it goes by
+    several parameters by that of the largest factor, such as the window's and not the place in it.
 
     ``coincident``: its iterations depend on nothing of each other.
     """
@@ -146,7 +147,7 @@ def _limited(effort: Effort) -> Iterator[None]:
 def outer_band(kernel: Kernel, found: isl.Schedule) -> list[Member]:
     """The outermost loops in which all statements stand; none where isl separates them.
 
-    Raises Unsupported for a loop along which a statement goes by several of its parameters.
+    Raises Unsupported for a loop along which a statement goes by a quotient.
     """
     node = found.get_root().child(0)
     if kind_of(node) != _KIND.band:
@@ -173,13 +174,12 @@ def _value(kernel: Kernel, function: isl.PwAff) -> tuple[int, tuple[Param, int, 
         raise Unsupported(f"s{statement} goes along a loop by {function}")
     aff = pieces[0][1]
     factors = [aff.get_coefficient_val(_IN, k) for k in range(aff.dim(_IN))]
-    moving = [(k, f) for k, f in enumerate(factors) if not f.is_zero()]
-    sizes = [aff.get_coefficient_val(isl.dim_type.param, k) for k in range(aff.dim(isl.dim_type.param))]
     whole = all(v.is_int() for v in (*factors, aff.get_constant_val()))
-    if len(moving) > 1 or aff.dim(isl.dim_type.div) or not whole or any(not v.is_zero() for v in sizes):
+    if aff.dim(isl.dim_type.div) or not whole:
         raise Unsupported(f"s{statement} goes along a loop by {function}")
+    moving = [(k, f.get_num_si()) for k, f in enumerate(factors) if not f.is_zero()]
     if not moving:
         return None
-    axis, factor = moving[0]
+    axis, factor = max(moving, key=lambda item: abs(item[1]))
     param = kernel.stages[statement].params[axis]
-    return statement, (param, factor.get_num_si(), aff.get_constant_val().get_num_si())
+    return statement, (param, factor, aff.get_constant_val().get_num_si())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from math import lcm, prod
+from math import ceil, lcm, prod
 from typing import Any
 
 import sympy
@@ -48,7 +48,13 @@ class Estimate:
     def time(self, kernel: Kernel, regular: bool = False) -> float:
         """``regular``: a library does it, which knows about borders."""
         work = sum(self._work(kernel, s, regular) for s in kernel.stages)
-        return work + self._traffic(kernel) + self._inside(kernel)
+        found = work + self._traffic(kernel) + self._inside(kernel)
+        return found if regular or found < self.machine.worthwhile else found * self._idle(kernel)
+
+    def _idle(self, kernel: Kernel) -> float:
+        """How much longer it takes where cores wait for the one that has a tile more."""
+        tiles, cores = prod(_number(kernel.extents[p]) for p in kernel.outer), self.machine.cores
+        return ceil(tiles / cores) * cores / tiles if kernel.outer and tiles else 1.0
 
     def _work(self, kernel: Kernel, stage: Stage, regular: bool) -> float:
         times = {p: _number(kernel.bounds(p)[0]) for p in stage.params}
@@ -113,10 +119,26 @@ class TileChoice:
         self._writers = [
             k for k, s in enumerate(kernel.stages) if any(a.array not in kernel.locals for a in s.writes.values())
         ]
-        self._band = [m for m in band if all(k in m.values for k in self._writers)]
+        self._band = self._walked_once(band)
         self._size = size
         self.reason = ""
         self._known: dict[tuple[Any, ...], Tiling | None] = {}
+
+    def _walked_once(self, band: list[Member]) -> list[Member]:
+        """The loops along which all that write arrays go, each by a parameter that no other loop walks and over which it
+        reduces nothing."""
+        found: list[Member] = []
+        taken: set[Param] = set()
+        for member in band:
+            own = {member.values[k][0] for k in self._writers if k in member.values}
+            if all(k in member.values and self._is_kept(k, member.values[k][0]) for k in self._writers) and not own & taken:
+                found.append(member)
+                taken |= own
+        return found
+
+    def _is_kept(self, k: int, p: Param) -> bool:
+        writes = self._kernel.stages[k].writes.values()
+        return all(p in a.params() for a in writes if a.array not in self._kernel.locals)
 
     def best(self) -> Tiling | None:
         """By coordinate descent from one iteration per tile, all of the loop along memory in it. None: ``reason``."""
@@ -173,7 +195,8 @@ class TileChoice:
         """Of each writer: its parameter along member ``d``, its iterations in a tile of ``size``, and its extent."""
         values = [self._band[d].values[k] for k in self._writers]
         step = lcm(*(abs(f) for _, f, _ in values))
-        return [(p, size * step // abs(f), self._kernel.extents[p]) for p, f, _ in values]
+        found = [(p, size * step // abs(f), self._kernel.extents[p]) for p, f, _ in values]
+        return [(p, max(min(s, n), 1) if isinstance(n, int) else s, n) for p, s, n in found]
 
     def _tiling(self, sizes: tuple[int | None, ...]) -> Tiling | None:
         if sizes not in self._known:
@@ -203,9 +226,6 @@ class TileChoice:
             return f"{open_shapes[0]} has an open extent in a tile"
         if local_bytes(kernel) > self._machine.l2 // 2:
             return f"locals of {local_bytes(kernel):.0f} bytes; half of the second cache has {self._machine.l2 // 2}"
-        tiles = prod(_number(kernel.extents[p]) for p in kernel.outer)
-        if tiles < self._machine.few:
-            return f"only {tiles:.0f} tiles for {self._machine.cores} cores"
         return None
 
 

@@ -9,7 +9,7 @@ import sympy
 
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.ir import scalar, types
-from daceopt.ir.graph import Dim
+from daceopt.ir.graph import Dim, dim
 from daceopt.ir.references import KernelBuffer, Param, Reference
 
 
@@ -64,6 +64,10 @@ class Names:
         if isinstance(size, int):
             return str(size)
         return self._printer.size(size.xreplace(self.canonical(size.free_symbols)))
+
+    def relation_text(self, relation: Any) -> str:
+        """A relation of int64 expressions."""
+        return f"{self.size_text(dim(relation.lhs))} {relation.rel_op} {self.size_text(dim(relation.rhs))}"
 
     def element(self, reference: Reference) -> str:
         """``p0[128 * i0 + i1]``."""

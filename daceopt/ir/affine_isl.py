@@ -14,7 +14,7 @@ import islpy as isl
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule
+from daceopt.ir.digits import digit
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, dim
 
@@ -44,6 +44,16 @@ class SizeParameters:
                 known += "_"
             self._names[size], self.by_name[known] = known, size
         return known
+
+
+def sizes_of(space: isl.Space) -> isl.Set:
+    """All values that the parameters in ``space`` can have: they are sizes, or products of sizes."""
+    space = space.params()
+    found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
+    for axis in range(space.dim(isl.dim_type.param)):
+        bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
+        found = found.add_constraint(bound)
+    return found
 
 
 class Functions:
@@ -175,8 +185,8 @@ def _digits(terms: dict[Any, Any]) -> dict[Any, Any]:
             if divisor < below and below % divisor == 0 and all(terms.get(v) == factor * n for v, n in part.items()):
                 for v in (quotient, *part):
                     del terms[v]
-                digit = pymod(schedule.digit(x, divisor, None), below / divisor)
-                terms[digit] = terms.get(digit, 0) + factor
+                one = pymod(digit(x, divisor, None), below / divisor)
+                terms[one] = terms.get(one, 0) + factor
                 break
     return terms
 

@@ -239,10 +239,13 @@ def shrink_locals(kernel: Kernel) -> Kernel:
 def expand_locals(kernel: Kernel) -> Kernel:
     """The form that is merged: locals are indexed by the outer parameters too, so that ``outer`` may change.
 
-    Raises Unsupported for a kernel that carries values along a loop, or whose tiles may be partial.
+    Raises Unsupported for a kernel that carries values along a loop, whose tiles may be partial, or that reads an array
+    which it writes.
     """
     if kernel.is_tiled:
         raise Unsupported(f"{kernel.label} is tiled: its stages are no loops over rectangles")
+    if kernel.forwarded():
+        raise Unsupported(f"{kernel.label} reads what it writes: its stages share no iterations")
     lead = tuple(kernel.extents[p] for p in kernel.outer)
     shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
     return _reindex(kernel, shapes, lambda a: (*kernel.outer, *a.index))

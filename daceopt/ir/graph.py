@@ -316,7 +316,7 @@ class Graph(Arrays):
     def remove(self, node: Node) -> None:
         """Remove a compute node and its scope; arrays stay (see :meth:`prune`)."""
         members = self.scope(node) if isinstance(node, MapEntry) else [node]
-        inside = dict.fromkeys(m.data for m in members if isinstance(m, nodes.AccessNode))
+        inside = dict.fromkeys(m.data for m in members if isinstance(m, nodes.AccessNode) and not self.has(m.data))
         self.state.remove_nodes_from(members)
         for name in inside:
             self.sdfg.remove_data(name, validate=False)

@@ -13,23 +13,30 @@ import islpy as isl
 import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import schedule
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, identifier
+from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, identifier, sizes_of
+from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.guards import Restricted, restricted, unmerged
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule import Do, Loop, Param, Tree, as_digit
+from daceopt.ir.schedule import Do, Loop, Param, Tree
 
 _SET, _OUT = isl.dim_type.set, isl.dim_type.out
+_WHERE = {
+    "<": isl.PwAff.lt_set,
+    "<=": isl.PwAff.le_set,
+    ">": isl.PwAff.gt_set,
+    ">=": isl.PwAff.ge_set,
+    "==": isl.PwAff.eq_set,
+}
 
 
 class Domains:
     """The instances of each statement, as isl's sets."""
 
-    def __init__(self, graph: Graph | None, kernel: Kernel, tree: Tree | None = None):
+    def __init__(self, graph: Graph | None, kernel: Kernel, loops: Iterable[Loop] = ()):
         self.kernel = kernel
-        loops = [] if tree is None else schedule.loops(tree)
         self.sizes = SizeParameters(frozenset(kernel.extents) | {loop.param for loop in loops})
         self._assumed = [] if graph is None else graph.assumptions
         self._made: dict[int, tuple[isl.Set, Functions, dict[Any, isl.PwAff]]] = {}
@@ -100,21 +107,29 @@ class _Instance:
     loops: tuple[Loop, ...]
     columns: tuple[tuple[_Column, ...], ...]
     index: tuple[Any, ...]  # the statement's parameters in the columns' symbols
+    conditions: tuple[Any, ...]
 
 
-def _instance(kernel: Kernel, do: Do, loops: tuple[Loop, ...]) -> _Instance:
+def _instance(kernel: Kernel, reached: Restricted) -> _Instance:
+    do, groups = unmerged(reached.do, reached.loops, only_open=True)
     stage = kernel.stages[do.statement]
     if len(do.index) != len(stage.params):
         raise IllegalSchedule(f"s{do.statement} has {len(stage.params)} parameters; found {len(do.index)} values")
     index, columns = list(do.index), []
-    for loop in loops:
+    for loop, group in zip(reached.loops, groups):
+        if len(group) > 1:
+            columns.append(tuple(_Column(n.param, (n.extent,)) for n in group))
+            continue
         digits = _symbolic_digits(kernel, do, loop)
         symbols = [sympy.Dummy(f"{loop.param}_{axis}") for axis, _ in digits]
         for symbol, (axis, _) in zip(symbols, digits):
             index[axis] = symbol
         plain = _Column(loop.param, tuple(b for b in (loop.extent, loop.rest) if b is not None))
         columns.append(tuple(_Column(s, (n,)) for s, (_, n) in zip(symbols, digits)) or (plain,))
-    return _Instance(do, loops, tuple(columns), tuple(index))
+    for loop, members in zip(reached.loops, columns):
+        if len(members) > 1 and reached.starts.get(loop.param, 0) != 0:
+            raise Unsupported(f"{loop.param} counts from {reached.starts[loop.param]} through digits of open extents")
+    return _Instance(do, reached.loops, tuple(columns), tuple(index), reached.conditions)
 
 
 def _symbolic_digits(kernel: Kernel, do: Do, loop: Loop) -> list[tuple[int, Dim]]:
@@ -147,14 +162,22 @@ def _runs(instance: _Instance, domains: Domains) -> isl.Map:
     for k, c in enumerate(columns):
         outer = {other.symbol: values[other.symbol] for other in columns[:k]}
         points = within(points, Functions(domains.sizes, space, outer), values[c.symbol], c.bounds)
+    for condition in instance.conditions:
+        points = points.intersect(where(of, condition))
     found = isl.Map.from_domain(points)
     for value in instance.index:
         found = found.flat_range_product(isl.Map.from_pw_aff(of.of(value)))
     return found.set_tuple_id(_OUT, identifier(f"S{instance.do.statement}"))
 
 
+def where(of: Functions, condition: Any) -> isl.Set:
+    """The points at which a relation holds."""
+    return _WHERE[condition.rel_op](of.of(condition.lhs), of.of(condition.rhs))
+
+
 def _check_once(runs: isl.Map, domain: isl.Set, label: str) -> isl.Map:
     """``runs`` for the sizes that there are. Raises IllegalSchedule unless each instance runs, and once."""
+    domain = domain.intersect_params(sizes_of(runs.get_space())).intersect_params(sizes_of(domain.get_space()))
     runs = runs.intersect_params(domain.params())
     for wrong, reason in ((domain.subtract(runs.range()), "never runs"), (runs.range().subtract(domain), "runs")):
         if not wrong.is_empty():
@@ -171,12 +194,14 @@ def _example(points: isl.Set) -> str:
 # ---------------------------------------------------------------- the index inverted
 
 
-def loop_values(domains: Domains, do: Do, loops: Several[Loop]) -> list[list[isl.PwAff]]:
+def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[isl.PwAff]]:
     """The value of each loop around ``do`` in the statement's parameters, for each member of the loop's band.
 
-    Raises IllegalSchedule, with an instance, where the loops do not run each instance once.
+    Raises IllegalSchedule, with an instance, where loops and guards do not run each instance once, and Unsupported
+    where that is not decided.
     """
-    instance = _instance(domains.kernel, do, tuple(loops))
+    reached = restricted(do, around)
+    instance = _instance(domains.kernel, reached)
     domain, of, _ = domains.functions(do.statement)
     runs = _check_once(_runs(instance, domains), domain, domains.kernel.label)
     params = domains.kernel.stages[instance.do.statement].params
@@ -186,7 +211,9 @@ def loop_values(domains: Domains, do: Do, loops: Several[Loop]) -> list[list[isl
     if not _inverts(flat, runs, domain):
         flat = _inverse(runs, len(columns))
     values = iter(flat)
-    return [[next(values) for _ in group] for group in instance.columns]
+    found = [[next(values) for _ in group] for group in instance.columns]
+    starts = [reached.starts.get(loop.param, 0) for loop in instance.loops]
+    return [[v.add(of.of(start)) if start != 0 else v for v in group] for group, start in zip(found, starts)]
 
 
 def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> dict[Any, Any]:
@@ -200,7 +227,7 @@ def _solved(instance: _Instance, params: dict[Any, Param], domains: Domains) -> 
     for base, left in bases.items():
         digits = affine(base, symbols).terms
         for symbol, step in sorted(digits, key=lambda item: -item[1] if isinstance(item[1], int) else 0):
-            found[symbol] = schedule.digit(left, step, None)
+            found[symbol] = digit(left, step, None)
             left = pymod(left, step)
     return found
 

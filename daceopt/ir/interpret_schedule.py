@@ -8,6 +8,7 @@ iterations are too many rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from daceopt.ir.schedule import (
     Alloc,
     Call,
     Do,
+    Guard,
     Loop,
     Partial,
     Sequence,
@@ -42,6 +44,13 @@ from daceopt.ir.schedule import (
 if TYPE_CHECKING:
     from daceopt.ir.interpret import Memory
 
+_COMPARED: dict[str, Any] = {
+    "<": np.less,
+    "<=": np.less_equal,
+    ">": np.greater,
+    ">=": np.greater_equal,
+    "==": np.equal,
+}
 MOST_INSTANCES = 1 << 18  # beyond, a kernel's statements are executed as whole-array operations
 
 
@@ -79,9 +88,12 @@ class _Rows:
 
     def at(self, times: np.ndarray, param: Any, value: int) -> _Rows:
         """Those that have an iteration ``value`` of ``param``."""
-        there = np.nonzero(times > value)[0]
-        values = {k: v[there] for k, v in self.values.items()}
-        return _Rows(len(there), {**values, param: np.full(len(there), value)})
+        there = self.only(times > value)
+        return _Rows(there.count, {**there.values, param: np.full(there.count, value)})
+
+    def only(self, mask: np.ndarray) -> _Rows:
+        there = np.nonzero(mask)[0]
+        return _Rows(len(there), {k: v[there] for k, v in self.values.items()})
 
     def numbered(self, name: Any) -> _Rows:
         return replace(self, values={**self.values, name: np.arange(self.count)})
@@ -103,6 +115,11 @@ class _Execution:
         self._products = products(kernel, tree, self._bodies)
         self._params = {n.param for n, _ in walk(tree) if isinstance(n, Loop)}
         self._ordered = {s for n, _ in walk(tree) if isinstance(n, Do) for s in self._carrying(n)}
+        for n, _ in walk(tree):
+            if isinstance(n, Alloc):
+                self._ordered |= {loop.param for loop in self._reusing(n)}
+            if isinstance(n, Loop) and self._looks_back(n):
+                self._ordered.add(n.param)
         self._locals: dict[str, np.ndarray] = {}
         self._collectors: dict[tuple[int, str], list[_Collector]] = {}
 
@@ -116,6 +133,8 @@ class _Execution:
             self._alloc(tree, rows)
         elif isinstance(tree, Accumulate):
             self._accumulate(tree, rows)
+        elif isinstance(tree, Guard):
+            self.node(tree.body, rows.only(self._holds(tree, rows)))
         elif isinstance(tree, Call):
             self._call(self._products[id(tree)], rows)
         else:
@@ -126,6 +145,21 @@ class _Execution:
         values = zip(self._kernel.stages[do.statement].params, do.index)
         return {s for p, e in values if p in self._kernel.serial for s in sympy.sympify(e).free_symbols}
 
+    def _reusing(self, alloc: Alloc) -> Iterator[Loop]:
+        """Loops inside of a local's life whose iterations write the same elements of it, one after the other."""
+        for loop in (n for n, _ in walk(alloc.body) if isinstance(n, Loop)):
+            bodies = [self._bodies[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
+            written = [r for b in bodies for r in b.writes.values() if r.buffer.local and r.buffer.array == alloc.array]
+            is_read = any(r.buffer.local and r.buffer.array == alloc.array for b in bodies for r in b.reads.values())
+            if is_read and any(loop.param not in r.params() for r in written):
+                yield loop
+
+    def _looks_back(self, loop: Loop) -> bool:
+        """Does a statement read what one that stands behind it has written, in an iteration before?"""
+        stages = [self._kernel.stages[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
+        written = [{a.array for a in s.writes.values()} & self._kernel.forwarded() for s in stages]
+        return any(a.array in late for k, s in enumerate(stages) for a in s.reads.values() for late in written[k + 1 :])
+
     def _loop(self, loop: Loop, rows: _Rows) -> None:
         many = self._kernel.is_tiled and rows.count * self._size(loop) > MOST_INSTANCES
         if loop.param not in self._ordered and not many:
@@ -134,6 +168,12 @@ class _Execution:
         times = self._times(loop, rows)
         for value in range(int(times.max(initial=0))):
             self.node(loop.body, rows.at(times, loop.param, value))
+
+    def _holds(self, guard: Guard, rows: _Rows) -> np.ndarray:
+        found = np.ones(rows.count, bool)
+        for c in guard.condition:
+            found &= _COMPARED[c.rel_op](self._whole(c.lhs, rows), self._whole(c.rhs, rows))
+        return found
 
     def _size(self, tree: Tree) -> int:
         """The most elements that one execution of ``tree`` has in hand: rows of statements, and tiles of calls."""

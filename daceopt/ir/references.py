@@ -13,10 +13,11 @@ from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.affine import affine, same
 from daceopt.ir.dataflow import walk
+from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Graph, row_major
 from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.schedule import Do, Param, Tree, as_digit, digit
+from daceopt.ir.schedule import Do, Param, Tree
 from daceopt.ir.tasklet import Assignment
 
 _MOST_POINTS = 1 << 14  # of a write whose elements are told apart one by one

@@ -2,8 +2,8 @@
 
 The statements (``Kernel.stages``) say what is computed for which values of their parameters; the schedule says in which
 order, in which memory and by which hardware. Its nodes map one to one onto isl's schedule trees: ``Loop`` is a band
-of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Accumulate`` and ``Alloc`` extension nodes; ``Call``
-is a mark above the loops that it stands for.
+of one member, ``Sequence`` a sequence of filters, ``Do`` a leaf, ``Guard`` a filter, ``Accumulate`` and ``Alloc``
+extension nodes; ``Call`` is a mark above the loops that it stands for.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import dace
 import sympy
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir import types
-from daceopt.ir.functions import idiv, pymod
+from daceopt.ir import conditions, types
+from daceopt.ir.digits import in_terms_of
 from daceopt.ir.graph import Dim, dim
 
 if TYPE_CHECKING:
     from daceopt.ir.kernel import Kernel, Stage
 
 Param: TypeAlias = sympy.Symbol
-Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call"
+Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call | Guard"
 
 KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "block", "warp")
 SCOPES = ("register", "thread", "shared")
@@ -119,6 +119,21 @@ class Call:
     body: Tree
 
 
+@dataclass(frozen=True)
+class Guard:
+    """``body`` runs only where all of ``condition`` hold: relations (``ir/conditions.py``) of what is affine in the
+    parameters of loops around and the sizes, remainders included.
+
+    One relation, or ``sympy.And`` of several, becomes the tuple of them. Raises IllegalSchedule for anything else.
+    """
+
+    condition: tuple[Any, ...]
+    body: Tree
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "condition", conditions.conjunction(self.condition))
+
+
 # ---------------------------------------------------------------- reading a tree
 
 
@@ -198,6 +213,35 @@ def nested(headers: Iterable[Loop], body: Tree) -> Tree:
     return body
 
 
+def guarded_chain(tree: Tree) -> tuple[list[Loop], list[Any], Tree]:
+    """Like :func:`chain`, through guards: the loops, what all guards between them demand, and what stands inside."""
+    found: list[Loop] = []
+    condition: list[Any] = []
+    while isinstance(tree, (Loop, Guard)):
+        if isinstance(tree, Loop):
+            found.append(tree)
+        else:
+            condition += tree.condition
+        tree = tree.body
+    return found, condition, tree
+
+
+def nested_guards(headers: Several[Loop], condition: Iterable[Any], body: Tree) -> Tree:
+    """``body`` inside loops like ``headers``, each relation directly inside of the last loop that it names."""
+    left = dict.fromkeys(condition)
+    for header in reversed(headers):
+        here = [c for c in left if header.param in c.free_symbols]
+        left = {c: None for c in left if c not in here}
+        body = replace(header, body=guarded(here, body))
+    return guarded(left, body)
+
+
+def guarded(condition: Iterable[Any], body: Tree) -> Tree:
+    """``body`` where all of ``condition`` hold; itself where nothing is demanded."""
+    found = tuple(condition)
+    return Guard(found, body) if found else body
+
+
 def sequence(trees: Several[Tree]) -> Tree:
     """The trees in turn; a single one is itself, sequences in it become part of this one."""
     flat = [c for t in trees for c in (t.children if isinstance(t, Sequence) else (t,))]
@@ -207,45 +251,19 @@ def sequence(trees: Several[Tree]) -> Tree:
 # ---------------------------------------------------------------- parameters of statements
 
 
-def digit(x: Any, divisor: Dim, radix: Dim | None) -> Any:
-    """``x // divisor % radix``: what one loop made of several says about one of them; the outermost has no radix."""
-    below = x if divisor == 1 else idiv(x, divisor)
-    return below if radix is None else pymod(below, radix)
-
-
-def as_digit(expr: Any) -> tuple[Any, Dim, Dim | None]:
-    """``(x, divisor, radix)`` of :func:`digit`; any other expression is a digit of itself."""
-    radix = None
-    if isinstance(expr, pymod):
-        expr, radix = expr.args[0], dim(expr.args[1])
-    if isinstance(expr, idiv):
-        return expr.args[0], dim(expr.args[1]), radix
-    return expr, 1, radix
-
-
 def substituted(tree: Tree, mapping: dict[Any, Any]) -> Tree:
-    """The values of the statements' parameters and the rests of tiles in other loop parameters."""
+    """The values of the statements' parameters, the rests of tiles and the conditions in other loop parameters."""
 
     def change(node: Tree) -> Tree:
         if isinstance(node, Do):
             return replace(node, index=tuple(in_terms_of(e, mapping) for e in node.index))
         if isinstance(node, Loop) and isinstance(node.rest, sympy.Expr):
             return replace(node, rest=dim(node.rest.xreplace(mapping)))
+        if isinstance(node, Guard):
+            return replace(node, condition=tuple(conditions.substituted(c, mapping) for c in node.condition))
         return node
 
     return transformed(tree, change)
-
-
-def in_terms_of(expr: Any, mapping: dict[Any, Any]) -> Any:
-    """A digit of a digit is a digit."""
-    x, divisor, radix = as_digit(expr)
-    new = mapping.get(x, x.xreplace(mapping) if isinstance(x, sympy.Expr) else x)
-    y, step, whole = as_digit(new)
-    if x is new or (divisor == 1 and radix is None):
-        return digit(new, divisor, radix)
-    if radix is None and whole is not None:
-        radix = dim(sympy.cancel(sympy.sympify(whole) / divisor))
-    return digit(y, dim(step * divisor), radix)
 
 
 # ---------------------------------------------------------------- the schedule of an unscheduled kernel

@@ -17,14 +17,19 @@ import dace
 import numpy as np
 import sympy
 
+from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.affine import affine, same
+from daceopt.ir.digits import as_digit, in_terms_of
 from daceopt.ir.dims import assumed
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.guards import restricted, unmerged
 from daceopt.ir.hardware import limits_of
+from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.legality_isl import violation
 from daceopt.ir.microkernels import products
 from daceopt.ir.references import resolved
 from daceopt.ir.schedule import (
@@ -33,33 +38,47 @@ from daceopt.ir.schedule import (
     Accumulate,
     Alloc,
     Do,
+    Guard,
     Loop,
     Tree,
-    as_digit,
-    in_terms_of,
     reduced_loops,
     walk,
 )
+from daceopt.ir.schedule_check_guards import check_guards
 from daceopt.ir.schedule_check_hardware import check_hardware, refuse
 from daceopt.ir.schedule_check_locals import check_locals, check_registers
+from daceopt.ir.schedule_isl import to_isl
 
 
 def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
     """Raise IllegalSchedule unless ``tree`` is a schedule of ``kernel``."""
     _check_statements(kernel, tree)
+    check_guards(kernel, tree)
     for node, around in walk(tree):
         if isinstance(node, Loop):
             _check_loop(kernel, node, around)
         if isinstance(node, Alloc) and node.scope not in SCOPES:
             refuse(kernel, f"local {node.array} in {node.scope}; expected one of {', '.join(SCOPES)}")
         if isinstance(node, Do):
-            _check_domain(kernel, node, [n for n in around if isinstance(n, Loop)])
+            _check_runs(graph, kernel, node, around)
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
     products(kernel, tree, bodies)
-    check_locals(kernel, tree, bodies)
+    unsure = check_locals(kernel, tree, bodies)
     check_registers(kernel, tree, bodies)
+    if unsure or kernel.forwarded():
+        _check_dependences(graph, kernel, tree)
+
+
+def _check_dependences(graph: Graph, kernel: Kernel, tree: Tree) -> None:
+    """By isl, which knows relations between instances where their loops say too little."""
+    try:
+        reason = violation(graph, kernel, to_isl(graph, kernel, tree))
+    except Unsupported as error:
+        refuse(kernel, f"its dependences are not proven to hold: {error}")
+    if reason is not None:
+        refuse(kernel, reason)
 
 
 def _check_statements(kernel: Kernel, tree: Tree) -> None:
@@ -76,9 +95,19 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
         kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept()), None)
         if kept is not None:
             refuse(kernel, f"s{k} reduces into {kept}, which is kept; expected a local of its own for the sum")
+    _check_forwarded(kernel)
     local = [node.array for node, _ in walk(tree) if isinstance(node, Alloc)]
     if sorted(local) != sorted(kernel.locals):
         refuse(kernel, f"it holds the locals {sorted(local)}; expected each of {sorted(kernel.locals)} once")
+
+
+def _check_forwarded(kernel: Kernel) -> None:
+    """Arrays that statements hand on are whole before the first of them that reads one."""
+    for array in sorted(kernel.forwarded()):
+        last = max(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.writes.values()))
+        first = min(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.reads.values()))
+        if first <= last:
+            refuse(kernel, f"s{first} reads {array}, which s{last} writes; expected all writers before it")
 
 
 def _check_loop(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
@@ -118,8 +147,29 @@ def _check_parallel(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
 # ---------------------------------------------------------------- every instance once
 
 
+def _check_runs(graph: Graph, kernel: Kernel, do: Do, around: Several[Tree]) -> None:
+    """Each instance runs once; where guards leave loops that are not of the usual forms, isl decides."""
+    reached = restricted(do, around)
+    try:
+        if not reached.conditions:
+            _check_domain(kernel, reached.do, reached.loops)
+            return
+        reason = f"statement {do.statement} is not proven to run once for each element of its domain"
+        failure = IllegalSchedule(f"schedule of {kernel.label}: {reason}")
+    except IllegalSchedule as error:
+        if not any(isinstance(n, Guard) for n in around):
+            raise
+        failure = error
+    try:
+        loop_values(Domains(graph, kernel, (n for n in around if isinstance(n, Loop))), do, around)
+    except Unsupported as error:
+        raise IllegalSchedule(f"{failure}: {error}") from error
+
+
 def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     """The values of the parameters go over the whole domain, each combination once."""
+    do, groups = unmerged(do, loops)
+    loops = [loop for group in groups for loop in group]
     stage = kernel.stages[do.statement]
     by_base: dict[Any, list[tuple[Dim, Dim | None, Any]]] = {}
     used: dict[Any, Any] = {}

@@ -13,9 +13,21 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir.hardware import LANES, TargetLimits, Threads, shared_bytes
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import StatementInstance
-from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Sequence, Tree, collective, reduced_loops, walk
+from daceopt.ir.schedule import (
+    HARDWARE,
+    Accumulate,
+    Alloc,
+    Do,
+    Guard,
+    Loop,
+    Sequence,
+    Tree,
+    collective,
+    reduced_loops,
+    walk,
+)
 
-_NODES = (Loop, Sequence, Do, Accumulate, Alloc)
+_NODES = (Loop, Sequence, Do, Accumulate, Alloc, Guard)
 
 
 def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance], limits: TargetLimits) -> None:
@@ -36,6 +48,8 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstan
             _check_shared(kernel, node, around, any(loop.kind == "warp" for loop in used))
         elif isinstance(node, Accumulate):
             _check_collective(kernel, tree, node, around)
+        elif isinstance(node, Guard):
+            _check_alike(kernel, tree, node, around)
     _check_own_memory(kernel, tree)
     threads = Threads(tree)
     if threads.count > limits.threads:
@@ -68,6 +82,17 @@ def _check_place(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
         refuse(kernel, f"the {loop.kind} loop over {loop.param} stands inside of a lane")
     if loop.kind == "warp" and not (isinstance(loop.extent, int) and loop.extent <= LANES):
         refuse(kernel, f"the warp loop over {loop.param} has {loop.extent} iterations; expected at most {LANES} lanes")
+
+
+def _check_alike(kernel: Kernel, tree: Tree, guard: Guard, around: Several[Tree]) -> None:
+    """Threads that must meet take the same way."""
+    own = {n.param: n for n in around if isinstance(n, Loop) and n.kind in ("block", "warp")}
+    named = next((own[s] for c in guard.condition for s in sorted(c.free_symbols, key=str) if s in own), None)
+    meet = any(isinstance(n, Alloc) and n.scope == "shared" for n, _ in walk(tree))
+    meet |= any(isinstance(n, Accumulate) and n.across for n, _ in walk(guard.body))
+    if named is not None and meet:
+        reason = f"a condition on the {named.kind} loop over {named.param} parts threads that wait for one another"
+        refuse(kernel, reason)
 
 
 def _check_shared(kernel: Kernel, node: Alloc, around: Several[Tree], has_lanes: bool) -> None:

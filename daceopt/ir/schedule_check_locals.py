@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import sympy
@@ -18,22 +18,28 @@ from daceopt.ir.schedule import (
     Accumulate,
     Alloc,
     Do,
+    Guard,
     Loop,
     Tree,
     runs,
     walk,
 )
+from daceopt.ir.schedule_check_guards import part_ways
 from daceopt.ir.schedule_check_hardware import refuse
 
 
-def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> None:
-    """What is read of a local has been written by then, completely, and by the same thread."""
+def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> set[str]:
+    """What is read of a local has been written by then, completely, and by the same thread.
+
+    Returns the locals about which loops alone do not tell, because guards let their users run in different iterations.
+    """
     places = {n.statement: (*around, n) for n, around in walk(tree) if isinstance(n, Do)}
     order = list(places)
     kept = kernel.kept()
+    unsure = _unsure(kernel, places)
     for reader in order:
         for read in bodies[reader].reads.values():
-            if not read.buffer.local or read.buffer.array in kept:
+            if not read.buffer.local or read.buffer.array in kept | unsure:
                 continue
             writers = [(s, c, r) for s in places for c, r in bodies[s].writes.items() if r.buffer == read.buffer]
             for writer, connector, write in writers:
@@ -41,8 +47,20 @@ def check_locals(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance
                     refuse(kernel, f"s{reader} reads {read.buffer.array} before s{writer} writes it")
                 if writer != reader:
                     _check_dependence(kernel, places[writer], places[reader], connector, write, read)
-    for array in sorted(kept):
+    for array in sorted(kept - unsure):
         _check_kept(kernel, array, places, bodies)
+    return unsure
+
+
+def _unsure(kernel: Kernel, places: Mapping[int, Several[Tree]]) -> set[str]:
+    if not any(isinstance(n, Guard) for path in places.values() for n in path):
+        return set()
+    users = {array: [s for s, stage in enumerate(kernel.stages) if array in stage.arrays()] for array in kernel.locals}
+    return {
+        array
+        for array, statements in users.items()
+        if any(part_ways(places[a], places[b]) for a, b in combinations(statements, 2))
+    }
 
 
 # ---------------------------------------------------------------- locals that live on

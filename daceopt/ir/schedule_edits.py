@@ -15,6 +15,9 @@ import sympy
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule
+from daceopt.ir.conditions import relation
+from daceopt.ir.digits import digit
+from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import PRODUCT
@@ -22,13 +25,15 @@ from daceopt.ir.schedule import (
     KINDS,
     Call,
     Do,
+    Guard,
     Loop,
     Param,
     Sequence,
     Tree,
     bare,
     chain,
-    nested,
+    guarded_chain,
+    nested_guards,
     substituted,
     transformed,
 )
@@ -126,6 +131,8 @@ def reorder(tree: Tree, params: Several[Param | str]) -> Tree:
 
     before:  for p: for q: f(p, q)
     after:   for q: for p: f(p, q)
+
+    Guards between them go into the loops that they name, and no further.
     """
     wanted = [str(p) for p in params]
     return _rechained(tree, wanted, lambda found: [found[n] for n in wanted])
@@ -134,11 +141,11 @@ def reorder(tree: Tree, params: Several[Param | str]) -> Tree:
 def _rechained(tree: Tree, names: Several[str], order: Any) -> Tree:
     """In each chain that has loops over all ``names``: those, in their places, as ``order`` gives them."""
     if isinstance(tree, Loop):
-        loops, body = chain(tree)
+        loops, condition, body = guarded_chain(tree)
         found = {str(loop.param): loop for loop in loops if str(loop.param) in names}
         if len(found) == len(names):
             new = iter(order(found))
-            return nested([next(new) if str(loop.param) in found else loop for loop in loops], body)
+            return nested_guards([next(new) if str(loop.param) in found else loop for loop in loops], condition, body)
         if found:
             missing = next((n for n in names if n not in found), None)
             reason = f"the loop over {missing} does not stand directly inside of the others"
@@ -164,8 +171,8 @@ def merged_loop(first: Loop, second: Loop) -> tuple[Loop, dict[Any, Any]]:
     """The loop of :func:`merge`, and what stands for both parameters in what it holds."""
     extent = second.extent
     mapping = {
-        first.param: schedule.digit(second.param, extent, None),
-        second.param: schedule.digit(second.param, 1, extent),
+        first.param: digit(second.param, extent, None),
+        second.param: digit(second.param, 1, extent),
     }
     return replace(second, extent=dim(first.extent * extent)), mapping
 
@@ -235,6 +242,123 @@ def unroll(tree: Tree, param: Param | str) -> Tree:
     if not isinstance(loop.extent, int):
         raise IllegalSchedule(f"the extent of {param} is {loop.extent}; expected a number to unroll")
     return bind(tree, param, "unroll")
+
+
+def rename(tree: Tree, param: Param | str, name: str) -> Tree:
+    """Call a loop like another one, with which it is to be fused.
+
+    before:  for p: f(p)
+    after:   for q: f(q)
+
+    Raises IllegalSchedule where it stands inside of a loop over that name, or around one.
+    """
+    new = Parameter(name)
+
+    def change(loop: Loop) -> Tree:
+        if any(inner.param == new for inner in schedule.loops(loop.body)):
+            raise IllegalSchedule(f"there is a loop over {name} inside of the one over {param}")
+        return replace(loop, param=new, body=substituted(loop.body, {loop.param: new}))
+
+    renamed = _each(tree, param, change)
+    for node, around in schedule.walk(renamed):
+        if isinstance(node, Loop) and any(isinstance(n, Loop) and n.param == node.param for n in around):
+            raise IllegalSchedule(f"the loop over {param} stands inside of one over {name}")
+    return renamed
+
+
+def sink_guards(tree: Tree, param: Param | str) -> Tree:
+    """Move what guards a loop into it, so that it can be fused with its neighbours.
+
+    before:  if c: for p: f(p)
+    after:   for p: if c: f(p)
+
+    Raises IllegalSchedule where no guard stands directly around the loop.
+    """
+
+    def change(node: Tree) -> Tree:
+        if not isinstance(node, Guard) or not isinstance(node.body, Loop) or str(node.body.param) != str(param):
+            return node
+        inner = node.body.body
+        both = Guard((*node.condition, *inner.condition), inner.body) if isinstance(inner, Guard) else None
+        return replace(node.body, body=both or Guard(node.condition, inner))
+
+    new = transformed(tree, change)
+    if new == tree:
+        raise IllegalSchedule(f"no guard stands directly around a loop over {param}")
+    return new
+
+
+def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = None) -> Tree:
+    """Let a loop run ``factor`` times as often, and do its work in the last of each ``factor`` iterations.
+
+    before:  for p < n: f(p)
+    after:   for p < 2*n: if (p + 1) % 2 == 0: f(p // 2)
+
+    ``extent``: of the new loop, where that is not ``factor`` times the old one: at least that, and less than ``factor``
+    more, so that it is as long as another loop, with which ``fuse_loops`` joins it (loop scaling: APOLLO, Zhao et al.,
+    MLSys 2022, section 4.1). Raises IllegalSchedule for a factor below 1, and where the loop has partial tiles.
+    """
+    if factor < 1:
+        raise IllegalSchedule(f"{param} stretched by {factor}; expected at least 1")
+
+    def change(loop: Loop) -> Tree:
+        if loop.rest is not None:
+            raise IllegalSchedule(f"{param} has partial tiles, which cannot be stretched")
+        p = loop.param
+        body = substituted(loop.body, {p: digit(p, factor, None)})
+        longer = dim(loop.extent * factor) if extent is None else extent
+        last = relation(pymod(p + 1, factor), "==", 0)
+        return replace(loop, extent=longer, body=Guard((last,), body))
+
+    return _each(tree, param, change)
+
+
+def shift(tree: Tree, param: Param | str, by: int, extent: Dim | None = None) -> Tree:
+    """Let a loop do its work some iterations later (loop shifting).
+
+    before:  for p < n: f(p)
+    after:   for p < n + 1: if 1 <= p: f(p - 1)
+
+    ``extent``: of the new loop, where it is longer than that. Raises IllegalSchedule for a shift below 0 and where the
+    loop has partial tiles.
+    """
+    if by < 0:
+        raise IllegalSchedule(f"{param} shifted by {by}; expected 0 or more: shift the others")
+
+    def change(loop: Loop) -> Tree:
+        if loop.rest is not None:
+            raise IllegalSchedule(f"{param} has partial tiles, which cannot be shifted")
+        p, end = loop.param, dim(loop.extent + by)
+        first = [relation(by, "<=", p)] if by else []
+        last = [] if extent is None else [relation(p, "<", end)]
+        body = substituted(loop.body, {p: p - by})
+        return replace(loop, extent=end if extent is None else extent, body=schedule.guarded([*first, *last], body))
+
+    return _each(tree, param, change)
+
+
+def side_by_side(trees: Several[Tree], name: str = "block") -> Tree:
+    """Loops that have nothing to do with one another as one: each does its work in iterations of its own.
+
+    before:  for p < m: f(p)    for q < n: g(q)
+    after:   for block < m + n: { if block < m: f(block)    if m <= block < m + n: g(block - m) }
+
+    The new loop is of the kind of the first one. Raises IllegalSchedule for a tree that is no loop, and for partial
+    tiles.
+    """
+    block, first = Parameter(name), sympy.S.Zero
+    done: list[Tree] = []
+    for tree in trees:
+        if not isinstance(tree, Loop) or tree.rest is not None:
+            raise IllegalSchedule("only whole loops, without partial tiles, can stand side by side")
+        end = first + tree.extent
+        bounds = ((first, "<=", block),) if done else ()
+        condition = [relation(*c) for c in (*bounds, (block, "<", end))]
+        done.append(Guard(tuple(condition), substituted(tree.body, {tree.param: block - first})))
+        first = end
+    head = trees[0]
+    assert isinstance(head, Loop)
+    return replace(head, param=block, extent=dim(first), body=Sequence(tuple(done)))
 
 
 def call(tree: Tree, statement: int, params: Several[Param | str], microkernel: str = PRODUCT) -> Tree:

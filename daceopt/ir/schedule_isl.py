@@ -20,13 +20,13 @@ import islpy as isl
 import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
-from daceopt.ir import schedule
+from daceopt.ir import conditions, schedule
 from daceopt.ir.affine_isl import CONTEXT, expression, identifier, upper_bounds
 from daceopt.ir.graph import Graph
-from daceopt.ir.instances_isl import Domains, loop_values
+from daceopt.ir.instances_isl import Domains, functions_on, loop_values, within
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.schedule import Do, Loop, Sequence, Tree
-from daceopt.ir.schedule_text import parse, text
+from daceopt.ir.schedule import Do, Guard, Loop, Sequence, Tree
+from daceopt.ir.schedule_text import line_of, parse
 from daceopt.ir.symbols import Parameter
 
 _SET, _OUT = isl.dim_type.set, isl.dim_type.out
@@ -39,7 +39,7 @@ def to_isl(graph: Graph | None, kernel: Kernel, tree: Tree) -> isl.Schedule:
     Raises IllegalSchedule where ``tree`` does not run each instance of each statement once, with an instance, and
     Unsupported where a loop or a statement's domain is not affine.
     """
-    return _Writer(Domains(graph, kernel, tree), tree).schedule()
+    return _Writer(Domains(graph, kernel, schedule.loops(tree)), tree).schedule()
 
 
 def from_isl(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
@@ -58,11 +58,6 @@ def from_isl(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
 def order(found: isl.Schedule) -> isl.UnionMap:
     """When each instance runs: a vector, smaller ones first."""
     return found.get_map().intersect_domain(found.get_domain())
-
-
-def line_of(node: Tree) -> str:
-    """The line of the program that ``node`` begins with."""
-    return text(schedule.with_children(node, [_NOTHING] * len(schedule.children(node)))).splitlines()[0]
 
 
 _NOTHING = Do(0, ())
@@ -101,8 +96,7 @@ class _Writer:
         self._check_statements()
         for node, around in schedule.walk(self._tree):
             if isinstance(node, Do):
-                loops = [n for n in around if isinstance(n, Loop)]
-                self._values[node.statement] = loop_values(self._domains, node, loops)
+                self._values[node.statement] = loop_values(self._domains, node, around)
         place = isl.Schedule.from_domain(self._domains.all()).get_root().child(0)
         for k in sorted(self._dos) if any(self._values.values()) else ():
             place = place.insert_mark(identifier(line_of(self._dos[k]))).child(0)
@@ -174,7 +168,7 @@ class _Reader:
             return self._mark(node, around)
         if kind == _KIND.band:
             loops = self._loops(node, around)
-            return schedule.nested(loops, self.tree(node.child(0), (*around, *loops)))
+            return self._nested(loops, self.tree(node.child(0), (*around, *loops)))
         if kind == _KIND.leaf:
             return self._do(node, around)
         raise Unsupported(f"isl's schedule of {self._kernel.label} has a node of {kind}, which a tree has no form for")
@@ -190,6 +184,12 @@ class _Reader:
         if kind_of(band) != _KIND.band:
             raise Unsupported(f"the mark {line_of(found)!r} stands above a {kind_of(band)}; expected a band")
         return schedule.nested([found], self.tree(band.child(0), (*around, found)))
+
+    def _nested(self, loops: list[Loop], body: Tree) -> Tree:
+        """Guards that no mark has put in their place stand as far outside as they can."""
+        if self._statements or not isinstance(body, Guard):
+            return schedule.nested(loops, body)
+        return schedule.nested_guards(loops, body.condition, body.body)
 
     def _symbol(self, name: str) -> Any:
         return self._symbols.setdefault(name, Parameter(name))
@@ -226,7 +226,7 @@ class _Reader:
         rest = upper_bounds(values.gist(known), [*outside, symbol], sizes)
         return Loop(symbol, _least(extent), _NOTHING, rest=_least(rest) if rest else None)
 
-    def _do(self, leaf: isl.ScheduleNode, around: tuple[Loop, ...]) -> Do:
+    def _do(self, leaf: isl.ScheduleNode, around: tuple[Loop, ...]) -> Tree:
         if leaf.get_domain().n_set() != 1:
             raise Unsupported(f"a leaf of isl's schedule of {self._kernel.label} has several statements")
         instances = leaf.get_domain().as_set()
@@ -234,7 +234,36 @@ class _Reader:
         if statement in self._statements:
             return self._statements[statement]
         prefix = leaf.get_prefix_schedule_union_map().intersect_domain(leaf.get_domain())
-        return Do(statement, self._index(prefix.as_map().reverse(), [loop.param for loop in around]))
+        runs = prefix.as_map().reverse()
+        do = Do(statement, self._index(runs, [loop.param for loop in around]))
+        return schedule.guarded(self._condition(runs.domain(), around), do)
+
+    def _condition(self, points: isl.Set, around: tuple[Loop, ...]) -> list[Any]:
+        """What tells the iterations in which a statement runs from the others of the loops around it."""
+        params = [loop.param for loop in around]
+        space = points.get_space().reset_tuple_id(_SET) if points.has_tuple_id() else points.get_space()
+        of, values = functions_on(self._sizes, space, params)
+        walked = space.universe_set()
+        for loop in around:
+            walked = within(walked, of, values[loop.param], [b for b in (loop.extent, loop.rest) if b is not None])
+        if walked.is_subset(points):
+            return []
+        pieces = points.gist(walked).coalesce().compute_divs().get_basic_sets()
+        if len(pieces) != 1:
+            raise Unsupported(f"a statement of {self._kernel.label} runs at {points}, which no one condition says")
+        return [self._relation(c, params, points) for c in pieces[0].get_constraints() if not c.is_div_constraint()]
+
+    def _relation(self, constraint: isl.Constraint, params: list[Any], points: isl.Set) -> Any:
+        expr = sympy.sympify(expression(constraint.get_aff(), params, self._sizes.by_name, points))
+        constant, rest = expr.as_coeff_Add()
+        below = -sympy.Add(*(t for t in sympy.Add.make_args(rest) if t.could_extract_minus_sign()))
+        above = rest + below
+        if constraint.is_equality():
+            sides = (below, constant) if above == 0 else (above, below - constant)
+            return conditions.relation(sides[0], "==", sides[1])
+        if constant == -1:
+            return conditions.relation(below, "<", above)
+        return conditions.relation(below, "<=", above + constant)
 
     def _index(self, runs: isl.Map, loops: list[Any]) -> tuple[Any, ...]:
         """The statement's parameters in the values of the loops around it."""
@@ -247,8 +276,15 @@ class _Reader:
             pieces = isl.PwMultiAff.from_map(alone).gist(points).coalesce().get_pw_aff(0).get_pieces()
             if len(pieces) != 1:
                 raise Unsupported(f"parameter {k} of a statement is {pieces}; expected one function of the loops")
-            found.append(sympy.sympify(expression(pieces[0][1], loops, self._sizes.by_name, points)))
+            found.append(sympy.sympify(expression(_whole(pieces[0][1], points), loops, self._sizes.by_name, points)))
         return tuple(found)
+
+
+def _whole(aff: isl.Aff, points: isl.Set) -> isl.Aff:
+    """The same integer at ``points`` as a quotient without a remainder: ``(i - 1)/2`` is ``i // 2`` for odd ``i``."""
+    exact, short = aff.floor(), aff.set_constant_val(isl.Val(0)).floor()
+    same = isl.PwAff.from_aff(exact).eq_set(isl.PwAff.from_aff(short))
+    return short if points.is_subset(same) else exact
 
 
 def _least(bounds: list[Any]) -> Any:

@@ -9,12 +9,13 @@
 ``for p < extent, rest`` ends at the smaller of both; ``s0(...)`` is statement 0 with the values of its parameters;
 ``accumulate`` names a statement and the connector that it writes, ``own`` one in the type of the write, ``warp`` and
 ``block`` one that lanes or the threads of a block collect together; ``call product:`` hands the loops below it to a
-micro-kernel.
+micro-kernel; ``if (i0 + 1) % 2 == 0 and i1 < n:`` guards what stands in it.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -23,9 +24,10 @@ from typing import Any
 import sympy
 
 from daceopt.errors import Unsupported
+from daceopt.ir.conditions import relation
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import dim
-from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Call, Do, Loop, Partial, Sequence, Tree
+from daceopt.ir.schedule import KINDS, SCOPES, Accumulate, Alloc, Call, Do, Guard, Loop, Partial, Sequence, Tree
 from daceopt.ir.symbols import Parameter, size
 
 _INDENT = "  "
@@ -35,13 +37,19 @@ _LOOP = re.compile(r"(?:(?P<kind>[a-z ]+) )?for (?P<param>\w+) < (?P<extent>.+?)
 _ACCUMULATE = re.compile(r"accumulate (?P<private>private )?((?P<across>warp|block) )?(?P<own>own )?(?P<partials>.+):")
 _ALLOC = re.compile(r"local (?P<array>\w+) in (?P<scope>\w+):")
 _CALL = re.compile(r"call (?P<microkernel>\w+):")
+_GUARD = re.compile(r"if (?P<condition>.+):")
 _DO = re.compile(r"s(?P<statement>\d+)\((?P<index>.*)\)")
-_RELATIONS: dict[type, Callable[..., Any]] = {ast.GtE: sympy.Ge, ast.Gt: sympy.Gt, ast.LtE: sympy.Le, ast.Lt: sympy.Lt}
+_OPERATORS: dict[type, str] = {ast.GtE: ">=", ast.Gt: ">", ast.LtE: "<=", ast.Lt: "<", ast.Eq: "=="}
 
 
 def text(tree: Tree) -> str:
     """One line per node, indented by what it stands in; :func:`parse` reads it."""
     return "\n".join(_lines(tree, "")) + "\n"
+
+
+def line_of(node: Tree) -> str:
+    """The line of the program that ``node``, which is no sequence, begins with."""
+    return next(_lines(node, ""))
 
 
 def _lines(tree: Tree, indent: str) -> Iterator[str]:
@@ -54,13 +62,15 @@ def _lines(tree: Tree, indent: str) -> Iterator[str]:
         yield from _lines(tree.body, indent + _INDENT)
 
 
-def _head(tree: Loop | Accumulate | Alloc | Call | Do) -> str:
+def _head(tree: Loop | Accumulate | Alloc | Call | Guard | Do) -> str:
     if isinstance(tree, Do):
         return f"s{tree.statement}({', '.join(map(expression, tree.index))})"
     if isinstance(tree, Alloc):
         return f"local {tree.array} in {tree.scope}:"
     if isinstance(tree, Call):
         return f"call {tree.microkernel}:"
+    if isinstance(tree, Guard):
+        return f"if {_conjunction(tree.condition)}:"
     if isinstance(tree, Accumulate):
         own = "" if tree.partials[0].wide else "own "
         names = ", ".join(f"s{p.statement}.{p.connector}" for p in tree.partials)
@@ -74,6 +84,15 @@ def _head(tree: Loop | Accumulate | Alloc | Call | Do) -> str:
 
 def _relation(relation: Any) -> str:
     return f"{expression(relation.lhs)} {relation.rel_op} {expression(relation.rhs)}"
+
+
+def _conjunction(condition: tuple[Any, ...]) -> str:
+    """Neighbours with a side in common are one interval: ``a <= p < b``."""
+    shown = _relation(condition[0])
+    for before, c in itertools.pairwise(condition):
+        joined = before.rhs == c.lhs and {before.rel_op, c.rel_op} <= {"<", "<="}
+        shown += f" {c.rel_op} {expression(c.rhs)}" if joined else f" and {_relation(c)}"
+    return shown
 
 
 def expression(expr: Any) -> str:
@@ -149,10 +168,12 @@ class _Reader:
             return Accumulate(partials, self.block(depth + 1), bool(match["private"]), match["across"] or "")
         if match := _CALL.fullmatch(line):
             return Call(match["microkernel"], self.block(depth + 1))
+        if match := _GUARD.fullmatch(line):
+            return Guard(self._evaluate(match["condition"], sizes=False), self.block(depth + 1))
         match = _ALLOC.fullmatch(line)
         if match and match["scope"] in SCOPES:
             return Alloc(match["array"], match["scope"], self.block(depth + 1))
-        expected = "a loop, a local, accumulators, a call or a statement"
+        expected = "a loop, a local, a guard, accumulators, a call or a statement"
         raise Unsupported(f"line {self.at} of a schedule, {line!r}: expected {expected}")
 
     def _loop(self, match: re.Match[str], depth: int) -> Tree:
@@ -194,9 +215,12 @@ class _Reader:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
             extreme = sympy.Min if node.func.id == "min" else sympy.Max
             return extreme(*(self._value(a, sizes) for a in node.args), evaluate=False)
-        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in _RELATIONS:
-            sides = self._value(node.left, sizes), self._value(node.comparators[0], sizes)
-            return _RELATIONS[type(node.ops[0])](*sides, evaluate=False)
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            return tuple(c for part in node.values for c in _listed(self._value(part, sizes)))
+        if isinstance(node, ast.Compare) and all(type(op) in _OPERATORS for op in node.ops):
+            sides = [self._value(side, sizes) for side in (node.left, *node.comparators)]
+            found = [relation(a, _OPERATORS[type(op)], b) for a, op, b in zip(sides, node.ops, sides[1:])]
+            return found[0] if len(found) == 1 else tuple(found)
         if isinstance(node, ast.BinOp):
             return self._binary(node, sizes)
         raise ValueError(ast.dump(node)[:80])
@@ -220,6 +244,10 @@ class _Reader:
         """Sizes are divided as extents are, statements' parameters as scalar code is."""
         names = {str(s) for s in expr.free_symbols}
         return bool(names) and not names & self._loops
+
+
+def _listed(condition: Any) -> tuple[Any, ...]:
+    return condition if isinstance(condition, tuple) else (condition,)
 
 
 def _depth(line: str) -> int:

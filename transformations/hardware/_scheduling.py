@@ -56,8 +56,8 @@ class Form:
     @classmethod
     def of(cls, graph: Graph, kernel: Kernel) -> Form | None:
         """The form of the kernel's schedule; None where it has another one, which a user gave it, or which a kernel
-        with serial loops or tiles of its own has."""
-        if kernel.is_tiled:
+        with serial loops or tiles of its own has, or one that reads what it writes."""
+        if kernel.is_tiled or kernel.forwarded():
             return None
         shared, tree = schedule.chain(schedule.bare(schedule.schedule_of(kernel)))
         allocs = []

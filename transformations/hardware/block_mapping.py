@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from daceopt.ir import schedule, types
+from daceopt.ir.digits import in_terms_of
 from daceopt.ir.graph import Dim
 from daceopt.ir.hardware import CUDA
 from daceopt.ir.references import StatementInstance
@@ -149,7 +150,7 @@ class BlockMapping(Scheduling):
 
 def _then(first: dict[Any, Any], second: dict[Any, Any]) -> dict[Any, Any]:
     """What stands for parameters after one change of the loops and another one."""
-    return second | {s: schedule.in_terms_of(e, second) for s, e in first.items()}
+    return second | {s: in_terms_of(e, second) for s, e in first.items()}
 
 
 def _over(form: Form, body: StatementInstance, connector: str) -> set[Any]:

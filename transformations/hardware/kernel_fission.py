@@ -47,13 +47,13 @@ class KernelFission(Transformation):
         except Unsupported as error:
             yield NearMiss(node, str(error))
             return
-        if _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
+        if _hands_on(kernel) or _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
             yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]
         kernel = Kernel.extract(graph, entry)
-        if self._is_large(kernel):
+        if _hands_on(kernel) or self._is_large(kernel):
             parts, _ = splitting.split(graph, entry)
         elif _waiting(kernel):
             graph.remove(entry)
@@ -71,6 +71,11 @@ class KernelFission(Transformation):
 
 
 # ---------------------------------------------------------------- sums over what statements share
+
+
+def _hands_on(kernel: Kernel) -> bool:
+    """Do statements read what others of the kernel write to memory, and no schedule says how?"""
+    return kernel.schedule is None and bool(kernel.forwarded())
 
 
 def _waiting(kernel: Kernel) -> dict[int, list[str]]:

@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir import schedule
+from daceopt.ir.digits import in_terms_of
 from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Loop, Param
 from daceopt.ir.schedule_edits import merged_loop
@@ -51,7 +52,7 @@ def _merged(loops: Sequence[Loop], bodies: Sequence[StatementInstance], mapping:
         p, q = first.param, second.param
         del left[p]
         left[q], both = merged_loop(first, second)
-        known = {s: schedule.in_terms_of(e, both) for s, e in mapping.items()}
+        known = {s: in_terms_of(e, both) for s, e in mapping.items()}
         mapping.update(both | known)
         for step in steps:
             step.pop(p, None)

@@ -6,7 +6,7 @@ The loops are those of the kernel's schedule (``ir/schedule.py``); nothing is de
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from math import prod
 
@@ -18,10 +18,11 @@ from daceopt.codegen.names import Names
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import TileProduct, products
 from daceopt.ir.references import Reference, resolved
-from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Loop, Param, Partial, Tree
+from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
 
 _STACK_BYTES = 1 << 15
@@ -154,6 +155,8 @@ class Emitter:
             self._for(tree)
             self._top(tree.body)
             self._close()
+        elif isinstance(tree, Guard):
+            self._guarded(tree, self._top)
         elif isinstance(tree, schedule.Sequence):
             for child in tree.children:
                 self._top(child)
@@ -175,7 +178,7 @@ class Emitter:
         return "" if loop.when is None else f" if({self._condition(loop)})"
 
     def _condition(self, loop: Loop) -> str:
-        return f"{self._names.size_text(dim(loop.when.lhs))} {loop.when.rel_op} {loop.when.rhs}"
+        return self._names.relation_text(loop.when)
 
     def _private(self, node: Accumulate) -> None:
         """Memory for each thread around the parallel loop, and the sum over the threads, in their order, behind it."""
@@ -262,17 +265,40 @@ class Emitter:
             self._allocated(tree)
         elif isinstance(tree, Accumulate):
             self._collected(tree, collecting)
+        elif isinstance(tree, Guard):
+            self._guarded(tree, self._inside)
         elif isinstance(tree, Call):
             self._call(self._products[id(tree)])
         else:
             self._loop(tree, collecting)
 
     def _sequence(self, tree: schedule.Sequence) -> None:
-        for run in schedule.in_runs(tree.children):
-            if isinstance(run, list):
+        for run in in_branches(schedule.in_runs(tree.children)):
+            if isinstance(run, Branches):
+                self._branches(run.guards)
+            elif isinstance(run, list):
                 self._block(run)
             else:
                 self._inside(run)
+
+    def _branches(self, guards: Sequence[Guard]) -> None:
+        """Of many, the one that may hold is found by halves."""
+        if len(guards) == 1:
+            self._guarded(guards[0], self._inside)
+            return
+        half = len(guards) // 2
+        param, first = start_of(guards[half])
+        self._open(f"if ({self._names.loop(param)} < {self._names.size_text(first)}) {{")
+        self._branches(guards[:half])
+        self._depth -= 1
+        self._open("} else {")
+        self._branches(guards[half:])
+        self._close()
+
+    def _guarded(self, guard: Guard, print_body: Callable[[Tree], None]) -> None:
+        self._open(f"if ({' && '.join(map(self._names.relation_text, guard.condition))}) {{")
+        print_body(guard.body)
+        self._close()
 
     def _run(self, run: Sequence[Do]) -> None:
         self._lines += [f"{'  ' * self._depth}{line}" for line in self._leaves[id(run[0])].lines()]
@@ -327,7 +353,7 @@ class Emitter:
 
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
         if loop.kind == "vector":
-            clauses = "".join(_reduction_clause(a) for a in collecting)
+            clauses = "".join(a.clause for a in collecting)
             self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":
             self._line(f"#pragma GCC unroll {loop.extent if isinstance(loop.extent, int) else 4}")
@@ -413,14 +439,6 @@ def _vector_loop(node: Accumulate) -> Loop | None:
     while isinstance(body, Accumulate):
         body = body.body
     return body if isinstance(body, Loop) and body.kind == "vector" else None
-
-
-def _reduction_clause(a: Accumulator) -> str:
-    operator = {"sum": "+", "prod": "*"}.get(a.op, a.op)
-    if types.is_bool(a.dtype):
-        operator = {"max": "|", "min": "&"}[a.op]
-    nan = f" reduction(| : {a.name}_nan)" if a.notes_nan else ""
-    return f" reduction({operator} : {a.name}){nan}"
 
 
 def _on_stack(size: Dim, dtype: types.DType) -> bool:

@@ -19,6 +19,7 @@ from daceopt.codegen.leaf import Accumulator, Leaf, identity
 from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Graph
+from daceopt.ir.guards import Branches, in_branches
 from daceopt.ir.hardware import Threads, block_loops, copies
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import KernelBuffer
@@ -179,10 +180,12 @@ class _CudaEmitter(Emitter):
         return within if place.stride == 1 else f"{within} / {place.stride}"
 
     def _sequence(self, tree: schedule.Sequence) -> None:
-        for k, run in enumerate(schedule.in_runs(tree.children)):
+        for k, run in enumerate(in_branches(schedule.in_runs(tree.children))):
             if k:
                 self._meet()
-            if isinstance(run, list):
+            if isinstance(run, Branches):
+                self._branches(run.guards)
+            elif isinstance(run, list):
                 self._block(run)
             else:
                 self._inside(run)

@@ -1,0 +1,69 @@
+"""Guards in kernels of an accelerator: blocks take different branches, threads that wait for one another the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir import schedule
+from daceopt.ir import schedule_edits as edits
+from daceopt.ir.conditions import relation
+from daceopt.ir.schedule import Guard, Loop, Tree
+from tests.codegen.cuda.emulated import run
+from tests.ir.guarded import SIZES, expected, neighbours, random_inputs
+from tests.ir.test_schedule_edits import total, two_stages
+from tests.numerics import assert_within_rounding
+
+
+@pytest.mark.parametrize("extents", [(21, 13, 40), SIZES])
+@pytest.mark.parametrize("lanes", [False, True])
+def test_side_by_side_in_blocks(extents: Any, lanes: bool, tmp_path: Path) -> None:
+    """Branches that the blocks of one grid take, each with threads of its own."""
+    graph, entry, names = neighbours(extents)
+    first, second, third = edits.of(graph, entry).children  # type: ignore[union-attr]
+    nests = [
+        edits.bind(edits.split(first, "i0", 8), "i0", "block"),
+        edits.bind(edits.split(second, "i2", 4), "i2", "block"),
+        edits.bind(edits.split(third, "i4", 16), "i4", "warp" if lanes else "block"),
+    ]
+    if lanes:
+        nests[1] = edits.bind(nests[1], "i3", "warp")
+    edits.commit(graph, entry, edits.bind(edits.side_by_side(nests), "block", "grid"))
+    graph.options = replace(graph.options, target="cuda")
+    values = {"m": 21, "n": 13, "k": 40}
+    data = random_inputs(graph, values)
+    found = run(graph, data, tmp_path, values)
+    for name, value in expected(data, names).items():
+        assert_within_rounding(found[name], value)
+
+
+def _behind(tree: Tree, param: str, *condition: Any) -> Tree:
+    """A guard around what the loop over ``param`` holds, which always holds."""
+
+    def change(node: Tree) -> Tree:
+        if isinstance(node, Loop) and str(node.param) == param:
+            return replace(node, body=Guard((relation(node.param, *condition),), node.body))
+        return node
+
+    return schedule.transformed(tree, change)
+
+
+def test_a_condition_on_threads_that_collect_together_is_refused() -> None:
+    graph, entry = total((64, 32))
+    tree = edits.bind(edits.bind(edits.of(graph, entry), "i0", "block"), "i1", "warp")
+    with pytest.raises(IllegalSchedule, match="on the block loop over i0 parts threads that wait for one another"):
+        edits.commit(graph, entry, _behind(edits.split(tree, "i0", 8), "i0", "<", 8))
+    edits.commit(graph, entry, _behind(edits.split(tree, "i0", 8), "i0_block", "<", 8))
+
+
+def test_a_condition_on_threads_that_share_is_refused() -> None:
+    graph, entry = two_stages()
+    tree = edits.bind(edits.bind(edits.of(graph, entry), "i0", "grid"), "i1", "block")
+    shared = schedule.transformed(tree, lambda n: replace(n, scope="shared") if isinstance(n, schedule.Alloc) else n)
+    edits.commit(graph, entry, shared)
+    with pytest.raises(IllegalSchedule, match="on the block loop over i1 parts threads that wait for one another"):
+        edits.commit(graph, entry, _behind(shared, "i1", "<", 16))

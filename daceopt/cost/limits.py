@@ -62,6 +62,11 @@ class Limits:
         return _power(self.l1 // 8)
 
     @property
+    def nearby(self) -> int:
+        """Bytes that stay near a core while others stream by: half of a second-level cache of 16 times the first."""
+        return 8 * self.l1
+
+    @property
     def edge(self) -> int:
         """The edge of a square tile of float32, of which two fill a quarter of it."""
         return _power(isqrt(self.l1 // 32))

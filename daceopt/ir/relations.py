@@ -7,7 +7,7 @@ The classes are those by which APOLLO (Zhao et al., MLSys 2022, Table 1) aggrega
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -232,16 +232,32 @@ def _of_kernel(graph: Graph, entry: nodes.MapEntry) -> Flows:
         kernel = expand_locals(Kernel.extract(graph, entry))
     except Unsupported:
         return _unknown(graph, entry)
+    return kernel_flows(graph, kernel)
+
+
+def kernel_flows(graph: Graph, kernel: Kernel) -> Flows:
+    """:func:`flows` of a kernel that need not stand in the graph; its locals are in the form of
+    :func:`daceopt.ir.fusion.expand_locals`."""
+    found: Flows = {}
+    for steps in statement_flows(graph, kernel):
+        for (read, written), step in steps.items():
+            for source, way in _ways(found, read, kernel.locals, step):
+                known = found.get((source, written))
+                found[source, written] = way if known is None else known.beside(way)
+    return {(a, w): f for (a, w), f in found.items() if w not in kernel.locals}
+
+
+def statement_flows(graph: Graph, kernel: Kernel) -> Iterator[Flows]:
+    """The flows of each statement by itself, in which locals are arrays like others."""
     shapes = {name: shape for name, (_, shape) in kernel.locals.items()}
     shapes |= {a.array: graph.shape(a.array) for a in (*kernel.reads(), *kernel.writes())}
-    found: Flows = {}
     for stage in kernel.stages:
+        found: Flows = {}
         for write, read in product(stage.writes.values(), stage.reads.values()):
-            step = flow(kernel.extents, read.index, shapes[read.array], write.index, shapes[write.array])
-            for source, way in _ways(found, read.array, kernel.locals, step):
-                known = found.get((source, write.array))
-                found[source, write.array] = way if known is None else known.beside(way)
-    return {(a, w): f for (a, w), f in found.items() if w not in kernel.locals}
+            way = flow(kernel.extents, read.index, shapes[read.array], write.index, shapes[write.array])
+            key = read.array, write.array
+            found[key] = found[key].beside(way) if key in found else way
+        yield found
 
 
 def _ways(found: Flows, array: str, local: Mapping[str, Any], step: Flow) -> list[tuple[str, Flow]]:

@@ -25,7 +25,10 @@ _MAX_ROUNDS = 64
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One place where a transformation applies: the nodes it edits, the anchor first, and what ``match`` found."""
+    """One place where a transformation applies: the nodes it edits, the anchor first, and what ``match`` found.
+
+    Reports call it by its nodes, or as ``found["title"]`` says.
+    """
 
     graph: Graph
     nodes: tuple[Any, ...]
@@ -35,7 +38,7 @@ class Site:
         return self.found[key]
 
     def __str__(self) -> str:
-        return " + ".join(label_of(n) for n in self.nodes)
+        return str(self.found.get("title") or " + ".join(label_of(n) for n in self.nodes))
 
 
 @dataclass(frozen=True)

@@ -45,16 +45,16 @@ class EpilogueFusion(Transformation):
     level: ClassVar[str] = "local"
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if not isinstance(node, (Contraction, Convolution)) or node.activation is not None:
+        if not is_product(node):
             return
         product = graph.writes(node)["Y"]
         readers = graph.all_consumers(product)
         if len(readers) != 1 or graph.is_kept(product) or not isinstance(readers[0], nodes.MapEntry):
             return
-        if graph.views_of(product):
-            yield NearMiss(node, "the product is read through a view")
-            return
-        found = _match_kernel(graph, node, product, readers[0])
+        try:
+            found = _epilogue(graph, node, Kernel.extract(graph, readers[0]))
+        except Unsupported as error:
+            found = str(error)
         if isinstance(found, str):
             yield NearMiss(node, found)
         else:
@@ -82,11 +82,21 @@ def _connectors(node: Any) -> tuple[str, str]:
     return ("Bias", "C") if isinstance(node, Contraction) else ("B", "Z")
 
 
-def _match_kernel(graph: Graph, node: Any, product: str, entry: nodes.MapEntry) -> _Epilogue | str:
-    try:
-        kernel = Kernel.extract(graph, entry)
-    except Unsupported as error:
-        return str(error)
+def is_product(node: Any) -> bool:
+    """May ``node`` get an epilogue?"""
+    return isinstance(node, (Contraction, Convolution)) and node.activation is None
+
+
+def why_no_epilogue(graph: Graph, node: Any, kernel: Kernel) -> str | None:
+    """Why ``node`` cannot do what ``kernel``, the only reader of its product, does; the kernel may be a planned one."""
+    found = _epilogue(graph, node, kernel)
+    return found if isinstance(found, str) else None
+
+
+def _epilogue(graph: Graph, node: Any, kernel: Kernel) -> _Epilogue | str:
+    product = graph.writes(node)["Y"]
+    if graph.views_of(product):
+        return "the product is read through a view"
     if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
         return "the reader has several stages or results"
     stage = kernel.stages[0]

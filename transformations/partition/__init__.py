@@ -1,1 +1,1 @@
-"""Fusion by partition: micro-graphs, and how each is fused."""
+"""APOLLO (Zhao et al., MLSys 2022): the graph is partitioned by rules into what becomes one kernel each."""

@@ -1,0 +1,182 @@
+"""The algorithm that aggregation and memory stitching share: rules in their order over a plan of fusion.
+
+Algorithms 1 and 2 of APOLLO (Zhao et al., MLSys 2022, appendix A) look at all edges again until nothing changes. Here a
+work list has those that a merge may have changed: the edges of what it made, of which each is tried once in vain. So
+the work grows with the edges, not with their square.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, TypeAlias
+
+from daceopt.ir import fusion_profit
+from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.micro_graph import Link, links, pattern_of, type_of
+from daceopt.passes.aggregation_rules import AggregationRule, RuleSet
+from daceopt.passes.transform import label_of
+from daceopt.store import learned_rules
+
+Judge: TypeAlias = Callable[[AggregationRule, FusionGroup, FusionGroup, Kernel], str | None]
+Take: TypeAlias = Callable[[FusionGroup, FusionGroup], str | None]
+_BESIDE = 4  # groups that read the same array, with which the next one is tried
+
+
+class Growth:
+    """Micro-graphs that grow by rules, in a plan.
+
+    ``judge(rule, first, second, merged)`` says what speaks against a kernel that a rule allows. ``take(first, second)``
+    may make one of two groups that are not both kernels: it returns None where it did, else the reason.
+    """
+
+    def __init__(
+        self, plan: FusionPlan, rules: RuleSet, eligible: Collection[Any], judge: Judge, take: Take | None = None
+    ):
+        self.plan, graph = plan, plan.graph
+        self.applied: dict[FusionGroup, tuple[str, ...]] = {}  # rules by which a group came about, in order
+        self._rules, self._judge, self._take = rules, judge, take
+        self._learned = learned_rules.learned()
+        self._eligible = frozenset(eligible)
+        self._types = {g: type_of(graph, g.members[0]) for g in self.plan.groups() if g.members[0] in self._eligible}
+        self._readers: dict[FusionGroup, dict[str, tuple[Any, ...]]] = {}
+        self._links: dict[tuple[str, Any], Link] = {}
+        for group in self._types:
+            node = group.members[0]
+            found = links(graph, node)
+            self._links.update({(array, node): link for array, link in found.items()})
+            self._readers[group] = dict.fromkeys(found, (node,))
+        self._said: dict[tuple[Any, str], tuple[Any, str]] = {}  # a reason is told once of a consumer
+        self._vain: set[tuple[str, Any]] = set()  # (array, node that reads it) that were tried in vain, by this rule
+
+    def run(self) -> None:
+        """Apply all rules, those of the first priority to all micro-graphs first."""
+        for rules in self._rules.priorities():
+            self._vain.clear()
+            pairs = tuple(rule for rule in rules if not rule.siblings)
+            if pairs:
+                self._along_edges(pairs)
+            for rule in rules:
+                if rule.siblings:
+                    self._beside(rule)
+        self.plan.misses.extend(self._said.values())
+
+    def title(self, group: FusionGroup) -> str:
+        """What reports call a micro-graph: its nodes, its type, and the rules by which it came about."""
+        rules = ", ".join(dict.fromkeys(self.applied[group]))
+        return f"{' + '.join(map(label_of, group.members))}: {self._types[group]} by {rules}"
+
+    # ---------------------------------------------------------------- producers and consumers
+
+    def _along_edges(self, rules: tuple[AggregationRule, ...]) -> None:
+        waiting = deque(pair for node in self.plan.nodes for pair in self._pairs_before(self.plan.group_of(node)))
+        while waiting:
+            first, second = (self.plan.group_of(node) for node in waiting.popleft())
+            rule = self._allowed(rules, first, second)
+            if rule is None:
+                continue
+            reason = self._merge(rule, first, second)
+            if reason is None:
+                joined = self.plan.group_of(first.members[0])
+                waiting.extendleft(reversed([*self._pairs_before(joined), *self._pairs_behind(joined)]))
+            elif self.plan.clusters.obstacle(first.members[0], second.members[0]) is None:
+                self._vain.update(self._edge(first, second))
+
+    def _pairs_before(self, group: FusionGroup) -> Iterator[tuple[Any, Any]]:
+        """With the producers of a group, most data first."""
+        found = [
+            (self.plan.bytes_of(a), k, self.plan.writer[a]) for k, a in enumerate(group.reads) if a in self.plan.writer
+        ]
+        for _, _, producer in sorted(found, key=lambda entry: (-entry[0], entry[1])):
+            if producer is not group:
+                yield producer.members[0], group.members[0]
+
+    def _pairs_behind(self, group: FusionGroup) -> Iterator[tuple[Any, Any]]:
+        return ((group.members[0], reader.members[0]) for reader in self.plan.readers_of(group))
+
+    def _allowed(
+        self, rules: tuple[AggregationRule, ...], first: FusionGroup, second: FusionGroup
+    ) -> AggregationRule | None:
+        """The rule by which they may be one, where that was not tried before."""
+        if first is second or first not in self._types or second not in self._types:
+            return None
+        kinds = self._types[first], self._types[second]
+        if not any(rule.allows(*kinds, _PLAIN) or rule.allows(*kinds, _ANY_VIEW) for rule in rules):
+            return None
+        edge = self._edge(first, second)
+        if not edge or self._vain.issuperset(edge):
+            return None
+        link = self._links[edge[0]]
+        for place in edge[1:]:
+            link = link.beside(self._links[place])
+        return next((rule for rule in rules if rule.allows(*kinds, link)), None)
+
+    def _edge(self, first: FusionGroup, second: FusionGroup) -> list[tuple[str, Any]]:
+        """(array, node that reads it) of all that the second group reads of the first."""
+        readers = self._readers[second]
+        return [(array, node) for array in self.plan.edge(first, second) for node in readers.get(array, ())]
+
+    # ---------------------------------------------------------------- siblings
+
+    def _beside(self, rule: AggregationRule) -> None:
+        """Groups that read one large array, each with the latest ones before it."""
+        plan = self.plan
+        for array in sorted(plan.readers, key=plan.bytes_of, reverse=True):
+            if plan.bytes_of(array) <= fusion_profit.SMALL:
+                return
+            before: list[Any] = []
+            for node in [g.members[0] for g in plan.readers[array]]:
+                if not any(self._siblings(rule, array, other, node) for other in reversed(before[-_BESIDE:])):
+                    before.append(node)
+
+    def _siblings(self, rule: AggregationRule, array: str, one: Any, other: Any) -> bool:
+        """Whether both are one group now."""
+        first, second = sorted((self.plan.group_of(one), self.plan.group_of(other)), key=lambda g: g.last)
+        if first is second:
+            return True
+        if any(g not in self._types or g not in self.plan.readers[array] for g in (first, second)):
+            return False
+        if not rule.allows(self._types[first], self._types[second], None):
+            return False
+        if first in self.plan.readers_of(second):
+            first, second = second, first
+        return self._merge(rule, first, second) is None
+
+    # ---------------------------------------------------------------- one step
+
+    def _merge(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> str | None:
+        if first.kernel is not None and second.kernel is not None:
+            reason = self.plan.why_not(first, second)
+            if reason is not None:
+                return reason  # no feedback of the loops: cycles and sizes are the partition's own business
+            reason = self.plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
+        else:
+            reason = self._take(first, second) if self._take is not None else "one of both is no kernel"
+        if reason is None:
+            self._joined(rule, first, second)
+        else:
+            miss = second.members[0], f"rule {rule.name} allows {_label(first)}, but {reason}"
+            self._said.setdefault((miss[0], reason), miss)
+        return reason
+
+    def _against(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
+        reason = self._judge(rule, first, second, merged)
+        if reason is not None or not self._learned:
+            return reason
+        learned = self._learned.get(pattern_of(self.plan.graph, merged))
+        return None if learned is None else f"this machine has learned: {learned}"
+
+    def _joined(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> None:
+        joined = self.plan.group_of(first.members[0])
+        self._types[joined] = rule.result
+        self.applied[joined] = (*self.applied.get(first, ()), *self.applied.get(second, ()), rule.name)
+        both = self._readers[first], self._readers[second]
+        self._readers[joined] = {a: both[0].get(a, ()) + both[1].get(a, ()) for a in {**both[0], **both[1]}}
+
+
+_PLAIN, _ANY_VIEW = Link("bijective", "bijective"), Link("opaque", "opaque")
+
+
+def _label(group: FusionGroup) -> str:
+    return " + ".join(map(label_of, group.members[:3])) + (" + ..." if len(group.members) > 3 else "")

@@ -1,0 +1,107 @@
+"""Fuse reductions with what follows them, where both have the same loops and what lies between fits near them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from daceopt.cost.limits import limits
+from daceopt.ir import fusion_profit, schedule, types
+from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
+from daceopt.ir.graph import Graph
+from daceopt.ir.hardware import LIMITS
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.reduction_form import forms
+from daceopt.passes.aggregation_rules import TABLE_2, AggregationRule, RuleSet
+from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.transformations.partition._aggregating import Growth
+from daceopt.transformations.partition.cluster_extraction import is_eligible
+
+
+@dataclass(frozen=True)
+class MemoryStitching(Transformation):
+    """Merge a reduction with the element-wise operators, broadcasts and reductions that read it, by Table 2.
+
+    before:  for i, j: s[i] += exp(x[i, j])        for i, j: y[i, j] = exp(x[i, j]) / s[i]
+    after:   for i: local s_l in thread: { for j: s_l += exp(x[i, j]);  for j: y[i, j] = exp(x[i, j]) / s_l }
+
+    APOLLO (Zhao et al., MLSys 2022, section 4.2 and Algorithm 2). Both must walk the same parallel loops in the same
+    tiles; two reductions must have the same canonical form (``ir.reduction_form``). The tensors in between live in one
+    iteration of the shared loops where they fit into ``capacity`` bytes (None: what the machine, or a block of the
+    accelerator, has), else they stay in memory and the kernels apart. ``rules`` as of ``aggregation``.
+    """
+
+    level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = True
+    rules: Any = TABLE_2
+    capacity: int | None = None
+    max_stages: int = 48
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", RuleSet.of(self.rules))
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        eligible = [n for n in graph.nodes() if is_eligible(n)]
+        plan = FusionPlan(graph, self.max_stages, eligible)
+        growth = Growth(plan, self.rules, eligible, _Stitching(graph, self.capacity).judge)
+        growth.run()
+        for group in plan.fused():
+            yield Site(graph, group.members, {"kernel": group.kernel, "title": growth.title(group)})
+        yield from (NearMiss(node, reason) for node, reason in plan.misses)
+
+    def apply(self, site: Site) -> None:
+        """The tensors in between live in each thread until a later step finds that a register or a block has them."""
+        entry = emit(site.graph, site.nodes, site["kernel"])
+        kernel = Kernel.extract(site.graph, entry)
+        site.graph.schedules[entry] = schedule.default(kernel)
+
+
+class _Stitching:
+    def __init__(self, graph: Graph, capacity: int | None):
+        self._graph = graph
+        target = LIMITS.get(graph.options.target)
+        own = limits().nearby if target is None else target.shared
+        self._capacity = own if capacity is None else capacity
+
+    def judge(self, _: AggregationRule, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
+        """Why both do not fit together, or None."""
+        assert first.kernel is not None and second.kernel is not None
+        return (
+            self._other_form(first.kernel, second.kernel)
+            or fusion_profit.why_slower(self._graph, first.kernel, second.kernel, merged)
+            or self._other_tiles(first, second)
+            or self._too_large(merged)
+        )
+
+    def _other_form(self, first: Kernel, second: Kernel) -> str | None:
+        ours, theirs = forms(self._graph, first), forms(self._graph, second)
+        odd = next(((a, b) for a in ours for b in theirs if not a.matches(b)), None)
+        return None if odd is None else f"their canonical forms differ: {odd[0]}, and {odd[1]}"
+
+    def _other_tiles(self, first: FusionGroup, second: FusionGroup) -> str | None:
+        """Kernels that have been scheduled already must have the same shared loops, tiles and hardware."""
+        found = {_shared_loops(self._graph, n) for g in (first, second) for n in g.members} - {None}
+        return "their tiles or hardware loops differ" if len(found) > 1 else None
+
+    def _too_large(self, merged: Kernel) -> str | None:
+        sizes = {name: _bytes(merged, name) for name in merged.locals}
+        total = sum(sizes.values())
+        if isinstance(total, int) and total <= self._capacity:
+            return None
+        name = max(sizes, key=lambda n: float(sizes[n]) if isinstance(sizes[n], int) else float("inf"))
+        return f"{name} stays in memory: {total} bytes for each iteration are more than {self._capacity}"
+
+
+def _bytes(kernel: Kernel, name: str) -> Any:
+    """Of a local for one iteration of the shared loops."""
+    dtype, shape = kernel.locals[name]
+    index = next(a.index for s in kernel.stages for a in s.writes.values() if a.array == name)
+    return prod(n for n, e in zip(shape, index) if e not in kernel.outer) * types.itemsize(dtype)
+
+
+def _shared_loops(graph: Graph, node: Any) -> tuple[Any, ...] | None:
+    """Extents and kinds of the loops around everything in a kernel's schedule; None without one."""
+    tree = graph.schedules.get(node)
+    return None if tree is None else tuple((n.extent, n.kind) for n in schedule.chain(schedule.bare(tree))[0])

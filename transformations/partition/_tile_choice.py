@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil, lcm, prod
 from typing import Any
 
@@ -25,7 +25,7 @@ OPEN = 512  # what an open extent counts as
 _SIZES = (1, 2, 4, 8, 16, 32)
 _LONG = (1024, 4096)  # tiles along memory
 _START = 8  # iterations that the start of a loop takes
-_IRREGULAR = 8  # iterations that a read at irregular places takes: a gather beside a vector load
+_IRREGULAR = 2  # iterations that a read at irregular places takes: a gather beside a vector load
 _NEAR = 0.1  # a byte of the second cache, or of an array that fits there, beside one of memory
 
 
@@ -64,17 +64,23 @@ class Estimate:
         return total * (cost(stage.assignments) + _IRREGULAR * odd) + _START * starts
 
     def _along(self, kernel: Kernel, stage: Stage) -> Param | None:
-        """The parameter along which the statement's results lie side by side, in a tile."""
-        for access in stage.writes.values():
-            if access.array in kernel.locals:
-                terms = affine(access.index[-1]).terms if access.index else ()
-            else:
-                where = address(self.graph, access)
-                terms = where.terms if where is not None else ()
-            found = next((p for p, c in terms if c == 1 and p not in kernel.outer), None)
-            if found is not None:
-                return found
-        return None
+        """The parameter that ``vectorization`` would choose: most accesses lie side by side along it."""
+        points: Counter[Param] = Counter()
+        for accesses, weight in ((stage.reads, 1), (stage.writes, 2)):
+            for access in accesses.values():
+                unit = self.unit(kernel, access)
+                if unit is not None and unit not in kernel.outer:
+                    points[unit] += weight
+        return max(points, key=lambda p: points[p], default=None)
+
+    def unit(self, kernel: Kernel, access: Access) -> Param | None:
+        """The parameter along which the elements of an access lie side by side."""
+        if access.array in kernel.locals:
+            terms = affine(access.index[-1]).terms if access.index and access.index[-1] is not None else ()
+        else:
+            where = address(self.graph, access)
+            terms = () if where is None else where.terms
+        return next((p for p, c in terms if c == 1), None)
 
     def _traffic(self, kernel: Kernel) -> float:
         arrays = dict.fromkeys(self.graph.root(a.array)[0] for a in (*kernel.reads(), *kernel.writes()))
@@ -143,37 +149,36 @@ class TileChoice:
     def best(self) -> Tiling | None:
         """By coordinate descent from one iteration per tile, all of the loop along memory in it. None: ``reason``."""
         found = None
-        for start in self._starts():
-            found = _better(found, self._descend(start))
+        for sizes, along in self._starts():
+            found = _better(found, self._descend(sizes, along))
         return found
 
-    @cached_property
-    def _along(self) -> int | None:
-        """The member along which results lie side by side."""
-        for k in self._writers:
-            for access in self._kernel.stages[k].writes.values():
-                where = None if access.array in self._kernel.locals else address(self._estimate.graph, access)
-                unit = next((p for p, c in where.terms if c == 1), None) if where is not None else None
-                found = next((d for d, m in enumerate(self._band) if unit is not None and m.values[k][0] == unit), None)
-                if found is not None:
-                    return found
-        return None
+    def _units(self) -> list[int]:
+        """The members along which something lies side by side: results, or what is read."""
+        stages = self._kernel.stages
+        accesses = [(k, a) for k, s in enumerate(stages) for a in (*s.writes.values(), *s.reads.values())]
+        found: dict[int, None] = {}
+        for k, access in accesses:
+            unit = None if access.array in self._kernel.locals else self._estimate.unit(self._kernel, access)
+            own = (d for d, m in enumerate(self._band) if k in m.values and m.values[k][0] == unit)
+            found |= dict.fromkeys(own if unit is not None else ())
+        return list(found)
 
-    def _starts(self) -> Iterator[tuple[int | None, ...]]:
+    def _starts(self) -> Iterator[tuple[tuple[int | None, ...], int | None]]:
+        """Sizes to begin with (None: the whole loop in each tile), and which of them stays as it is."""
         if not self._band:
-            self.reason = self.reason or "no loop that all statements share"
+            self.reason = "no loop that all statements share"
             return
-        lone = len(self._band) == 1
-        options: Iterable[int | None] = (None, *_LONG) if self._along is not None else (1,)
-        for size in options:
-            if size is None and lone:
-                continue  # nothing would be shared by threads
-            yield tuple(size if d == self._along else self._size or 1 for d in range(len(self._band)))
+        count = len(self._band)
+        for along in self._units() or [None]:
+            for size in (None, *_LONG) if along is not None else (1,):
+                if size is not None or count > 1:  # of no loop, nothing would be shared by threads
+                    yield tuple(size if d == along else self._size or 1 for d in range(count)), along
 
-    def _descend(self, sizes: tuple[int | None, ...]) -> Tiling | None:
+    def _descend(self, sizes: tuple[int | None, ...], along: int | None) -> Tiling | None:
         found = self._tiling(sizes)
         for d in range(len(self._band)):
-            if d == self._along or self._size is not None:
+            if d == along or self._size is not None:
                 continue
             for size in _SIZES[1:]:
                 if not self._divides(d, size):

@@ -15,9 +15,9 @@ from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.graph import Graph
 from daceopt.ir.joining import joined
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.micro_graph import Link, links
 from daceopt.ir.nodes.library import Pool
 from daceopt.ir.polyhedral import Effort
-from daceopt.ir.relations import Flow, flows
 from daceopt.ir.schedule_check import check
 from daceopt.ops.families.opened_windows import pool_kernel
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -116,13 +116,8 @@ class _Layer:
         """Does the second read windows, neighbours or steps of what the first writes? What it reads element by element
         is for ``map-fusion``, which has had its turn."""
         made = set(self._plan.edge(first, second))
-        reaching = [
-            way
-            for node in second.members
-            for (array, _), way in flows(self._graph, node).items()
-            if made.intersection(self._graph.sources(array))
-        ]
-        return any(_reaches(way) for way in reaching)
+        found = [link for node in second.members for a, link in links(self._graph, node).items() if a in made]
+        return any(_reaches(link) for link in found)
 
     def _attempt(self, first: FusionGroup, second: FusionGroup) -> str | None:
         plan = self._plan
@@ -160,5 +155,5 @@ class _Layer:
         return self._estimate.time(group.kernel, regular=True)
 
 
-def _reaches(way: Flow) -> bool:
-    return any(r.kind == "neighbourhood" for r in way.dims) and all(r.kind != "opaque" for r in way.dims)
+def _reaches(link: Link) -> bool:
+    return "neighbourhood" in (link.view, link.way) and "opaque" not in (link.view, link.way)

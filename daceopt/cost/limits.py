@@ -20,7 +20,7 @@ _L1, _L2 = 32 << 10, 1 << 20  # where nothing is known of the caches
 
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds of a machine with ``cores``, and ``l1`` and ``l2`` bytes of data cache of the first two levels per core.
+    """Thresholds of a machine with ``cores``, and ``l1`` and ``l2`` bytes of data cache of two levels per core.
 
     Sizes are powers of two. The factors were found on 2 cores with 32 and 48 KiB, for which all figures in
     ``docs/decisions`` stand.

@@ -1,9 +1,7 @@
-"""The canonical forms of reductions: one loop over all that is kept, one over all that is reduced, or only the latter.
+"""Schedules of reductions in canonical form (``ir/reduction_form.py``): a loop over all that is kept, one over what is reduced.
 
-PANAMERA's three forms (Zhao et al., 2022), by which APOLLO (MLSys 2022, sections 4.1 and 4.2) fuses and stitches
-reductions: two kernels of one form, with loops of equal extents, have loops that match. ``all``: a single loop, which
-is reduced; ``x``: the outer loop of two is reduced, along the inner one results lie side by side; ``y``: the inner loop
-is reduced.
+Two kernels of one form, with loops of equal extents, have loops that match: what APOLLO (Zhao et al., MLSys 2022,
+sections 4.1 and 4.2) fuses and stitches, and what a band that isl found for a reduction becomes.
 """
 
 from __future__ import annotations
@@ -14,40 +12,16 @@ from typing import Any
 
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule
-from daceopt.ir import schedule_edits as edits
+from daceopt.ir.digits import digit
+from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.references import resolve
+from daceopt.ir.reduction_form import form_of
 from daceopt.ir.schedule import Do, Loop, Param, Tree
 from daceopt.ir.symbols import Parameter
 
-FORMS = ("all", "x", "y")
+KINDS = ("all-reduce", "x-reduce", "y-reduce")
 KEPT, REDUCED = Parameter("x"), Parameter("y")  # the names of the loops, as in the paper
-
-
-def form_of(graph: Graph, kernel: Kernel, statement: int) -> str | None:
-    """The canonical form of a statement: one of ``FORMS``; None where it reduces nothing.
-
-    What is reduced goes inside (``y``) where elements lie side by side along it, or along none of the loops kept.
-    """
-    stage = kernel.stages[statement]
-    gone = _gone(kernel, stage)
-    if not gone:
-        return None
-    kept = [p for p in stage.params if p not in gone and kernel.extents[p] != 1]
-    if not kept:
-        return "all"
-    params = frozenset(kernel.extents)
-    reads = [resolve(graph, kernel, a, params) for a in stage.reads.values()]
-    along = [p for r in reads for p, step in r.steps if step == 1]
-    return "x" if any(p in kept for p in along) and not any(p in gone for p in along) else "y"
-
-
-def _gone(kernel: Kernel, stage: Stage) -> list[Param]:
-    """The parameters that all reductions of a statement reduce over; loops of one iteration reduce nothing."""
-    reduced = [set(stage.reduced(c)) for c, a in stage.writes.items() if a.wcr]
-    common = set.intersection(*reduced) if reduced else set()
-    return [p for p in stage.params if p in common and kernel.extents[p] != 1]
 
 
 def canonical_form(graph: Graph, kernel: Kernel, tree: Tree) -> Tree:
@@ -61,63 +35,55 @@ def canonical_form(graph: Graph, kernel: Kernel, tree: Tree) -> Tree:
     is legal decides ``commit``.
     """
     for do in schedule.dos(tree):
-        form = form_of(graph, kernel, do.statement)
-        if form is not None:
-            reduced = _loops_of(do, kernel, _gone(kernel, kernel.stages[do.statement]))
-            tree = coalesced(tree, reduced, form)
+        stage = kernel.stages[do.statement]
+        for connector in (c for c in stage.writes if stage.reduced(c)):
+            gone = [p for p in stage.reduced(connector) if kernel.extents[p] != 1]
+            tree = coalesced(tree, _loops_of(do, stage, gone), form_of(graph, kernel, stage, connector).kind)
     return tree
 
 
-def _loops_of(do: Do, kernel: Kernel, params: Several[Param]) -> list[Any]:
+def _loops_of(do: Do, stage: Stage, params: Several[Param]) -> list[Any]:
     """The loops that are the values of these parameters; none where one is anything else."""
-    index = dict(zip(kernel.stages[do.statement].params, do.index))
+    index = dict(zip(stage.params, do.index))
     found = [index[p] for p in params]
     return found if all(isinstance(e, Parameter) for e in found) else []
 
 
-def coalesced(tree: Tree, reduced: Several[Param], form: str) -> Tree:
-    """Every nest that has loops over all of ``reduced`` as one or two loops, of which ``form`` says the order.
+def coalesced(tree: Tree, reduced: Several[Param], kind: str) -> Tree:
+    """Every nest that has loops over all of ``reduced`` as one or two loops, of which ``kind`` says the order.
 
     before:  for i: for j: for k: f(i, j, k)                                 (reduced: j)
-    after:   for x < m*p: for y < n: f(x // p, y, x % p)                     (form y)
+    after:   for x < m*p: for y < n: f(x // p, y, x % p)                     (y-reduce)
 
-    Raises IllegalSchedule for a form that is none.
+    Raises IllegalSchedule for a kind that is none.
     """
-    if form not in FORMS:
-        raise IllegalSchedule(f"a reduction of the form {form!r}; expected one of {', '.join(FORMS)}")
+    if kind not in KINDS:
+        raise IllegalSchedule(f"a reduction of the form {kind!r}; expected one of {', '.join(KINDS)}")
     loops, body = schedule.chain(tree)
     names = {loop.param for loop in loops}
     plain = all(loop.kind == "serial" and loop.rest is None for loop in loops)
     if reduced and plain and names >= set(reduced):
         gone = [loop for loop in loops if loop.param in reduced]
         kept = [loop for loop in loops if loop.param not in reduced]
-        return _nest(kept, gone, body, form)
-    return schedule.with_children(tree, [coalesced(c, reduced, form) for c in schedule.children(tree)])
+        return _nest(kept, gone, body, kind)
+    return schedule.with_children(tree, [coalesced(c, reduced, kind) for c in schedule.children(tree)])
 
 
-def _nest(kept: list[Loop], gone: list[Loop], body: Tree, form: str) -> Tree:
+def _nest(kept: list[Loop], gone: list[Loop], body: Tree, kind: str) -> Tree:
     """One loop over ``kept`` and one over ``gone``, around ``body``."""
     (outer, kept_values), (inner, gone_values) = _one(kept, KEPT), _one(gone, REDUCED)
     body = schedule.substituted(body, {**kept_values, **gone_values})
-    order = [inner, outer] if form == "x" else [outer, inner]
+    order = [inner, outer] if kind == "x-reduce" else [outer, inner]
     return schedule.nested([loop for loop in order if loop is not None], body)
 
 
 def _one(loops: list[Loop], name: Param) -> tuple[Loop | None, dict[Any, Any]]:
-    """One loop that walks all of ``loops``, and what stands for their parameters."""
+    """One loop that walks all of ``loops``, and what stands for their parameters: its digits."""
     if not loops:
         return None, {}
-    whole, values = replace(loops[0], param=name), {loops[0].param: name}
-    for k, loop in enumerate(loops[1:]):
-        inner = replace(loop, param=Parameter(f"{name}_{k}"))
-        merged, mapping = edits.merged_loop(whole, inner)
-        final = {merged.param: name}
-        step = {old: _renamed(e, final) for old, e in mapping.items()}
-        values = {old: schedule.in_terms_of(e, {name: step[whole.param]}) for old, e in values.items()}
-        values[loop.param] = step[inner.param]
-        whole = replace(merged, param=name)
-    return whole, values
-
-
-def _renamed(expr: Any, mapping: dict[Any, Any]) -> Any:
-    return expr.xreplace(mapping)
+    values: dict[Any, Any] = {}
+    below: Dim = 1
+    for k, loop in reversed(list(enumerate(loops))):
+        values[loop.param] = digit(name, below, loop.extent if k else None)
+        below = dim(below * loop.extent)
+    return replace(loops[0], param=name, extent=below), values

@@ -29,10 +29,11 @@ from daceopt.ir.view_index import view_index
 def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
     """One kernel that does what ``kernels`` do, in their order (each after those whose results it reads).
 
-    An array that one writes and another reads becomes the local ``<array>_tile``, its dimensions in the order of memory, in
-    which it is read as the array would be, views seen through. ``needed(array)``: others read it, so that it is written as well.
-    Parameters are those of no other kernel. Raises Unsupported for kernels with tiles of their own, for what is read at
-    run-time indices or through a view without an index, and where what passes has a narrow type or is written in parts.
+    An array that one writes and another reads becomes the local ``<array>_tile``, its dimensions in the order of
+    memory, in which it is read as the array would be, views seen through. ``needed(array)``: others read it, so that it
+    is written as well. Parameters are those of no other kernel. Raises Unsupported for kernels with tiles of their own,
+    for what is read at run-time indices or through a view without an index, and where what passes has a narrow type or
+    is written in parts.
     """
     apart = [_apart(kernel) for kernel in kernels]
     made = {a.array for k in apart for a in k.writes()}

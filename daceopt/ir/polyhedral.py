@@ -13,18 +13,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
 
 import islpy as isl
 
 from daceopt.errors import Unsupported
+from daceopt.ir import schedule
 from daceopt.ir.affine_isl import CONTEXT
 from daceopt.ir.dependences import Accesses, meeting, union
 from daceopt.ir.graph import Graph
 from daceopt.ir.instances_isl import Domains
 from daceopt.ir.kernel import Access, Kernel
-from daceopt.ir.schedule import Param
-from daceopt.ir.schedule_isl import kind_of
+from daceopt.ir.schedule import Alloc, Param, Tree
+from daceopt.ir.schedule_isl import from_isl, kind_of
 
 _KIND = isl.schedule_node_type
 _SET, _IN = isl.dim_type.set, isl.dim_type.in_
@@ -152,10 +152,10 @@ def outer_band(kernel: Kernel, found: isl.Schedule) -> list[Member]:
     node = found.get_root().child(0)
     if kind_of(node) != _KIND.band:
         return []
-    schedule = node.band_get_partial_schedule()
+    partial = node.band_get_partial_schedule()
     members = []
     for k in range(node.band_n_member()):
-        functions = schedule.get_union_pw_aff(k)
+        functions = partial.get_union_pw_aff(k)
         values = dict(filter(None, (_value(kernel, f) for f in _pieces(functions))))
         members.append(Member(bool(node.band_member_get_coincident(k)), values))
     return members
@@ -183,3 +183,41 @@ def _value(kernel: Kernel, function: isl.PwAff) -> tuple[int, tuple[Param, int, 
     axis, factor = max(moving, key=lambda item: abs(item[1]))
     param = kernel.stages[statement].params[axis]
     return statement, (param, factor, aff.get_constant_val().get_num_si())
+
+
+# ---------------------------------------------------------------- as a schedule of the kernel
+
+
+def tree(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
+    """isl's schedule as one of ours, every local around all of it: what ``schedule_edits.commit`` takes.
+
+    Loops that isl begins elsewhere than at 0 are shifted. Raises Unsupported where a loop has no end that is known, and
+    where a tree has no form for what isl found.
+    """
+    if found.get_domain().is_empty():
+        return schedule.bare(schedule.default(kernel))
+    body = from_isl(graph, kernel, _shifted(found.get_root()).get_schedule())
+    for array in kernel.locals:
+        body = Alloc(array, "thread", body)
+    return body
+
+
+def _shifted(node: isl.ScheduleNode) -> isl.ScheduleNode:
+    """With all bands from ``node`` on beginning at 0, as far as their first iterations are numbers."""
+    if kind_of(node) == _KIND.band:
+        node = node.band_shift(_to_zero(node))
+    for k in range(node.n_children()):
+        node = _shifted(node.child(k)).parent()
+    return node
+
+
+def _to_zero(band: isl.ScheduleNode) -> isl.MultiUnionPwAff:
+    """What is to be added to each member."""
+    domain, functions = band.get_domain(), band.band_get_partial_schedule()
+    values = isl.MultiVal.zero(functions.get_space())
+    for k in range(band.band_n_member()):
+        walked = isl.UnionMap.from_union_pw_aff(functions.get_union_pw_aff(k)).intersect_domain(domain).range()
+        first = walked.as_set().dim_min_val(0)
+        if first.is_int():
+            values = values.set_val(k, first.neg())
+    return isl.MultiUnionPwAff.multi_val_on_domain(functions.domain(), values)

@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 from daceopt.ir.dataflow import address
+from daceopt.ir.digits import digit
 from daceopt.ir.dims import Dim, dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.schedule import digit
 from daceopt.ir.symbols import Parameter
 
 _X, _Y = Parameter("x"), Parameter("y")
@@ -51,11 +51,12 @@ class ReductionForm:
 
 def forms(graph: Graph, kernel: Kernel) -> list[ReductionForm]:
     """The form of each reduction of a kernel, in the order of its statements, each once."""
-    found = (_form(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
+    found = (form_of(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
     return list(dict.fromkeys(found))
 
 
-def _form(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
+def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
+    """The form of what ``stage`` reduces into ``connector``."""
     reduced = stage.reduced(connector)
     kept = [p for p in stage.params if p not in reduced and kernel.extents[p] != 1]
     gone = [p for p in reduced if kernel.extents[p] != 1]

@@ -43,7 +43,7 @@ class StencilChain:
     def _new(self, shape: Sequence[Any], dtype: Any = dace.float32) -> str:
         strides = None
         if self._last and len(shape) == 4:
-            n, c, h, w = shape
+            _, c, h, w = shape
             strides = (sympy.sympify(c * h * w), 1, w * c, c)
             strides = tuple(int(s) if s == int(s) else s for s in map(sympy.sympify, strides))
         return str(self.graph.add_array("t", shape, dtype, strides))

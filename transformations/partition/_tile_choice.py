@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, lcm, prod
 from typing import Any
@@ -131,13 +131,16 @@ class TileChoice:
         self._known: dict[tuple[Any, ...], Tiling | None] = {}
 
     def _walked_once(self, band: list[Member]) -> list[Member]:
-        """The loops along which all that write arrays go, each by a parameter that no other loop walks and over which it
-        reduces nothing."""
+        """The loops along which all that write arrays go, each by a parameter that no other loop walks, and over which
+        it reduces nothing."""
         found: list[Member] = []
         taken: set[Param] = set()
         for member in band:
             own = {member.values[k][0] for k in self._writers if k in member.values}
-            if all(k in member.values and self._is_kept(k, member.values[k][0]) for k in self._writers) and not own & taken:
+            if (
+                all(k in member.values and self._is_kept(k, member.values[k][0]) for k in self._writers)
+                and not own & taken
+            ):
                 found.append(member)
                 taken |= own
         return found
@@ -170,8 +173,10 @@ class TileChoice:
             self.reason = "no loop that all statements share"
             return
         count = len(self._band)
-        for along in self._units() or [None]:
-            for size in (None, *_LONG) if along is not None else (1,):
+        units: list[int | None] = [*self._units()]
+        for along in units or [None]:
+            options: tuple[int | None, ...] = (None, *_LONG) if along is not None else (1,)
+            for size in options:
                 if size is not None or count > 1:  # of no loop, nothing would be shared by threads
                     yield tuple(size if d == along else self._size or 1 for d in range(count)), along
 

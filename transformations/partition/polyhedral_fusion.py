@@ -15,12 +15,13 @@ from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.graph import Graph
 from daceopt.ir.joining import joined
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.micro_graph import Link, links
+from daceopt.ir.micro_graph import Link, links, pattern_of
 from daceopt.ir.nodes.library import Pool
-from daceopt.ir.polyhedral import Effort
+from daceopt.ir.polyhedral import Effort, Member
 from daceopt.ir.schedule_check import check
 from daceopt.ops.families.opened_windows import pool_kernel
 from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.store import learned_rules
 from daceopt.transformations.partition._tile_choice import Estimate, TileChoice, Tiling
 
 GAIN = 0.8  # of the time that both take as they are: estimates are rough, and a fusion must not be a loss
@@ -35,8 +36,8 @@ class PolyhedralFusion(Transformation):
 
     Layer I of APOLLO (Zhao et al., MLSys 2022, section 4.1): isl aligns the loops of both kernels (shifted, scaled,
     interchanged), and tiles of them, overlapping where windows do, keep in between what passes. The tiles are those for
-    which work and traffic are least (``_tile_choice.py``); both kernels stay as they are where that is no gain.
-    Pools take part as kernels. ``max_operations`` and ``seconds`` bound isl; ``tile``: iterations along each loop but
+    which work and traffic are least (``_tile_choice.py``); both kernels stay as they are where that is no gain, and where isl
+    finds no schedule in bounds, which this machine remembers (``store/learned_rules.py``). Pools take part as kernels. ``max_operations`` and ``seconds`` bound isl; ``tile``: iterations along each loop but
     the one along memory, and None says the machine; ``max_stages`` bounds the statements of one kernel; ``gain``: the
     part of the estimated time that must remain at most.
     """
@@ -72,8 +73,7 @@ def _opened(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
     found: dict[Any, Kernel] = {}
     misses = []
     for node in graph.nodes():
-        fed = isinstance(node, Pool) and any(isinstance(p, nodes.MapEntry) for p in graph.producers(_image(graph, node)))
-        if not fed:
+        if not isinstance(node, Pool) or not _is_fed(graph, node):
             continue
         kernel = pool_kernel(graph, node)
         if isinstance(kernel, Kernel):
@@ -83,8 +83,8 @@ def _opened(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
     return found, misses
 
 
-def _image(graph: Graph, node: Pool) -> str:
-    return graph.reads(node)["X"]
+def _is_fed(graph: Graph, node: Pool) -> bool:
+    return any(isinstance(p, nodes.MapEntry) for p in graph.producers(graph.reads(node)["X"]))
 
 
 class _Layer:
@@ -92,6 +92,7 @@ class _Layer:
         self._options, self._plan, self._graph = options, plan, plan.graph
         self._estimate = Estimate(plan.graph, limits())
         self._effort = Effort(options.max_operations, options.seconds)
+        self._learned = learned_rules.learned()
         self.tilings: dict[FusionGroup, Tiling] = {}
 
     def fuse_producers(self, node: Any) -> None:
@@ -127,9 +128,9 @@ class _Layer:
         assert first.kernel is not None and second.kernel is not None
         try:
             kernel = joined(self._graph, [first.kernel, second.kernel], lambda a: plan.is_needed(a, first, second))
-            found = self._tiled(kernel)
-        except (Unsupported, IllegalSchedule) as error:
+        except Unsupported as error:
             return str(error)
+        found = self._scheduled(kernel)
         if isinstance(found, str):
             return found
         apart = self._time(first) + self._time(second)
@@ -138,14 +139,25 @@ class _Layer:
         self.tilings[plan.join(first, second, kernel)] = found
         return None
 
-    def _tiled(self, kernel: Kernel) -> Tiling | str:
-        order = polyhedral.scheduled(self._graph, kernel, self._effort)
-        choice = TileChoice(self._estimate, kernel, polyhedral.outer_band(kernel, order), self._options.tile)
+    def _scheduled(self, kernel: Kernel) -> Tiling | str:
+        """What isl cannot schedule, or the checks refuse, is learned, and not tried again on this machine."""
+        pattern = f"{pattern_of(self._graph, kernel)}, {self._options}"
+        if pattern in self._learned:
+            return f"known not to be scheduled: {self._learned[pattern]}"
+        try:
+            order = polyhedral.scheduled(self._graph, kernel, self._effort)
+            return self._tiled(kernel, polyhedral.outer_band(kernel, order))
+        except (Unsupported, IllegalSchedule) as error:
+            learned_rules.refuse(pattern, str(error))
+            self._learned[pattern] = str(error)
+            return str(error)
+
+    def _tiled(self, kernel: Kernel, band: list[Member]) -> Tiling | str:
+        choice = TileChoice(self._estimate, kernel, band, self._options.tile)
         found = choice.best()
         if found is None:
             return choice.reason
-        tree = schedule.default(found.kernel)
-        check(self._graph, found.kernel, tree)
+        check(self._graph, found.kernel, schedule.default(found.kernel))
         return found
 
     def _time(self, group: FusionGroup) -> float:

@@ -1,4 +1,4 @@
-"""Pools as kernels, which take part in the fusion of loops: a statement per result with a read per element of its window.
+"""Pools as kernels, which take part in the fusion of loops: one statement, with a read per element of its window.
 
 Places in the padding are read at the nearest element of the image. For a maximum that is as good as none, as long as
 each window has an element; for a sum they count as 0.

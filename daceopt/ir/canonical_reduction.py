@@ -1,4 +1,4 @@
-"""Schedules of reductions in canonical form (``ir/reduction_form.py``): a loop over all that is kept, one over what is reduced.
+"""Schedules of reductions in canonical form (``ir/reduction_form.py``): loops interchanged and merged.
 
 Two kernels of one form, with loops of equal extents, have loops that match: what APOLLO (Zhao et al., MLSys 2022,
 sections 4.1 and 4.2) fuses and stitches, and what a band that isl found for a reduction becomes.

@@ -18,6 +18,7 @@ from daceopt.ir.fusion import collapse, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import canonical
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.provenance import label_of
 
 
 @dataclass(eq=False)
@@ -131,7 +132,7 @@ class FusionPlan:
             return f"one kernel would have more than {self.max_stages} statements"
         path = self.clusters.obstacle(first.members[0], second.members[0])
         if path is not None:
-            return f"what lies between would have to run both before and after: {' -> '.join(map(str, path))}"
+            return f"what lies between would have to run both before and after: {' -> '.join(map(label_of, path))}"
         return None
 
     def attempt(self, first: FusionGroup, second: FusionGroup, accept: Accept | None = None) -> str | None:

@@ -107,7 +107,10 @@ def _of_result(ways: Mapping[str, Flow], shapes: Mapping[str, Shape]) -> str:
         windows = [ways[o] for o, kind in kinds.items() if kind == "neighbourhood"]
         return "conv" if any(_meets(w, r) for w in windows for r in reduced if r is not w) else "stencil"
     if "surjective" in found:
-        return "matmul" if any(_meets(a, b) and _meets(b, a) for a in reduced for b in reduced) else "reduction"
+        reused = all(flow.broadcast for flow in reduced)  # else some operand has an element for each iteration
+        return (
+            "matmul" if reused and any(_meets(a, b) and _meets(b, a) for a in reduced for b in reduced) else "reduction"
+        )
     if "permuted" in found:
         return "transpose"
     return "broadcast" if "injective" in found else "element-wise"

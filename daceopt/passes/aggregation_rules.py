@@ -208,6 +208,8 @@ COMPLEMENTARY = _rules("""
 10: transpose -> reduction = reduction
 11: any -> any = opaque through any
 12: any + any = opaque
+13: matmul -> broadcast = matmul
+13: conv -> broadcast = conv
 """)
 
 TABLES = {"table-1": TABLE_1, "table-2": TABLE_2, "complementary": COMPLEMENTARY}

@@ -42,7 +42,9 @@ rule  G_p           G_c                               G_a
 10    transpose     element-wise/broadcast/transpose  transpose
 10    transpose     reduction                         reduction
 11    any           any (through any)                 opaque
-12    any           any beside it                     opaque"""
+12    any           any beside it                     opaque
+13    matmul        broadcast                         matmul
+13    conv          broadcast                         conv"""
     )
 
 
@@ -98,7 +100,7 @@ def test_what_a_rule_allows() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("13", "no aggregation rule or table is called '13'; there are: table-1, table-2"),
+        ("99", "no aggregation rule or table is called '99'; there are: table-1, table-2"),
         ("tabel-1", "did you mean"),
         ("1; x: reduction => opaque", "expected name: type/type -> type/type = type"),
         ("x: wise -> opaque = opaque", "rule x: no 'wise'; there are: element-wise, broadcast"),

@@ -1,14 +1,14 @@
 """The algorithm that aggregation and memory stitching share: rules in their order over a plan of fusion.
 
 Algorithms 1 and 2 of APOLLO (Zhao et al., MLSys 2022, appendix A) look at all edges again until nothing changes. Here a
-work list has those that a merge may have changed: the edges of what it made, of which each is tried once in vain. So
-the work grows with the edges, not with their square.
+work list has those that a merge may have changed: the edges of what it made. Each of them is tried in vain once in each
+of a few rounds, so the work grows with the edges, not with their square.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from daceopt.ir import fusion_profit
@@ -21,6 +21,8 @@ from daceopt.store import learned_rules
 
 Judge: TypeAlias = Callable[[AggregationRule, FusionGroup, FusionGroup, Kernel], str | None]
 Take: TypeAlias = Callable[[FusionGroup, FusionGroup], str | None]
+_Pair: TypeAlias = tuple[Any, Any]  # a node of the producer and one of the consumer
+_ROUNDS = 3  # in which what was tried in vain is tried again if it has grown: a larger kernel may walk memory better
 _BESIDE = 4  # groups that read the same array, with which the next one is tried
 
 
@@ -47,20 +49,20 @@ class Growth:
             found = links(graph, node)
             self._links.update({(array, node): link for array, link in found.items()})
             self._readers[group] = dict.fromkeys(found, (node,))
-        self._said: dict[tuple[Any, str], tuple[Any, str]] = {}  # a reason is told once of a consumer
+        self._said: dict[tuple[Any, str], tuple[Any, Any, str]] = {}  # a reason is told once of a consumer
         self._vain: set[tuple[str, Any]] = set()  # (array, node that reads it) that were tried in vain, by this rule
 
     def run(self) -> None:
         """Apply all rules, those of the first priority to all micro-graphs first."""
         for rules in self._rules.priorities():
-            self._vain.clear()
             pairs = tuple(rule for rule in rules if not rule.siblings)
             if pairs:
                 self._along_edges(pairs)
             for rule in rules:
                 if rule.siblings:
                     self._beside(rule)
-        self.plan.misses.extend(self._said.values())
+        apart = ((b, text) for a, b, text in self._said.values() if self.plan.group_of(a) is not self.plan.group_of(b))
+        self.plan.misses.extend(apart)
 
     def title(self, group: FusionGroup) -> str:
         """What reports call a micro-graph: its nodes, its type, and the rules by which it came about."""
@@ -70,20 +72,36 @@ class Growth:
     # ---------------------------------------------------------------- producers and consumers
 
     def _along_edges(self, rules: tuple[AggregationRule, ...]) -> None:
-        waiting = deque(pair for node in self.plan.nodes for pair in self._pairs_before(self.plan.group_of(node)))
+        waiting = [pair for node in self.plan.nodes for pair in self._pairs_before(self.plan.group_of(node))]
+        for _ in range(_ROUNDS):
+            self._vain.clear()
+            tried = self._work(rules, waiting)
+            waiting = [pair for pair, groups in tried.items() if groups != self._groups(pair)]  # what has grown since
+            if not waiting:
+                return
+
+    def _work(self, rules: tuple[AggregationRule, ...], pairs: Iterable[_Pair]) -> dict[_Pair, tuple[Any, Any]]:
+        """Merge what may be merged; returns the pairs that were tried in vain, and what they were then."""
+        waiting, tried = deque(pairs), {}
         while waiting:
-            first, second = (self.plan.group_of(node) for node in waiting.popleft())
+            pair = waiting.popleft()
+            first, second = self._groups(pair)
             rule = self._allowed(rules, first, second)
             if rule is None:
                 continue
-            reason = self._merge(rule, first, second)
-            if reason is None:
-                joined = self.plan.group_of(first.members[0])
+            if self._merge(rule, first, second) is None:
+                joined = self.plan.group_of(pair[0])
                 waiting.extendleft(reversed([*self._pairs_before(joined), *self._pairs_behind(joined)]))
-            elif self.plan.clusters.obstacle(first.members[0], second.members[0]) is None:
+                continue
+            tried[pair] = first, second
+            if self.plan.clusters.obstacle(*pair) is None:
                 self._vain.update(self._edge(first, second))
+        return tried
 
-    def _pairs_before(self, group: FusionGroup) -> Iterator[tuple[Any, Any]]:
+    def _groups(self, pair: _Pair) -> tuple[FusionGroup, FusionGroup]:
+        return self.plan.group_of(pair[0]), self.plan.group_of(pair[1])
+
+    def _pairs_before(self, group: FusionGroup) -> Iterator[_Pair]:
         """With the producers of a group, most data first."""
         found = [
             (self.plan.bytes_of(a), k, self.plan.writer[a]) for k, a in enumerate(group.reads) if a in self.plan.writer
@@ -92,7 +110,7 @@ class Growth:
             if producer is not group:
                 yield producer.members[0], group.members[0]
 
-    def _pairs_behind(self, group: FusionGroup) -> Iterator[tuple[Any, Any]]:
+    def _pairs_behind(self, group: FusionGroup) -> Iterator[_Pair]:
         return ((group.members[0], reader.members[0]) for reader in self.plan.readers_of(group))
 
     def _allowed(
@@ -146,18 +164,17 @@ class Growth:
     # ---------------------------------------------------------------- one step
 
     def _merge(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup) -> str | None:
-        if first.kernel is not None and second.kernel is not None:
-            reason = self.plan.why_not(first, second)
-            if reason is not None:
-                return reason  # no feedback of the loops: cycles and sizes are the partition's own business
-            reason = self.plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
-        else:
+        plan = self.plan
+        if first.kernel is None or second.kernel is None:
             reason = self._take(first, second) if self._take is not None else "one of both is no kernel"
+        else:
+            reason = plan.why_not(first, second)
+            reason = reason or plan.attempt(first, second, lambda a, b, merged: self._against(rule, a, b, merged))
         if reason is None:
             self._joined(rule, first, second)
         else:
-            miss = second.members[0], f"rule {rule.name} allows {_label(first)}, but {reason}"
-            self._said.setdefault((miss[0], reason), miss)
+            ends = first.members[0], second.members[0]
+            self._said.setdefault((ends[1], reason), (*ends, f"rule {rule.name} allows {_label(first)}, but {reason}"))
         return reason
 
     def _against(self, rule: AggregationRule, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:

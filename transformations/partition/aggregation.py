@@ -88,9 +88,8 @@ class _Products:
             return "the library node has its epilogue already" if first in self.tails else "it takes no epilogue"
         if any(plan.is_needed(a, second, second) for a in first.writes):
             return "somebody else reads the product"
-        path = plan.clusters.obstacle(node, second.members[0])
-        if path is not None:
-            return f"the epilogue needs what depends on the product: {' -> '.join(map(str, path))}"
+        if plan.clusters.obstacle(node, second.members[0]) is not None:
+            return "the epilogue needs what depends on the product in another way"
         kernel = collapse(canonical(second.kernel))
         reason = "the reader has several stages" if kernel is None else why_no_epilogue(plan.graph, node, kernel)
         if reason is None:

@@ -36,10 +36,13 @@ class PolyhedralFusion(Transformation):
 
     Layer I of APOLLO (Zhao et al., MLSys 2022, section 4.1): isl aligns the loops of both kernels (shifted, scaled,
     interchanged), and tiles of them, overlapping where windows do, keep in between what passes. The tiles are those for
-    which work and traffic are least (``_tile_choice.py``); both kernels stay as they are where that is no gain, and where isl
-    finds no schedule in bounds, which this machine remembers (``store/learned_rules.py``). Pools take part as kernels. ``max_operations`` and ``seconds`` bound isl; ``tile``: iterations along each loop but
-    the one along memory, and None says the machine; ``max_stages`` bounds the statements of one kernel; ``gain``: the
-    part of the estimated time that must remain at most.
+    which work and traffic are least (``_tile_choice.py``). Both kernels stay as they are where that is no gain, and
+    where isl finds no schedule in bounds, which this machine remembers (``store/learned_rules.py``). Pools take part as
+    kernels.
+
+    ``max_operations`` and ``seconds`` bound isl. ``tile``: iterations along each loop but the one along memory; None
+    says the machine. ``max_stages`` bounds the statements of one kernel. ``gain``: the part of the estimated time that
+    must remain at most.
     """
 
     level: ClassVar[str] = "local"

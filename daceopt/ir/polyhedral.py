@@ -17,7 +17,6 @@ from itertools import combinations
 import islpy as isl
 
 from daceopt.errors import Unsupported
-from daceopt.ir import schedule
 from daceopt.ir.affine_isl import CONTEXT
 from daceopt.ir.dependences import Accesses, meeting, union
 from daceopt.ir.graph import Graph
@@ -57,10 +56,11 @@ class Member:
 def scheduled(graph: Graph | None, kernel: Kernel, effort: Effort | None = None) -> isl.Schedule:
     """isl's schedule of the statements of ``kernel``.
 
-    Raises Unsupported where an access of a local is not affine, and where isl does not end within ``effort``.
+    Raises Unsupported where an access of a local is not affine, where a statement has no iteration, and where isl does
+    not end within ``effort``.
     """
     effort = effort or Effort()
-    _check_affine(kernel)
+    _check_statements(kernel)
     watch = _Watch(effort, kernel.label)
     with _limited(effort):
         try:
@@ -96,9 +96,11 @@ def _reuse(accesses: Accesses) -> list[isl.Map]:
     return found
 
 
-def _check_affine(kernel: Kernel) -> None:
+def _check_statements(kernel: Kernel) -> None:
     domains = Domains(None, kernel)
     for k, stage in enumerate(kernel.stages):
+        if domains.domain(k).is_empty():
+            raise Unsupported(f"s{k} of {kernel.label} has no iteration")
         for access in (*stage.reads.values(), *stage.writes.values()):
             if access.array in kernel.locals:
                 _check_index(domains, k, access)
@@ -194,8 +196,6 @@ def tree(graph: Graph | None, kernel: Kernel, found: isl.Schedule) -> Tree:
     Loops that isl begins elsewhere than at 0 are shifted. Raises Unsupported where a loop has no end that is known, and
     where a tree has no form for what isl found.
     """
-    if found.get_domain().is_empty():
-        return schedule.bare(schedule.default(kernel))
     body = from_isl(graph, kernel, _shifted(found.get_root()).get_schedule())
     for array in kernel.locals:
         body = Alloc(array, "thread", body)

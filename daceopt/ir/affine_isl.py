@@ -46,15 +46,23 @@ class SizeParameters:
             self._names[size], self.by_name[known] = known, size
         return known
 
+    def possible(self, space: isl.Space) -> isl.Set:
+        """All values that the parameters in ``space`` can have: sizes, and products of them, are 0 or more."""
+        space = space.params()
+        found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
+        for axis in range(space.dim(isl.dim_type.param)):
+            if is_natural(self.by_name.get(str(space.get_dim_name(isl.dim_type.param, axis)))):
+                bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
+                found = found.add_constraint(bound)
+        return found
 
-def sizes_of(space: isl.Space) -> isl.Set:
-    """All values that the parameters in ``space`` can have: they are sizes, or products of sizes."""
-    space = space.params()
-    found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
-    for axis in range(space.dim(isl.dim_type.param)):
-        bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
-        found = found.add_constraint(bound)
-    return found
+
+def is_natural(size: Any) -> bool:
+    """Does SymPy know that an expression over sizes is 0 or more?"""
+    if size is None:
+        return False
+    sizes = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in size.free_symbols}
+    return bool(size.xreplace(sizes).is_nonnegative)
 
 
 class Functions:
@@ -87,7 +95,7 @@ class Functions:
 
     def _product(self, expr: Any) -> isl.PwAff:
         expanded = sympy.expand(expr)
-        if not expanded.is_Mul:
+        if not expanded.is_Mul and not expanded.is_Pow:
             return self.of(expanded)
         factor, rest = expanded.as_coeff_Mul()
         if factor != 1 and factor.is_Integer:

@@ -14,7 +14,7 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, identifier, sizes_of, within
+from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, identifier, within
 from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
@@ -162,9 +162,10 @@ def where(of: Functions, condition: Any) -> isl.Set:
     return _WHERE[condition.rel_op](of.of(condition.lhs), of.of(condition.rhs))
 
 
-def _check_once(runs: isl.Map, domain: isl.Set, label: str) -> isl.Map:
+def _check_once(runs: isl.Map, domain: isl.Set, sizes: SizeParameters, label: str) -> isl.Map:
     """``runs`` for the sizes that there are. Raises IllegalSchedule unless each instance runs, and once."""
-    domain = domain.intersect_params(sizes_of(runs.get_space())).intersect_params(sizes_of(domain.get_space()))
+    for space in (runs.get_space(), domain.get_space()):
+        domain = domain.intersect_params(sizes.possible(space))
     runs = runs.intersect_params(domain.params())
     for wrong, reason in ((domain.subtract(runs.range()), "never runs"), (runs.range().subtract(domain), "runs")):
         if not wrong.is_empty():
@@ -190,7 +191,7 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     reached = restricted(do, around)
     instance = _instance(domains.kernel, reached)
     domain, of, _ = domains.functions(do.statement)
-    runs = _check_once(_runs(instance, domains), domain, domains.kernel.label)
+    runs = _check_once(_runs(instance, domains), domain, domains.sizes, domains.kernel.label)
     params = domains.kernel.stages[instance.do.statement].params
     solved = _solved(instance, dict(zip(instance.index, params)), domains)
     columns = [c for group in instance.columns for c in group]

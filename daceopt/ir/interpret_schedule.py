@@ -295,7 +295,15 @@ class _Execution:
 
     def _read(self, reference: Reference, rows: _Rows) -> np.ndarray:
         array, index = self._element(reference, rows)
-        return np.asarray(array[index])
+        if not reference.whole:
+            return np.asarray(array[index])
+        *local, address = index if isinstance(index, tuple) else (index,)
+        lead, address = len(reference.whole), address if reference.params() else address[:1]
+        for k, (extent, step) in enumerate(reference.whole):
+            along = np.arange(self._memory.number(extent)) * self._memory.number(step)
+            address = address + along.reshape([-1 if k == d else 1 for d in range(lead + 1)])
+        place = (*local, address)
+        return np.asarray(array[place])
 
     def _element(self, reference: Reference, rows: _Rows) -> tuple[np.ndarray, Any]:
         address = self._whole(reference.rest, rows).astype(np.int64)

@@ -9,7 +9,7 @@ import islpy as isl
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir.affine_isl import CONTEXT, SizeParameters, functions_on, sizes_of, within
+from daceopt.ir.affine_isl import CONTEXT, SizeParameters, functions_on, is_natural, within
 
 
 def surely(expr: Any) -> bool:
@@ -21,8 +21,7 @@ def surely(expr: Any) -> bool:
 def _surely(expr: Any) -> bool:
     if not expr.free_symbols:
         return bool(expr >= 0)
-    sizes = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in expr.free_symbols}
-    return bool(expr.xreplace(sizes).is_nonnegative) or _proven(expr, {})
+    return is_natural(expr) or _proven(expr, {})
 
 
 def surely_in(expr: Any, extents: dict[Any, Any]) -> bool:
@@ -34,7 +33,8 @@ def surely_in(expr: Any, extents: dict[Any, Any]) -> bool:
 def _proven(expr: Any, extents: dict[Any, Any]) -> bool:
     """By isl, at all points of the loops and for all sizes."""
     space = isl.Space.set_alloc(CONTEXT, 0, len(extents))
-    of, values = functions_on(SizeParameters(frozenset(extents)), space, extents)
+    sizes = SizeParameters(frozenset(extents))
+    of, values = functions_on(sizes, space, extents)
     points = space.universe_set()
     try:
         for p, extent in extents.items():
@@ -42,7 +42,8 @@ def _proven(expr: Any, extents: dict[Any, Any]) -> bool:
         holds = of.of(expr).nonneg_set()
     except Unsupported:
         return False
-    points = points.intersect_params(sizes_of(points.get_space())).intersect_params(sizes_of(holds.get_space()))
+    for found in (points.get_space(), holds.get_space()):
+        points = points.intersect_params(sizes.possible(found))
     return bool(points.is_subset(holds))
 
 

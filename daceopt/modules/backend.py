@@ -21,7 +21,7 @@ from torch._dynamo.utils import counters
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, effects, guards, tracing
 from daceopt.capture.torch.collection import resumed
-from daceopt.capture.torch.connection import connected, differentiable
+from daceopt.capture.torch.connection import connected, dependents, differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.functional import functional
@@ -199,7 +199,8 @@ class CompiledGraph:
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        self.piece = CompiledPiece(pair, binding, connected(traced, binding, _computed(pair, binding)), self._higher)
+        connection = connected(traced, binding, _computed(pair, binding))
+        self.piece = CompiledPiece(pair, binding, connection, self._higher, dependents(traced, binding))
         self.pair = pair
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)

@@ -158,8 +158,6 @@ class Dispatcher:
             self._note(f"sizes are taken as they come: {error}")
 
     def _compile(self, original: Forward) -> _Compiled:
-        from torch import _dynamo
-
         from daceopt.modules.backend import Backend
         from daceopt.modules.fast_path import FastPath
 
@@ -169,18 +167,15 @@ class Dispatcher:
             backend = (
                 Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
             )
-            context = _dynamo.optimize(
+            own = frames.twin(original)
+            run = frames.compiled(
+                own,
                 backend,
                 nopython=self.options.fallback == "raise",
                 dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
                 guard_fail_fn=self._note_change,
                 recompile_limit=RECOMPILE_LIMIT,
-                isolate_recompiles=True,
             )
-            listener = None if self.options.fallback == "raise" else backend
-            context.callback = frames.FrameCompiler(context.callback, listener)
-            own = frames.twin(original)
-            run = context(own)
             fast = FastPath(own, run._isolate_recompiles_id)
             self._compiled = _Compiled(original, _parts(original), backend, run, fast)
             return self._compiled

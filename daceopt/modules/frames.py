@@ -38,7 +38,7 @@ def compiled(function: Function, backend: Any, **options: Any) -> Any:
     from torch import _dynamo
 
     context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
-    context.callback = FrameCompiler(context.callback, backend)
+    context.callback = FrameCompiler(context.callback, None if options.get("nopython") else backend)
     return context(function)
 
 

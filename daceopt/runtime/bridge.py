@@ -6,6 +6,7 @@ version counters, freed graphs, checkpointing and saved-tensor hooks.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -220,6 +221,30 @@ class _Compiled(torch.autograd.Function):
         return (None, *_backward(ctx, grads))
 
 
+_Compiled._backward_cls.watched = ()  # type: ignore[attr-defined]
+
+
+def watch(outputs: Sequence[torch.Tensor], results: Iterable[tuple[torch.Tensor, frozenset[int]]]) -> None:
+    """Let the backward of a call refuse what it cannot do: ``results`` are tensors made of its ``outputs``, each with
+    the outputs that the model computes from it, whose gradients do not go through it.
+    """
+    node = next((t.grad_fn for t in outputs if isinstance(t.grad_fn, _Compiled._backward_cls)), None)
+    if node is not None:
+        node.watched = [(weakref.ref(tensor), of) for tensor, of in results]
+
+
+def _check_watched(watched: Iterable[Any], grads: Sequence[torch.Tensor | None]) -> None:
+    for ref, dependents in watched:
+        tensor = ref()
+        if tensor is None or not (tensor.retains_grad or tensor._backward_hooks):
+            continue
+        if any(grads[k] is not None for k in dependents):
+            raise Unsupported(
+                "a result of a compiled module retains its gradient, or has a hook, and another result is computed "
+                "from it: what that one contributes would be missing. Compute the other result outside of the module"
+            )
+
+
 # ``_Compiled.apply`` without its looks at every argument; it says what is wrong under a transform of torch.func
 _apply_directly = super(torch.autograd.Function, _Compiled).apply
 
@@ -252,6 +277,8 @@ def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
 def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     if batched.is_batched(grads):
         return batched.each(lambda one: _backward(ctx, one), grads)
+    if ctx.watched:
+        _check_watched(ctx.watched, grads)
     program: TorchProgram = ctx.program
     wanted = ctx.needs_input_grad[1:]
     absent = [k for k in program.seen if grads[k] is None]

@@ -1,5 +1,5 @@
 """All benchmarks; importing this module registers them."""
 
-from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling
+from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, windows
 
-__all__ = ["calls", "compilation", "importing", "kernels", "networks", "processes", "scaling"]
+__all__ = ["calls", "compilation", "importing", "kernels", "networks", "processes", "scaling", "windows"]

@@ -14,7 +14,7 @@ from benchmarks import __main__ as command
 from benchmarks import calls, harness, scaling, worker
 from benchmarks.harness import Budget, Result
 
-MEASURES = "tiny-call mish softmax layer-norm bert resnet compile-time import-time linear-scaling shared-cache"
+MEASURES = "stem-pool blur-chain tiny-call mish softmax layer-norm bert resnet compile-time import-time linear-scaling shared-cache"
 
 
 def test_every_measure_has_a_case() -> None:

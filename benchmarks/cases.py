@@ -1,6 +1,6 @@
 """All benchmarks; importing this module registers them."""
 
-from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, stitching, training
+from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, stitching, training, windows
 
 __all__ = [
     "calls",
@@ -12,4 +12,5 @@ __all__ = [
     "scaling",
     "stitching",
     "training",
+    "windows",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dace
+import sympy
 
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
@@ -20,7 +21,7 @@ def bias_and_pool(m: Any = 17, n: Any = 16) -> Graph:
     """Listing 1: ``a(i, j) + bias``, then the maxima of squares of 2 x 2."""
     graph, b, (a, bias) = start((m, n), ())
     shifted = b.elementwise(lambda u, v: u + v, a, bias)
-    shape = tuple(e // 2 if isinstance(e, int) else dace.symbolic.int_floor(e, 2) for e in (m, n))
+    shape = tuple(e // 2 if isinstance(e, int) else sympy.floor(e / 2) for e in (m, n))
     pool = graph.add_array("pool", shape, dace.float32)
     places = {f"v{i}{j}": (i, j) for i in range(2) for j in range(2)}
     reads = {c: (shifted, lambda p, q, i=i, j=j: (2 * p + i, 2 * q + j)) for c, (i, j) in places.items()}

@@ -35,7 +35,13 @@ class StencilChain:
         kept = [self.names[steps[0][1] % len(self.names)]] if steps[0][0] % 3 == 0 else []
         inputs = self.graph.inputs
         outputs = [n for n in (*unread, self.names[-1], *kept) if self.graph.root(n)[0] not in inputs]
-        finish(self.graph, *dict.fromkeys(outputs)) if outputs else finish(self.graph, self.b.copy(self.names[-1]))
+        finish(self.graph, *(self._in_rows(n) for n in dict.fromkeys(outputs or [self.names[-1]])))
+
+    def _in_rows(self, name: str) -> str:
+        """What a caller gets is row-major, and no input."""
+        graph = self.graph
+        plain = graph.is_contiguous(name) and graph.root(name)[0] not in graph.inputs
+        return name if plain else str(self.b.copy(name))
 
     def _shape(self, name: str) -> tuple[Any, ...]:
         return self.graph.shape(name)

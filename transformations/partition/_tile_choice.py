@@ -178,12 +178,16 @@ class TileChoice:
             options: tuple[int | None, ...] = (None, *_LONG) if along is not None else (1,)
             for size in options:
                 if size is not None or count > 1:  # of no loop, nothing would be shared by threads
-                    yield tuple(size if d == along else self._size or 1 for d in range(count)), along
+                    yield tuple(size if d == along else self._first(d) for d in range(count)), along
+
+    def _first(self, d: int) -> int:
+        """Along a loop whose iterations depend on nothing of each other a larger tile computes nothing less."""
+        return 1 if self._band[d].coincident else self._size or 1
 
     def _descend(self, sizes: tuple[int | None, ...], along: int | None) -> Tiling | None:
         found = self._tiling(sizes)
         for d in range(len(self._band)):
-            if d == along or self._size is not None:
+            if d == along or self._size is not None or self._band[d].coincident:
                 continue
             for size in _SIZES[1:]:
                 if not self._divides(d, size):

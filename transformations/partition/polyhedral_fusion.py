@@ -40,9 +40,9 @@ class PolyhedralFusion(Transformation):
     where isl finds no schedule in bounds, which this machine remembers (``store/learned_rules.py``). Pools take part as
     kernels.
 
-    ``max_operations`` and ``seconds`` bound isl. ``tile``: iterations along each loop but the one along memory; None
-    says the machine. ``max_stages`` bounds the statements of one kernel. ``gain``: the part of the estimated time that
-    must remain at most.
+    ``max_operations`` and ``seconds`` bound isl. ``tile``: iterations along each loop whose iterations need something
+    of each other, but the one along memory; None says the machine. ``max_stages`` bounds the statements of one kernel.
+    ``gain``: the part of the estimated time that must remain at most.
     """
 
     level: ClassVar[str] = "local"

@@ -73,7 +73,7 @@ def test_leaves_that_change_in_place_are_passed_without_gradients() -> None:
 class Updates:
     """Parameters with gradients, and the optimizer after its first step, which makes its state."""
 
-    def __init__(self, make: Make, dtype: torch.dtype, count: int = 12):
+    def __init__(self, make: Make, dtype: torch.dtype, count: int = 6):
         generator = torch.Generator().manual_seed(3)
         values = [torch.randn(SHAPES[k % len(SHAPES)], generator=generator) for k in range(2 * count)]
         self.parameters = [v.to(dtype).requires_grad_() for v in values[:count]]
@@ -84,6 +84,9 @@ class Updates:
 
     def numbers(self) -> list[np.ndarray]:
         return [p.detach().numpy() for p in self.parameters]
+
+
+SLOW = ("adam", "adam-foreach", "adamw")
 
 
 class Seen(Backend):
@@ -108,7 +111,7 @@ class Seen(Backend):
         return found
 
 
-@pytest.mark.parametrize("name", MAKES)
+@pytest.mark.parametrize("name", ["sgd", "sgd-foreach", *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW)])
 def test_updates_of_optimizers(name: str) -> None:
     """Three steps in one program without calls of the host, beside float64 and what Dynamo alone makes of them: it
     computes the step's corrections in float32, where eager PyTorch has Python's numbers."""

@@ -216,7 +216,7 @@ class Kernel:
             stages.append(stage.subs(renaming, stage.params) if renaming else stage)
         local = {n.data: n for n in members if isinstance(n, nodes.AccessNode)}
         many = len(stages) > 1 or bool(local)
-        outer = tuple(map(Parameter, entry.map.params)) if many else ()
+        outer = tuple(p for p in map(Parameter, entry.map.params) if many and p != _ONCE)
         sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
         return cls(entry.map.label, extents, stages, outer, sizes, serial=tuple(serial))
 

@@ -50,7 +50,10 @@ class ReductionForm:
 
 
 def forms(graph: Graph, kernel: Kernel) -> list[ReductionForm]:
-    """The form of each reduction of a kernel, in the order of its statements, each once."""
+    """The form of each reduction of a kernel, in the order of its statements, each once.
+
+    Locals are in the form of :func:`daceopt.ir.fusion.expand_locals`.
+    """
     found = (_form(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
     return list(dict.fromkeys(found))
 

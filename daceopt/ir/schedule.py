@@ -273,9 +273,9 @@ def default(kernel: Kernel) -> Tree:
     """Serial loops: those that the stages share, then the stages one after the other, in the kernel's serial loops."""
     outer = kernel.outer if len(kernel.stages) > 1 or kernel.locals else ()
     body = _nests(kernel, range(len(kernel.stages)), outer)
-    for array in kernel.locals:
-        if not any(isinstance(n, Alloc) and n.array == array for n, _ in walk(body)):
-            body = Alloc(array, "thread", body)
+    placed = {n.array for n, _ in walk(body) if isinstance(n, Alloc)}
+    for array in (a for a in kernel.locals if a not in placed):
+        body = Alloc(array, "thread", body)
     return accumulated(nested([loop_of(kernel, p) for p in outer if kernel.extents[p] != 1], body), kernel)
 
 

@@ -116,15 +116,19 @@ class RandomGraph:
 
     def __init__(self, shapes: Sequence[tuple[Any, ...]], steps: Sequence[tuple[int, int, int, int]]):
         self.graph, self.b, self.names = start(*shapes)
-        makers = [
-            *(self.unary, self.binary, self.binary, self.reduce, self.transpose, self.reshape, self.slice),
-            *(self.expand, self.pair, self.gather, self.noise, self.matmul),
-        ]
+        makers = self.makers()
         for kind, variant, left, right in steps:
             x, y = self.names[-1 - left % len(self.names)], self.names[-1 - right % len(self.names)]
             made = list(makers[kind % len(makers)](variant, x, y))
             self.names += [n for n in made if self._small(n)]
         self._declare_outputs(steps[0][2])
+
+    def makers(self) -> list[Any]:
+        """What a step may be, by its kind."""
+        return [
+            *(self.unary, self.binary, self.binary, self.reduce, self.transpose, self.reshape, self.slice),
+            *(self.expand, self.pair, self.gather, self.noise, self.matmul),
+        ]
 
     def _declare_outputs(self, also: int) -> None:
         """The last array, one in the middle, and everything that nothing reads."""

@@ -55,8 +55,7 @@ class PanelFusion(Transformation):
             kernel = Kernel.extract(graph, reader)
         except Unsupported as error:
             return NearMiss(node, str(error))
-        reason = _why_not_product(graph, node, product) or _why_not_reader(graph, kernel, product)
-        reason = reason or _why_not_order(graph, product, reader)
+        reason = why_no_panels(graph, node, kernel) or _why_not_order(graph, product, reader)
         if reason is not None:
             return NearMiss(node, reason)
         panels = _Panels(graph, node, kernel, product, self.rows, self.columns)
@@ -68,6 +67,12 @@ class PanelFusion(Transformation):
         for node in site.nodes:
             graph.remove(node)
         site["kernel"].named_apart(graph).emit(graph)
+
+
+def why_no_panels(graph: Graph, node: Contraction, kernel: Kernel) -> str | None:
+    """Why ``kernel``, which reads the product of ``node``, cannot be applied to its tiles; it may be a planned one."""
+    product = graph.writes(node)["Y"]
+    return _why_not_product(graph, node, product) or _why_not_reader(graph, kernel, product)
 
 
 def _why_not_product(graph: Graph, node: Contraction, product: str) -> str | None:

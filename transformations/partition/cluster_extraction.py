@@ -33,7 +33,9 @@ class ClusterExtraction(Transformation):
     def match(self, graph: Graph) -> Iterator[Site]:
         for members in sub_graphs(graph):
             first, last = label_of(members[0]), label_of(members[-1])
-            yield Site(graph, members, {"title": f"{len(members)} nodes, from {first} to {last}"})
+            yield Site(
+                graph, members, {"title": f"{len(members)} node{'s' * (len(members) > 1)}, from {first} to {last}"}
+            )
 
     def apply(self, site: Site) -> None:
         """Sites are what there is to see."""

@@ -15,6 +15,7 @@ from daceopt import ops
 from daceopt.ir import fusion_profit, scalar
 from daceopt.ir.fusion_plan import FusionPlan
 from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import pattern_of, type_of
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ops.core.registry import lowering
@@ -157,6 +158,14 @@ def test_an_epilogue_of_several_micro_graphs() -> None:
     assert site == "k + k + k: matmul by 1, 6-matmul"
     (node,) = graph.nodes()
     assert isinstance(node, Contraction) and graph.reads(node)["C"] == other and node.activation == "relu"
+
+
+def test_panels_take_what_no_epilogue_does() -> None:
+    graph = built([SQUARE, (6, 4)], lambda b, x: tanh(b, b.matmul(*x)))
+    (site,) = apply(Aggregation(panels=True), graph).sites
+    assert site == "k + k: matmul by 6-matmul"
+    (kernel,) = graph.kernels()
+    assert graph.nodes() == [kernel] and Kernel.extract(graph, kernel).serial
 
 
 def test_statements_are_bounded() -> None:

@@ -40,7 +40,16 @@ class Finding:
 
 def report() -> list[Finding]:
     """Look at compiler, CPU, threads, packages, libraries and cache; never raises for something that is missing."""
-    parts: list[Callable[[], Iterator[Finding]]] = [_python, _compiler, _cpu, _threads, _packages, _libraries, _cache]
+    parts: list[Callable[[], Iterator[Finding]]] = [
+        _python,
+        _compiler,
+        _cpu,
+        _threads,
+        _rates,
+        _packages,
+        _libraries,
+        _cache,
+    ]
     return list(chain.from_iterable(part() for part in parts))
 
 
@@ -59,11 +68,13 @@ def render(findings: list[Finding]) -> str:
 
 
 def arguments(parser: ArgumentParser) -> None:
-    """It takes none."""
+    parser.add_argument("--calibrate", action="store_true", help="measure the rates of the cost model again")
 
 
 def run(options: Namespace) -> int:
     """Print the report; return 1 if something needed is missing, else 0."""
+    if getattr(options, "calibrate", False):
+        importlib.import_module("daceopt.cost.rates").calibrate()
     findings = report()
     print(render(findings))
     return int(any(finding.status == MISSING for finding in findings))
@@ -118,6 +129,25 @@ def _threads() -> Iterator[Finding]:
     elif used < allowed and not asked:
         advice = f"OMP_NUM_THREADS={allowed} would use all cores, if they share no arithmetic units"
     yield Finding("threads", NOTE if used > allowed else OK, ", ".join(parts), advice)
+
+
+def _rates() -> Iterator[Finding]:
+    """What the cost model decides by, if it has been measured here."""
+    try:
+        found = importlib.import_module("daceopt.cost.rates").known()
+    except ImportError as error:
+        yield Finding("cost model", NOTE, f"cannot be imported: {error}", "install the packages named below")
+        return
+    if found is None:
+        advice = "it is measured when it is needed first, or now with `python -m daceopt doctor --calibrate`"
+        yield Finding("cost model", NOTE, "not measured yet on this machine", advice)
+        return
+    rates = [f"{found.alone[0][1] / 1e9:.0f} to {found.alone[-1][1] / 1e9:.0f} GB/s a core"]
+    rates += [
+        f"{found.together[-1][1] / 1e9:.0f} GB/s of memory",
+        f"{1e-9 / found.operation:.0f} G operations/s a core",
+    ]
+    yield Finding("cost model", OK, f"threads start in {1e6 * found.region:.1f} us, {', '.join(rates)}")
 
 
 def _packages() -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -39,8 +40,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Deal:
-    """Branches dealt to threads: blocks of each branch, and the seconds of the thread that ends last."""
+    """Branches dealt to threads: their order (indices), the blocks of each in that order, and the seconds of the thread
+    that ends last."""
 
+    order: tuple[int, ...]
     blocks: tuple[int, ...]
     seconds: float
 
@@ -101,20 +104,27 @@ class KernelTimes:
     # ---------------------------------------------------------------- side by side
 
     def side_by_side(self, works: Sequence[Work], most: Sequence[float], blocks: int = BLOCKS) -> Deal:
-        """All branches in one parallel loop over their blocks, in this order; ``most`` blocks of each at most.
+        """All branches in one parallel loop over their blocks; ``most`` blocks of each at most.
 
-        Blocks take about equally long, ``blocks`` for each core in all; threads get neighbouring blocks, as many each
-        as the others.
+        Blocks take about equally long, ``blocks`` or a small multiple for each core in all, and threads get
+        neighbouring blocks, as many each as the others: of some numbers and orders, what ends first.
         """
         machine = self.machine
         total = sum(w.bytes for w in works)
         alone = [machine.seconds(w.bytes, w.operations, beside=total - w.bytes) for w in works]
+        falling = sorted(range(len(works)), key=lambda k: -alone[k])
+        orders = dict.fromkeys(map(tuple, (falling, falling[::-1], _alternating(falling))))
+        deals = (self._deal(alone, most, order, blocks * k) for k in (1, 2, 4) for order in orders)
+        return min(deals, key=lambda deal: deal.seconds)
+
+    def _deal(self, alone: Sequence[float], most: Sequence[float], order: tuple[int, ...], blocks: int) -> Deal:
+        machine = self.machine
         target = max(sum(alone) / (blocks * machine.cores), _LEAST)
-        counts = tuple(max(1, int(min(round(c / target), n))) for c, n in zip(alone, most))
-        each = [c / n for c, n in zip(alone, counts) for _ in range(n)]
+        counts = tuple(max(1, int(min(round(alone[k] / target), most[k]))) for k in order)
+        each = [alone[k] / n for k, n in zip(order, counts) for _ in range(n)]
         share = -(-len(each) // machine.cores)
         longest = max(sum(each[k : k + share]) for k in range(0, len(each), share))
-        return Deal(counts, machine.call + machine.region + longest)
+        return Deal(order, counts, machine.call + machine.region + longest)
 
     def gain(self, works: Sequence[Work], deal: Deal) -> float:
         """Cost model (3): what the kernels take one after the other, less what they take side by side.
@@ -123,3 +133,10 @@ class KernelTimes:
         is no longer bound to one unit. What a region costs to start is part of both.
         """
         return sum(w.seconds(self.machine) for w in works) - deal.seconds
+
+
+def _alternating(falling: Sequence[int]) -> list[int]:
+    """The largest, the smallest, the second largest, and so on."""
+    half = -(-len(falling) // 2)
+    pairs = zip_longest(falling[:half], reversed(falling[half:]))
+    return [k for pair in pairs for k in pair if k is not None]

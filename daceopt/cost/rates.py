@@ -119,6 +119,11 @@ def _own() -> Rates:
     return Rates(**{**fields, **pairs})
 
 
+def known() -> Rates | None:
+    """Those of this machine, where they have been measured."""
+    return _own() if default_cache().get(_KIND, key(_KIND, _VERSION, facts.fingerprint())) is not None else None
+
+
 def calibrate() -> Rates:
     """Measure this machine again; what is kept is the best of both."""
     store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint())

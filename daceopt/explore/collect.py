@@ -126,14 +126,15 @@ def calibrated(machine: Machine, directions: Iterable[Direction], sizes: Mapping
     """The machine, at least as fast as the library calls that ran on it: if they beat it, it was busy when measured."""
     for direction in directions:
         for node in direction.graph.nodes():
-            seconds = _seconds(direction, node)
+            seconds = measured(direction, node)
             if hasattr(node, "flops") and seconds:
                 reached = resolve(node.flops(direction.graph), sizes) / seconds
                 machine = replace(machine, flops=max(machine.flops, reached))
     return machine
 
 
-def _seconds(direction: Direction, node: Any) -> float | None:
+def measured(direction: Direction, node: Any) -> float | None:
+    """The seconds of a node in the profiled run."""
     return _by_result(direction, node, direction.seconds)
 
 
@@ -152,7 +153,7 @@ def _kernel(direction: Direction, cost: NodeCost) -> KernelRow:
     contents = _loops(graph, cost.node) if generated else _operands(graph, cost.node)
     written = [n for n in graph.outputs_of(cost.node) if n is not None]
     writes = ", ".join(direction.names.get(n) or graph.source.names.get(n, n) for n in written)
-    costs = cost.bytes, cost.flops, cost.seconds, _seconds(direction, cost.node)
+    costs = cost.bytes, cost.flops, cost.seconds, measured(direction, cost.node)
     shown = _by_result(direction, cost.node, direction.shown) or ("", "")
     origin = ", ".join(graph.origins_of(cost.node))
     return KernelRow(direction.name, cost.label, writes, contents, *costs, library, why, *shown, origin)

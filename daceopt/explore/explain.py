@@ -15,7 +15,7 @@ from daceopt import pipeline
 from daceopt.codegen.shown import by_result
 from daceopt.cost.machine import this_machine
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
-from daceopt.explore import collect
+from daceopt.explore import collect, model_error
 from daceopt.explore.collect import Direction, operators
 from daceopt.explore.profile import profile
 from daceopt.explore.report import Report
@@ -238,6 +238,8 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     report.steps += collect.steps(pair.report["history"], sizes)
     directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrated(report.machine, directions, sizes)
+    off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if measure else None
+    report.notes += [line for line in (pair.report.get("choice"), off) if line]
     for direction in directions:
         report.edges += collect.edges(direction, sizes, len(report.kernels))
         report.kernels += collect.kernels(direction, sizes, report.machine)

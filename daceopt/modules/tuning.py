@@ -104,7 +104,7 @@ def search(recipe: Recipe, run: Callable[[Recipe], Run], eager: Run | None, seco
     if eager is not None:
         contenders[EAGER] = eager
     spent = _measured(contenders)
-    name = min(spent, key=lambda n: spent[n])
+    name = min(spent, key=lambda n: spent[n] * (1 if n != EAGER else 1 + _MARGIN))
     options: Options = {}
     if name != EAGER:
         base = next(r for r in recipes if r.name == name)

@@ -13,24 +13,23 @@ def check(written: Sequence[int], is_state: Sequence[bool]) -> Callable[[Sequenc
 
     Parameters and buffers are not compared with each other: the same one twice is one argument.
     """
-    pairs = [(k, [j for j, s in enumerate(is_state) if j != k and not (s and is_state[k])]) for k in written]
-    pairs = [(k, others) for k, others in pairs if others]
-    if not pairs:
+    changed = set(written)
+    if not any(k != j and not (is_state[k] and is_state[j]) for j in changed for k in range(len(is_state))):
         return None
 
     def overlapping(arguments: Sequence[Any]) -> bool:
-        return any(_shares(arguments[k], [arguments[j] for j in others]) for k, others in pairs)
+        tensors = ((k, arguments[k]) for k in range(len(is_state)))
+        spans = sorted((*_span(x), k) for k, x in tensors if isinstance(x, torch.Tensor))
+        open_: list[tuple[int, int]] = []  # (end, argument) of what may reach the next one, which begins no earlier
+        for first, last, k in spans:
+            open_ = [(end, j) for end, j in open_ if end > first]
+            if any((j in changed or k in changed) and not (is_state[j] and is_state[k]) for _, j in open_):
+                return True
+            if last > first:
+                open_.append((last, k))
+        return False
 
     return overlapping
-
-
-def _shares(written: torch.Tensor, others: Sequence[Any]) -> bool:
-    first, last = _span(written)
-    return any(isinstance(x, torch.Tensor) and _meets(_span(x), first, last) for x in others)
-
-
-def _meets(span: tuple[int, int], first: int, last: int) -> bool:
-    return span[0] < last and first < span[1]
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

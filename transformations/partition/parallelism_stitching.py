@@ -127,7 +127,7 @@ class _Plan:
         if self._times.gain(works, deal) <= 0 or not self._is_independent(members):
             return False
         try:
-            parts = [cut(k, count) for k, count in zip(kernels, deal.blocks)]
+            parts = [cut(kernels[k], count) for k, count in zip(deal.order, deal.blocks)]
             kernel = side_by_side(self._graph, parts, self._worthwhile(members))
         except (IllegalSchedule, Unsupported) as error:
             self.misses.append(NearMiss(members[0], str(error)))

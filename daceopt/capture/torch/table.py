@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from daceopt.capture.torch import foreach
+
 Rule = Callable[..., Any]
 
 _NOWHERE = 2**62
@@ -91,7 +93,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
     _load()
     unpooled = {torch.ops.aten.max_unpool2d.default: _max_unpool2d, torch.ops.aten.max_unpool3d.default: _max_unpool3d}
-    found = {**core_aten_decompositions(), **unpooled}
+    found = {**foreach.decompositions(), **core_aten_decompositions(), **unpooled}
     left = [overload(name) for name in _LEFT]
     return {target: fn for target, fn in found.items() if target not in _RULES and target not in left}
 

@@ -1,0 +1,118 @@
+"""The rates of a machine: plausible, kept, never made worse by a busy moment; and what they make of kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import dace
+import pytest
+import sympy
+
+from daceopt import recipes
+from daceopt.cost import rates as model
+from daceopt.cost.kernel_time import KernelTimes, Work
+from daceopt.cost.limits import Limits
+from daceopt.cost.program_time import ProgramTime, by_node
+from daceopt.cost.rates import Rates, assumed, rates, typical
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.program import Program
+from daceopt.passes.runner import Runner
+from daceopt.store.cache import Cache
+
+TWO = Rates(2, 1e-8, 1e-6, 1e-11, 1e11, ((1 << 20, 1e11), (1 << 30, 1e10)), ((1 << 21, 2e11), (1 << 30, 15e9)))
+
+
+def test_what_is_measured_is_plausible() -> None:
+    found = model.measure()
+    assert 0 <= found.region <= 2 * typical(Limits(found.cores)).region
+    assert 1e-13 < found.operation < 1e-8 and found.product > 1e8
+    for table in (found.alone, found.together):
+        assert all(a[0] < b[0] and a[1] >= b[1] > 1e8 for a, b in pairwise(table))
+
+
+def test_the_best_of_all_measurements_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    store = Cache(tmp_path / "cache")
+    monkeypatch.setattr(model, "default_cache", lambda: store)
+    busy = replace(TWO, region=5e-6, alone=((1 << 20, 1e10), (1 << 30, 2e10)))
+    model._own.cache_clear()
+    monkeypatch.setattr(model, "measure", lambda: busy)
+    assert model._own() == busy
+    monkeypatch.setattr(model, "measure", lambda: TWO)
+    assert model._own() == busy, "measured once per machine"
+    assert model.calibrate() == replace(TWO, alone=((1 << 20, 1e11), (1 << 30, 2e10)))
+    model._own.cache_clear()
+
+
+def test_another_machine_has_typical_rates() -> None:
+    assert rates() == typical(Limits(2))
+    with assumed(TWO):
+        assert rates() is TWO
+
+
+def test_seconds_of_loops() -> None:
+    """Memory and arithmetic in turn; cores share what is outside of their own caches."""
+    assert TWO.seconds(1e6, 0) == 1e6 / 1e11
+    assert TWO.seconds(0, 1e6) == pytest.approx(1e-5) and TWO.seconds(0, 1e6, threads=2) == pytest.approx(5e-6)
+    assert TWO.seconds(1e6, 1e6) == pytest.approx(1e-5 + 1e-5)
+    assert TWO.seconds(1e8, 0, threads=2) == 1e8 / 15e9
+    assert TWO.seconds(5e7, 0, beside=5e7) == 5e7 / 7.5e9 > TWO.seconds(5e7, 0)
+
+
+def test_a_kernel_starts_threads_where_its_schedule_says_so() -> None:
+    alone, shared = Work(1e6, 1e6), Work(1e6, 1e6, threads=2)
+    assert alone.seconds(TWO) == pytest.approx(1e-8 + 2e-5)
+    assert shared.seconds(TWO) == pytest.approx(1e-8 + 1e-6 + 1e-5)
+
+
+def graph_of(*shapes: tuple[int, ...]) -> Graph:
+    graph = Graph("test")
+    for shape in shapes:
+        x = graph.add_input("x", shape, dace.float32)
+        graph.add_output(Builder(graph).elementwise(lambda v: sympy.tanh(v), x))
+    Runner(recipes.get("cpu"), "structure").run(graph, levels=("local", "hardware"))
+    return graph
+
+
+def test_works_of_kernels() -> None:
+    graph = graph_of((512, 512), (16,))
+    times = KernelTimes(graph, machine=TWO)
+    large, small = (times.work(k) for k in sorted(graph.kernels(), key=lambda k: -times.work(k).bytes))
+    assert (large.bytes, large.operations, large.threads) == (2 * 4 * 512 * 512, 20 * 512 * 512, 2)
+    assert (small.bytes, small.threads) == (128, 1)
+
+
+def test_branches_are_dealt_in_blocks_of_about_equal_time() -> None:
+    times = KernelTimes(graph_of((8,)), machine=replace(TWO, region=0.0))
+    works = [Work(0, 4e6), Work(0, 2e6), Work(0, 2e6)]
+    deal = times.side_by_side(works, [100, 100, 100], blocks=4)
+    assert (deal.order, deal.blocks) == ((0, 1, 2), (4, 2, 2)) and deal.seconds == pytest.approx(4e-5 + 1e-8)
+    assert times.gain(works, deal) == pytest.approx(8e-5 - 4e-5 + 2e-8)
+    whole = times.side_by_side(works, [1, 1, 1], blocks=4)
+    assert whole.blocks == (1, 1, 1) and whole.seconds == pytest.approx(4e-5 + 1e-8), "the small ones have one thread"
+    assert whole.order == (2, 1, 0)
+
+
+def test_small_kernels_gain_nothing_from_a_region_that_takes_longer() -> None:
+    times = KernelTimes(graph_of((8,)), machine=TWO)
+    works = [Work(0, 5e4)] * 3
+    assert times.gain(works, times.side_by_side(works, [9, 9, 9])) < 0
+
+
+def test_what_fusion_may_save_at_most() -> None:
+    """Nothing where no kernel reads what another one writes and one of them starts threads."""
+    with assumed(TWO):
+        alone = ProgramTime.of(Program.of(graph_of((512, 512))))
+        beside = ProgramTime.of(Program.of(graph_of((512, 512), (300, 300))))
+    assert alone.fusible == 0 and alone.total == alone.kernels
+    assert beside.fusible == TWO.region
+
+
+def test_library_calls_have_their_roofline() -> None:
+    graph = Graph("test")
+    x, w = graph.add_input("x", (64, 64), dace.float32), graph.add_input("w", (64, 64), dace.float32)
+    graph.add_output(Builder(graph).matmul(x, w))
+    (seconds,) = by_node(graph, machine=TWO).values()
+    assert seconds == pytest.approx(1e-8 + 2 * 64**3 / 1e11)

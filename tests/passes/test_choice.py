@@ -1,0 +1,113 @@
+"""A choice among recipes: what all have in common runs once, and the model decides about the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dace
+import pytest
+
+from daceopt import pipeline, recipes
+from daceopt.cost import program_time
+from daceopt.cost.program_time import ProgramTime
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.imported import Gradients, Imported
+from daceopt.ir.interpret import interpret
+from daceopt.ir.program import Program
+from daceopt.passes import choice
+from daceopt.passes.choice import Choice, common_prefix
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.transform import Transformation
+from daceopt.store.cache import key
+from tests.transformations.lowered import feeds
+
+FUSED = replace(recipes.get("cpu"), name="fused")
+PLAIN = replace(recipes.get("cpu").without("map-fusion"), name="plain")
+
+
+def graph() -> Graph:
+    """Several kernels, until ``map-fusion`` makes one of them."""
+    made = Graph("test")
+    x = made.add_input("x", (600, 700), dace.float32)
+    y = Builder(made).elementwise(lambda v: v * 2, x)
+    total = Builder(made).reduce("sum", None, y, axes=(1,), keepdims=True)
+    made.add_output(Builder(made).elementwise(lambda v, w: v / w, y, total))
+    return made
+
+
+def derive(recipe: Recipe, gradients: Gradients | None = None) -> Any:
+    return pipeline.derive(Imported(graph(), gradients), recipe)
+
+
+@pytest.mark.parametrize("among", [(FUSED, PLAIN), (PLAIN, FUSED)])
+def test_the_faster_one_is_chosen(among: tuple[Recipe, ...]) -> None:
+    derived = derive(Choice.of("either", *among))
+    assert len(derived.forward.nodes()) == 1
+    assert derived.choice.startswith("recipe fused, by the cost model (")
+    names = [s.name for s in derived.history]
+    assert names.count("constant-folding") == 2 and "map-fusion" in names
+    values = feeds(graph())
+    before = graph()
+    ours, plain = (interpret(g, values)[g.outputs[0]] for g in (derived.forward, before))
+    assert (ours == plain).all()
+
+
+def test_in_doubt_it_is_the_first() -> None:
+    twin = replace(FUSED.without("memory-ordering"), name="twin")
+    assert derive(Choice.of("either", FUSED, twin)).choice.startswith("recipe fused")
+    assert derive(Choice.of("either", twin, FUSED)).choice.startswith("recipe twin")
+
+
+@dataclass(frozen=True)
+class NeverRuns(Transformation):
+    """A step that says when it runs."""
+
+    level = "hardware"
+
+    def match(self, graph: Graph) -> Any:
+        raise AssertionError("it ran")
+
+
+def test_another_recipe_is_not_tried_where_nothing_can_be_saved() -> None:
+    """One kernel left: no array between kernels, one start of threads."""
+    derived = derive(Choice.of("either", FUSED, replace(FUSED + NeverRuns(), name="never")))
+    assert "pass too little to one another" in derived.choice and "never" not in derived.choice
+
+
+def test_both_directions_count() -> None:
+    derived = derive(Choice.of("either", PLAIN, FUSED), Gradients((0,), (0,)))
+    assert derived.backward is not None and derived.choice.startswith("recipe fused")
+
+
+def test_the_margin_is_a_share_of_the_kernels() -> None:
+    assert choice.fastest([ProgramTime(10.0, 1.0, 1.0), ProgramTime(9.96, 0.96, 0.0)]) == 0
+    assert choice.fastest([ProgramTime(10.0, 1.0, 1.0), ProgramTime(9.9, 0.9, 0.0)]) == 1
+
+
+def test_the_common_prefix() -> None:
+    cpu = recipes.get("cpu").resolved()
+    apollo = recipes.get("apollo").resolved()
+    assert str(cpu[common_prefix([cpu, apollo]) - 1]) == "differentiate"
+    assert common_prefix([cpu, cpu]) == len(cpu)
+
+
+def test_a_choice_has_the_steps_of_its_first_and_a_fingerprint_of_all() -> None:
+    auto = recipes.get("auto")
+    assert isinstance(auto, Choice) and auto.steps == recipes.get("cpu").steps
+    assert key(auto.fingerprint()) != key(recipes.get("cpu").fingerprint())
+    edited = auto.without("channels-last")
+    assert type(edited) is Recipe and edited.name == "auto" and "channels-last" not in str(edited)
+
+
+def test_a_program_is_copied_whole() -> None:
+    program = Program.of(graph(), Gradients((0,), (0,)))
+    twin = program.copy()
+    program.forward.remove(program.forward.nodes()[-1])
+    assert len(twin.forward.nodes()) == 3 and twin.inputs == program.inputs and twin.inputs is not program.inputs
+
+
+def test_the_model_looks_at_all_nodes() -> None:
+    made = graph()
+    assert len(program_time.by_node(made)) == 3

@@ -1,6 +1,17 @@
 """All benchmarks; importing this module registers them."""
 
-from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, stitching, training, windows
+from benchmarks import (
+    calls,
+    compilation,
+    importing,
+    kernels,
+    networks,
+    processes,
+    scaling,
+    stitching,
+    training,
+    windows,
+)
 
 __all__ = [
     "calls",

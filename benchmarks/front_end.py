@@ -19,7 +19,7 @@ class _CapturedError(Exception):
 def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
     """The one graph of ``module(*args, **kwargs)``, which does not run. Raises what Dynamo raises where it breaks."""
     from daceopt.modules import frames
-    from daceopt.modules.backend import describe
+    from daceopt.modules.description import describe
 
     found: list[Traced] = []
 

@@ -221,7 +221,7 @@ class _Compiled(torch.autograd.Function):
         return (None, *_backward(ctx, grads))
 
 
-_Compiled._backward_cls.watched = ()  # type: ignore[attr-defined]
+_Compiled._backward_cls.watched = ()
 
 
 def watch(outputs: Sequence[torch.Tensor], results: Iterable[tuple[torch.Tensor, frozenset[int]]]) -> None:

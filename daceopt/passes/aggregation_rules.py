@@ -39,8 +39,9 @@ class AggregationRule:
     siblings: bool = False
 
     def __post_init__(self) -> None:
-        for kind in (*self.producers, *self.consumers, self.result):
+        for kind in (*self.producers, *self.consumers):
             _check(f"rule {self.name}", kind, (*TYPES, ANY))
+        _check(f"rule {self.name}", self.result, TYPES)
         for way in self.through:
             _check(f"rule {self.name}", way, WAYS)
 

@@ -106,6 +106,7 @@ def test_what_a_rule_allows() -> None:
         ("x: wise -> opaque = opaque", "rule x: no 'wise'; there are: element-wise, broadcast"),
         ("x: opaque -> opaque = opaque through walls", "rule x: no 'walls'; there are: bijective, permuted"),
         ("x: opaque -> opaque = everything", "rule x: no 'everything'"),
+        ("x: any -> any = any", "rule x: no 'any'; there are: element-wise"),
         (7, "expected text or a RuleSet, found int"),
     ],
 )

@@ -87,7 +87,7 @@ def test_options_print_and_parse() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no-such-step", "no transformation is called 'no-such-step'; there are: attention-lifting"),
+        ("no-such-step", "no transformation is called 'no-such-step'; there are: aggregation, attention-lifting"),
         ("constant-folding{size=1}", "constant-folding has no option 'size'; it has limit"),
         ("constant-folding{limit=open('x')}", "literal values"),
         ("Constant Folding", "expected a form like"),

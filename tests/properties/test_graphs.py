@@ -1,4 +1,4 @@
-"""Random graphs through the recipe ``cpu``, compiled, forward and backward, against float64."""
+"""Random graphs through the recipes ``cpu`` and ``apollo``, compiled, forward and backward, against float64."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ def test_thousands_of_random_graphs(kind: str, backward: bool, batch: int) -> No
     _check(kind, backward, batch)
 
 
-def _check(kind: str, backward: bool, batch: int) -> None:
+@pytest.mark.fuzz
+@pytest.mark.parametrize("kind", ["small", "large", "empty", "open"])
+@pytest.mark.parametrize("batch", range(5))
+def test_random_graphs_that_are_partitioned(kind: str, batch: int) -> None:
+    _check(kind, True, batch, "apollo")
+
+
+def _check(kind: str, backward: bool, batch: int, recipe: str = "cpu") -> None:
     cases = [Case(seed, kind, backward) for seed in range(batch * BATCH, (batch + 1) * BATCH)]
-    found = failures(cases)
+    found = failures(cases, recipe)
     assert not found, f"{len(found)} of {len(cases)} graphs:\n" + "\n".join(found[:5])
 
 

@@ -62,13 +62,6 @@ def at_least_zero(condition: Any) -> list[Any]:
     return by_operator[condition.rel_op]
 
 
-def surely(expr: Any) -> bool:
-    """Is an expression over sizes 0 or more for all sizes? False where SymPy does not know."""
-    expr = sympy.expand(expr)
-    sizes = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in expr.free_symbols}
-    return bool(expr.xreplace(sizes).is_nonnegative)
-
-
 def _whole(expr: Any) -> Any:
     expr = sympy.sympify(expr)
     if expr.has(sympy.Mod):

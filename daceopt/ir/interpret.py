@@ -205,20 +205,25 @@ class _Execution:
         return self.memory.buffer(root), list(access.index), strides, self.memory.number(offset)
 
     def _window(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+        """The elements of the domain; behind those dimensions that are open for ``load``, where there are some."""
         buffer, index, strides, offset = self._place(access)
         what = f"kernel {self.kernel.label}, array {access.array}"
         steps = dict.fromkeys(params, 0)
         for expr, stride in zip(index, strides):
+            if expr is None:
+                continue
             form = affine(expr)
             if not form.is_exact:
                 raise Unsupported(f"{what}: index {expr} is not affine in the loops; read it with load()")
             offset += self.memory.number(form.constant) * stride
             for p, factor in form.terms:
                 steps[str(p)] += self.memory.number(factor) * stride
-        return window(buffer, domain, list(steps.values()), offset, what)
+        is_open = [k for k, expr in enumerate(index) if expr is None]
+        shape = [self.memory.number(self.memory.graph.shape(access.array)[k]) for k in is_open]
+        return window(buffer, [*shape, *domain], [*(strides[k] for k in is_open), *steps.values()], offset, what)
 
     def _read(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
-        if None in access.index:
+        if all(e is None for e in access.index):
             return self.memory.array(access.array)
         if all(affine(e).is_exact for e in access.index):
             return self._window(access, params, domain)

@@ -199,7 +199,7 @@ class Kernel:
 
     @classmethod
     def _read(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
-        members = graph.scope(entry)
+        members = graph.scope_nodes(entry)
         tasklets = [n for n in members if isinstance(n, nodes.Tasklet)]
         chains = {t: _enclosing(graph, t, entry) for t in tasklets}
         extents: dict[sympy.Symbol, Dim] = {}

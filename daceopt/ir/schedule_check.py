@@ -31,7 +31,7 @@ from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.legality_isl import violation
 from daceopt.ir.microkernels import products
-from daceopt.ir.references import resolved
+from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import (
     KINDS,
     SCOPES,
@@ -63,6 +63,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_runs(graph, kernel, node, around)
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
+    _check_elements(kernel, tree, bodies)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
     products(kernel, tree, bodies)
     unsure = check_locals(kernel, tree, bodies)
@@ -325,6 +326,19 @@ def _ceiling(total: Dim, below: Dim) -> Any:
 
 
 # ---------------------------------------------------------------- reductions and locals
+
+
+def _check_elements(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> None:
+    """An accumulator has an element for each iteration of the loops that are kept: none of them is reduced as well."""
+    for do, around in ((n, a) for n, a in walk(tree) if isinstance(n, Do)):
+        for connector, write in bodies[do.statement].writes.items():
+            if write.wcr is None:
+                continue
+            reduced = reduced_loops(kernel.stages[do.statement], connector, do, around)
+            both = next((loop for loop in reduced if loop.param in write.params()), None)
+            if both is not None:
+                reason = "which tells its elements apart, too; expected loops for one or the other"
+                refuse(kernel, f"s{do.statement}.{connector} is reduced over {both.param}, {reason}")
 
 
 def _check_reductions(kernel: Kernel, do: Do, around: Several[Tree]) -> None:

@@ -23,6 +23,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import PRODUCT
 from daceopt.ir.schedule import (
     KINDS,
+    Alloc,
     Call,
     Do,
     Guard,
@@ -38,6 +39,7 @@ from daceopt.ir.schedule import (
     transformed,
 )
 from daceopt.ir.schedule_check import check
+from daceopt.ir.scopes import puts
 from daceopt.ir.symbols import Parameter
 
 
@@ -56,6 +58,28 @@ def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
 def of(graph: Graph, entry: Any) -> Tree:
     """The schedule of the kernel at ``entry``, without accumulators: what the edits take."""
     return bare(schedule.schedule_of(Kernel.extract(graph, entry)))
+
+
+@puts
+def put_local(graph: Graph, entry: Any, array: str, scope: str) -> None:
+    """Let a local of the kernel at ``entry`` live elsewhere: ``graph.scope[array] = scope``.
+
+    Raises IllegalSchedule, and changes nothing, where it cannot.
+    """
+    commit(graph, entry, rescope(of(graph, entry), array, scope))
+
+
+def rescope(tree: Tree, array: str, scope: str) -> Tree:
+    """Let a local live elsewhere.
+
+    before:  local row in thread: f
+    after:   local row in shared: f
+
+    Raises IllegalSchedule where there is no such local.
+    """
+    if not any(isinstance(n, Alloc) and n.array == array for n, _ in schedule.walk(tree)):
+        raise IllegalSchedule(f"there is no local {array}")
+    return transformed(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) and n.array == array else n)
 
 
 def loop_over(tree: Tree, param: Param | str) -> Loop:

@@ -188,10 +188,15 @@ class TileChoice:
         count = len(self._band)
         units: list[int | None] = [*self._units()]
         for along in units or [None]:
-            options: tuple[int | None, ...] = (None, *_LONG) if along is not None else (1,)
-            for size in options:
+            for size in [1] if along is None else [None, *self._shorter(along)]:
                 if size is not None or count > 1:  # of no loop, nothing would be shared by threads
                     yield tuple(size if d == along else self._first(d) for d in range(count)), along
+
+    def _shorter(self, d: int) -> list[int]:
+        """Tiles of a loop along memory that are less than all of it."""
+        extents = [self._kernel.extents[self._band[d].values[k][0]] for k in self._writers]
+        longest = max(map(_number, extents))
+        return [size for size in _LONG if size < longest]
 
     def _first(self, d: int) -> int:
         """Along a loop whose iterations depend on nothing of each other a larger tile computes nothing less."""

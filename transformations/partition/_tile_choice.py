@@ -140,7 +140,7 @@ class TileChoice:
         ]
         self._band = self._walked_once(band)
         self._size = size
-        self.reason = ""
+        self.reason = "one loop that is too short for tiles"
         self._known: dict[tuple[Any, ...], Tiling | None] = {}
 
     def _walked_once(self, band: list[Member]) -> list[Member]:
@@ -195,8 +195,7 @@ class TileChoice:
     def _shorter(self, d: int) -> list[int]:
         """Tiles of a loop along memory that are less than all of it."""
         extents = [self._kernel.extents[self._band[d].values[k][0]] for k in self._writers]
-        longest = max(map(_number, extents))
-        return [size for size in _LONG if size < longest]
+        return [size for size in _LONG if any(not isinstance(e, int) or e > size for e in extents)]
 
     def _first(self, d: int) -> int:
         """Along a loop whose iterations depend on nothing of each other a larger tile computes nothing less."""

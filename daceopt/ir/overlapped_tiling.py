@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-import islpy as isl
 import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, SizeParameters
 from daceopt.ir.graph import Dim, dim
-from daceopt.ir.instances_isl import functions_on, within
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.schedule import Param
+from daceopt.ir.signs import surely_in
 from daceopt.ir.symbols import param
 from daceopt.ir.tiles import blocks
 
@@ -71,7 +69,6 @@ class _Tiling:
         self._old, self._loops = kernel, loops
         self._tiles = [param(k) for k in range(len(loops))]
         self._counts = dict(zip(self._tiles, (loop.count for loop in loops)))
-        self._ranges = _Ranges(self._counts)
         self._own: dict[int, Box] = {}
         self._needed: dict[int, Box] = {}
         self._homes: dict[str, tuple[Interval, ...]] = {}  # local -> its elements in a tile, per dimension
@@ -145,7 +142,7 @@ class _Tiling:
                     raise Unsupported(f"{write.array} is written at {e}; expected a parameter and a number")
                 for p, _ in form.terms:
                     wanted[p].append(places.moved(-form.constant))
-        return {p: self._ranges.inside(_hull(found, extents[p]), extents[p]) for p, found in wanted.items()}
+        return {p: _inside(_hull(found, extents[p]), extents[p], self._counts) for p, found in wanted.items()}
 
     # ------------------------------------------------------------ the kernel
 
@@ -253,37 +250,17 @@ def _joined(a: Interval, b: Interval) -> Interval:
     return Interval(start.base, max(a.size, b.size + distance) - min(distance, 0))
 
 
-class _Ranges:
-    """What is surely so for all tiles."""
-
-    def __init__(self, counts: Mapping[Param, Dim]):
-        sizes = SizeParameters(frozenset(counts))
-        space = isl.Space.set_alloc(CONTEXT, 0, len(counts))
-        self._of, values = functions_on(sizes, space, list(counts))
-        self._points = space.universe_set()
-        for p, count in counts.items():
-            self._points = within(self._points, self._of, values[p], [count])
-
-    def inside(self, wanted: Interval, extent: Dim) -> Interval:
-        """``wanted`` moved into [0, extent) where it reaches out of it: as many places, or all."""
-        if same(wanted.size, extent) or self._surely(wanted.size - extent):
-            return Interval(sympy.S.Zero, extent)
-        if not isinstance(wanted.size, int):
-            raise Unsupported(f"a box of {wanted.size} places of {extent}: which is more is not known")
-        base = wanted.base
-        if not self._surely(extent - wanted.size - base):
-            base = sympy.Min(base, extent - wanted.size)
-        if not self._surely(base):
-            base = sympy.Max(0, base)
-        whole = self._surely(extent - wanted.size)
-        return Interval(base, wanted.size, None if whole else sympy.Min(wanted.size, extent))
-
-    def _surely(self, value: Any) -> bool:
-        """Is it 0 or more in all tiles?"""
-        value = sympy.sympify(value)
-        if value.is_Integer:
-            return bool(value >= 0)
-        try:
-            return bool(self._points.is_subset(self._of.of(value).nonneg_set()))
-        except Unsupported:
-            return False
+def _inside(wanted: Interval, extent: Dim, counts: Mapping[Param, Dim]) -> Interval:
+    """``wanted`` moved into [0, extent) where it reaches out of it in some tile: as many places, or all."""
+    walked = dict(counts)
+    if same(wanted.size, extent) or surely_in(wanted.size - extent, walked):
+        return Interval(sympy.S.Zero, extent)
+    if not isinstance(wanted.size, int):
+        raise Unsupported(f"a box of {wanted.size} places of {extent}: which is more is not known")
+    base = wanted.base
+    if not surely_in(extent - wanted.size - base, walked):
+        base = sympy.Min(base, extent - wanted.size)
+    if not surely_in(base, walked):
+        base = sympy.Max(0, base)
+    whole = surely_in(extent - wanted.size, walked)
+    return Interval(base, wanted.size, None if whole else sympy.Min(wanted.size, extent))

@@ -25,7 +25,8 @@ OPEN = 512  # what an open extent counts as
 _SIZES = (1, 2, 4, 8, 16, 32)
 _LONG = (1024, 4096)  # tiles along memory
 _START = 8  # iterations that the start of a loop takes
-_IRREGULAR = 2  # iterations that a read at irregular places takes: a gather beside a vector load
+_TAP = 2  # iterations that an element of a window takes in the library: 0.5 with rows, up to 6 with channels as lanes
+_IRREGULAR = 4  # iterations that a read at irregular places takes: a gather beside a vector load
 _NEAR = 0.1  # a byte of the second cache, or of an array that fits there, beside one of memory
 
 
@@ -45,23 +46,35 @@ class Estimate:
     graph: Graph
     machine: Limits
 
-    def time(self, kernel: Kernel, regular: bool = False) -> float:
-        """``regular``: a library does it, which knows about borders."""
-        work = sum(self._work(kernel, s, regular) for s in kernel.stages)
+    def time(self, kernel: Kernel) -> float:
+        """What a kernel of the graph takes, or one in tiles."""
+        work = sum(self._work(kernel, s, _IRREGULAR * self._irregular(kernel, s)) for s in kernel.stages)
         found = work + self._traffic(kernel) + self._inside(kernel)
-        return found if regular or found < self.machine.worthwhile else found * self._idle(kernel)
+        return found if found < self.machine.worthwhile else found * self._idle(kernel)
+
+    def library_time(self, kernel: Kernel) -> float:
+        """What the library takes for a window as ``kernel`` has it: it knows about borders, and goes element by
+        element."""
+        work = sum(self._work(kernel, s, _TAP * len(s.reads)) for s in kernel.stages)
+        return work + self._traffic(kernel)
 
     def _idle(self, kernel: Kernel) -> float:
         """How much longer it takes where cores wait for the one that has a tile more."""
         tiles, cores = prod(_number(kernel.extents[p]) for p in kernel.outer), self.machine.cores
         return ceil(tiles / cores) * cores / tiles if kernel.outer and tiles else 1.0
 
-    def _work(self, kernel: Kernel, stage: Stage, regular: bool) -> float:
+    def _work(self, kernel: Kernel, stage: Stage, reading: float) -> float:
+        """``reading``: what an iteration takes beside its own operations."""
         times = {p: _number(kernel.bounds(p)[0]) for p in stage.params}
         total, along = prod(times.values()), self._along(kernel, stage)
         starts = total / max(times[along], 1) if along is not None else total
-        odd = 0 if regular else sum(_is_irregular(along, a) for a in stage.reads.values())
-        return total * (cost(stage.assignments) + _IRREGULAR * odd) + _START * starts
+        return total * (cost(stage.assignments) + reading) + _START * starts
+
+    def _irregular(self, kernel: Kernel, stage: Stage) -> int:
+        """Reads at irregular places, and conditions on the place itself, which keep gcc from making vectors."""
+        along = self._along(kernel, stage)
+        conditions = sum(4 for a in stage.assignments if along in a.expr.free_symbols)
+        return conditions + sum(_is_irregular(along, a) for a in stage.reads.values())
 
     def _along(self, kernel: Kernel, stage: Stage) -> Param | None:
         """The parameter that ``vectorization`` would choose: most accesses lie side by side along it."""
@@ -127,7 +140,7 @@ class TileChoice:
         ]
         self._band = self._walked_once(band)
         self._size = size
-        self.reason = ""
+        self.reason = "one loop that is too short for tiles"
         self._known: dict[tuple[Any, ...], Tiling | None] = {}
 
     def _walked_once(self, band: list[Member]) -> list[Member]:
@@ -175,10 +188,14 @@ class TileChoice:
         count = len(self._band)
         units: list[int | None] = [*self._units()]
         for along in units or [None]:
-            options: tuple[int | None, ...] = (None, *_LONG) if along is not None else (1,)
-            for size in options:
+            for size in [1] if along is None else [None, *self._shorter(along)]:
                 if size is not None or count > 1:  # of no loop, nothing would be shared by threads
                     yield tuple(size if d == along else self._first(d) for d in range(count)), along
+
+    def _shorter(self, d: int) -> list[int]:
+        """Tiles of a loop along memory that are less than all of it."""
+        extents = [self._kernel.extents[self._band[d].values[k][0]] for k in self._writers]
+        return [size for size in _LONG if any(not isinstance(e, int) or e > size for e in extents)]
 
     def _first(self, d: int) -> int:
         """Along a loop whose iterations depend on nothing of each other a larger tile computes nothing less."""

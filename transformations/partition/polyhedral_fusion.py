@@ -167,7 +167,8 @@ class _Layer:
         if group in self.tilings:
             return self.tilings[group].time
         assert group.kernel is not None
-        return self._estimate.time(group.kernel, regular=True)
+        alone = group.members[0] if len(group.members) == 1 else None
+        return (self._estimate.library_time if isinstance(alone, Pool) else self._estimate.time)(group.kernel)
 
 
 def _reaches(link: Link) -> bool:

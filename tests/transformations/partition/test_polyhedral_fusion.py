@@ -40,8 +40,10 @@ def _nothing_learned() -> Iterator[None]:
     learned_rules.drop()
 
 
-def relu_pool(shape: tuple[int, ...] = (2, 64, 56, 56), kernel: int = 3, pad: int = 1, last: bool = True) -> Graph:
-    """A bias, a relu and a max pool; ``last``: channels last in memory."""
+def relu_pool(
+    shape: tuple[int, ...] = (2, 64, 56, 56), kernel: int = 3, pad: int = 1, last: bool = True, where: bool = False
+) -> Graph:
+    """A bias, a relu and a max pool; ``last``: channels last in memory; ``where``: and the places of the maxima."""
     n, c, h, w = shape
     graph, b, (x, bias) = start((n, h, w, c) if last else shape, (c, 1, 1))
     x = b.transpose(x, (0, 3, 1, 2)) if last else x
@@ -51,8 +53,9 @@ def relu_pool(shape: tuple[int, ...] = (2, 64, 56, 56), kernel: int = 3, pad: in
     small = [(e + 2 * pad - kernel) // 2 + 1 for e in (h, w)]
     strides = (c * small[0] * small[1], 1, small[1] * c, c) if last else None
     out = graph.add_array("out", (n, c, *small), dace.float32, strides)
-    b.library(Pool, {"X": y}, {"Y": out}, kernel=[kernel] * 2, strides=[2, 2], pads=[pad] * 4)
-    return finish(graph, out)
+    writes = {"Y": out} | ({"Workspace": graph.add_array("w", (n, c, *small), dace.uint8, strides)} if where else {})
+    b.library(Pool, {"X": y}, writes, kernel=[kernel] * 2, strides=[2, 2], pads=[pad] * 4)
+    return finish(graph, *writes.values())
 
 
 # ---------------------------------------------------------------- what it fuses
@@ -69,8 +72,10 @@ def test_pools_read_what_their_tile_computes(kernel: int, pad: int) -> None:
     assert shape[-1] == 64  # channels lie side by side in the tile, too
 
 
-def test_small_arrays_stay_in_cache_anyway() -> None:
-    assert "of the time of both" in misses(PolyhedralFusion().run(relu_pool((1, 8, 8, 8))))
+def test_what_gains_nothing_is_left() -> None:
+    """Along rows each place of a window would ask whether it is one of the image."""
+    graph = relu_pool((2, 8, 56, 56), last=False, where=True)
+    assert "of the time of both" in misses(PolyhedralFusion().run(graph))
 
 
 def test_element_wise_kernels_are_for_map_fusion() -> None:

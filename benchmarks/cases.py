@@ -1,5 +1,27 @@
 """All benchmarks; importing this module registers them."""
 
-from benchmarks import calls, compilation, importing, kernels, networks, processes, scaling, stitching
+from benchmarks import (
+    calls,
+    compilation,
+    importing,
+    kernels,
+    networks,
+    processes,
+    scaling,
+    stitching,
+    training,
+    windows,
+)
 
-__all__ = ["calls", "compilation", "importing", "kernels", "networks", "processes", "scaling", "stitching"]
+__all__ = [
+    "calls",
+    "compilation",
+    "importing",
+    "kernels",
+    "networks",
+    "processes",
+    "scaling",
+    "stitching",
+    "training",
+    "windows",
+]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from torch import _dynamo, fx, nn
+from torch import fx, nn
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.importing import Traced
@@ -18,7 +18,8 @@ class _CapturedError(Exception):
 
 def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
     """The one graph of ``module(*args, **kwargs)``, which does not run. Raises what Dynamo raises where it breaks."""
-    from daceopt.modules.backend import describe
+    from daceopt.modules import frames
+    from daceopt.modules.description import describe
 
     found: list[Traced] = []
 
@@ -30,7 +31,5 @@ def captured(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         raise _CapturedError
 
     with suppress(_CapturedError):
-        _dynamo.optimize(backend, nopython=True, dynamic=False, isolate_recompiles=True)(module.forward)(
-            *args, **kwargs
-        )
+        frames.compiled(module.forward, backend, nopython=True, dynamic=False)(*args, **kwargs)
     return found[0]

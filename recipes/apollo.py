@@ -39,6 +39,7 @@ apollo = Recipe(
         "aggregation",
         "memory-stitching",
         "aggregation{rules='complementary'}",
+        "polyhedral-fusion",  # Layer I where loops are not the same loops: windows, stencils, steps
         # what the partition leaves
         "reduction-lowering",
         "epilogue-fusion",

@@ -40,6 +40,20 @@ def test_first_steps(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_fusion_layers(tmp_path: Path) -> None:
+    text = shown(executed("fusion_layers.ipynb", tmp_path), "stream")
+    for step in (
+        "aggregation: kernel + kernel: element-wise by 1",
+        "memory-stitching: kernel + kernel: reduction by 7",
+    ):
+        assert step in text
+    assert "parallelism-stitching: kernel + kernel" in text and "if t < " in text
+    assert text.endswith("True\nTrue\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_notebooks_are_stored_without_outputs() -> None:
     for path in FOLDER.glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 
+from benchmarks.models.training import TRAININGS
 from daceopt.commands import demo
 
 Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
@@ -33,9 +35,15 @@ def stacked(layers: int, size: int = 64) -> Example:
     return BertModel(config), (torch.randint(0, config.vocab_size, (2, 16)),)
 
 
+def _module_and_batch(name: str) -> Example:
+    training = TRAININGS[name]()
+    return training.module, training.batch
+
+
 MODELS: dict[str, Callable[[], Example]] = {
     "tiny": tiny,
     "bert": demo.bert,
     "resnet": demo.resnet,
     "novel": demo.novel,
+    **{name: partial(_module_and_batch, name) for name in TRAININGS},
 }

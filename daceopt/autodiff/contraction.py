@@ -6,10 +6,10 @@ from collections.abc import Collection
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
-from daceopt.autodiff.sums import sum_to
 from daceopt.ir.affine import same
+from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.graph import dim, row_major
+from daceopt.ir.graph import Shape, dim, row_major
 from daceopt.ir.nodes.library import Contraction
 
 
@@ -21,14 +21,19 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
     left, right = names["A"], names["B"]
     found: Contributions = []
     if left in wanted:
-        found.append((left, sum_to(b, b.matmul(g, _transposed(b, right), alpha=node.alpha), b.graph.shape(left))))
+        product = b.matmul(g, _transposed(b, right), alpha=node.alpha)
+        found.append((left, _unbroadcast(b, product, b.graph.shape(left))))
     if right in wanted:
         found.append((right, _right_gradient(b, left, g, right, node.alpha)))
     if names.get("Bias") in wanted:
-        found.append((names["Bias"], sum_to(b, g, b.graph.shape(names["Bias"]))))
+        found.append((names["Bias"], _unbroadcast(b, g, b.graph.shape(names["Bias"]))))
     if names.get("C") in wanted:
         found.append((names["C"], g))
     return found
+
+
+def _unbroadcast(b: Builder, g: str, shape: Shape) -> str:
+    return sum_to(b, None, g, shape=shape, label="sum_gradient")
 
 
 def _transposed(b: Builder, x: str) -> str:
@@ -46,7 +51,7 @@ def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> 
         if rows_left is not None and rows_g is not None and same(b.graph.shape(rows_left)[0], b.graph.shape(rows_g)[0]):
             product = b.matmul(b.transpose(rows_left, [1, 0]), rows_g, alpha=alpha)
             return product if len(shape) == 2 else b.reshape(product, shape)
-    return sum_to(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
+    return _unbroadcast(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
 
 
 def _as_rows(b: Builder, x: str) -> str | None:

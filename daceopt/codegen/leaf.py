@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -111,7 +111,10 @@ class Leaf:
         self._lines: list[str] = []
         self._stores: list[tuple[sympy.Symbol, str]] = []
         self._code: list[Assignment] = []
+        self._written: dict[str, set[Any]] = {}  # array of the graph -> its elements with a store that is to come
         for body in bodies:
+            if any(self._is_stored(r) for r in body.reads.values()):
+                self._finish(self._elements.values())
             self._body(body)
         self._finish()
 
@@ -135,6 +138,12 @@ class Leaf:
         for connector, reference in body.writes.items():
             self._write(by_name[connector], reference, self._accumulators.get((body.statement, connector)))
 
+    def _is_stored(self, reference: Reference) -> bool:
+        """Must it be read of memory, where statements before it have stores to come?"""
+        written = () if reference.buffer.local else self._written.get(reference.buffer.array, ())
+        known = _element_key(reference) in written and not types.is_narrow(reference.buffer.dtype)
+        return bool(written) and not known
+
     def _read(self, reference: Reference) -> sympy.Symbol:
         key = _element_key(reference)
         if key in self._elements:
@@ -156,6 +165,8 @@ class Leaf:
             return
         self._elements[_element_key(reference)] = value
         buffer = reference.buffer
+        if not buffer.local:
+            self._written.setdefault(buffer.array, set()).add(_element_key(reference))
         if not (buffer.local and buffer.array in self._registers):
             code = stored(self._converted(value, types.computed(buffer.dtype)), buffer.dtype)
             self._stores.append((value, f"{self._guard(buffer)}{self._names.element(reference)} = {code};"))
@@ -176,16 +187,21 @@ class Leaf:
 
     # ---------------------------------------------------------------- all stages together
 
-    def _finish(self) -> None:
-        live = [str(v) for v, _ in self._stores]
+    def _finish(self, values: Iterable[sympy.Symbol] = ()) -> None:
+        """What has been noted so far, with its stores; ``values`` may be needed behind it.
+
+        What is read from there on of an array that was stored may be one of its new elements.
+        """
+        live = [str(v) for v in (*(v for v, _ in self._stores), *values)]
         code = simplify(self._code, self._types)
         code = eliminate_dead(share(code, self._types, live), live)
         self._types |= {a.symbol: a.dtype for a in code}
         printer = Printer(self._types, loads=self._load)
         self._lines += statements(code, printer, {a.symbol: str(a.symbol) for a in code})
         self._lines += [statement for _, statement in self._stores]
-        self._code = list(code)
         self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
+        self._elements = {k: v for k, v in self._elements.items() if k[0].array not in self._written or k[0].local}
+        self._code, self._stores, self._written = [], [], {}
 
     def _load(self, array: sympy.Symbol, index: list[str]) -> str:
         self.checks_index = True

@@ -15,12 +15,12 @@ from math import isqrt
 
 from daceopt.store import system as facts
 
-_L1 = 32 << 10  # where nothing is known of the caches
+_L1, _L2 = 32 << 10, 1 << 20  # where nothing is known of the caches
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds of a machine with ``cores`` and ``l1`` bytes of first-level data cache per core.
+    """Thresholds of a machine with ``cores``, and ``l1`` and ``l2`` bytes of data cache of two levels per core.
 
     Sizes are powers of two. The factors were found on 2 cores with 32 and 48 KiB, for which all figures in
     ``docs/decisions`` stand.
@@ -28,6 +28,7 @@ class Limits:
 
     cores: int
     l1: int = _L1
+    l2: int = _L2
 
     @property
     def worthwhile(self) -> int:
@@ -101,4 +102,5 @@ def limits() -> Limits:
 
 @cache
 def _own() -> Limits:
-    return Limits(facts.cores(), facts.caches().l1 or _L1)
+    caches = facts.caches()
+    return Limits(facts.cores(), caches.l1 or _L1, caches.l2 or _L2)

@@ -40,7 +40,8 @@ class Machine:
     @property
     def limits(self) -> Limits:
         """What schedules make of it."""
-        return Limits(self.cores, self.l1) if self.l1 else Limits(self.cores)
+        known = {name: size for name, size in (("l1", self.l1), ("l2", self.l2)) if size}
+        return Limits(self.cores, **known)
 
     @property
     def memory_bandwidth(self) -> float:

@@ -9,8 +9,7 @@ import torch
 
 from daceopt.codegen.assemble import load_program
 from daceopt.errors import BuildError
-from daceopt.runtime import block_pool
-from daceopt.runtime.bridge import ExecutableEntry
+from daceopt.runtime.invocation import ExecutableEntry
 from daceopt.store.cache import key
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ def _run(entries: list[ExecutableEntry], inputs: Mapping[int, torch.Tensor]) -> 
     tensors: dict[Role, torch.Tensor] = {("input", k): t for k, t in inputs.items()}
     forward, found = entries[0], []
     symbols = tuple(tensors["input", k].shape[axis] for k, axis in forward.symbols)
-    size = forward.executable.sizes(symbols).saved
-    saved = block_pool.allocate((size,), torch.uint8) if size else None
+    allocate = forward.memory(symbols).saved
+    saved = None if allocate is None else allocate()
     for entry in entries:
         results = _call(entry, tensors, saved, symbols)
         found.append(_times(entry, results.pop(_TICKS)))
@@ -71,10 +70,11 @@ def _run(entries: list[ExecutableEntry], inputs: Mapping[int, torch.Tensor]) -> 
 def _call(
     entry: ExecutableEntry, tensors: Mapping[Role, torch.Tensor], saved: torch.Tensor | None, symbols: tuple[int, ...]
 ) -> dict[Role, torch.Tensor]:
-    sizes = entry.executable.sizes(symbols)
-    outputs = entry.allocate(sizes.shapes)
+    memory = entry.memory(symbols)
+    outputs = memory.allocate()
     seed = _SEED if entry.uses_seed else None
-    entry.invoke([tensors[role] for role in entry.inputs], outputs, saved, seed, symbols, sizes.arena)
+    addresses = [tensors[role].data_ptr() for role in entry.inputs]
+    entry.invoke(addresses, outputs, saved, seed, symbols, memory.arena)
     return dict(zip(entry.outputs, outputs))
 
 

@@ -6,7 +6,7 @@ proves holds for all values of a parameter, so also for that one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import reduce
 from typing import Any
 
@@ -19,6 +19,7 @@ from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, dim
 
 CONTEXT = isl.DEFAULT_CONTEXT
+_SET = isl.dim_type.set
 
 
 def identifier(name: str) -> isl.Id:
@@ -45,15 +46,23 @@ class SizeParameters:
             self._names[size], self.by_name[known] = known, size
         return known
 
+    def possible(self, space: isl.Space) -> isl.Set:
+        """All values that the parameters in ``space`` can have: sizes, and products of them, are 0 or more."""
+        space = space.params()
+        found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
+        for axis in range(space.dim(isl.dim_type.param)):
+            if is_natural(self.by_name.get(str(space.get_dim_name(isl.dim_type.param, axis)))):
+                bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
+                found = found.add_constraint(bound)
+        return found
 
-def sizes_of(space: isl.Space) -> isl.Set:
-    """All values that the parameters in ``space`` can have: they are sizes, or products of sizes."""
-    space = space.params()
-    found, local = isl.Set.universe(space), isl.LocalSpace.from_space(space)
-    for axis in range(space.dim(isl.dim_type.param)):
-        bound = isl.Constraint.inequality_alloc(local).set_coefficient_val(isl.dim_type.param, axis, isl.Val(1))
-        found = found.add_constraint(bound)
-    return found
+
+def is_natural(size: Any) -> bool:
+    """Does SymPy know that an expression over sizes is 0 or more?"""
+    if size is None:
+        return False
+    sizes = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in size.free_symbols}
+    return bool(size.xreplace(sizes).is_nonnegative)
 
 
 class Functions:
@@ -86,7 +95,7 @@ class Functions:
 
     def _product(self, expr: Any) -> isl.PwAff:
         expanded = sympy.expand(expr)
-        if not expanded.is_Mul:
+        if not expanded.is_Mul and not expanded.is_Pow:
             return self.of(expanded)
         factor, rest = expanded.as_coeff_Mul()
         if factor != 1 and factor.is_Integer:
@@ -130,6 +139,19 @@ _RULES: dict[type, Callable[[Functions, Any], isl.PwAff]] = {
     sympy.Min: Functions._minimum,
     sympy.Max: Functions._maximum,
 }
+
+
+def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
+    """Functions on ``space``, whose dimensions are the symbols ``names``."""
+    local = isl.LocalSpace.from_space(space)
+    values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
+    return Functions(sizes, space, values), values
+
+
+def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
+    """``points`` where ``value`` is 0 or more and below all of its bounds."""
+    points = points.intersect(value.nonneg_set())
+    return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
 
 
 # ---------------------------------------------------------------- back

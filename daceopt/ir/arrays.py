@@ -185,6 +185,10 @@ class Arrays:
     def access(self, name: str) -> nodes.AccessNode:
         return self._access[name]
 
+    def has(self, name: str) -> bool:
+        """Is ``name`` an array of the graph (and no local of a kernel)?"""
+        return name in self._access
+
     def is_view(self, name: str) -> bool:
         return name in self._views
 

@@ -13,7 +13,7 @@ import sympy
 from sympy.core.relational import Relational
 
 from daceopt.errors import IllegalSchedule
-from daceopt.ir.functions import idiv
+from daceopt.ir.functions import idiv, pymod
 
 RELATIONS: dict[str, type] = {"<": sympy.Lt, "<=": sympy.Le, ">": sympy.Gt, ">=": sympy.Ge, "==": sympy.Eq}
 
@@ -62,12 +62,8 @@ def at_least_zero(condition: Any) -> list[Any]:
     return by_operator[condition.rel_op]
 
 
-def surely(expr: Any) -> bool:
-    """Is an expression over sizes 0 or more for all sizes? False where SymPy does not know."""
-    expr = sympy.expand(expr)
-    sizes = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in expr.free_symbols}
-    return bool(expr.xreplace(sizes).is_nonnegative)
-
-
 def _whole(expr: Any) -> Any:
-    return sympy.sympify(expr).replace(idiv, lambda a, b: sympy.floor(a / b))
+    expr = sympy.sympify(expr)
+    if expr.has(sympy.Mod):
+        expr = expr.replace(sympy.Mod, pymod)
+    return expr.replace(idiv, lambda a, b: sympy.floor(a / b)) if expr.has(idiv) else expr

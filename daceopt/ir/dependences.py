@@ -17,7 +17,7 @@ _OUT = isl.dim_type.out
 
 
 def dependences(graph: Graph | None, kernel: Kernel) -> isl.UnionMap:
-    """{ instance that writes an element of a local -> instance of a later statement that reads it }.
+    """{ instance that writes an element of a local, or of an array that later statements read -> one that reads it }.
 
     Each iteration of the kernel's outer parameters has locals of its own; so has each iteration of its serial loops,
     except of locals that are kept from one to the next: then an instance depends on all that write before it in the
@@ -25,7 +25,7 @@ def dependences(graph: Graph | None, kernel: Kernel) -> isl.UnionMap:
     the source of a dependence.
     """
     accesses = Accesses(Domains(graph, kernel))
-    return union([m for array in kernel.locals for m in accesses.flow(array)])
+    return union([m for array in (*kernel.locals, *sorted(kernel.forwarded())) for m in accesses.flow(array)])
 
 
 class Accesses:
@@ -54,13 +54,14 @@ class Accesses:
         return found.set_tuple_id(_OUT, identifier(access.array))
 
     def same_iteration(self, array: str, a: int, b: int) -> isl.Map:
-        """{ instance of a -> instance of b } that access the same copy of ``array``: one for each outer iteration."""
+        """{ instance of a -> instance of b } that access the same copy of ``array``: of a local, there is one for each
+        outer iteration."""
         return self._own(array, a).apply_range(self._own(array, b).reverse())
 
     def _own(self, array: str, k: int) -> isl.Map:
         domain, _, values = self.domains.functions(k)
         found = isl.Map.from_domain(domain)
-        own = self.kernel.iteration(array) if array in self.kernel.locals else self.kernel.outer
+        own = self.kernel.iteration(array) if array in self.kernel.locals else ()
         for p in (p for p in own if p in values):  # a scope without loops names one all the same
             found = found.flat_range_product(isl.Map.from_pw_aff(values[p]).intersect_domain(domain))
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain, count
 from math import prod
 from typing import Any
 
@@ -110,6 +111,8 @@ def _keep_inside(
 ) -> str | None:
     """Turn every array that ``first`` writes and ``second`` reads into a local one; None, or why that is impossible."""
     made = {a.array: (s, c) for s in first.stages for c, a in s.writes.items() if a.array not in first.locals}
+    known = copies(first)
+    local_of = dict(known)
     for k, stage in enumerate(merged.stages[len(first.stages) :], len(first.stages)):
         for conn, access in list(stage.reads.items()):
             sources = [] if access.array in merged.locals else graph.sources(access.array)
@@ -121,13 +124,13 @@ def _keep_inside(
             reason = _same_walk(graph, producer.writes[out], access)
             if reason is not None:
                 return reason
-            kept = needed(access.array) or f"{producer.writes[out].array}_l" in first.locals
-            local = _local_copy(graph, merged, producer.writes[out])
+            kept = needed(access.array) or producer.writes[out].array in known
+            local = _local_copy(graph, merged, producer.writes[out], local_of)
             if kept and not _is_rounded(graph, producer, out):
                 stage = _rounding(stage, conn, graph.dtype(access.array))
             stage = merged.stages[k] = replace(stage, reads={**stage.reads, conn: local})
     for position, stage in enumerate(merged.stages[: len(first.stages)]):
-        merged.stages[position] = _write_locally(graph, merged, stage, needed)
+        merged.stages[position] = _write_locally(graph, merged, stage, needed, local_of)
     return None
 
 
@@ -155,9 +158,22 @@ def _same_walk(graph: Graph, write: Access, read: Access) -> str | None:
     return None if same else f"{read.array} is read at other elements than the iteration writes"
 
 
-def _local_copy(graph: Graph, merged: Kernel, write: Access) -> Access:
+def copies(kernel: Kernel) -> dict[str, str]:
+    """Array of the graph -> the local to which a statement writes the same value: for readers in the kernel, while
+    others read the array."""
+    found: dict[str, str] = {}
+    for stage in kernel.stages:
+        values = {str(a.symbol): str(a.expr) for a in stage.assignments}
+        for conn, access in stage.writes.items():
+            source = stage.writes.get(values.get(conn, ""))
+            if access.array in kernel.locals and source is not None and source.array not in kernel.locals:
+                found[source.array] = access.array
+    return found
+
+
+def _local_copy(graph: Graph, merged: Kernel, write: Access, local_of: dict[str, str]) -> Access:
     """The local array that stands for ``write``'s array: indexed by the parameters of the write, one dimension each."""
-    name = f"{write.array}_l"
+    name = local_of.setdefault(write.array, _local_name(graph, merged, write.array))
     known = _written_index(merged, name)
     if known is not None:  # an earlier merge made it, when the parameters may have stood in another order
         return Access(name, known)
@@ -166,20 +182,28 @@ def _local_copy(graph: Graph, merged: Kernel, write: Access) -> Access:
     return Access(name, params)
 
 
-def _write_locally(graph: Graph, merged: Kernel, stage: Stage, needed: Callable[[str], bool]) -> Stage:
+def _local_name(graph: Graph, kernel: Kernel, array: str) -> str:
+    """One that neither the graph nor the kernel has."""
+    names = chain([f"{array}_l"], (f"{array}_l{k}" for k in count(2)))
+    return next(n for n in names if n not in kernel.locals and n not in graph.sdfg.arrays)
+
+
+def _write_locally(
+    graph: Graph, merged: Kernel, stage: Stage, needed: Callable[[str], bool], local_of: dict[str, str]
+) -> Stage:
     """Writes of arrays with a local copy go there; to the array itself too if somebody else needs it."""
     writes: dict[str, Access] = {}
     extra: list[Assignment] = []
     for conn, access in stage.writes.items():
-        name = f"{access.array}_l"
-        if name not in merged.locals or access.array in merged.locals:
+        name = local_of.get(access.array)
+        if name is None:
             writes[conn] = access
             continue
         keep = needed(access.array)
         if any(other.array == name for other in stage.writes.values()):  # an earlier merge made the copy
             writes |= {conn: access} if keep else {}
             continue
-        local = replace(_local_copy(graph, merged, access), wcr=access.wcr)
+        local = replace(_local_copy(graph, merged, access, local_of), wcr=access.wcr)
         if not keep:
             writes[conn] = local
             continue
@@ -239,10 +263,13 @@ def shrink_locals(kernel: Kernel) -> Kernel:
 def expand_locals(kernel: Kernel) -> Kernel:
     """The form that is merged: locals are indexed by the outer parameters too, so that ``outer`` may change.
 
-    Raises Unsupported for a kernel that carries values along a loop, or whose tiles may be partial.
+    Raises Unsupported for a kernel that carries values along a loop, whose tiles may be partial, or that reads an array
+    which it writes.
     """
     if kernel.is_tiled:
         raise Unsupported(f"{kernel.label} is tiled: its stages are no loops over rectangles")
+    if kernel.forwarded():
+        raise Unsupported(f"{kernel.label} reads what it writes: its stages share no iterations")
     lead = tuple(kernel.extents[p] for p in kernel.outer)
     shapes = {n: (t, (*lead, *shape)) for n, (t, shape) in kernel.locals.items()}
     return _reindex(kernel, shapes, lambda a: (*kernel.outer, *a.index))

@@ -6,7 +6,7 @@ who feeds whom, attempt merges, and hand the groups in which they end to ``emit`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -46,12 +46,19 @@ class FusionPlan:
     ``max_stages`` bounds the statements of one kernel. ``misses`` has (node, reason) of what could not be merged.
     """
 
-    def __init__(self, graph: Graph, max_stages: int = 48, eligible: Collection[Any] | None = None):
-        """``eligible``: the nodes that may join others; None: all kernels."""
+    def __init__(
+        self,
+        graph: Graph,
+        max_stages: int = 48,
+        eligible: Collection[Any] | None = None,
+        opened: Mapping[Any, Kernel] | None = None,
+    ):
+        """``eligible``: the nodes that may join others; None: all kernels. ``opened``: library nodes that may, and what
+        they are as kernels."""
         self.graph, self.max_stages = graph, max_stages
         self.misses: list[tuple[Any, str]] = []
         self.nodes = graph.nodes()
-        self._eligible = eligible
+        self._eligible, self._opened = eligible, dict(opened or {})
         self._groups = {node: self._group(k, node) for k, node in enumerate(self.nodes)}  # by the leader of the cluster
         self.writer: dict[str, FusionGroup] = {a: g for g in self._groups.values() for a in g.writes}
         self.readers: dict[str, dict[FusionGroup, None]] = {}  # of an array: views are seen through
@@ -67,6 +74,8 @@ class FusionPlan:
         return FusionGroup((node,), self._kernel(node), position, reads, writes)
 
     def _kernel(self, node: Any) -> Kernel | None:
+        if node in self._opened:
+            return self._opened[node]
         if not isinstance(node, nodes.MapEntry) or (self._eligible is not None and node not in self._eligible):
             return None
         try:

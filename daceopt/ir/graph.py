@@ -10,7 +10,7 @@ from typing import Any
 from dace import nodes
 from dace.sdfg.nodes import MapEntry
 
-from daceopt.ir import parts, pruning, validation
+from daceopt.ir import parts, plain_properties, pruning, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
@@ -19,9 +19,12 @@ from daceopt.ir.nodes.operator import Operator, make
 from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
+from daceopt.ir.scopes import Scopes
 from daceopt.ir.views import follow
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
+
+plain_properties.install()
 
 
 def _in_order(node: Node, kind: str, by_connector: dict[str, str]) -> Operands:
@@ -290,12 +293,17 @@ class Graph(Arrays):
 
     def _rename_in_scope(self, entry: MapEntry, old: str, new: str) -> None:
         self.extracted.pop(entry, None)
-        for node in self.scope(entry):
+        for node in self.scope_nodes(entry):
             for edge in self.state.out_edges(node):
                 if edge.data.data == old:
                     edge.data.data = new
 
-    def scope(self, entry: MapEntry) -> list[Node]:
+    @property
+    def scope(self) -> Scopes:
+        """Where each array lives; see :class:`daceopt.ir.scopes.Scopes`."""
+        return Scopes(self)
+
+    def scope_nodes(self, entry: MapEntry) -> list[Node]:
         """All nodes of a map scope, with its entry and exit."""
         exit_ = self.exit_of(entry)
         seen: dict[Node, None] = {entry: None}
@@ -315,8 +323,8 @@ class Graph(Arrays):
 
     def remove(self, node: Node) -> None:
         """Remove a compute node and its scope; arrays stay (see :meth:`prune`)."""
-        members = self.scope(node) if isinstance(node, MapEntry) else [node]
-        inside = dict.fromkeys(m.data for m in members if isinstance(m, nodes.AccessNode))
+        members = self.scope_nodes(node) if isinstance(node, MapEntry) else [node]
+        inside = dict.fromkeys(m.data for m in members if isinstance(m, nodes.AccessNode) and not self.has(m.data))
         self.state.remove_nodes_from(members)
         for name in inside:
             self.sdfg.remove_data(name, validate=False)

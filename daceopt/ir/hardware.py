@@ -21,10 +21,12 @@ LANES = 32
 
 @dataclass(frozen=True)
 class TargetLimits:
-    """What every CUDA device offers: ``threads`` of a block, and bytes that they may share without asking for more."""
+    """What every CUDA device offers: ``threads`` of a block, bytes that they may share without asking for more, and
+    bytes of one array that each thread has for itself."""
 
     threads: int = 1024
     shared: int = 48 << 10
+    own: int = 4 << 10
 
 
 CUDA = TargetLimits()

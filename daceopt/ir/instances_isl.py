@@ -14,7 +14,7 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir.affine import affine, same
-from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, identifier, sizes_of
+from daceopt.ir.affine_isl import CONTEXT, Functions, SizeParameters, functions_on, identifier, within
 from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.functions import pymod
 from daceopt.ir.graph import Dim, Graph, dim
@@ -73,19 +73,6 @@ class Domains:
             with suppress(Unsupported):  # what is not assumed is true for more sizes
                 domain = domain.intersect(of.of(expr).nonneg_set())
         return domain
-
-
-def functions_on(sizes: SizeParameters, space: isl.Space, names: Any) -> tuple[Functions, dict[Any, isl.PwAff]]:
-    """Functions on ``space``, whose dimensions are the symbols ``names``."""
-    local = isl.LocalSpace.from_space(space)
-    values = {p: isl.PwAff.from_aff(isl.Aff.var_on_domain(local, _SET, axis)) for axis, p in enumerate(names)}
-    return Functions(sizes, space, values), values
-
-
-def within(points: isl.Set, of: Functions, value: isl.PwAff, bounds: Iterable[Any]) -> isl.Set:
-    """``points`` where ``value`` is 0 or more and below all of its bounds."""
-    points = points.intersect(value.nonneg_set())
-    return reduce(isl.Set.intersect, [value.lt_set(of.of(bound)) for bound in bounds], points)
 
 
 # ---------------------------------------------------------------- what the loops run
@@ -175,9 +162,10 @@ def where(of: Functions, condition: Any) -> isl.Set:
     return _WHERE[condition.rel_op](of.of(condition.lhs), of.of(condition.rhs))
 
 
-def _check_once(runs: isl.Map, domain: isl.Set, label: str) -> isl.Map:
+def _check_once(runs: isl.Map, domain: isl.Set, sizes: SizeParameters, label: str) -> isl.Map:
     """``runs`` for the sizes that there are. Raises IllegalSchedule unless each instance runs, and once."""
-    domain = domain.intersect_params(sizes_of(runs.get_space())).intersect_params(sizes_of(domain.get_space()))
+    for space in (runs.get_space(), domain.get_space()):
+        domain = domain.intersect_params(sizes.possible(space))
     runs = runs.intersect_params(domain.params())
     for wrong, reason in ((domain.subtract(runs.range()), "never runs"), (runs.range().subtract(domain), "runs")):
         if not wrong.is_empty():
@@ -203,7 +191,7 @@ def loop_values(domains: Domains, do: Do, around: Several[Tree]) -> list[list[is
     reached = restricted(do, around)
     instance = _instance(domains.kernel, reached)
     domain, of, _ = domains.functions(do.statement)
-    runs = _check_once(_runs(instance, domains), domain, domains.kernel.label)
+    runs = _check_once(_runs(instance, domains), domain, domains.sizes, domains.kernel.label)
     params = domains.kernel.stages[instance.do.statement].params
     solved = _solved(instance, dict(zip(instance.index, params)), domains)
     columns = [c for group in instance.columns for c in group]

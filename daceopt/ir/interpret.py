@@ -16,6 +16,7 @@ from dace import nodes as dace_nodes
 from daceopt.errors import Unsupported
 from daceopt.ir import interpret_schedule, scalar, types
 from daceopt.ir.affine import affine
+from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.kinds import Node
@@ -204,22 +205,48 @@ class _Execution:
         return self.memory.buffer(root), list(access.index), strides, self.memory.number(offset)
 
     def _window(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+        """The elements of the domain; behind those dimensions that are open for ``load``, where there are some."""
         buffer, index, strides, offset = self._place(access)
         what = f"kernel {self.kernel.label}, array {access.array}"
         steps = dict.fromkeys(params, 0)
         for expr, stride in zip(index, strides):
+            if expr is None:
+                continue
             form = affine(expr)
             if not form.is_exact:
                 raise Unsupported(f"{what}: index {expr} is not affine in the loops; read it with load()")
             offset += self.memory.number(form.constant) * stride
             for p, factor in form.terms:
                 steps[str(p)] += self.memory.number(factor) * stride
-        return window(buffer, domain, list(steps.values()), offset, what)
+        is_open = [k for k, expr in enumerate(index) if expr is None]
+        shape = [self.memory.number(self.memory.graph.shape(access.array)[k]) for k in is_open]
+        return window(buffer, [*shape, *domain], [*(strides[k] for k in is_open), *steps.values()], offset, what)
 
     def _read(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
-        if None in access.index:
+        if all(e is None for e in access.index):
             return self.memory.array(access.array)
-        return self._window(access, params, domain)
+        if all(affine(e).is_exact for e in access.index):
+            return self._window(access, params, domain)
+        return self._gathered(access, params, domain)
+
+    def _gathered(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+        """What is read at places that are no affine functions of the loops, such as the nearest one of an image."""
+        buffer, index, strides, offset = self._place(access)
+        grid = np.ogrid[tuple(slice(n) for n in domain)] if domain else []
+        places = offset + sum(self._whole(e, dict(zip(params, grid))) * s for e, s in zip(index, strides))
+        places = np.broadcast_to(places, domain)
+        if places.size and (places.min() < 0 or places.max() >= buffer.size):
+            where = f"elements {places.min()} to {places.max()} of a buffer of {buffer.size}"
+            raise ValueError(f"kernel {self.kernel.label}, array {access.array}: {where}")
+        return np.asarray(buffer[places])
+
+    def _whole(self, expr: Any, values: Mapping[str, np.ndarray]) -> Any:
+        """An integer expression over sizes and loop parameters."""
+        expr = sympy.sympify(expr)
+        named = {s: str(s) for s in expr.free_symbols if str(s) in values}
+        known = {s: self.memory.number(s) for s in expr.free_symbols - set(named)}
+        bound = {s: values[n] for s, n in named.items()}
+        return scalar.evaluate(in_scalar_code(expr.subs(known)), bound, None, dace.int64)
 
     def _write(self, access: Access, value: np.ndarray, params: Sequence[str], domain: Sequence[int]) -> None:
         value = np.broadcast_to(value, domain)

@@ -119,6 +119,8 @@ class _Execution:
         for n, _ in walk(tree):
             if isinstance(n, Alloc):
                 self._ordered |= {loop.param for loop in self._reusing(n)}
+            if isinstance(n, Loop) and self._looks_back(n):
+                self._ordered.add(n.param)
         self._locals: dict[str, np.ndarray] = {}
         self._collectors: dict[tuple[int, str], list[_Collector]] = {}
 
@@ -150,8 +152,15 @@ class _Execution:
             bodies = [self._bodies[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
             written = [r for b in bodies for r in b.writes.values() if r.buffer.local and r.buffer.array == alloc.array]
             is_read = any(r.buffer.local and r.buffer.array == alloc.array for b in bodies for r in b.reads.values())
-            if is_read and any(loop.param not in r.params() for r in written):
+            if is_read and any(not r.step(loop.param) or loop.param in _free(r.rest) for r in written):
                 yield loop
+
+    def _looks_back(self, loop: Loop) -> bool:
+        """Does a statement read what one that stands behind it has written, in an iteration before?"""
+        stages = [self._kernel.stages[n.statement] for n, _ in walk(loop) if isinstance(n, Do)]
+        inside = {*self._kernel.locals, *self._kernel.forwarded()}
+        written = [{a.array for a in s.writes.values()} & inside for s in stages]
+        return any(a.array in late for k, s in enumerate(stages) for a in s.reads.values() for late in written[k + 1 :])
 
     def _loop(self, loop: Loop, rows: _Rows) -> None:
         many = self._kernel.is_tiled and rows.count * self._size(loop) > MOST_INSTANCES
@@ -286,7 +295,15 @@ class _Execution:
 
     def _read(self, reference: Reference, rows: _Rows) -> np.ndarray:
         array, index = self._element(reference, rows)
-        return np.asarray(array[index])
+        if not reference.whole:
+            return np.asarray(array[index])
+        *local, address = index if isinstance(index, tuple) else (index,)
+        lead, address = len(reference.whole), address if reference.params() else address[:1]
+        for k, (extent, step) in enumerate(reference.whole):
+            along = np.arange(self._memory.number(extent)) * self._memory.number(step)
+            address = address + along.reshape([-1 if k == d else 1 for d in range(lead + 1)])
+        place = (*local, address)
+        return np.asarray(array[place])
 
     def _element(self, reference: Reference, rows: _Rows) -> tuple[np.ndarray, Any]:
         address = self._whole(reference.rest, rows).astype(np.int64)
@@ -301,3 +318,7 @@ class _Execution:
             where = f"elements {address.min()} to {address.max()} of a buffer of {array.size}"
             raise ValueError(f"kernel {self._kernel.label}, array {buffer.array}: {where}")
         return array, address
+
+
+def _free(expr: Any) -> set[Any]:
+    return getattr(expr, "free_symbols", set())

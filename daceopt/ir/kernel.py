@@ -6,10 +6,8 @@ accesses instead of performing surgery on scopes.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import dace
@@ -20,6 +18,7 @@ from dace.memlet import Memlet
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.scope_edges import connect_outside, connect_read, connect_write, is_used, keep_inside, wcr_source
 from daceopt.ir.symbols import Parameter, as_parameters, param
 from daceopt.ir.tasklet import Assignment, SymbolicTasklet
 
@@ -172,9 +171,17 @@ class Kernel:
         """The parameters of which each iteration has a local of its own."""
         return self.outer if local in self.kept() else (*self.outer, *self.serial)
 
+    def forwarded(self) -> frozenset[str]:
+        """Arrays of the graph that one stage writes and a later one reads."""
+        written = {a.array for s in self.stages for a in s.writes.values()}
+        return frozenset(
+            a.array for s in self.stages for a in s.reads.values() if a.array in written - set(self.locals)
+        )
+
     def reads(self) -> list[Access]:
-        """Accesses that read arrays of the graph (no locals)."""
-        return [a for s in self.stages for a in s.reads.values() if a.array not in self.locals]
+        """Accesses that read arrays of the graph which others write (no locals)."""
+        own = {*self.locals, *self.forwarded()}
+        return [a for s in self.stages for a in s.reads.values() if a.array not in own]
 
     def writes(self) -> list[Access]:
         return [a for s in self.stages for a in s.writes.values() if a.array not in self.locals]
@@ -192,7 +199,7 @@ class Kernel:
 
     @classmethod
     def _read(cls, graph: Graph, entry: nodes.MapEntry) -> Kernel:
-        members = graph.scope(entry)
+        members = graph.scope_nodes(entry)
         tasklets = [n for n in members if isinstance(n, nodes.Tasklet)]
         chains = {t: _enclosing(graph, t, entry) for t in tasklets}
         extents: dict[sympy.Symbol, Dim] = {}
@@ -214,7 +221,7 @@ class Kernel:
                     params.append(symbol)
             stage = _read_stage(graph, tasklet, tuple(params))
             stages.append(stage.subs(renaming, stage.params) if renaming else stage)
-        local = {n.data: n for n in members if isinstance(n, nodes.AccessNode)}
+        local = {n.data: n for n in members if isinstance(n, nodes.AccessNode) and not graph.has(n.data)}
         many = len(stages) > 1 or bool(local)
         outer = tuple(p for p in map(Parameter, entry.map.params) if many and p != _ONCE)
         sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
@@ -245,6 +252,7 @@ class Kernel:
         for array in dict.fromkeys(a.array for a in self.writes()):
             graph._check_unwritten(array)
         local = {name: self._add_local(graph, name) for name in self.locals}
+        local |= {name: graph.state.add_access(name) for name in sorted(self.forwarded())}
         versions = list(local.values())
         for k, stage in enumerate(self.stages):
             self._emit_stage(graph, k, stage, outer, entry, exit_, local)
@@ -252,7 +260,7 @@ class Kernel:
         graph.add_scope(entry, exit_)
         if self.schedule is not None:
             graph.schedules[entry] = self.schedule
-        _connect_outside(graph, entry, exit_, versions)
+        connect_outside(graph, entry, exit_, versions)
         return entry
 
     def _add_map(
@@ -286,13 +294,13 @@ class Kernel:
         for conn, access in stage.reads.items():
             memlet = self._memlet(graph, access)
             source = local.get(access.array, entry)
-            _connect_read(state, source, around, tasklet, conn, memlet)
+            connect_read(state, source, around, tasklet, conn, memlet)
         for conn, access in stage.writes.items():
             memlet = self._memlet(graph, access)
-            if access.array in local and _is_used(state, local[access.array]):
+            if access.array in local and is_used(state, local[access.array]):
                 local[access.array] = state.add_access(access.array)  # its value from here on
-            _connect_write(state, tasklet, conn, around, local.get(access.array, exit_), memlet)
-        _keep_inside(state, entry, exit_, around, tasklet)
+            connect_write(state, tasklet, conn, around, local.get(access.array, exit_), memlet)
+        keep_inside(state, entry, exit_, around, tasklet)
 
     def _tasklet(self, graph: Graph, k: int, stage: Stage) -> SymbolicTasklet:
         inputs = {}
@@ -314,87 +322,7 @@ class Kernel:
         return Memlet(data=access.array, subset=subsets.Range(ranges), wcr=wcr)
 
 
-# -------------------------------------------------------------------- edges
-
-
-def _connect_read(state, source, around, tasklet, conn, memlet) -> None:  # type: ignore[no-untyped-def]
-    """``around``: the scopes inside of the kernel's own, outermost first."""
-    current, out = source, None
-    if isinstance(source, nodes.MapEntry):
-        out = _port(source, memlet.data)
-    for node, _ in around:
-        port_in, port_out = f"IN_{memlet.data}", f"OUT_{memlet.data}"
-        if port_in not in node.in_connectors:
-            node.add_in_connector(port_in)
-            node.add_out_connector(port_out)
-            state.add_edge(current, out, node, port_in, Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data]))
-        current, out = node, port_out
-    state.add_edge(current, out, tasklet, conn, memlet)
-
-
-def _connect_write(state, tasklet, conn, around, sink, memlet) -> None:  # type: ignore[no-untyped-def]
-    current, out = tasklet, conn
-    for _, node in reversed(around):
-        node.add_in_connector(f"IN_{memlet.data}")
-        node.add_out_connector(f"OUT_{memlet.data}")
-        state.add_edge(current, out, node, f"IN_{memlet.data}", memlet)
-        current, out = node, f"OUT_{memlet.data}"
-        memlet = Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data], wcr=_wcr_source(memlet))
-    target = None
-    if isinstance(sink, nodes.MapExit):
-        target = f"IN_{memlet.data}"
-        sink.add_in_connector(target)
-        sink.add_out_connector(f"OUT_{memlet.data}")
-    state.add_edge(current, out, sink, target, memlet)
-
-
-def _is_used(state, node) -> bool:  # type: ignore[no-untyped-def]
-    return bool(state.in_degree(node) or state.out_degree(node))
-
-
-def _port(entry: nodes.MapEntry, array: str) -> str:
-    entry.add_in_connector(f"IN_{array}")
-    entry.add_out_connector(f"OUT_{array}")
-    return f"OUT_{array}"
-
-
-def _keep_inside(state, entry, exit_, around, tasklet) -> None:  # type: ignore[no-untyped-def]
-    """A node without data from its scope's entry still belongs to the scope: an empty edge says so."""
-    down = [entry, *(first for first, _ in around), tasklet]
-    up = [tasklet, *(last for _, last in reversed(around)), exit_]
-    for before, node in pairwise(down):
-        if state.in_degree(node) == 0:
-            state.add_edge(before, None, node, None, Memlet())
-    for node, after in pairwise(up):
-        if state.out_degree(node) == 0:
-            state.add_edge(node, None, after, None, Memlet())
-
-
-def _connect_outside(
-    graph: Graph, entry: nodes.MapEntry, exit_: nodes.MapExit, local: Iterable[nodes.AccessNode]
-) -> None:
-    for conn in entry.in_connectors:
-        name = conn[len("IN_") :]
-        graph.state.add_edge(graph.access(name), None, entry, conn, graph.whole(name))
-    wcr = {e.dst_conn: _wcr_source(e.data) for e in graph.state.in_edges(exit_) if e.dst_conn}
-    for conn in list(exit_.in_connectors):
-        name = conn[len("IN_") :]
-        memlet = Memlet.from_array(name, graph.desc(name), wcr=wcr[conn])
-        graph.state.add_edge(exit_, f"OUT_{name}", graph.access(name), None, memlet)
-    for node in local:
-        if graph.state.in_degree(node) == 0:
-            graph.state.add_edge(entry, None, node, None, Memlet())
-        if graph.state.out_degree(node) == 0:
-            graph.state.add_edge(node, None, exit_, None, Memlet())
-
-
 # -------------------------------------------------------------------- reading
-
-
-def _wcr_source(memlet: Memlet) -> str | None:
-    if memlet.wcr is None or isinstance(memlet.wcr, str):
-        return memlet.wcr
-    return ast.unparse(memlet.wcr)
 
 
 def _enclosing(graph: Graph, node: nodes.Node, top: nodes.MapEntry) -> list[nodes.Map]:
@@ -429,7 +357,7 @@ def _access(
     graph: Graph, memlet: Memlet, params: tuple[Parameter, ...], whole_dimensions: set[int] | None = None
 ) -> Access:
     name = memlet.data
-    source = _wcr_source(memlet)
+    source = wcr_source(memlet)
     wcr = None if source is None else _WCR_NAMES[source]
     if name in graph.scalars:
         return Access(name, (), wcr)

@@ -12,7 +12,6 @@ from typing import Any
 
 import islpy as isl
 
-from daceopt.ir.affine_isl import sizes_of
 from daceopt.ir.dependences import Accesses, union
 from daceopt.ir.graph import Graph
 from daceopt.ir.instances_isl import Domains
@@ -68,20 +67,22 @@ def _numbers(node: isl.ScheduleNode) -> isl.UnionMap:
 class _Verdict:
     def __init__(self, accesses: Accesses, found: isl.Schedule):
         self._accesses, self._kernel = accesses, accesses.kernel
+        accesses.domains.all()  # names all sizes
         self._places = list(_places(found.get_root()))
         times = order(found)
         self._before = times.lex_lt_union_map(times)
-        self._flow = {array: union(accesses.flow(array)) for array in self._kernel.locals}
+        self._between_stages = (*self._kernel.locals, *sorted(self._kernel.forwarded()))
+        self._flow = {array: union(accesses.flow(array)) for array in self._between_stages}
 
     def reasons(self) -> Iterator[str]:
         """Every reason why the schedule is wrong, with an example."""
         for suspect, reason in self._suspects():
-            wrong = suspect.intersect_params(sizes_of(suspect.get_space()))
+            wrong = suspect.intersect_params(self._accesses.domains.sizes.possible(suspect.get_space()))
             if not wrong.is_empty():
                 yield f"{reason}: {wrong.sample()}"
 
     def _suspects(self) -> Iterator[tuple[isl.UnionMap, str]]:
-        for array in self._kernel.locals:
+        for array in self._between_stages:
             yield from self._order(array)
             yield from self._memory(array)
             yield from self._threads(array)

@@ -54,11 +54,12 @@ def forms(graph: Graph, kernel: Kernel) -> list[ReductionForm]:
 
     Locals are in the form of :func:`daceopt.ir.fusion.expand_locals`.
     """
-    found = (_form(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
+    found = (form_of(graph, kernel, s, c) for s in kernel.stages for c in s.writes if s.reduced(c))
     return list(dict.fromkeys(found))
 
 
-def _form(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
+def form_of(graph: Graph, kernel: Kernel, stage: Stage, connector: str) -> ReductionForm:
+    """The form of what ``stage`` reduces into ``connector``."""
     reduced = stage.reduced(connector)
     kept = [p for p in stage.params if p not in reduced and kernel.extents[p] != 1]
     gone = [p for p in reduced if kernel.extents[p] != 1]

@@ -296,7 +296,8 @@ def evaluate(
     """Compute ``expr`` with NumPy, arrays broadcasting: each operation in its inferred dtype, or all floats in float64.
 
     ``dtype=dace.float64`` gives the float64 reference, ``None`` the expression's own types. ``context`` is the type to
-    which the result is assigned. ``values`` has an array for each symbol; the result has their common shape.
+    which the result is assigned. ``values`` has an array for each symbol; the result has their common shape. An array
+    for ``load`` has that behind its own axes, or no more than these.
     """
     arrays = {s: np.asarray(v) for s, v in values.items()}
     known = Types({s: types.from_numpy(a.dtype) for s, a in arrays.items()}, reference=dtype == dace.float64)
@@ -366,7 +367,9 @@ class _Evaluator:
         for axis, positions in enumerate(index):  # NumPy itself refuses those beyond the end
             if (positions < 0).any():
                 raise IndexError(f"{expr.args[0]}: index {positions.min()} on axis {axis}; expected 0 or more")
-        return array[index]
+        own = np.ogrid[tuple(slice(n) for n in array.shape[len(index) :])]  # axes of the domain: see evaluate
+        place = (*index, *own)
+        return array[place]
 
 
 def differentiate(expr: Any, by: sympy.Symbol) -> Expr:

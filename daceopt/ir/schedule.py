@@ -20,7 +20,7 @@ import sympy
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import conditions, types
 from daceopt.ir.digits import in_terms_of
-from daceopt.ir.graph import Dim, dim
+from daceopt.ir.dims import Dim, dim
 
 if TYPE_CHECKING:
     from daceopt.ir.kernel import Kernel, Stage

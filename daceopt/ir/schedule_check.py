@@ -31,7 +31,7 @@ from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.legality_isl import violation
 from daceopt.ir.microkernels import products
-from daceopt.ir.references import resolved
+from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import (
     KINDS,
     SCOPES,
@@ -63,11 +63,12 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
             _check_runs(graph, kernel, node, around)
             _check_reductions(kernel, node, around)
     bodies = resolved(graph, kernel, tree)
+    _check_elements(kernel, tree, bodies)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
     products(kernel, tree, bodies)
     unsure = check_locals(kernel, tree, bodies)
     check_registers(kernel, tree, bodies)
-    if unsure:
+    if unsure or kernel.forwarded():
         _check_dependences(graph, kernel, tree)
 
 
@@ -95,9 +96,19 @@ def _check_statements(kernel: Kernel, tree: Tree) -> None:
         kept = next((a.array for a in stage.writes.values() if a.wcr and a.array in kernel.kept()), None)
         if kept is not None:
             refuse(kernel, f"s{k} reduces into {kept}, which is kept; expected a local of its own for the sum")
+    _check_forwarded(kernel)
     local = [node.array for node, _ in walk(tree) if isinstance(node, Alloc)]
     if sorted(local) != sorted(kernel.locals):
         refuse(kernel, f"it holds the locals {sorted(local)}; expected each of {sorted(kernel.locals)} once")
+
+
+def _check_forwarded(kernel: Kernel) -> None:
+    """Arrays that statements hand on are whole before the first of them that reads one."""
+    for array in sorted(kernel.forwarded()):
+        last = max(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.writes.values()))
+        first = min(k for k, s in enumerate(kernel.stages) if any(a.array == array for a in s.reads.values()))
+        if first <= last:
+            refuse(kernel, f"s{first} reads {array}, which s{last} writes; expected all writers before it")
 
 
 def _check_loop(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
@@ -315,6 +326,17 @@ def _ceiling(total: Dim, below: Dim) -> Any:
 
 
 # ---------------------------------------------------------------- reductions and locals
+
+
+def _check_elements(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance]) -> None:
+    """An accumulator has an element for each iteration of the loops that are kept: none of them is reduced as well."""
+    for do, around in ((n, a) for n, a in walk(tree) if isinstance(n, Do)):
+        for connector, write in bodies[do.statement].writes.items():
+            reduced = reduced_loops(kernel.stages[do.statement], connector, do, around)
+            both = next((loop for loop in reduced if loop.param in write.params()), None)
+            if both is not None:
+                reason = "which tells its elements apart, too; expected loops for one or the other"
+                refuse(kernel, f"s{do.statement}.{connector} is reduced over {both.param}, {reason}")
 
 
 def _check_reductions(kernel: Kernel, do: Do, around: Several[Tree]) -> None:

@@ -45,11 +45,7 @@ def _check_stored(kernel: Kernel, do: Do, around: Several[Tree]) -> None:
             if kept:
                 name = f"s{do.statement}.{connector}"
                 reason = f"{line_of(guard)!r} stands inside of the accumulators of {name}, which are stored for each"
-                refuse(kernel, f"{reason} {kept[0]}; expected it around the loop over {_first(around, inside[0])}")
-
-
-def _first(around: Several[Tree], holder: int) -> str:
-    return next(str(n.param) for n in around[holder:] if isinstance(n, Loop))
+                refuse(kernel, f"{reason} {kept[0]}; expected it around them")
 
 
 def _collects(node: Tree, statement: int, connector: str) -> bool:

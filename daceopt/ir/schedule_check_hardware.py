@@ -7,9 +7,11 @@ Raises ``IllegalSchedule`` with the size or the dependence that forbids it.
 from __future__ import annotations
 
 from collections.abc import Sequence as Several
+from math import prod
 from typing import NoReturn
 
 from daceopt.errors import IllegalSchedule
+from daceopt.ir import types
 from daceopt.ir.hardware import LANES, TargetLimits, Threads, shared_bytes
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import StatementInstance
@@ -50,7 +52,7 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstan
             _check_collective(kernel, tree, node, around)
         elif isinstance(node, Guard):
             _check_alike(kernel, tree, node, around)
-    _check_own_memory(kernel, tree)
+    _check_own_memory(kernel, tree, limits.own)
     threads = Threads(tree)
     if threads.count > limits.threads:
         refuse(kernel, f"a block of {threads.count} threads; expected at most {limits.threads}")
@@ -142,10 +144,15 @@ def _collects(node: Tree, statement: int, connector: str) -> bool:
 # ---------------------------------------------------------------- memory of each thread
 
 
-def _check_own_memory(kernel: Kernel, tree: Tree) -> None:
-    """What a local of each thread has been given outside of its iteration, every thread was given alike."""
+def _check_own_memory(kernel: Kernel, tree: Tree, most: int) -> None:
+    """What a local of each thread has been given outside of its iteration, every thread was given alike; and it is
+    small."""
     for node, around in walk(tree):
         if isinstance(node, Alloc) and node.scope == "thread":
+            dtype, shape = kernel.locals[node.array]
+            size = prod(shape) * types.itemsize(dtype)
+            if not isinstance(size, int) or size > most:
+                refuse(kernel, f"each thread has {node.array}, of {size} bytes; expected at most {most}, or it shared")
             for do, inside in ((n, a) for n, a in walk(node.body) if isinstance(n, Do)):
                 for connector, access in kernel.stages[do.statement].writes.items():
                     if access.array == node.array:

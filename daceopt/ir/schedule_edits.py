@@ -23,6 +23,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.microkernels import PRODUCT
 from daceopt.ir.schedule import (
     KINDS,
+    Alloc,
     Call,
     Do,
     Guard,
@@ -38,6 +39,7 @@ from daceopt.ir.schedule import (
     transformed,
 )
 from daceopt.ir.schedule_check import check
+from daceopt.ir.scopes import puts
 from daceopt.ir.symbols import Parameter
 
 
@@ -56,6 +58,28 @@ def commit(graph: Graph, entry: Any, tree: Tree) -> Tree:
 def of(graph: Graph, entry: Any) -> Tree:
     """The schedule of the kernel at ``entry``, without accumulators: what the edits take."""
     return bare(schedule.schedule_of(Kernel.extract(graph, entry)))
+
+
+@puts
+def put_local(graph: Graph, entry: Any, array: str, scope: str) -> None:
+    """Let a local of the kernel at ``entry`` live elsewhere: ``graph.scope[array] = scope``.
+
+    Raises IllegalSchedule, and changes nothing, where it cannot.
+    """
+    commit(graph, entry, rescope(of(graph, entry), array, scope))
+
+
+def rescope(tree: Tree, array: str, scope: str) -> Tree:
+    """Let a local live elsewhere.
+
+    before:  local row in thread: f
+    after:   local row in shared: f
+
+    Raises IllegalSchedule where there is no such local.
+    """
+    if not any(isinstance(n, Alloc) and n.array == array for n, _ in schedule.walk(tree)):
+        raise IllegalSchedule(f"there is no local {array}")
+    return transformed(tree, lambda n: replace(n, scope=scope) if isinstance(n, Alloc) and n.array == array else n)
 
 
 def loop_over(tree: Tree, param: Param | str) -> Loop:
@@ -244,6 +268,50 @@ def unroll(tree: Tree, param: Param | str) -> Tree:
     return bind(tree, param, "unroll")
 
 
+def rename(tree: Tree, param: Param | str, name: str) -> Tree:
+    """Call a loop like another one, with which it is to be fused.
+
+    before:  for p: f(p)
+    after:   for q: f(q)
+
+    Raises IllegalSchedule where it stands inside of a loop over that name, or around one.
+    """
+    new = Parameter(name)
+
+    def change(loop: Loop) -> Tree:
+        if any(inner.param == new for inner in schedule.loops(loop.body)):
+            raise IllegalSchedule(f"there is a loop over {name} inside of the one over {param}")
+        return replace(loop, param=new, body=substituted(loop.body, {loop.param: new}))
+
+    renamed = _each(tree, param, change)
+    for node, around in schedule.walk(renamed):
+        if isinstance(node, Loop) and any(isinstance(n, Loop) and n.param == node.param for n in around):
+            raise IllegalSchedule(f"the loop over {param} stands inside of one over {name}")
+    return renamed
+
+
+def sink_guards(tree: Tree, param: Param | str) -> Tree:
+    """Move what guards a loop into it, so that it can be fused with its neighbours.
+
+    before:  if c: for p: f(p)
+    after:   for p: if c: f(p)
+
+    Raises IllegalSchedule where no guard stands directly around the loop.
+    """
+
+    def change(node: Tree) -> Tree:
+        if not isinstance(node, Guard) or not isinstance(node.body, Loop) or str(node.body.param) != str(param):
+            return node
+        inner = node.body.body
+        both = Guard((*node.condition, *inner.condition), inner.body) if isinstance(inner, Guard) else None
+        return replace(node.body, body=both or Guard(node.condition, inner))
+
+    new = transformed(tree, change)
+    if new == tree:
+        raise IllegalSchedule(f"no guard stands directly around a loop over {param}")
+    return new
+
+
 def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = None) -> Tree:
     """Let a loop run ``factor`` times as often, and do its work in the last of each ``factor`` iterations.
 
@@ -265,6 +333,30 @@ def stretch(tree: Tree, param: Param | str, factor: int, extent: Dim | None = No
         longer = dim(loop.extent * factor) if extent is None else extent
         last = relation(pymod(p + 1, factor), "==", 0)
         return replace(loop, extent=longer, body=Guard((last,), body))
+
+    return _each(tree, param, change)
+
+
+def shift(tree: Tree, param: Param | str, by: int, extent: Dim | None = None) -> Tree:
+    """Let a loop do its work some iterations later (loop shifting).
+
+    before:  for p < n: f(p)
+    after:   for p < n + 1: if 1 <= p: f(p - 1)
+
+    ``extent``: of the new loop, where it is longer than that. Raises IllegalSchedule for a shift below 0 and where the
+    loop has partial tiles.
+    """
+    if by < 0:
+        raise IllegalSchedule(f"{param} shifted by {by}; expected 0 or more: shift the others")
+
+    def change(loop: Loop) -> Tree:
+        if loop.rest is not None:
+            raise IllegalSchedule(f"{param} has partial tiles, which cannot be shifted")
+        p, end = loop.param, dim(loop.extent + by)
+        first = [relation(by, "<=", p)] if by else []
+        last = [] if extent is None else [relation(p, "<", end)]
+        body = substituted(loop.body, {p: p - by})
+        return replace(loop, extent=end if extent is None else extent, body=schedule.guarded([*first, *last], body))
 
     return _each(tree, param, change)
 

@@ -21,9 +21,9 @@ import sympy
 
 from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import conditions, schedule
-from daceopt.ir.affine_isl import CONTEXT, expression, identifier, upper_bounds
+from daceopt.ir.affine_isl import CONTEXT, expression, functions_on, identifier, upper_bounds, within
 from daceopt.ir.graph import Graph
-from daceopt.ir.instances_isl import Domains, functions_on, loop_values, within
+from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import Do, Guard, Loop, Sequence, Tree
 from daceopt.ir.schedule_text import line_of, parse

@@ -18,7 +18,7 @@ from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.logs import caller_depth
 from daceopt.models.variants import Compile, Variant, Variants
 from daceopt.programs.stats import Stats
-from daceopt.runtime.bridge import torch_dtype
+from daceopt.runtime.invocation import torch_dtype
 from daceopt.runtime.tensors import as_tensor, dtype_of, to_numpy, to_torch
 
 if TYPE_CHECKING:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,15 +18,14 @@ from torch._dynamo.utils import counters
 
 from daceopt import pipeline
 from daceopt.capture.torch import conditions, effects, guards, tracing
-from daceopt.capture.torch.connection import connected, differentiable
-from daceopt.capture.torch.fingerprint import describe as kind
-from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.capture.torch.collection import resumed
+from daceopt.capture.torch.connection import connected, dependents
 from daceopt.capture.torch.functional import functional
-from daceopt.capture.torch.gradient_scopes import join_undropped
 from daceopt.capture.torch.lifting import lifted
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.modules import tuning
+from daceopt.modules.description import describe, identity, is_symbolic, specialised
 from daceopt.modules.options import Options
 from daceopt.modules.piece import CompiledPiece
 from daceopt.passes.choice import Choice
@@ -67,6 +64,7 @@ class Backend:
         self.compile: Compile = _compile_graph
         self.ran = 0  # calls of compiled graphs, to tell a call that ran none
         self._breaks = _breaks()
+        self._failures: list[str] = []  # of Dynamo's, since they were asked for
 
     @staticmethod
     def frames() -> int:
@@ -74,18 +72,24 @@ class Backend:
         return int(counters["frames"]["total"])
 
     def new_breaks(self) -> list[str]:
-        """Reasons of graph breaks since the last time."""
+        """Reasons of graph breaks, and what Dynamo failed at, since the last time."""
         found = _breaks()
         new = [reason for reason, count in found.items() if count > self._breaks.get(reason, 0)]
+        failures, self._failures = self._failures, []
         self._breaks = found
-        return [next((x.strip() for x in r.splitlines() if x.strip()), r) for r in new]
+        return list(dict.fromkeys(next((x.strip() for x in r.splitlines() if x.strip()), r) for r in [*new, *failures]))
+
+    def failed(self, error: BaseException) -> None:
+        """Dynamo could not compile a piece of code."""
+        self._failures.append(str(error).strip() or type(error).__name__)
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         """Dynamo's interface: a callable for ``graph``, which takes its placeholders and gives a sequence."""
         start = time.perf_counter()
         guards.keep_key_order()
         try:
-            return self._compile(graph, inputs)
+            with resumed():
+                return self._compile(graph, inputs)
         except RestartAnalysis:
             raise
         except Exception as error:  # whatever it is, the user's call is not lost
@@ -129,14 +133,14 @@ class Backend:
     def _tuned(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
         given = recipes.get(self.options.recipe) if isinstance(self.options.recipe, str) else self.options.recipe
-        identity = tuning.identity(_identity(traced), given, own_source())
-        found = tuning.known(identity)
+        key = tuning.identity(identity(traced), given, own_source())
+        found = tuning.known(key)
         if found is None:
             eager = None
             if isinstance(given, Choice) and not effects.lasting(traced.graph.graph):
                 eager = tuning.repeated(traced, traced.graph.forward, inputs)
             found = tuning.search(given, lambda r: self._run(traced, r, inputs), eager, self.options.tune or 0.0)
-            tuning.keep(identity, found)
+            tuning.keep(key, found)
         self.stats.choices.append(str(found))
         return found.recipe(given)
 
@@ -186,12 +190,13 @@ class CompiledGraph:
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         options = backend.options
-        pair = backend.compile(_identity(traced), self._load, recipe=recipe or options.recipe, verify=options.verify)
+        pair = backend.compile(identity(traced), self._load, recipe=recipe or options.recipe, verify=options.verify)
         notes = pair.report["notes"]
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
-        self.piece = CompiledPiece(pair, binding, connected(traced, binding, _computed(pair, binding)), self._higher)
+        connection = connected(traced, binding, _computed(pair, binding))
+        self.piece = CompiledPiece(pair, binding, connection, self._higher, dependents(traced, binding))
         self.pair = pair
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
@@ -223,27 +228,34 @@ class CompiledGraph:
 
         return load(self.traced)
 
-    def _higher(self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    def _higher(
+        self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
+    ) -> list[Any]:
         """Gradients by the program's inputs, as results of a compiled graph that is differentiable in its turn."""
         binding = self.piece.binding
         arguments = [k for kind, k in binding.inputs if kind == "tensor"]
         by = tuple(k for k, w in zip(arguments, wanted) if w and self.traced.requires_grad[k])
         outputs = [g for g, o in zip(grads, binding.outputs) if o.differentiable]
         of = tuple(k for k, g in enumerate(outputs) if g is not None)
-        graph = self._higher_graphs.get((by, of))
-        if graph is None:
-            from daceopt.capture.torch.higher import gradient_of
-
-            gradient = gradient_of(self.traced, by, of)
-            try:
-                graph = CompiledGraph(self._backend, gradient)
-            except Unsupported:  # sizes that its derivative settles
-                graph = BySize(self._backend, gradient)
-            self._higher_graphs[by, of] = graph
+        graph = self._higher_graphs.get((by, of)) or self._compile_higher(by, of)
+        _check_unchanged(graph.traced, [binding.inputs[k][1] for k in changed])
         given = dict(zip([a for _, a in binding.inputs], tensors))
         values = [given[k] if k in given else self._size(x, given) for k, x in enumerate(self.traced.inputs)]
         found = dict(zip(by, graph(*values, *(outputs[k] for k in of))))
         return [found.get(k) if kind == "tensor" else None for kind, k in binding.inputs]
+
+    def _compile_higher(self, by: tuple[int, ...], of: tuple[int, ...]) -> CompiledGraph | BySize:
+        """The gradients of the differentiable outputs ``of`` by the arguments ``by``."""
+        from daceopt.capture.torch.higher import gradient_of
+
+        gradient = gradient_of(self.traced, by, of)
+        graph: CompiledGraph | BySize
+        try:
+            graph = CompiledGraph(self._backend, gradient)
+        except Unsupported:  # sizes that its derivative settles
+            graph = BySize(self._backend, gradient)
+        self._higher_graphs[by, of] = graph
+        return graph
 
     def _size(self, value: Any, given: dict[int, Any]) -> int:
         """What a size argument was in a call, from the sizes of the tensors."""
@@ -273,7 +285,7 @@ class BySize:
     """A graph whose sizes cannot be symbols, or not all of them: a program for each choice of them, up to a limit."""
 
     def __init__(self, backend: Backend, traced: Traced) -> None:
-        self._backend, self._traced = backend, traced
+        self._backend, self.traced = backend, traced
         self._programs: dict[Any, CompiledGraph | KeptEager | Exception] = {}
         self._lock = threading.RLock()
 
@@ -281,7 +293,7 @@ class BySize:
         key = tuple(x.shape if isinstance(x, torch.Tensor) else x for x in arguments)
         program = self._programs.get(key) or self._compile(key, arguments)
         if isinstance(program, Exception):
-            return self._backend.leave(self._traced, program, arguments)
+            return self._backend.leave(self.traced, program, arguments)
         return program(*arguments)
 
     def _compile(self, key: Any, arguments: Sequence[Any]) -> CompiledGraph | KeptEager | Exception:
@@ -295,33 +307,26 @@ class BySize:
             return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
         with _own_mode():
             try:
-                return self._backend.add(specialised(self._traced, arguments), arguments)
+                return self._backend.add(specialised(self.traced, arguments), arguments)
             except Exception as error:
                 return error
+
+
+def _check_unchanged(gradient: Traced, changed: Sequence[int]) -> None:
+    """A derivative of higher order is computed from arguments of the call, which have to be what they were."""
+    placeholders = [n for n in gradient.graph.graph.nodes if n.op == "placeholder"]
+    for k in changed:
+        if placeholders[k].users:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{gradient.names[k]}, from which a gradient of a gradient is computed, was written into since"
+            )
 
 
 def _computed(pair: Any, binding: Binding) -> set[int]:
     """The arguments whose gradients the backward program computes."""
     outputs = () if pair.backward is None else pair.backward.manifest.outputs
     return {binding.inputs[int(t.name.partition(":")[2])][1] for t in outputs}
-
-
-def is_symbolic(traced: Traced) -> bool:
-    """Whether a size or a number of the graph is known in a call only."""
-    sizes = [s for x in traced.inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
-    return any(isinstance(s, torch.SymInt) for s in sizes)
-
-
-def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
-    """The same graph for the sizes of these arguments."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    with FakeTensorMode():
-        fakes = [
-            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if isinstance(x, torch.Tensor) else x
-            for x in arguments
-        ]
-    return replace(traced, inputs=tuple(fakes))
 
 
 def _compile_graph(*args: Any, **kwargs: Any) -> Any:
@@ -332,97 +337,3 @@ def reason_of(error: BaseException) -> str:
     """One line that says why."""
     text = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
     return text.strip().splitlines()[0] if text.strip() else type(error).__name__
-
-
-def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
-    """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
-    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
-    for node, value in zip(placeholders, values):
-        _check_input(node.name, value)
-    _check_storage(graph)
-    _check_transforms(graph)
-    join_undropped(graph.graph)
-    results = graph.graph.output_node().args[0]
-    given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    wanted = {n for n, flag in zip(placeholders, given) if flag}
-    return Traced(
-        graph,
-        tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
-        tuple(_name(n) for n in placeholders),
-        given,
-        differentiable(graph.graph, results, wanted),
-        differentiable(graph.graph, placeholders, wanted),
-        tuple(_is_state(n) for n in placeholders),
-    )
-
-
-def _check_storage(graph: fx.GraphModule) -> None:
-    """What reads an argument's storage by absolute positions depends on where the argument starts in it."""
-    for node in graph.graph.nodes:
-        if node.target not in ("as_strided", torch.as_strided) or not node.args or node.args[0].op != "placeholder":
-            continue
-        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
-        if offset is not None:
-            raise Unsupported(f"as_strided of {node.args[0].name}, an argument, by an offset; expected one of a result")
-
-
-def _check_transforms(graph: fx.GraphModule) -> None:
-    """Gradients inside of a gradient stop elsewhere than those of the graph."""
-    transforms = {"_grad_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level"}
-    if any(getattr(node.target, "__name__", "") in transforms for node in graph.graph.nodes):
-        raise Unsupported("a transform of torch.func that differentiates, inside of forward; expected one around it")
-
-
-def _check_input(name: str, value: Any) -> None:
-    if not isinstance(value, torch.Tensor):
-        if not isinstance(value, (int, torch.SymInt)):
-            raise Unsupported(f"{name} is a {type(value).__name__}; expected tensors and sizes")
-        return
-    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
-        raise Unsupported(f"{name} has layout {value.layout}; expected a dense tensor")
-    if value.device.type != "cpu":
-        raise Unsupported(f"{name} is on device {value.device}; compiled programs run on the CPU")
-    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(value):
-        raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
-
-
-def _fresh(fake: Any, placeholder: fx.Node) -> torch.Tensor:
-    """A fake tensor of the same kind, without the history that tracing left; one that stands for a number itself."""
-    if fake.item_memo is not None:
-        return fake
-    # Dynamo takes Python's random numbers for float32, and then passes them in full
-    drawn = type(getattr(placeholder.meta.get("grapharg"), "source", None)).__name__ == "RandomValueSource"
-    dtype = torch.float64 if drawn and fake.dtype is torch.float32 else fake.dtype
-    with fake.fake_mode:
-        return torch.empty_strided(fake.shape, fake.stride(), dtype=dtype, device=fake.device)
-
-
-def _name(placeholder: fx.Node) -> str:
-    """How the model calls an argument: ``encoder.0.weight`` for a parameter, else the argument's name."""
-    argument = placeholder.meta.get("grapharg")
-    source = getattr(argument, "source", None)
-    if source is None:
-        return placeholder.name
-    text = str(getattr(source, "name", ""))
-    if _is_state(placeholder):  # of whatever the method calls its module
-        text = re.sub(r"^L\['\w+'\]", "", text)
-    text = re.sub(r"\._(modules|parameters|buffers)", "", text)
-    return text.replace("['", ".").replace("']", "").removeprefix("L").strip(".") or placeholder.name
-
-
-def _is_state(placeholder: fx.Node) -> bool:
-    source = getattr(placeholder.meta.get("grapharg"), "source", None)
-    text = str(getattr(source, "name", ""))
-    return "._parameters[" in text or "._buffers[" in text
-
-
-def _identity(traced: Traced) -> str:
-    """Of a graph with everything that decides what is compiled."""
-    autocast = [
-        (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
-        for d in ("cpu",)
-    ]
-    inputs = [kind(x) for x in traced.inputs]
-    inputs += guards.hints(traced.inputs)
-    return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])

@@ -128,7 +128,9 @@ class Dispatcher:
                 raise
             if type(error).__name__ == "TorchRuntimeError":
                 compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
-            raise self._translated(module, error) from error
+            if self.options.fallback == "raise":
+                raise self._translated(module, error) from error
+            return self._eagerly(module, compiled.original, args, kwargs, first_line(error))
         if backend.frames() != seen:
             self._note_breaks(backend)
         if backend.ran == ran:
@@ -156,8 +158,6 @@ class Dispatcher:
             self._note(f"sizes are taken as they come: {error}")
 
     def _compile(self, original: Forward) -> _Compiled:
-        from torch import _dynamo
-
         from daceopt.modules.backend import Backend
         from daceopt.modules.fast_path import FastPath
 
@@ -167,17 +167,15 @@ class Dispatcher:
             backend = (
                 Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
             )
-            context = _dynamo.optimize(
+            own = frames.twin(original)
+            run = frames.compiled(
+                own,
                 backend,
                 nopython=self.options.fallback == "raise",
                 dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
                 guard_fail_fn=self._note_change,
                 recompile_limit=RECOMPILE_LIMIT,
-                isolate_recompiles=True,
             )
-            context.callback = frames.FrameCompiler(context.callback, suppress_errors=self.options.fallback != "raise")
-            own = frames.twin(original)
-            run = context(own)
             fast = FastPath(own, run._isolate_recompiles_id)
             self._compiled = _Compiled(original, _parts(original), backend, run, fast)
             return self._compiled
@@ -197,7 +195,7 @@ class Dispatcher:
         self._note(reason)
 
     def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
-        """Dynamo's errors as ours: they come only where ``fallback="raise"`` asks for them, or from a wrong call."""
+        """Dynamo's errors as ours."""
         inner = getattr(error, "inner_exception", None)
         if isinstance(inner, DaceoptError):
             return inner

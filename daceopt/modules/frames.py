@@ -8,9 +8,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+
+from daceopt.capture.torch.collection import paused
+from daceopt.errors import DaceoptError
 
 Function = Callable[..., Any]
 
@@ -21,47 +24,89 @@ _NOISE = (
 )
 """How warnings of Dynamo begin that say nothing about the user's module, as regular expressions."""
 
+_LOUD = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
 
-def compiled(function: Function, backend: Function, *, suppress_errors: bool = True, **options: Any) -> Any:
+
+class Listener(Protocol):
+    """A backend of Dynamo's that hears of what Dynamo itself failed at."""
+
+    def failed(self, error: BaseException) -> None: ...
+
+
+def compiled(function: Function, backend: Any, **options: Any) -> Any:
     """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody."""
     from torch import _dynamo
 
     context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
-    context.callback = FrameCompiler(context.callback, suppress_errors)
+    context.callback = FrameCompiler(context.callback, None if options.get("nopython") else backend)
     return context(function)
 
 
 class FrameCompiler:
-    """Dynamo's callback for a frame that has no program for a call yet; what has one never comes here."""
+    """Dynamo's callback for a frame that has no program for a call yet; what has one never comes here.
 
-    def __init__(self, callback: Function, suppress_errors: bool) -> None:
+    Where Dynamo fails, the frame runs as it is, and ``listener`` hears why; without one the error is raised.
+    """
+
+    def __init__(self, callback: Function, listener: Listener | None = None) -> None:
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
-        self._suppress_errors = suppress_errors
+        self._listener = listener
 
     def __call__(self, *args: Any) -> Any:
-        with warnings.catch_warnings(), _settings(self._suppress_errors):
+        with warnings.catch_warnings(), _settings(), paused():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
-            return self._torchdynamo_orig_backend(*args)
+            try:
+                return self._torchdynamo_orig_backend(*args)
+            except Exception as error:
+                if self._listener is None:
+                    raise _named(error) from error
+                self._listener.failed(error)
+                return _as_it_is(error)
+
+
+def _named(error: Exception) -> Exception:
+    """The error as one of Dynamo's, where it is nobody else's: nothing of the user runs while Dynamo looks."""
+    from torch._dynamo.exc import InternalTorchDynamoError
+
+    if type(error).__module__ == InternalTorchDynamoError.__module__ or isinstance(error, DaceoptError | Warning):
+        return error
+    return InternalTorchDynamoError(f"{type(error).__name__}: {error}")
+
+
+def _as_it_is(error: Exception) -> Any:
+    """What tells Dynamo not to compile a frame.
+
+    Where an operator failed as it was traced, nothing that the frame calls is compiled either: a model may ask whether
+    it is compiled and do something else, which must not meet in one call with what it does if it is not.
+    """
+    from torch._dynamo.exc import TorchRuntimeError
+    from torch._dynamo.types import ConvertFrameReturn, FrameAction, FrameExecStrategy
+
+    if isinstance(error, TorchRuntimeError):
+        return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
+    return ConvertFrameReturn()
 
 
 @contextmanager
-def _settings(suppress_errors: bool) -> Iterator[None]:
-    """Dynamo takes recurrent layers, and sees hooks of children that come and go; what it fails at may run as it is."""
+def _settings() -> Iterator[None]:
+    """Dynamo takes recurrent layers, and sees hooks of children that come and go; its errors are not logged."""
     from torch._dynamo import config
 
-    failing = logging.getLogger("torch._dynamo.convert_frame")
-    failing.addFilter(_is_no_failure)
+    loggers = [logging.getLogger(name) for name in _LOUD]
+    for logger in loggers:
+        logger.addFilter(_is_no_failure)
     try:
-        with config.patch(allow_rnn=True, skip_nnmodule_hook_guards=False, suppress_errors=suppress_errors):
+        with config.patch(allow_rnn=True, skip_nnmodule_hook_guards=False, suppress_errors=False):
             yield
     finally:
-        failing.removeFilter(_is_no_failure)
+        for logger in loggers:
+            logger.removeFilter(_is_no_failure)
 
 
 def _is_no_failure(record: logging.LogRecord) -> bool:
-    """Not Dynamo's traceback of a frame that runs as it is; the reason is among ours."""
-    return not str(record.msg).startswith("WON'T CONVERT")
+    """Not Dynamo's traceback of what runs as it is; the reason is among ours."""
+    return not str(record.msg).startswith(("WON'T CONVERT", "failed while attempting to run meta"))
 
 
 def twin(function: Function) -> Function:

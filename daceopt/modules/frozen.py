@@ -18,7 +18,8 @@ from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.modules import frames
-from daceopt.modules.backend import Backend, describe, reason_of
+from daceopt.modules.backend import Backend, reason_of
+from daceopt.modules.description import describe
 from daceopt.modules.observe import own_forward
 from daceopt.modules.options import Options
 from daceopt.passes.verification import outputs

@@ -9,7 +9,7 @@ import torch
 
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, Result, replay, spread
-from daceopt.runtime.bridge import Higher, Pair, TensorBoundary, TorchProgram
+from daceopt.runtime.bridge import Higher, Pair, TensorBoundary, TorchProgram, watch
 
 Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 
@@ -17,7 +17,8 @@ Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 class CompiledPiece:
     """A compiled program with its binding; see :mod:`daceopt.runtime.binding`.
 
-    ``connected``: per argument that requires a gradient the outputs that depend on it.
+    ``connected``: per argument that requires a gradient the outputs that depend on it; ``dependents``: per result of
+    which there are some the outputs that are computed from it.
     """
 
     def __init__(
@@ -26,8 +27,10 @@ class CompiledPiece:
         binding: Binding,
         connected: Mapping[int, frozenset[int]] | None = None,
         higher: Higher | None = None,
+        dependents: Mapping[int, frozenset[int]] | None = None,
     ) -> None:
         self.pair, self.binding = pair, binding
+        self._dependents = dict(dependents or {})
         position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
         boundary = TensorBoundary(
             orders=[o.order for o in binding.outputs],
@@ -62,6 +65,12 @@ class CompiledPiece:
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The results of the graph on the arguments of its placeholders."""
         outputs = self.program(self.inputs(arguments))
+        results = self._results(arguments, outputs)
+        if self._dependents:
+            watch(outputs, [(results[k], of) for k, of in self._dependents.items()])
+        return results
+
+    def _results(self, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> list[Any]:
         if self._direct is not None:
             return [outputs[k] for k in self._direct]
         for argument, k in self._copies:

@@ -14,13 +14,15 @@ import torch
 from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
-_OLD = torch._C._dispatch_key_parse("Batched")
+_OLD, _OLD_MODE = map(torch._C._dispatch_key_parse, ("Batched", "VmapMode"))
 
 Gradients = Sequence["torch.Tensor | None"]
 
 
 def is_batched(grads: Gradients) -> bool:
-    """Whether one of them stands for a batch."""
+    """Whether one of them stands for a batch, as it may inside of ``vmap`` alone."""
+    if _functorch.peek_interpreter_stack() is None and not torch._C._dispatch_tls_is_dispatch_key_included(_OLD_MODE):
+        return False
     return any(g is not None and (_functorch.is_batchedtensor(g) or _is_old(g)) for g in grads)
 
 

@@ -12,6 +12,8 @@ import mmap
 import os
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +32,17 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     if nbytes < THRESHOLD or _use_count is None:
         return torch.empty(shape, dtype=dtype, device="cpu")
     return _pool.tensor(shape, dtype, nbytes)
+
+
+def allocator(shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+    """:func:`allocate` of this shape and type, again and again: small tensors are made like one without memory, which
+    takes half the time.
+    """
+    if math.prod(shape) * dtype.itemsize >= THRESHOLD:
+        return partial(allocate, shape, dtype)
+    pattern = torch.empty(shape, dtype=dtype, device="cpu")
+    pattern.untyped_storage().resize_(0)
+    return partial(torch.empty_like, pattern)
 
 
 def stats() -> dict[str, int]:

@@ -6,17 +6,18 @@ version counters, freed graphs, checkpointing and saved-tensor hooks.
 
 from __future__ import annotations
 
-import re
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
+from torch._functorch.utils import unwrap_dead_wrappers
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import batched, block_pool
+from daceopt.runtime import batched
+from daceopt.runtime.invocation import ExecutableEntry
 from daceopt.runtime.seeds import draw_seed
 
 
@@ -27,56 +28,19 @@ class Pair(Protocol):
     backward: Any
 
 
-class ExecutableEntry:
-    """One executable, with everything looked up that does not change from call to call.
+class Higher(Protocol):
+    """Gradients as differentiable functions of the program's inputs and of the gradients of its outputs.
 
-    Tensors of the program are named by role: ``input:3`` is input 3 of the trace, ``grad:0`` the gradient of its
-    output 0, and so on.
+    ``changed``: positions of inputs that are not what they were in the call. Raises RuntimeError where it reads one.
     """
 
-    def __init__(self, executable: Any) -> None:
-        manifest = executable.manifest
-        self.executable = executable
-        self.inputs = [_role(t.name) for t in manifest.inputs]
-        self.outputs = [_role(t.name) for t in manifest.outputs]
-        self.dtypes = [torch_dtype(t.dtype) for t in manifest.outputs]
-        self.uses_seed = manifest.uses_seed
-        self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
-        self.constants = [c.ctypes.data for c in executable.constants]
-
-    def allocate(self, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-        """Uninitialised outputs, in the program's order."""
-        return [block_pool.allocate(s, d) for s, d in zip(shapes, self.dtypes)]
-
-    def invoke(
+    def __call__(
         self,
-        inputs: Sequence[torch.Tensor],
-        outputs: Sequence[torch.Tensor],
-        saved: torch.Tensor | None,
-        seed: int | None,
-        symbols: tuple[int, ...],
-        arena_bytes: int,
-    ) -> None:
-        """Run on contiguous tensors; ``outputs`` (and ``saved``, by a forward program) are written. Raises RunError."""
-        arena = block_pool.allocate((arena_bytes,), torch.uint8) if arena_bytes else None
-        seeds = array("q", (seed,)) if seed is not None else None
-        pointers = [t.data_ptr() for t in inputs]
-        pointers += self.constants
-        pointers += [t.data_ptr() for t in outputs]
-        pointers.append(0 if saved is None else saved.data_ptr())
-        pointers.append(0 if arena is None else arena.data_ptr())
-        pointers.append(0 if seeds is None else seeds.buffer_info()[0])
-        self.executable.run(pointers, symbols)
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """The type of a tensor with these elements; those below 8 bits stand one in a byte."""
-    return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
-
-
-Higher = Callable[
-    [Sequence[torch.Tensor], Sequence["torch.Tensor | None"], Sequence[bool]], "list[torch.Tensor | None]"
-]
+        tensors: Sequence[torch.Tensor],
+        grads: Sequence[torch.Tensor | None],
+        wanted: Sequence[bool],
+        changed: frozenset[int],
+    ) -> list[torch.Tensor | None]: ...
 
 
 @dataclass(frozen=True)
@@ -88,7 +52,7 @@ class TensorBoundary:
     output is differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that
     depend on it (None: not known).
     ``complex_inputs`` and ``complex_outputs`` are complex tensors, whose arrays have both parts along one more axis.
-    ``higher``: gradients as differentiable functions of inputs and gradients.
+    ``higher``: gradients that can be differentiated (None: there is a first derivative only).
     """
 
     orders: Sequence[Sequence[int]] | None = None
@@ -110,68 +74,86 @@ class TorchProgram:
         self.input_count = input_count
         self._reads = [k for _, k in self.forward.inputs]
         self._order = _complete([k for _, k in self.forward.outputs])
-        self._saves = bool(pair.forward.manifest.saves)
+        self._draws = self.forward.uses_seed or (self.backward is not None and self.backward.uses_seed)
         roles = [] if self.backward is None else self.backward.inputs
         self.kept_inputs = [k for kind, k in roles if kind == "input"]
         self.kept_outputs = [k for kind, k in roles if kind == "output"]
         self.grads = [k for kind, k in roles if kind == "grad"]
-        self.grad_dtypes = [self._dtype(k) for k in self.grads]
         # Where each input of the backward program stands in the list of kept inputs, kept outputs and gradients.
         found = [("input", k) for k in self.kept_inputs] + [("output", k) for k in self.kept_outputs]
         found += [("grad", k) for k in self.grads]
         self._gather = [found.index(role) for role in roles]
         self._bind(self.boundary)
 
-    def _dtype(self, output: int) -> torch.dtype:
-        found = self.forward.dtypes[self._order.index(output)]
-        return found.to_complex() if output in self.boundary.complex_outputs else found
-
     def _bind(self, boundary: TensorBoundary) -> None:
         seen = frozenset(self.grads) if boundary.differentiable is None else boundary.differentiable
+        self.seen = sorted(seen)
         self.trains = bool(seen) and (self.backward is not None or boundary.differentiable is not None)
         self.constants = [k for k in range(len(self._order)) if k not in seen]
         self.mutations = [(i, k) for i, k in boundary.mutations if k not in seen]
-        self._volatile = {i for i, _ in boundary.mutations}.intersection(self.kept_inputs)
+        # inputs whose values before the call a backward reads
+        changed = {i for i, _ in boundary.mutations}
+        self.volatile = changed if boundary.higher is not None else changed.intersection(self.kept_inputs)
         orders = boundary.orders or [()] * len(self._order)
         # the permutation of each output whose axes do not stand in memory as they are counted, and its inverse
         self.orders = {k: tuple(o) for k, o in enumerate(orders) if list(o) != list(range(len(o)))}
         self._logical = [(k, _inverse(o)) for k, o in self.orders.items()]
+        # where each output of the graph stands among the program's; None: as they are
+        positions = list(_inverse(self._order))
+        self._positions = None if positions == sorted(positions) else positions
+        computed = set() if self.backward is None else {k for _, k in self.backward.outputs}
+        # whether some input gets None or zero whatever the gradients are
+        self.has_absent = any(not of or k not in computed for k, of in (boundary.connected or {}).items())
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Outputs of the graph, inputs already updated; differentiable when the pair has a backward program."""
+        try:
+            return self._call(tensors)
+        except RuntimeError:  # also where a tensor has no memory, as what a transform of torch.func has left behind
+            alive = unwrap_dead_wrappers(tuple(tensors))
+            if all(a is t for a, t in zip(alive, tensors)):
+                raise
+        return self._call(alive)
+
+    def _call(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self.trains:
             if torch.is_grad_enabled():
-                return _Compiled.apply(self, *tensors)
+                return _apply(self, *tensors)
             if not torch.is_inference_mode_enabled():
                 with torch.enable_grad():  # as a region of the model has it, whatever is around the call
-                    return _Compiled.apply(self, *tensors)
+                    return _apply(self, *tensors)
         if not torch.is_grad_enabled():
             return self.run(tensors).outputs
         with torch.no_grad():
             return self.run(tensors).outputs
 
-    def run(self, tensors: Sequence[torch.Tensor]) -> _Call:
-        """Run the forward program and update changed inputs; the caller has switched gradients off."""
+    def run(self, tensors: Sequence[torch.Tensor], copied: Iterable[int] = ()) -> Ran:
+        """Run the forward program and update changed inputs; the caller has switched gradients off.
+
+        The inputs ``copied`` are returned as they were before.
+        """
         dense = [t if t.is_contiguous() and not t.is_neg() else _dense(t) for t in tensors]
         for k in self.boundary.complex_inputs:
             dense[k] = dense[k].resolve_conj()
+        addresses = [t.data_ptr() for t in dense]  # of all, before anything is done
         entry = self.forward
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
-        sizes = entry.executable.sizes(symbols)
-        outputs = entry.allocate(sizes.shapes)
-        saved = block_pool.allocate((sizes.saved,), torch.uint8) if self._saves and sizes.saved else None
-        seed = draw_seed() if entry.uses_seed or (self.backward is not None and self.backward.uses_seed) else None
-        entry.invoke([dense[k] for k in self._reads], outputs, saved, seed, symbols, sizes.arena)
-        ordered = _in_order(outputs, self._order)
+        memory = entry.memory(symbols)
+        outputs = memory.allocate()
+        saved = None if memory.saved is None else memory.saved()
+        seed = draw_seed() if self._draws else None
+        entry.invoke([addresses[k] for k in self._reads], outputs, saved, seed, symbols, memory.arena)
+        if self._positions is not None:
+            outputs = [outputs[k] for k in self._positions]
         for k in self.boundary.complex_outputs:
-            ordered[k] = torch.view_as_complex(ordered[k])
+            outputs[k] = torch.view_as_complex(outputs[k])
         for k, permutation in self._logical:
-            ordered[k] = ordered[k].permute(permutation)
-        for k in self._volatile:
+            outputs[k] = outputs[k].permute(permutation)
+        for k in copied:
             dense[k] = dense[k].clone()
         if self.mutations:
-            torch._foreach_copy_([tensors[i] for i, _ in self.mutations], [ordered[k] for _, k in self.mutations])
-        return _Call(dense, ordered, saved, seed, symbols)
+            torch._foreach_copy_([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
+        return Ran(dense, outputs, saved, seed, symbols)
 
     def gradients(
         self,
@@ -184,10 +166,11 @@ class TorchProgram:
         """Run the backward program on kept inputs, kept outputs and gradients; one result or None per input."""
         entry = self.backward
         assert entry is not None
-        sizes = entry.executable.sizes(symbols)
-        outputs = entry.allocate(sizes.shapes)
+        memory = entry.memory(symbols)
+        outputs = memory.allocate()
         dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
-        entry.invoke([dense[k] for k in self._gather], outputs, saved, seed, symbols, sizes.arena)
+        addresses = [t.data_ptr() for t in dense]
+        entry.invoke([addresses[k] for k in self._gather], outputs, saved, seed, symbols, memory.arena)
         result: list[torch.Tensor | None] = [None] * self.input_count
         for (_, k), gradient in zip(entry.outputs, outputs):
             if wanted[k]:
@@ -199,21 +182,19 @@ class TorchProgram:
         order = self.orders.get(output)
         return tensor if order is None else tensor.permute(order)
 
+    def zero(self, output: int, symbols: tuple[int, ...]) -> torch.Tensor:
+        """The gradient of an output that nothing depends on, as it stands in memory."""
+        return self.forward.memory(symbols).outputs[self._order.index(output)]().zero_()
 
-class _Call:
+
+class Ran(NamedTuple):
     """What one forward call leaves for its backward."""
 
-    __slots__ = ("inputs", "outputs", "saved", "seed", "symbols")
-
-    def __init__(
-        self,
-        inputs: list[torch.Tensor],
-        outputs: list[torch.Tensor],
-        saved: torch.Tensor | None,
-        seed: int | None,
-        symbols: tuple[int, ...],
-    ) -> None:
-        self.inputs, self.outputs, self.saved, self.seed, self.symbols = inputs, outputs, saved, seed, symbols
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+    saved: torch.Tensor | None
+    seed: int | None
+    symbols: tuple[int, ...]
 
 
 class _Compiled(torch.autograd.Function):
@@ -221,41 +202,97 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        call = program.run(tensors)
-        kept = [call.inputs[k] for k in program.kept_inputs]
-        kept += [call.outputs[k] for k in program.kept_outputs]
-        if call.saved is not None:
-            kept.append(call.saved)
+        ctx.versions = _versions(tensors)  # before the call changes any
+        inputs, outputs, saved, seed, symbols = program.run(tensors, program.volatile)
+        ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
+        kept = [inputs[k] for k in program.kept_inputs]
+        kept += [outputs[k] for k in program.kept_outputs]
+        if saved is not None:
+            kept.append(saved)
         ctx.save_for_backward(*kept)
-        ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, call.seed, call.symbols, call.saved is not None
-        ctx.shapes = [call.outputs[k].shape for k in program.grads]
-        ctx.operands = tensors
-        ctx.versions = [0 if t.is_inference() else t._version for t in tensors]
+        ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, seed, symbols, saved is not None
         ctx.set_materialize_grads(False)
         if program.constants:
-            ctx.mark_non_differentiable(*[call.outputs[k] for k in program.constants])
-        return tuple(call.outputs)
+            ctx.mark_non_differentiable(*[outputs[k] for k in program.constants])
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         return (None, *_backward(ctx, grads))
 
 
+_Compiled._backward_cls.watched = ()
+
+
+def watch(outputs: Sequence[torch.Tensor], results: Iterable[tuple[torch.Tensor, frozenset[int]]]) -> None:
+    """Let the backward of a call refuse what it cannot do: ``results`` are tensors made of its ``outputs``, each with
+    the outputs that the model computes from it, whose gradients do not go through it.
+    """
+    node = next((t.grad_fn for t in outputs if isinstance(t.grad_fn, _Compiled._backward_cls)), None)
+    if node is not None:
+        node.watched = [(weakref.ref(tensor), of) for tensor, of in results]
+
+
+def _check_watched(watched: Iterable[Any], grads: Sequence[torch.Tensor | None]) -> None:
+    for ref, dependents in watched:
+        tensor = ref()
+        if tensor is None or not (tensor.retains_grad or tensor._backward_hooks):
+            continue
+        if any(grads[k] is not None for k in dependents):
+            raise Unsupported(
+                "a result of a compiled module retains its gradient, or has a hook, and another result is computed "
+                "from it: what that one contributes would be missing. Compute the other result outside of the module"
+            )
+
+
+# ``_Compiled.apply`` without its looks at every argument; it says what is wrong under a transform of torch.func
+_apply_directly = super(torch.autograd.Function, _Compiled).apply
+
+
+def _apply(program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if torch._C._are_functorch_transforms_active():
+        return _Compiled.apply(program, *tensors)
+    return _apply_directly(program, *tensors)
+
+
+def _before(
+    tensors: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], volatile: Iterable[int], versions: list[int]
+) -> list[torch.Tensor]:
+    """The arguments with copies in place of those that the call has changed; no copy has the history of one that
+    requires a gradient."""
+    operands = list(tensors)
+    for k in volatile:
+        if not tensors[k].requires_grad:
+            operands[k], versions[k] = inputs[k], 0
+    return operands
+
+
+def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    try:
+        return [t._version for t in tensors]
+    except RuntimeError:  # tensors of inference mode have none
+        return [0 if t.is_inference() else t._version for t in tensors]
+
+
 def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
     if batched.is_batched(grads):
         return batched.each(lambda one: _backward(ctx, one), grads)
+    if ctx.watched:
+        _check_watched(ctx.watched, grads)
     program: TorchProgram = ctx.program
     wanted = ctx.needs_input_grad[1:]
+    absent = [k for k in program.seen if grads[k] is None]
     if torch.is_grad_enabled():
         found = _differentiable_gradients(ctx, grads, wanted)
-    else:
+    elif program.backward is None or len(absent) == len(program.seen):
         found = [None] * program.input_count
-        if program.backward is not None and any(g is not None for g in grads):
-            found = _gradients(ctx, program, grads, wanted)
-        if _has_spread(program, grads, found):
+    else:
+        found = _gradients(ctx, program, grads, wanted)
+        if absent and _has_spread(program, grads, found):
             exact = _differentiable_gradients(ctx, grads, wanted)
             found = [None if g is None else g.detach() for g in exact]
-    _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
+    if absent or program.has_absent:
+        _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
     return found
 
 
@@ -273,11 +310,9 @@ def _gradients(
         first = len(program.kept_inputs)
         for at, k in enumerate(program.kept_outputs, first):
             tensors[at] = program.in_memory_order(k, tensors[at])
-    for k, shape, dtype in zip(program.grads, ctx.shapes, program.grad_dtypes):
+    for k in program.grads:
         grad = grads[k]
-        tensors.append(
-            program.in_memory_order(k, torch.zeros(shape, dtype=dtype, device="cpu") if grad is None else grad)
-        )
+        tensors.append(program.zero(k, ctx.symbols) if grad is None else program.in_memory_order(k, grad))
     return program.gradients(tensors, saved, ctx.seed, ctx.symbols, wanted)
 
 
@@ -288,13 +323,8 @@ def _differentiable_gradients(
     higher = ctx.program.boundary.higher
     if higher is None:
         raise Unsupported("a gradient of a gradient: this program has a first derivative only")
-    for k, (tensor, version) in enumerate(zip(ctx.operands, ctx.versions)):
-        if wanted[k] and tensor._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: input "
-                f"{k} of a compiled program is at version {tensor._version}; expected version {version}"
-            )
-    return higher(ctx.operands, grads, wanted)
+    versions = enumerate(zip(ctx.versions, _versions(ctx.operands)))
+    return higher(ctx.operands, grads, wanted, frozenset(k for k, (then, now) in versions if then != now))
 
 
 def _has_spread(
@@ -325,13 +355,6 @@ def _settle_absent(
             found[k] = torch.zeros_like(operands[k])
 
 
-def _role(name: str) -> tuple[str, int]:
-    kind, _, number = name.partition(":")
-    if not number.isdigit():
-        raise BuildError(f"a built program names a tensor {name!r}; expected a role such as 'input:0'")
-    return kind, int(number)
-
-
 def _complete(order: list[int]) -> list[int]:
     if sorted(order) != list(range(len(order))):
         raise BuildError(f"a built program writes the outputs {order}; expected each of {list(range(len(order)))} once")
@@ -340,13 +363,6 @@ def _complete(order: list[int]) -> list[int]:
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
-
-
-def _in_order(outputs: list[torch.Tensor], order: list[int]) -> list[torch.Tensor]:
-    """The program's outputs in the order of the graph's."""
-    if order == list(range(len(order))):
-        return outputs
-    return [outputs[order.index(k)] for k in range(len(order))]
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from daceopt.errors import DaceoptError, Unsupported
-from daceopt.runtime.bridge import torch_dtype
+from daceopt.runtime.invocation import torch_dtype
 
 
 def dtype_of(value: Any) -> np.dtype[Any] | None:

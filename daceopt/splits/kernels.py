@@ -35,6 +35,8 @@ def kernel_split(graph: Graph, entry: nodes.MapEntry, axis: int) -> Division:
     if not graph.shape(first) or index[own] not in kernel.extents:
         walked = index[own] if graph.shape(first) else "nothing"
         raise CannotSplit(f"kernel {kernel.label}: axis {own} of {first} is walked by {walked}, expected one loop")
+    if kernel.forwarded():
+        raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded())}, which it writes")
     p = index[own]
     _check_locals(kernel, p)
     return Division(_axes(graph, kernel, p, first), lambda b, piece: _emit(b, kernel, p, piece))

@@ -14,7 +14,7 @@ from daceopt.codegen.bundle import Bundle, BundledProgram
 from daceopt.errors import BuildError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.runtime.bridge import ExecutableEntry
+from daceopt.runtime.invocation import ExecutableEntry
 
 
 def scaled(bundle: Bundle, factor: float, dtype: dace.typeclass = dace.float32) -> BundledProgram:
@@ -32,9 +32,9 @@ def scaled(bundle: Bundle, factor: float, dtype: dace.typeclass = dace.float32) 
 
 def run(program: BundledProgram, x: torch.Tensor) -> torch.Tensor:
     entry = ExecutableEntry(program)
-    sizes = program.sizes((len(x),))
-    outputs = entry.allocate(sizes.shapes)
-    entry.invoke([x], outputs, None, None, (len(x),), sizes.arena)
+    memory = entry.memory((len(x),))
+    outputs = memory.allocate()
+    entry.invoke([x.data_ptr()], outputs, None, None, (len(x),), memory.arena)
     return outputs[0]
 
 

@@ -66,5 +66,10 @@ def expected(data: dict[str, Any], names: dict[str, str]) -> dict[str, np.ndarra
 def random_inputs(graph: Graph, extents: dict[str, int]) -> dict[str, np.ndarray]:
     """Values for all inputs."""
     rng = np.random.default_rng(0)
-    shapes = {n: [e if isinstance(e, int) else extents[str(e)] for e in graph.shape(n)] for n in graph.inputs}
+
+    def number(extent: Any) -> int:
+        extent = sympy.sympify(extent)
+        return int(extent.subs({s: extents[str(s)] for s in extent.free_symbols}))
+
+    shapes = {n: [number(e) for e in graph.shape(n)] for n in graph.inputs}
     return {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}

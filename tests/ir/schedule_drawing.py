@@ -14,11 +14,15 @@ from daceopt.errors import IllegalSchedule
 from daceopt.ir import scalar, schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
+from daceopt.ir.conditions import relation
+from daceopt.ir.dims import dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
-from daceopt.ir.schedule import Accumulate, Alloc, Loop, Sequence, Tree, chain, children, walk, with_children
+from daceopt.ir.schedule import Accumulate, Alloc, Guard, Loop, Sequence, Tree, chain, children, walk, with_children
 from daceopt.ir.tasklet import Assignment
 from tests.ir.carried import logsumexp, recurrence
+from tests.ir.guarded import neighbours
+from tests.ir.pooled import pooled
 from tests.ir.test_schedule_edits import copy, total, two_stages
 from tests.ir.tiled_products import tiled_product
 
@@ -105,6 +109,8 @@ KERNELS: dict[str, Callable[[], Made]] = {
     "column sums": column_sums,
     "carried states": lambda: recurrence(4, 3),
     "carried sums": lambda: logsumexp(2, 7, 3),
+    "neighbours": lambda: neighbours((3, 4, 5))[:2],
+    "sum and pool": lambda: pooled(5, 4)[:2],
     "tiles of a product": lambda: tiled_product(5, 4, 3, size=2),
 }
 
@@ -197,8 +203,45 @@ def _apart(random: Random, tree: Tree, p: str) -> Tree:
     return _replaced(tree, loop, replace(loop.body, body=Sequence(parts)))
 
 
+def _stretch(random: Random, tree: Tree, p: str) -> Tree:
+    factor = random.choice([1, 2, 3])
+    extent = edits.loop_over(tree, p).extent
+    more = random.choice([0, 0, 1, 2])
+    return edits.stretch(tree, p, factor, dim(extent * factor + more) if more else None)
+
+
+def _shift(random: Random, tree: Tree, p: str) -> Tree:
+    by = random.choice([0, 1, 2])
+    more = random.choice([None, None, 1, 3])
+    return edits.shift(tree, p, by, None if more is None else dim(edits.loop_over(tree, p).extent + by + more))
+
+
+def _sink_guards(random: Random, tree: Tree, p: str) -> Tree:
+    return edits.sink_guards(tree, p)
+
+
+def _rename(random: Random, tree: Tree, p: str) -> Tree:
+    return edits.rename(tree, p, random.choice(schedule.loops(tree)).param.name)
+
+
+def _side_by_side(random: Random, tree: Tree, p: str) -> Tree:
+    node = _pick(random, tree, Sequence)
+    return tree if node is None else _replaced(tree, node, edits.side_by_side(node.children))
+
+
+def _misguard(random: Random, tree: Tree, p: str) -> Tree:
+    """Another bound or remainder."""
+    node = _pick(random, tree, Guard)
+    if node is None:
+        return tree
+    k, by = random.randrange(len(node.condition)), random.choice([-1, 1])
+    wrong = relation(node.condition[k].lhs + by, node.condition[k].rel_op, node.condition[k].rhs)
+    return _replaced(tree, node, Guard((*node.condition[:k], wrong, *node.condition[k + 1 :]), node.body))
+
+
+_GUARDING = (_stretch, _shift, _sink_guards, _side_by_side, _rename, _fuse)
 _OFTEN = (_split, _reorder, _merge, _fuse, _distribute, _bind, _hoist, _sink, _apart)
-_EDITS = (*_OFTEN, *_OFTEN, _shuffle, _rescope, _miscount)
+_EDITS = (*_OFTEN, *_OFTEN, *_GUARDING, *_GUARDING, _shuffle, _rescope, _miscount, _misguard)
 
 
 def edited(random: Random, tree: Tree) -> Tree:

@@ -10,7 +10,7 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ir.fusion import collapse, common_parameters, expand_locals, merge, shrink_locals
+from daceopt.ir.fusion import collapse, common_parameters, copies, expand_locals, merge, shrink_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.scalar import symbol
@@ -132,3 +132,24 @@ def test_loops_along_which_a_local_array_is_read_elsewhere_are_not_shared(read: 
     kernel = chain(read)
     assert common_parameters(kernel) == common
     assert (collapse(kernel) is not None) == (read == (A, B))
+
+
+def test_who_a_local_came_from_is_no_matter_of_names() -> None:
+    """A copy is found by what it holds, whatever it is called."""
+    graph = Graph("names")
+    b = Builder(graph)
+    x = graph.add_input("x", (4, 6), F)
+    y = b.elementwise(lambda v: v + 1, x)
+    graph.add_output(y)
+    graph.add_output(b.elementwise(lambda v: v * 2, y))
+    graph.add_output(b.elementwise(lambda v: v * 3, y))
+    first, second, third = (expand_locals(Kernel.extract(graph, e)) for e in graph.kernels())
+    once = merge(graph, first, second, needed=lambda name: True)
+    assert isinstance(once, Kernel)
+    (local,) = once.locals
+    assert copies(once) == {y: local}
+    renamed = once.named_apart(graph)
+    (other,) = renamed.locals
+    assert other != local and copies(renamed) == {y: other}
+    again = merge(graph, renamed, third, needed=lambda name: True)
+    assert isinstance(again, Kernel) and list(again.locals) == [other]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dace
 import numpy as np
 import pytest
@@ -95,3 +97,29 @@ def test_operators_that_are_not_lowered_yet() -> None:
     graph.add_output(z)
     expected = np.maximum(X, 0)[[0, 1, 2, 0], range(4)]
     np.testing.assert_array_equal(interpret(graph, {x: X})[z], expected[None])
+
+
+@pytest.mark.parametrize("place", [(None, 0), (0, None), (None, 1), (1, None)])
+@pytest.mark.parametrize("step", [1, 2])
+def test_load_beside_a_dimension_that_the_loops_walk(place: tuple[Any, Any], step: int) -> None:
+    """``y[i, j] = table[k[i], j]`` and the like: one dimension open, the other of the iteration."""
+    graph = Graph("beside")
+    b = Builder(graph)
+    table = graph.add_input("table", (12, 12), dace.float32)
+    k = graph.add_input("k", (4, 5), dace.int64)
+    y = graph.add_array("y", (4, 5), dace.float32)
+
+    def element(i: Any, j: Any) -> tuple[Any, ...]:
+        return tuple(None if e is None else step * (i, j)[e] + 1 for e in place)
+
+    reads = {"t": (table, element), "n": (k, lambda i, j: (i, j))}
+    b.map((4, 5), reads, {"o": (y, lambda i, j: (i, j))}, lambda _, t, n: scalar.load(t, n))
+    graph.add_output(y)
+    rng = np.random.default_rng(0)
+    data = {table: rng.standard_normal((12, 12)).astype(np.float32), k: rng.integers(0, 12, (4, 5))}
+    (axis,) = (e for e in place if e is not None)
+    bound = np.indices((4, 5))[axis] * step + 1
+    expected = data[table][data[k], bound] if place[0] is None else data[table][bound, data[k]]
+    np.testing.assert_array_equal(interpret(graph, data)[y], expected)
+    with pytest.raises(IndexError):
+        interpret(graph, {**data, k: np.full((4, 5), 12)})

@@ -8,11 +8,11 @@ import dace
 import pytest
 import sympy
 
+from daceopt.ir.digits import as_digit
 from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.reduction_form import ReductionForm, forms, merged_index
-from daceopt.ir.schedule import as_digit
 from daceopt.transformations.local.map_fusion import MapFusion
 from tests.transformations.lowered import finish, start
 

@@ -83,6 +83,7 @@ def _source(graph: Graph, order: list[str], symbols: list[str]) -> str:
 
 @cache
 def _load(objects: tuple[str, ...], flags: object) -> Callable[..., int]:
-    target = Path(tempfile.mkdtemp(prefix="daceopt-libs-test-")) / "program.so"
-    link([Path(o) for o in objects], target, flags)  # type: ignore[arg-type]
-    return ctypes.CDLL(str(target)).run
+    with tempfile.TemporaryDirectory(prefix="daceopt-libs-test-") as folder:  # a loaded library needs no file
+        target = Path(folder) / "program.so"
+        link([Path(o) for o in objects], target, flags)  # type: ignore[arg-type]
+        return ctypes.CDLL(str(target)).run

@@ -18,7 +18,7 @@ from daceopt import pipeline
 from daceopt.errors import DaceoptError, FallbackWarning, Unsupported
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.models import variants
-from daceopt.runtime.bridge import torch_dtype
+from daceopt.runtime.invocation import torch_dtype
 from tests.numerics import assert_within_rounding
 from tests.onnx_models import detector, proto
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch._dynamo import config
+from torch._dynamo.exc import InternalTorchDynamoError, ResumePrologueTracingError
 
 from daceopt import optimized_module
+from daceopt.errors import DaceoptError, FallbackWarning
 from tests.twins import module, normal
 
 SEEN: list[Any] = []
@@ -35,6 +38,51 @@ def test_the_model_s_own_code_runs_under_its_own_settings():
             torch.testing.assert_close(net(normal(3)), normal(3).sin().cos())
     assert [outside] * 3 == SEEN
     assert net.daceopt.stats.programs == 2
+
+
+def _other_where_compiled(self, x):
+    """A model that adds what does not fit, but only if it is compiled."""
+    x = torch.tanh(x @ self.w)
+    return x + torch.ones(7) if torch.compiler.is_compiling() else x * 2
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_operator_that_fails_in_the_trace_alone(inside):
+    """The whole call is that of eager PyTorch, for what it calls as well."""
+    net = module(_other_where_compiled, w=torch.ones(3, 3))
+    net = torch.nn.Sequential(torch.nn.Tanh(), net, torch.nn.Tanh()) if inside else net
+    x, seen = torch.randn(2, 3), []
+    expected = net(x)
+    optimized_module(net, fallback="warn")
+    with pytest.warns(FallbackWarning, match="when making fake tensor call"):
+        seen.append(net(x))
+    seen += [net(x), net(x)]
+    assert all(torch.equal(y, expected) for y in seen)
+    assert net.daceopt.stats.programs == 0 and net.daceopt.stats.eager_calls == 3
+    with pytest.raises(DaceoptError, match="cannot be compiled as a whole"):
+        optimized_module(copy.deepcopy(net), fallback="raise")(x)
+
+
+@pytest.mark.parametrize("kind", [InternalTorchDynamoError, ResumePrologueTracingError, AssertionError])
+def test_whatever_dynamo_fails_with_ends_in_eager(kind, monkeypatch):
+    def broken(*args, **kwargs):
+        raise kind("out of order")
+
+    monkeypatch.setattr(torch._dynamo.convert_frame, "trace_frame", broken)
+    net, x = optimized_module(torch.nn.Linear(3, 3), fallback="warn"), torch.randn(2, 3)
+    with pytest.warns(FallbackWarning, match="out of order"):
+        found = net(x)
+    assert torch.equal(found, torch.nn.functional.linear(x, net.weight, net.bias))
+    assert net.daceopt.stats.eager_calls == 1 and any("out of order" in r for r in net.daceopt.reasons)
+    strict = optimized_module(torch.nn.Linear(3, 3), fallback="raise")
+    with pytest.raises(DaceoptError, match="out of order"):
+        strict(x)
+
+
+def test_nothing_is_printed_of_what_runs_as_it_is(capfd):
+    net = optimized_module(module(_other_where_compiled, w=torch.ones(3, 3)), fallback="silent")
+    net(torch.randn(2, 3))
+    assert "".join(capfd.readouterr()) == ""
 
 
 def test_recurrent_layers_are_compiled():

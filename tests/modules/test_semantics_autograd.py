@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from daceopt import optimized_module
 from daceopt.errors import Unsupported
-from tests.twins import check, grads, module, normal
+from tests.twins import assert_same, check, grads, module, normal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -161,6 +161,45 @@ def test_second_order_through_normalizations():
     check(scenario)
 
 
+def test_second_order_of_a_call_that_changes_buffers():
+    """It reads them as they were before the call."""
+
+    def averaged(self, x):
+        y = x * x * self.mean.clone() * self.w
+        self.mean.lerp_(x.detach(), 0.5)
+        return y
+
+    def scenario(optimize):
+        net = module(averaged, w=normal(3))
+        net.register_buffer("mean", normal(3) + 1)
+        normed = torch.nn.utils.spectral_norm(nn.Linear(3, 3).double())
+        seen = []
+        for model in (net, nn.Sequential(normed, nn.Tanh(), nn.BatchNorm1d(3).double())):
+            optimize(model)
+            x = normal(3).requires_grad_() if model is net else normal(5, 3).requires_grad_()
+            y = model(x)
+            model(x.detach() * 2)
+            (g,) = grad(y.pow(2).sum(), x, create_graph=True)
+            g.pow(2).sum().backward()
+            seen.append((g, grads(model, x), dict(model.named_buffers())))
+        return seen
+
+    check(scenario)
+
+
+def test_second_order_refuses_what_was_changed_since():
+    """Arguments without a gradient as well; those that nothing is computed from may change."""
+    net = optimized_module(module(lambda self, x, z, n: x * x * z.tanh() + n.sign(), w=normal(3)), fallback="raise")
+    x, z, n = normal(3).requires_grad_(), normal(3), normal(3)
+    y = net(x, z, n)
+    n.add_(1)
+    (g,) = grad(y.sum(), x, create_graph=True, retain_graph=True)
+    assert_same(g, 2 * x * z.tanh())
+    z.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation: z,"):
+        grad(y.sum(), x, create_graph=True, retain_graph=True)
+
+
 def test_dropout_in_second_order():
     """That of the evaluated layer is the identity; one that draws is refused, with its name."""
     net, x = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5), nn.Tanh()).double(), normal(5, 3).requires_grad_()
@@ -173,6 +212,37 @@ def test_dropout_in_second_order():
     check(scenario)
     with pytest.raises(Unsupported, match="dropout"):
         grad(net.train()(x).sum(), x, create_graph=True)
+
+
+# -------------------------------------------------------------------- results of which others are computed
+
+
+@pytest.mark.parametrize("viewed", [False, True])
+def test_the_gradient_of_a_result_is_whole_or_refused(viewed):
+    """No gradient goes from one result through another, so that a hook would see a part of it."""
+
+    def forward(self, x):
+        h = (x * self.w).sin()
+        h = h.t() if viewed else h
+        return h, h * h, x.cos() * self.w
+
+    def scenario(optimize):
+        net, x = optimize(module(forward, w=normal(3))), normal(2, 3).requires_grad_()
+        h, _, z = net(x)
+        h.retain_grad()
+        seen = grad(h.pow(2).sum() + z.sum(), x, retain_graph=True)
+        h.pow(3).sum().backward()
+        return seen, h.grad, grads(net, x)
+
+    check(scenario)
+    net, x = optimized_module(module(forward, w=normal(3)), fallback="raise"), normal(2, 3).requires_grad_()
+    for observed in (torch.Tensor.retain_grad, lambda t: t.register_hook(lambda g: None)):
+        h, y, z = net(x)
+        observed(h)
+        with pytest.raises(Unsupported, match="retains its gradient, or has a hook"):
+            (h.sum() + y.sum() + z.sum()).backward()
+    h, y, z = net(x)
+    (h.sum() + y.sum() + z.sum()).backward()
 
 
 # -------------------------------------------------------------------- custom functions

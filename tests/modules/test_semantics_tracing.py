@@ -10,6 +10,7 @@ from collections import deque
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from daceopt import optimized_module
 from daceopt.errors import CaptureError, FallbackWarning
@@ -210,3 +211,25 @@ def test_a_cached_tensor_and_a_cached_method():
         return [*seen, net(normal(3)), net(normal(5))]
 
     check_breaks(scenario, "lru_cache")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("inside", [False, True])
+def test_padding_of_an_encoder_in_evaluation(inside):
+    """Padded positions at the end are zero then, unless something is differentiated."""
+
+    def scenario(optimize):
+        layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0, dtype=torch.float64)
+        encoder = nn.TransformerEncoder(layer, 2).eval()
+        wrapped = module(lambda self, x, mask: self.encoder(x.tanh(), src_key_padding_mask=mask).sin())
+        wrapped.encoder = encoder
+        net, x, seen = optimize(wrapped if inside else encoder), normal(2, 5, 4), []
+        masks = torch.tensor([[[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]], [[1, 0, 0, 0, 1], [0, 0, 0, 0, 0]]]).bool()
+        for mask in masks:
+            given = {"mask" if inside else "src_key_padding_mask": mask}
+            seen.append(net(x, **given))
+            with torch.no_grad():
+                seen.append(net(x, **given))
+        return seen
+
+    check(scenario, fallback="silent")

@@ -80,6 +80,23 @@ def test_transforms_around_the_module():
     check(scenario)
 
 
+def test_a_tensor_that_a_transform_left_behind():
+    def scenario(optimize):
+        net, left = optimize(mlp()), []
+
+        def kept(x):
+            left.append(x * 2)
+            return left[0].sum()
+
+        torch.func.grad(kept)(normal(3))
+        with torch.no_grad():
+            seen = net(left[0])
+        net(left[0]).sum().backward()
+        return seen, grads(net)
+
+    check(scenario)
+
+
 @pytest.mark.parametrize(
     "transform",
     [

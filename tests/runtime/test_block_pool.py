@@ -157,6 +157,15 @@ def test_a_working_set_in_use_every_step_is_kept():
     assert block_pool.stats()["misses"] == misses
 
 
+@pytest.mark.parametrize("shape", [(), (0, 3), (4, 1, 2), (ELEMENTS,)])
+def test_an_allocator_gives_memory_of_its_own_each_time(shape):
+    make = block_pool.allocator(shape, torch.int64)
+    first, second = make().fill_(1), make().fill_(2)
+    for tensor, value in ((first, 1), (second, 2)):
+        assert tensor.shape == shape and tensor.dtype is torch.int64 and tensor.is_contiguous()
+        assert tensor.untyped_storage().nbytes() >= tensor.nbytes and bool((tensor == value).all())
+
+
 def test_empty_gives_free_blocks_back():
     kept, gone = large(), large()
     del gone

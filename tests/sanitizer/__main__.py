@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from onnx import TensorProto, helper
 import daceopt
 from daceopt.codegen import compiler
 from daceopt.codegen.bundle import Bundle
-from daceopt.runtime import bridge
+from daceopt.runtime import invocation
 from tests.fuzz import batch as fuzz
 from tests.fuzz.__main__ import bad as is_bad
 from tests.fuzz.__main__ import line
@@ -67,12 +66,12 @@ def _tell_difference(message: dict[str, Any]) -> None:
 
 
 def _shorten_results() -> None:
-    allocate = bridge.ExecutableEntry.allocate
+    allocate = invocation.CallMemory.allocate
 
-    def short(entry: bridge.ExecutableEntry, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-        return [t.new_empty(t.numel() // 2) for t in allocate(entry, shapes)]
+    def short(memory: invocation.CallMemory) -> list[torch.Tensor]:
+        return [t.new_empty(t.numel() // 2) for t in allocate(memory)]
 
-    bridge.ExecutableEntry.allocate = short  # type: ignore[method-assign]
+    invocation.CallMemory.allocate = short  # type: ignore[method-assign]
 
 
 def _tell(message: dict[str, Any]) -> None:

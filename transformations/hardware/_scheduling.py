@@ -56,8 +56,8 @@ class Form:
     @classmethod
     def of(cls, graph: Graph, kernel: Kernel) -> Form | None:
         """The form of the kernel's schedule; None where it has another one, which a user gave it, or which a kernel
-        with serial loops or tiles of its own has."""
-        if kernel.is_tiled:
+        with serial loops or tiles of its own has, or one that reads what it writes."""
+        if kernel.is_tiled or kernel.forwarded():
             return None
         shared, tree = schedule.chain(schedule.bare(schedule.schedule_of(kernel)))
         allocs = []
@@ -116,21 +116,26 @@ def _joined(trees: Sequence[Tree]) -> list[Tree]:
 
 
 @dataclass(frozen=True)
-class Scheduling(Transformation):
-    """A step that decides one thing about the loops of each kernel: subclasses define ``decide``."""
+class KernelStep(Transformation):
+    """A step that looks at each kernel by itself, once: subclasses define ``match_at``."""
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for entry in graph.kernels():
+            yield from self.match_at(graph, entry)
+
+
+@dataclass(frozen=True)
+class Scheduling(KernelStep):
+    """A step that decides one thing about the loops of each kernel: subclasses define ``decide``."""
+
     changes_dataflow: ClassVar[bool] = False
 
     def decide(self, form: Form) -> Form | str | None:
         """The kernel's loops after this step; None: as before; a text: why something that looked possible is not."""
         raise NotImplementedError(f"{type(self).__name__} does not define decide")
-
-    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        for node in graph.nodes():
-            if isinstance(node, nodes.MapEntry):
-                yield from self.match_at(graph, node)
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         try:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from dace import nodes
 
@@ -17,11 +17,12 @@ from daceopt.ir.hardware import CUDA
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.schedule import Alloc, Param
 from daceopt.ir.tasklet import Assignment
-from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site
+from daceopt.transformations.hardware._scheduling import KernelStep
 
 
 @dataclass(frozen=True)
-class KernelFission(Transformation):
+class KernelFission(KernelStep):
     """Give a statement a kernel of its own where blocks would wait for one another; all, where locals do not fit.
 
     before:  for i: { for j: s += x[i, j];  for j: { t = x[i, j] / s;  y[i, j] = f(t);  g[j] += t } }
@@ -32,14 +33,7 @@ class KernelFission(Transformation):
     ``shared``: bytes of locals that a block may hold. Sums over different loops of one statement become two kernels.
     """
 
-    level: ClassVar[str] = "hardware"
-    sites_are_independent: ClassVar[bool] = True
     shared: int = CUDA.shared // 2  # what collective operations exchange takes up to 8 KiB each
-
-    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        for node in graph.nodes():
-            if isinstance(node, nodes.MapEntry):
-                yield from self.match_at(graph, node)
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         try:
@@ -47,13 +41,13 @@ class KernelFission(Transformation):
         except Unsupported as error:
             yield NearMiss(node, str(error))
             return
-        if _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
+        if _hands_on(kernel) or _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
             yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]
         kernel = Kernel.extract(graph, entry)
-        if self._is_large(kernel):
+        if _hands_on(kernel) or self._is_large(kernel):
             parts, _ = splitting.split(graph, entry)
         elif _waiting(kernel):
             graph.remove(entry)
@@ -71,6 +65,11 @@ class KernelFission(Transformation):
 
 
 # ---------------------------------------------------------------- sums over what statements share
+
+
+def _hands_on(kernel: Kernel) -> bool:
+    """Do statements read what others of the kernel write to memory, and no schedule says how?"""
+    return kernel.schedule is None and bool(kernel.forwarded())
 
 
 def _waiting(kernel: Kernel) -> dict[int, list[str]]:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from daceopt.ir import fusion_profit
 from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.micro_graph import Link, links, pattern_of, type_of
+from daceopt.ir.micro_graph import COMPUTE_BOUND, Link, links, pattern_of, type_of
 from daceopt.passes.aggregation_rules import AggregationRule, RuleSet
 from daceopt.passes.transform import label_of
 from daceopt.store import learned_rules
@@ -41,14 +41,15 @@ class Growth:
         self._rules, self._judge, self._take = rules, judge, take
         self._learned = learned_rules.learned()
         self._eligible = frozenset(eligible)
-        self._types = {g: type_of(graph, g.members[0]) for g in self.plan.groups() if g.members[0] in self._eligible}
+        found = {g: type_of(graph, g.members[0]) for g in plan.groups() if g.members[0] in self._eligible}
+        self._types = {g: kind for g, kind in found.items() if g.kernel is not None or kind in COMPUTE_BOUND}
         self._readers: dict[FusionGroup, dict[str, tuple[Any, ...]]] = {}
         self._links: dict[tuple[str, Any], Link] = {}
         for group in self._types:
             node = group.members[0]
-            found = links(graph, node)
-            self._links.update({(array, node): link for array, link in found.items()})
-            self._readers[group] = dict.fromkeys(found, (node,))
+            read = links(graph, node)
+            self._links.update({(array, node): link for array, link in read.items()})
+            self._readers[group] = dict.fromkeys(read, (node,))
         self._said: dict[tuple[Any, str], tuple[Any, Any, str]] = {}  # a reason is told once of a consumer
         self._vain: set[tuple[str, Any]] = set()  # (array, node that reads it) that were tried in vain, by this rule
 

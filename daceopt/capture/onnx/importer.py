@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -199,37 +199,50 @@ class _Importer:
 
     def _add_node(self, node: onnx.NodeProto) -> None:
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx"):
-            value = registry.constant_value({a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
-            self.names[node.output[0]] = self._constant(node.output[0], value)
+            self.names[node.output[0]] = self._constant(node.output[0], registry.constant_value(_attributes(node)))
             return
         where = f"operator {node.op_type} ({node.name or 'unnamed'!r})"
-        captured = subgraph.captures(node)
-        operands = [*node.input, *captured]
-        if not self.pending.isdisjoint(operands):
+        if not self.pending.isdisjoint(_operands(node)):
             self._postpone(node, where)
             return
-        undefined = [n for n in captured if n not in self.names]
-        if undefined:
-            raise Unsupported(f"{where}: its graph reads {undefined[0]!r}, which nothing before it defines")
-        inputs = [self.names[n] if n else None for n in operands]
-        declared = self._results(node, where)
-        outputs = [self.graph.add_array(*value) if value else None for value in declared]
-        self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        attributes |= {"captures": captured} if captured else {}
-        operator = widening.add_operator(self.graph, node.op_type, inputs, outputs, attributes, node.domain)
-        operator.source_name = node.name
+        operator, inputs, outputs = self._declared(node, where)
         reason = registry.why_unsupported(self.graph, operator)
-        if isinstance(reason, values.UnknownValue) and self.patient:
-            raise NotKnownYet(f"{where}: {reason}", [tuple(operands[k] for k in reason.positions if operands[k])])
-        if reason is None and (clash := inference.unfit(self.graph, operator)):
-            raise NotKnownYet(f"{where}: {clash}", sizes=True)
-        if reason is not None and self.patient and self.shapes and self._is_symbolic([*inputs, *outputs]):
-            raise NotKnownYet(f"{where}: {reason}", sizes=True)  # with numbers for the sizes it may be supported
+        if gap := self._gap(node, operator, reason, where):
+            raise gap
         if reason is not None:
             self._fall_back(operator, node, inputs, outputs, reason)
         elif subgraph.graphs_of(node):
             registry.expand(self.graph, operator)
+
+    def _declared(self, node: onnx.NodeProto, where: str) -> tuple[Any, list[str | None], list[str | None]]:
+        """The operator as it stands in the graph, what it reads, and what it writes."""
+        captured = subgraph.captures(node)
+        if undefined := [n for n in captured if n not in self.names]:
+            raise Unsupported(f"{where}: its graph reads {undefined[0]!r}, which nothing before it defines")
+        inputs = self._arrays(_operands(node))
+        outputs = [self.graph.add_array(*value) if value else None for value in self._results(node, where)]
+        self.names.update((n, array) for n, array in zip(node.output, outputs) if array is not None)
+        attributes = _attributes(node) | ({"captures": captured} if captured else {})
+        operator = widening.add_operator(self.graph, node.op_type, inputs, outputs, attributes, node.domain)
+        operator.source_name = node.name
+        return operator, inputs, outputs
+
+    def _arrays(self, names: Iterable[str]) -> list[str | None]:
+        return [self.names[n] if n else None for n in names]
+
+    def _gap(self, node: onnx.NodeProto, operator: Any, reason: str | None, where: str) -> NotKnownYet | None:
+        """What must be known of the model's inputs before the operator can be judged; None where it can be."""
+        if reason is None:
+            clash = inference.unfit(self.graph, operator)
+            return NotKnownYet(f"{where}: {clash}", sizes=True) if clash else None
+        if not self.patient:
+            return None
+        if isinstance(reason, values.UnknownValue):
+            named = [_operands(node)[k] for k in reason.positions]
+            return NotKnownYet(f"{where}: {reason}", [tuple(n for n in named if n)])
+        arrays = [*self.graph.inputs_of(operator), *self.graph.outputs_of(operator)]
+        with_numbers = self.shapes and self._is_symbolic(arrays)  # for the sizes it may be supported
+        return NotKnownYet(f"{where}: {reason}", sizes=True) if with_numbers else None
 
     def _results(self, node: onnx.NodeProto, where: str) -> list[tuple[str, tuple[Dim, ...], Any] | None]:
         """Name, shape and dtype of each output, None for those that are left out."""
@@ -248,14 +261,12 @@ class _Importer:
     def _close_gaps(self, node: onnx.NodeProto) -> None:
         """Extents that ONNX's inference left open, from shape arithmetic; later uses of their names then follow."""
         open_ended = [n for n in node.output if n and self._is_open(n)]
-        captured = subgraph.captures(node)
-        operands = [*node.input, *captured]
-        if not open_ended or any(n and n not in self.names for n in operands):
+        if not open_ended or any(n and n not in self.names for n in _operands(node)):
             return
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        inputs = [self.names[n] if n else None for n in operands]
+        attributes, inputs = _attributes(node), self._arrays(_operands(node))
         if subgraph.graphs_of(node):
-            found = control_flow.result_shapes(self.graph, node, inputs, attributes | {"captures": captured})
+            attributes |= {"captures": subgraph.captures(node)}
+            found = control_flow.result_shapes(self.graph, node, inputs, attributes)
         else:
             found = inference.result_shapes(self.graph, node.op_type, inputs, len(node.output), attributes, node.domain)
         for name, shape in zip(node.output, found):
@@ -347,6 +358,15 @@ class _Surveyor(_Importer):
         except Unsupported as error:
             self.found.refused[named[0]] = error
             self.left_out.update(named)
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _operands(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, what its graphs read from outside included; empty where it is left out."""
+    return [*node.input, *subgraph.captures(node)]
 
 
 def _symbols_of(extent: Dim) -> set[Any]:

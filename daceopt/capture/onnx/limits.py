@@ -14,6 +14,9 @@ _MAX_BYTES = 1 << 40  # of one declared tensor
 _MAX_NESTING = 60  # messages; a subgraph in a subgraph takes four
 _INT64_MAX = 2**63 - 1
 
+# The standard's inference reads beyond its arrays, and may end the process, for values outside of these bounds.
+_ATTRIBUTE_BOUNDS = {"axis": (-(2**31), 2**31 - 1), "batch_dims": (0, 2**31 - 1)}
+
 _BITS = {TensorProto.DOUBLE: 64, TensorProto.INT64: 64, TensorProto.UINT64: 64, TensorProto.COMPLEX64: 64}
 _BITS |= {TensorProto.FLOAT: 32, TensorProto.INT32: 32, TensorProto.UINT32: 32, TensorProto.COMPLEX128: 128}
 _BITS |= {TensorProto.FLOAT16: 16, TensorProto.BFLOAT16: 16, TensorProto.INT16: 16, TensorProto.UINT16: 16}
@@ -68,8 +71,14 @@ def _check_text(message: Any, name: str) -> None:
             raise ModelFileError(f"{name}: {kind}.{field.name} is not UTF-8 text; the file is damaged, export it again")
 
 
-def _check_parts(node: onnx.NodeProto, name: str) -> None:
-    """The standard's inference ends the process where a Split has more results than it says."""
+def _check_attributes(node: onnx.NodeProto, name: str) -> None:
+    """What would end the process in the standard's inference, which also does so where a Split has more results than
+    it says."""
+    for a in node.attribute:
+        least, most = _ATTRIBUTE_BOUNDS.get(a.name, (a.i, a.i))
+        if a.type == onnx.AttributeProto.INT and not least <= a.i <= most:
+            where = f"{name}: {node.op_type} {node.name!r} has {a.name} {a.i}"
+            raise ModelFileError(f"{where}; expected {least} to {most}, the file is damaged or hostile")
     counts = [a.i for a in node.attribute if a.name == "num_outputs"]
     if node.op_type == "Split" and counts and counts[0] != len(node.output):
         raise ModelFileError(f"{name}: Split {node.name!r} has {len(node.output)} results, its num_outputs {counts[0]}")
@@ -77,7 +86,7 @@ def _check_parts(node: onnx.NodeProto, name: str) -> None:
 
 def _check_message(message: Any, name: str) -> None:
     if isinstance(message, onnx.NodeProto):
-        _check_parts(message, name)
+        _check_attributes(message, name)
     if isinstance(message, TensorProto):
         check_tensor(message, name)
     elif isinstance(message, onnx.SparseTensorProto):

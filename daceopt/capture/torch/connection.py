@@ -51,6 +51,20 @@ def _connected(traced: Traced, binding: Binding, operands: Operands) -> dict[int
     }
 
 
+def dependents(traced: Traced, binding: Binding) -> dict[int, frozenset[int]]:
+    """Results that autograd sees, from which other outputs of the program are computed -> those outputs."""
+    results = traced.graph.graph.output_node().args[0]
+    seen = [k for k, (r, flag) in enumerate(zip(binding.results, traced.results)) if flag and r.kind == "output"]
+    if len({binding.results[k].index for k in seen}) < 2:
+        return {}
+    sources = {k: _sources(results[k]) for k in seen}
+    found = {
+        k: frozenset(binding.results[j].index for j in seen if results[k] in sources[j]) - {binding.results[k].index}
+        for k in seen
+    }
+    return {k: outputs for k, outputs in found.items() if outputs}
+
+
 def differentiable(graph: fx.Graph, nodes: Sequence[Any], wanted: set[fx.Node]) -> tuple[bool, ...]:
     """Whether the values of these nodes require a gradient at the end; ``wanted``: arguments that require one.
 

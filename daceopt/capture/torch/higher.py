@@ -83,6 +83,7 @@ def _drop_detached(graph: fx.GraphModule) -> None:
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             graph.graph.erase_node(node)
+    graph.graph.eliminate_dead_code()  # so that the arguments say what is read
     graph.recompile()
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +11,7 @@ from torch import fx
 from daceopt.capture.torch import call_text as call_text
 from daceopt.capture.torch import derivative, guards
 from daceopt.capture.torch.calls import Context
+from daceopt.capture.torch.collection import paused
 from daceopt.capture.torch.functional import Functional, functional
 from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
 from daceopt.capture.torch.plan import Plan, plan
@@ -29,20 +28,8 @@ from daceopt.runtime.binding import Binding
 
 def load(traced: Traced) -> Imported:
     """Trace to ATen and import. Raises Unsupported with the reason."""
-    with _uncollected():
+    with paused():
         return _load(traced)
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """No garbage is looked for among the objects of a graph, which all stay: a fifth of the time for large models."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _load(traced: Traced) -> Imported:

@@ -12,11 +12,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from torch import nn
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
 from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor
+from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Guard
 
@@ -90,6 +92,21 @@ def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any
     if name in _UNTRACED:
         _break(f"{name} of a tensor", "Read it outside of forward.")
     return original(self, tx, name)
+
+
+def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """The encoder leaves padded positions out (they are zero then) unless it is compiled, and asks whether it is."""
+    forward = nn.TransformerEncoder.forward.__code__
+    asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
+    if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
+        _break("nn.TransformerEncoder, which leaves padded positions out", "Make it with enable_nested_tensor=False.")
+    return original(self, tx, args, kwargs)
+
+
+def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
+    """Whether it takes all positions, compiled or not."""
+    required = source.realize().requires_grad or any(p.requires_grad for p in encoder.layers[0].parameters())
+    return bool(required) and torch.is_grad_enabled()
 
 
 def _format(original: Method, self: Any, spec: VariableTracker, flags: int) -> None:
@@ -170,6 +187,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (builder.VariableBuilder, "wrap_listlike", _wrap_list),
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
+    (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),

@@ -12,6 +12,7 @@ from math import prod
 
 import dace
 
+from daceopt.codegen.cpu.hoisting import Hoisted
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
@@ -67,6 +68,7 @@ class Emitter:
         self._note_accumulators(self._tree, {})
         self._scopes = {n.array: n.scope for n, _ in schedule.walk(self._tree) if isinstance(n, Alloc)}
         self._products = products(kernel, self._tree, self._bodies)
+        self._hoisted = Hoisted(self._names, self._tree, self._bodies)
         called = {product.statement for product in self._products.values()}
         runs = [run for run in schedule.runs(self._tree) if run[0].statement not in called]
         self._leaves = {id(run[0]): self._leaf(run) for run in runs}
@@ -101,7 +103,7 @@ class Emitter:
 
     def _leaf(self, run: Sequence[Do]) -> Leaf:
         registers = {a for a, scope in self._scopes.items() if scope == "register"}
-        leaf = Leaf(self._names, [self._bodies[do.statement] for do in run], self._innermost, registers)
+        leaf = Leaf(self._names, [self._hoisted.bodies[do.statement] for do in run], self._innermost, registers)
         self._checks |= leaf.checks_index
         return leaf
 
@@ -354,6 +356,8 @@ class Emitter:
 
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
         if loop.kind == "vector":
+            for line in self._hoisted.lines(loop):
+                self._line(line)
             clauses = "".join(a.clause for a in collecting)
             self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":

@@ -20,7 +20,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.guards import Branches, in_branches
-from daceopt.ir.hardware import Threads, block_loops, copies
+from daceopt.ir.hardware import CUDA, Threads, block_loops, copies
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import KernelBuffer
 from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
@@ -28,7 +28,6 @@ from daceopt.ir.schedule_check import check
 
 HEADERS = ("cuda.h", "scalar.h", "collectives.h")
 _MEET, _MEET_IN_WARP = "__syncthreads();", "__syncwarp();"
-_OWN_BYTES = 1 << 12  # of a thread's local memory
 
 
 def kernel_source(graph: Graph, kernel: Kernel) -> KernelSource:
@@ -205,9 +204,7 @@ class _CudaEmitter(Emitter):
             found += [(*self._local(tree), tree.scope)] if tree.scope != "register" else []
             tree = tree.body
         for name, dtype, size, scope in sorted(found, key=lambda local: int(local[0][1:])):
-            if not isinstance(size, int) or (scope == "thread" and size * types.itemsize(dtype) > _OWN_BYTES):
-                raise Unsupported(f"kernel {self._kernel.label}: each thread has a local of {size} elements")
-            count, cpp = max(size, 1), types.cpp(dtype)
+            count, cpp = max(int(size), 1), types.cpp(dtype)
             if scope == "thread":
                 self._line(f"[[maybe_unused]] {cpp} {name}[{count}];")
             else:
@@ -233,7 +230,7 @@ class _CudaEmitter(Emitter):
         if not a.dims:
             self._line(f"{a.cpp} {a.name} = {start};")
             return
-        if int(a.size) * types.itemsize(a.dtype) > _OWN_BYTES:
+        if int(a.size) * types.itemsize(a.dtype) > CUDA.own:
             raise Unsupported(f"kernel {self._kernel.label}: each thread collects {a.size} elements")
         self._line(f"{a.cpp} {a.name}[{max(int(a.size), 1)}];")
         self._fill(a.name, str(a.size), a)

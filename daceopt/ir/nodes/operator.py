@@ -18,6 +18,8 @@ import numpy as np
 from dace.properties import ListProperty, Property, make_properties
 from dace.sdfg.nodes import LibraryNode
 
+from daceopt.ir.plain_properties import plain
+
 
 def _encode(value: Any) -> Any:
     if isinstance(value, np.ndarray):
@@ -145,7 +147,7 @@ def operator_class(op_type: str, domain: str = "") -> type[Operator]:
         "implementations": {},
         "default_implementation": None,
     }
-    return dace.library.node(type(name, (Operator,), body))
+    return plain(dace.library.node(type(name, (Operator,), body)))
 
 
 def _class_name(op_type: str, domain: str) -> str:

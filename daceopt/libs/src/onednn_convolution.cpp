@@ -1,5 +1,7 @@
 // Convolutions by oneDNN. Weights take the layout the kernel prefers; activations too, when their own has no fast kernel.
 #include <algorithm>
+#include <array>
+#include <optional>
 
 #include "daceopt/onednn_cache.h"
 
@@ -86,18 +88,21 @@ bool prefers_blocked(const Problem& p) {
     return p.dst.get_dims().back() < kShortRow && p.weights.get_dims().back() > 1 && p.weights.get_ndims() == p.src.get_ndims();
 }
 
-// The caller's layouts if they have a fast kernel, else oneDNN's own choice, else whatever there is.
+// The first of the two choices of layouts whose kernel is of the faster class; a choice may have no kernel at all.
 template <typename Make>
 auto fastest(const Problem& p, bool blocked, Make make) {
     const Choice given{p.src, p.dst}, free{any(p.src), any(p.dst)};
-    try {
-        auto first = make(p, blocked ? free : given);
-        if (!is_slow(first.impl_info_str())) return first;
-        auto second = make(p, blocked ? given : free);
-        return is_slow(second.impl_info_str()) ? first : second;
-    } catch (const dnnl::error&) {  // strides that no kernel takes
-        return make(p, free);
+    std::optional<decltype(make(p, given))> best;
+    for (const Choice& choice : blocked ? std::array{free, given} : std::array{given, free}) {
+        try {
+            auto found = make(p, choice);
+            if (!best || speed_of(found.impl_info_str()) < speed_of(best->impl_info_str())) best = found;
+        } catch (const dnnl::error&) {  // strides that no kernel takes
+            continue;
+        }
+        if (speed_of(best->impl_info_str()) == Speed::kMade) break;
     }
+    return best ? *best : make(p, free);  // whose error says what is wrong
 }
 
 template <typename Descriptor>

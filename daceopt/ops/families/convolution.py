@@ -46,6 +46,8 @@ def why_not_window(graph: Graph, node: Operator, rank: int) -> str | None:
     x = graph.operand(node, 0)
     if rank not in (1, 2, 3) or len(graph.shape(x)) != rank + 2:
         return f"{rank} spatial dimensions over an input of shape {graph.shape(x)}; supported are 1 to 3"
+    if (reason := why_not_steps(node, rank)) is not None:
+        return reason
     mode = node.attribute("auto_pad", "NOTSET")
     if mode.startswith("SAME") and not all(isinstance(s, int) for s in graph.shape(x)[2:]):
         return f"auto_pad={mode} over symbolic spatial dimensions {graph.shape(x)[2:]}; expected fixed ones"
@@ -127,6 +129,14 @@ def transposed_convolution(b: Builder, node: Operator, inputs: Names, outputs: N
 def steps(node: Operator, rank: int) -> dict[str, list[int]]:
     """Strides and dilations, with defaults."""
     return {name: list(node.attribute(name) or [1] * rank) for name in ("strides", "dilations")}
+
+
+def why_not_steps(node: Operator, rank: int) -> str | None:
+    """The reason for which strides or dilations say nothing about ``rank`` dimensions."""
+    for name, given in steps(node, rank).items():
+        if len(given) != rank or min(given, default=1) < 1:
+            return f"{name} {given}; expected {rank} positive ones"
+    return None
 
 
 def _transposed_pads(graph: Graph, node: Operator, x: str, w: str, out: str) -> tuple[list[Dim], list[Dim], list[Dim]]:

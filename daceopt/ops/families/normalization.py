@@ -9,6 +9,7 @@ import sympy
 
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
+from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import all_required, required
@@ -78,9 +79,9 @@ def layer_normalization_gradient(
     if dy is None:
         return result
     if wanted[1]:
-        result[1] = sum_to(b, lambda g, n: g * n, dy, unit, like=scale)
+        result[1] = _sum_like(b, lambda g, n: g * n, dy, unit, like=scale)
     if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
-        result[2] = sum_to(b, None, dy, like=inputs[2])
+        result[2] = _sum_like(b, None, dy, like=inputs[2])
     return result
 
 
@@ -108,15 +109,8 @@ def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequenc
     )
 
 
-def sum_to(b: Builder, fn: Any, *arrays: str, like: str) -> str:
-    """Sum ``fn`` over the axes along which ``like`` was broadcast."""
-    shape, own = b.graph.shape(arrays[0]), b.graph.shape(like)
-    lead = len(shape) - len(own)
-    axes = [*range(lead), *(lead + k for k, s in enumerate(own) if s == 1 and shape[lead + k] != 1)]
-    if not axes and fn is None:
-        return arrays[0]
-    total = b.reduce("sum", fn, *arrays, axes=axes, dtype=b.graph.dtype(like))
-    return total if b.graph.shape(total) == own else b.reshape(total, own)
+def _sum_like(b: Builder, fn: Any, *arrays: str, like: str) -> str:
+    return sum_to(b, fn, *arrays, shape=b.graph.shape(like), dtype=b.graph.dtype(like))
 
 
 def _no_gradient_of_statistics(node: Operator, grads_out: Names) -> None:
@@ -153,7 +147,7 @@ def rms_normalization_gradient(
         g = b.elementwise(lambda p, s: p * s, dy, scale)
         mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
         dx = b.elementwise(lambda p, n, r, w: r * (p - n * w), g, unit, inverse, mean_gn, label="norm_grad")
-    return [dx, sum_to(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
+    return [dx, _sum_like(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
 
 
 # -------------------------------------------------------------------- batch normalization

@@ -15,7 +15,7 @@ from daceopt.ir.nodes.library import Pool
 from daceopt.ir.operands import required
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
-from daceopt.ops.families.convolution import why_not_window, window, zero_padded
+from daceopt.ops.families.convolution import steps, why_not_window, window, zero_padded
 from daceopt.ops.families.normalization import power_term, root
 from daceopt.ops.families.reduction import mean
 
@@ -80,7 +80,21 @@ def _indices(
 
 @supports("MaxPool", "AveragePool", "LpPool")
 def why_not_pool(graph: Graph, node: Operator) -> str | None:
-    return why_not_window(graph, node, len(node.attribute("kernel_shape"))) or _why_no_norm(graph, node)
+    rank = len(node.attribute("kernel_shape"))
+    return why_not_window(graph, node, rank) or _why_no_norm(graph, node) or _why_not_same(graph, node, rank)
+
+
+def _why_not_same(graph: Graph, node: Operator, rank: int) -> str | None:
+    """Where windows leave elements between them, SAME would take padding away: ONNX Runtime refuses, or shifts them."""
+    mode, step = node.attribute("auto_pad", "NOTSET"), steps(node, rank)
+    if not mode.startswith("SAME"):
+        return None
+    for size, kernel, stride, dilation in zip(
+        graph.shape(graph.operand(node, 0))[2:], node.attribute("kernel_shape"), step["strides"], step["dilations"]
+    ):
+        if -(-size // stride) * stride - stride + (kernel - 1) * dilation + 1 < size:
+            return f"auto_pad={mode} with strides {step['strides']}: windows of {kernel} miss some of {size} elements"
+    return None
 
 
 def _why_no_norm(graph: Graph, node: Operator) -> str | None:

@@ -356,6 +356,9 @@ def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
     unknown = [n for n in _activation_names(node) if n.lower() not in _ACTIVATIONS]
     if unknown:
         return f"activation {unknown[0]!r}; expected one of {', '.join(_ACTIVATIONS)}"
+    clip = node.attribute("clip")
+    if clip is not None and not clip > 0:
+        return f"clip {clip}; expected a positive bound"
     return _why_misshapen(graph, node, inputs)
 
 

@@ -255,7 +255,9 @@ def why_not_slice(graph: Graph, node: Operator) -> str | None:
     if len({a % rank for a in given if -rank <= a < rank}) != len(given):
         return f"axes {list(given)} of an input of rank {rank}: expected each once"
     if values.at(inputs, 2) is not None and values.known(graph, inputs[2]) is None:
-        ends = starts  # not needed: the result's extents say how much there is
+        # not needed: the result's extents say how much there is
+        count = graph.shape(required(inputs, 2))[0]
+        ends = [None] * count if isinstance(count, int) else starts
     if not len(starts) == len(ends) == len(steps) == len(axes) <= rank:
         return f"{len(starts)} starts, {len(ends)} ends and {len(steps)} steps for {len(axes)} axes"
     if any(step < 0 and isinstance(end, int) and end >= _FAR for end, step in zip(ends, steps)):

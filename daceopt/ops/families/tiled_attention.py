@@ -14,6 +14,7 @@ from typing import Any
 import sympy
 
 from daceopt.ir import scalar, types
+from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage, param
@@ -23,7 +24,6 @@ from daceopt.ir.tiles import blocks, left
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.attention import SEES_A_KEY, Hiding, weights_of
-from daceopt.ops.families.normalization import sum_to
 
 DOMAIN, NAME = "daceopt", "TiledAttention"
 _BATCH, _HEAD, _ROWS, _KEYS, _Q, _K, _D, _E = (param(k) for k in range(8))
@@ -228,5 +228,7 @@ def tiled_attention_gradient(
         b.matmul(b.transpose(weights, [0, 1, 3, 2]), dy),
     ]
     if mask is not None:
-        found.append(sum_to(b, None, d_scores, like=mask) if wanted[3] else None)
+        found.append(
+            sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask)) if wanted[3] else None
+        )
     return found + [None] * (len(inputs) - len(found))

@@ -17,7 +17,7 @@ from daceopt.ir.graph import Graph, dim
 from daceopt.ir.operands import required
 from daceopt.ops.core import algorithm, values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports, without_gradient
-from daceopt.ops.families.convolution import per_channel, steps, zero_padded
+from daceopt.ops.families.convolution import per_channel, steps, why_not_steps, zero_padded
 
 # -------------------------------------------------------------------- Col2Im
 
@@ -77,6 +77,8 @@ def why_not_columns(graph: Graph, node: Operator) -> str | None:
     if reason is not None:
         return reason
     inputs = graph.inputs_of(node)
+    if (why_not := why_not_steps(node, len(values.known(graph, inputs[1]) or ()))) is not None:
+        return why_not
     columns = graph.shape(required(inputs, 0))
     counts = _counts(*_blocks(graph, node, inputs))
     if min(counts) < 1 or dim(sympy.Mul(*counts) - columns[-1]) != 0:
@@ -207,7 +209,7 @@ def why_not_deformable(graph: Graph, node: Operator) -> str | None:
     group, offsets = node.attribute("group", 1), node.attribute("offset_group", 1)
     if group < 1 or w[0] % group or w[1] * group != x[1] or offsets < 1 or x[1] % offsets:
         return f"{group} groups and {offsets} of offsets for {x[1]} channels and a kernel of shape {w}"
-    return None
+    return why_not_steps(node, len(w) - 2)
 
 
 # -------------------------------------------------------------------- regions of interest

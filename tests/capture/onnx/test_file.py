@@ -261,6 +261,20 @@ def test_flipped_bits_load_or_are_refused():
     assert 20 < refused < 120
 
 
+@pytest.mark.parametrize(
+    "op_type, attribute, value",
+    [("GatherND", "batch_dims", -9), ("LayerNormalization", "axis", 2**31), ("LayerNormalization", "axis", 2**63 - 1)],
+)
+def test_attributes_that_end_the_process_in_the_standards_inference(op_type, attribute, value):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3))
+    i = helper.make_tensor_value_info("i", TensorProto.INT64 if op_type == "GatherND" else TensorProto.FLOAT, (2, 3))
+    node = helper.make_node(op_type, ["x", "i"], ["y"], **{attribute: value})
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3))
+    graph = helper.make_graph([node], "g", [x, i], [y])
+    with pytest.raises(ModelFileError, match=f"{op_type} '' has {attribute} {value}"):
+        load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+
+
 def test_a_split_with_more_results_than_it_says():
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, (6,))
     parts = [helper.make_tensor_value_info(n, TensorProto.FLOAT, (2,)) for n in "abc"]

@@ -8,15 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
+from daceopt import libs
+from daceopt.codegen import trial
+from daceopt.codegen.assemble import load_program
+from daceopt.codegen.build import build
 from daceopt.codegen.cpu.kernel_source import kernel_source
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.builder import Builder
+from daceopt.ir.functions import idiv
 from daceopt.ir.graph import Graph
+from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.schedule_text import parse
-from daceopt.ir.symbols import Parameter
+from daceopt.ir.symbols import Parameter, size
 from tests.codegen.cpu import kernels
 from tests.ir.guarded import SIZES, F, V, blocks, expected, neighbours, random_inputs, stage
+from tests.ir.pooled import expected as pooled_by_hand
+from tests.ir.pooled import fused, pooled
 from tests.ir.test_schedule_edits import copy
 from tests.numerics import assert_within_rounding
 
@@ -80,3 +88,59 @@ def test_conditions_are_evaluated_as_they_are_meant_where_they_do_not_hold(tmp_p
     data = random_inputs(graph, {})
     found = kernels.run(graph, data, tmp_path)
     np.testing.assert_array_equal(found[graph.outputs[0]], data[x] + 1)
+
+
+@pytest.mark.parametrize("shape", [(7, 10), (size("m"), size("n"))])
+@pytest.mark.parametrize("rows", [0, 4])
+def test_a_sum_and_a_pool_in_one_loop_nest(shape: tuple[Any, Any], rows: int, tmp_path: Path) -> None:
+    """Listing 2 of APOLLO (Zhao et al., MLSys 2022); ``rows``: so many at once, by threads."""
+    graph, entry, names = pooled(*shape)
+    tree = fused(edits.of(graph, entry), *shape)
+    if rows:
+        tree = edits.bind(edits.split(tree, "i0", rows), "i0_block", "parallel")
+    edits.commit(graph, entry, tree)
+    values = {"m": 7, "n": 10}
+    data = random_inputs(graph, values)
+    found = kernels.run(graph, data, tmp_path, values)
+    for name, value in pooled_by_hand(data, names).items():
+        assert_within_rounding(found[name], value)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("others", [True, False])
+def test_a_program_that_hands_an_array_on(kept: bool, others: bool) -> None:
+    """The array has its memory, whether anybody else reads it or not."""
+    graph, entry, names = pooled(7, 10, kept)
+    b = Builder(graph)
+    graph.add_output(b.elementwise(lambda v: v * 3, names["pool"]))
+    if others:
+        graph.add_output(b.elementwise(lambda v: v + 1, names["a"]))
+    edits.commit(graph, entry, fused(edits.of(graph, entry), 7, 10))
+    data = random_inputs(graph, {})
+    roles = {n: f"input:{k}" for k, n in enumerate(graph.inputs)}
+    roles |= {n: f"output:{k}" for k, n in enumerate(graph.outputs)}
+    (key,) = build(f"handed on {kept} {others}", [(graph, roles)], libs.implement)
+    found = trial.run(load_program(key), {roles[n]: data[n] for n in graph.inputs}).outputs
+    wanted = interpret(graph, data, dtype=np.float64)
+    for name in graph.outputs:
+        assert_within_rounding(found[roles[name]], wanted[name])
+
+
+def test_a_read_of_an_element_that_may_be_new(tmp_path: Path) -> None:
+    """``y[i] = a[i // 2]`` behind ``a[i] = 2 * x[i]`` in one iteration: for i = 0, it is the element just written."""
+    graph = Graph("halves")
+    x = graph.add_input("x", (9,), F)
+    a, y = graph.add_array("a", (9,), F), graph.add_array("y", (9,), F)
+    p = Parameter("i0")
+    stages = [
+        stage((p,), Access(x, (p,)), Access(a, (p,)), V * 2),
+        stage((p,), Access(a, (idiv(p, 2),)), Access(y, (p,)), V + 1),
+    ]
+    entry = Kernel("halves", {p: 9}, stages).emit(graph)
+    for name in (a, y):
+        graph.add_output(name)
+    edits.commit(graph, entry, parse("for i0 < 9:\n  s0(i0)\n  s1(i0)\n"))
+    data = random_inputs(graph, {})
+    found = kernels.run(graph, data, tmp_path)
+    np.testing.assert_array_equal(found[y], data[x][np.arange(9) // 2] * 2 + 1)
+    np.testing.assert_array_equal(interpret(graph, data)[y], found[y])

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any
 
 import sympy
+import torch._inductor.inductor_prims  # noqa: F401  (makes prims::fma)
 
 from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.elements import elements, literal, operand, operators, pointwise

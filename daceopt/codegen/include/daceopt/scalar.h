@@ -53,9 +53,16 @@ template <class T> DOP bool isinf(T) { return false; }
 template <> DOP_INLINE bool isinf(float x) { return abs(x) == infinity<float>(); }
 template <> DOP_INLINE bool isinf(double x) { return abs(x) == infinity<double>(); }
 
-// Both sides are computed; a NaN on either side is the result.
-template <class T> DOP T maximum(T a, T b) { return ((a > b) | (a != a)) ? a : b; }
-template <class T> DOP T minimum(T a, T b) { return ((a < b) | (a != a)) ? a : b; }
+// Both sides are computed; a NaN on either side is the result. Two choices in turn, for of one with two conditions gcc
+// makes branches where several maxima follow one another, and no vectors.
+template <class T> DOP T maximum(T a, T b) {
+  const T larger = a > b ? a : b;
+  return a != a ? a : larger;
+}
+template <class T> DOP T minimum(T a, T b) {
+  const T smaller = a < b ? a : b;
+  return a != a ? a : smaller;
+}
 template <class T> DOP T select(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> DOP T sign(T x) { return isnan(x) ? x : T(T(x > T(0)) - T(x < T(0))); }
 

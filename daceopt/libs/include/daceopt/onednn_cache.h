@@ -171,10 +171,13 @@ inline memory::desc any(const memory::desc& desc) {
     return memory::desc(desc.get_dims(), memory::data_type::f32, memory::format_tag::any);
 }
 
-// Reference kernels are orders of magnitude slower than a copy into a layout that has fast code; im2col with a product takes
-// about twice as long (docs/decisions/dense-libraries.md).
-inline bool is_slow(const std::string& implementation) {
-    return implementation.find("ref") != std::string::npos || implementation.find("gemm") != std::string::npos;
+// Classes of kernels by their names: code made for the shape; im2col with a product, which takes about twice as long
+// (docs/decisions/dense-libraries.md); reference kernels, which are orders of magnitude slower than any copy.
+enum class Speed { kMade, kProduct, kReference };
+
+inline Speed speed_of(const std::string& implementation) {
+    if (implementation.find("ref") != std::string::npos) return Speed::kReference;
+    return implementation.find("gemm") != std::string::npos ? Speed::kProduct : Speed::kMade;
 }
 
 inline dnnl::primitive_attr attributes(const dnnl::post_ops& operations = {}) {

@@ -1,0 +1,69 @@
+"""Training steps of APOLLO's five networks (Zhao et al., MLSys 2022, tables 4 and 6): loss, gradients and update."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.contenders import COMPILED, EAGER, Call
+from benchmarks.harness import OURS, Budget, Result, at_least, case
+from benchmarks.models.training import TRAININGS, Training
+from benchmarks.worker import finish, start
+from daceopt import optimized_module, recipes
+from daceopt.cost.measure import interleave
+from daceopt.passes.recipe import Recipe
+
+_STITCHING = ("memory-stitching", "parallelism-stitching")  # layers II and III
+
+
+@case
+def training_step(budget: Budget) -> Iterator[Result]:
+    """Milliseconds of a step with its optimizer: recipe cpu, the layers of apollo one after the other, peers."""
+    for name, make in TRAININGS.items():
+        torch.manual_seed(0)
+        training = make()
+        calls = {who: _step(module, training) for who, module in _contenders(training.module).items()}
+        values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds, warmup=3).items()}
+        yield Result("training-step", name, "ms", values, *at_least(values, 1.0, EAGER, COMPILED))
+
+
+@case
+def training_compile(budget: Budget) -> Iterator[Result]:
+    """Seconds from importing the compiler to the end of the first step, in new processes with empty caches."""
+    for name in TRAININGS:
+        with tempfile.TemporaryDirectory() as folder:
+            values = {who: finish(start(who, name, Path(folder)))["seconds"] for who in (COMPILED, OURS)}
+        yield Result("training-compile", name, "s", values, *at_least(values, 1.0, COMPILED))
+
+
+def _contenders(model: nn.Module) -> dict[str, nn.Module]:
+    torch._dynamo.reset()  # what an earlier network compiled must not count towards the limit of recompilations
+    modules = {EAGER: copy.deepcopy(model), COMPILED: torch.compile(copy.deepcopy(model), dynamic=False)}
+    for who, recipe in _recipes().items():
+        modules[who] = optimized_module(copy.deepcopy(model), recipe=recipe, fallback="raise")
+    return modules
+
+
+def _recipes() -> dict[str, Recipe]:
+    whole = recipes.get("apollo")
+    first = whole
+    for step in _STITCHING:
+        first = first.without(step)
+    return {"cpu": recipes.get("cpu"), "I": first, "I+II": whole.without(_STITCHING[1]), OURS: whole}
+
+
+def _step(module: nn.Module, training: Training) -> Call:
+    module.train()
+    optimizer = training.optimizer(module.parameters())
+
+    def call() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        module(*training.batch).backward()
+        optimizer.step()
+
+    return call

@@ -1,0 +1,48 @@
+"""Positions that no iteration of a vector loop changes, as values before the loop.
+
+What ends at the border of an array (``maximum(0, 2*i0 - 1)``) becomes a choice inside of an index, of which gcc makes a
+gather where it finds it in the loop that it vectorises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import sympy
+
+from daceopt.codegen.names import Names
+from daceopt.ir import schedule
+from daceopt.ir.references import Reference, StatementInstance
+from daceopt.ir.schedule import Loop, Tree
+
+
+class Hoisted:
+    """``bodies``: the statements with symbols in the place of such positions; ``lines(loop)`` defines them."""
+
+    def __init__(self, names: Names, tree: Tree, bodies: Mapping[int, StatementInstance]):
+        self._names, self._count = names, 0
+        self._before: dict[int, dict[Any, Any]] = {}  # id of a loop -> position -> its symbol
+        self.bodies = dict(bodies)
+        for loop in (n for n in schedule.loops(tree) if n.kind == "vector"):
+            for do in schedule.dos(loop):
+                body = self.bodies[do.statement]
+                reads = {c: self._outside(loop, r) for c, r in body.reads.items()}
+                self.bodies[do.statement] = replace(body, reads=reads)
+
+    def lines(self, loop: Loop) -> list[str]:
+        """What stands before ``loop``."""
+        known = self._before.get(id(loop), {})
+        return [f"const int64_t {self._names.loop(s)} = {self._names.size_text(e)};" for e, s in known.items()]
+
+    def _outside(self, loop: Loop, reference: Reference) -> Reference:
+        rest = reference.rest
+        if not isinstance(rest, sympy.Expr) or not rest.has(sympy.Max, sympy.Min) or loop.param in rest.free_symbols:
+            return reference
+        known = self._before.setdefault(id(loop), {})
+        if rest not in known:
+            known[rest] = sympy.Dummy(f"position{self._count}", integer=True)
+            self._count += 1
+            self._names.loop(known[rest])
+        return replace(reference, rest=known[rest])

@@ -1,0 +1,131 @@
+"""What the compiler has to know of a graph of TorchDynamo: its arguments, its results, and what identifies it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from daceopt.capture.torch import guards
+from daceopt.capture.torch.connection import differentiable
+from daceopt.capture.torch.fingerprint import describe as kind
+from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.capture.torch.gradient_scopes import join_undropped
+from daceopt.capture.torch.traced import Traced
+from daceopt.errors import Unsupported
+
+
+def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
+    """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
+    placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
+    for node, value in zip(placeholders, values):
+        _check_input(node.name, value)
+    _check_storage(graph)
+    _check_transforms(graph)
+    join_undropped(graph.graph)
+    results = graph.graph.output_node().args[0]
+    given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
+    wanted = {n for n, flag in zip(placeholders, given) if flag}
+    return Traced(
+        graph,
+        tuple(_fresh(v, n) if isinstance(v, torch.Tensor) else v for v, n in zip(values, placeholders)),
+        tuple(_name(n) for n in placeholders),
+        given,
+        differentiable(graph.graph, results, wanted),
+        differentiable(graph.graph, placeholders, wanted),
+        tuple(_is_state(n) for n in placeholders),
+    )
+
+
+def _check_storage(graph: fx.GraphModule) -> None:
+    """What reads an argument's storage by absolute positions depends on where the argument starts in it."""
+    for node in graph.graph.nodes:
+        if node.target not in ("as_strided", torch.as_strided) or not node.args or node.args[0].op != "placeholder":
+            continue
+        offset = node.args[3] if len(node.args) > 3 else node.kwargs.get("storage_offset")
+        if offset is not None:
+            raise Unsupported(f"as_strided of {node.args[0].name}, an argument, by an offset; expected one of a result")
+
+
+def _check_transforms(graph: fx.GraphModule) -> None:
+    """Gradients inside of a gradient stop elsewhere than those of the graph."""
+    transforms = {"_grad_increment_nesting", "_jvp_increment_nesting", "_enter_dual_level"}
+    if any(getattr(node.target, "__name__", "") in transforms for node in graph.graph.nodes):
+        raise Unsupported("a transform of torch.func that differentiates, inside of forward; expected one around it")
+
+
+def _check_input(name: str, value: Any) -> None:
+    if not isinstance(value, torch.Tensor):
+        if not isinstance(value, (int, torch.SymInt)):
+            raise Unsupported(f"{name} is a {type(value).__name__}; expected tensors and sizes")
+        return
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        raise Unsupported(f"{name} has layout {value.layout}; expected a dense tensor")
+    if value.device.type != "cpu":
+        raise Unsupported(f"{name} is on device {value.device}; compiled programs run on the CPU")
+    if torch.utils._python_dispatch.is_traceable_wrapper_subclass(value):
+        raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
+
+
+def _fresh(fake: Any, placeholder: fx.Node) -> torch.Tensor:
+    """A fake tensor of the same kind, without the history that tracing left; one that stands for a number itself."""
+    if fake.item_memo is not None:
+        return fake
+    # Dynamo takes Python's random numbers for float32, and then passes them in full
+    drawn = type(getattr(placeholder.meta.get("grapharg"), "source", None)).__name__ == "RandomValueSource"
+    dtype = torch.float64 if drawn and fake.dtype is torch.float32 else fake.dtype
+    with fake.fake_mode:
+        return torch.empty_strided(fake.shape, fake.stride(), dtype=dtype, device=fake.device)
+
+
+def _name(placeholder: fx.Node) -> str:
+    """How the model calls an argument: ``encoder.0.weight`` for a parameter, else the argument's name."""
+    argument = placeholder.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    if source is None:
+        return placeholder.name
+    text = str(getattr(source, "name", ""))
+    if _is_state(placeholder):  # of whatever the method calls its module
+        text = re.sub(r"^L\['\w+'\]", "", text)
+    text = re.sub(r"\._(modules|parameters|buffers)", "", text)
+    return text.replace("['", ".").replace("']", "").removeprefix("L").strip(".") or placeholder.name
+
+
+def _is_state(placeholder: fx.Node) -> bool:
+    source = getattr(placeholder.meta.get("grapharg"), "source", None)
+    text = str(getattr(source, "name", ""))
+    return "._parameters[" in text or "._buffers[" in text
+
+
+def identity(traced: Traced) -> str:
+    """Of a graph with everything that decides what is compiled."""
+    autocast = [
+        (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
+        for d in ("cpu",)
+    ]
+    inputs = [kind(x) for x in traced.inputs]
+    inputs += guards.hints(traced.inputs)
+    return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])
+
+
+def is_symbolic(traced: Traced) -> bool:
+    """Whether a size or a number of the graph is known in a call only."""
+    sizes = [s for x in traced.inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
+    return any(isinstance(s, torch.SymInt) for s in sizes)
+
+
+def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
+    """The same graph for the sizes of these arguments."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        fakes = [
+            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if isinstance(x, torch.Tensor) else x
+            for x in arguments
+        ]
+    return replace(traced, inputs=tuple(fakes))

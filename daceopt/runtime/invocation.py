@@ -1,0 +1,106 @@
+"""One built program called on tensors: where its results and its scratch memory come from, and its addresses."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from daceopt.errors import BuildError
+from daceopt.runtime import block_pool
+from daceopt.runtime.executable import ProgramSizes
+
+_KNOWN_SIZES = 256  # choices of symbols of which an entry remembers what they need
+
+
+class CallMemory:
+    """What a call with one choice of symbols needs: functions that allocate its outputs and its saved block (None
+    without one), and the bytes of its arena.
+    """
+
+    __slots__ = ("arena", "outputs", "saved")
+
+    def __init__(self, sizes: ProgramSizes, dtypes: Sequence[torch.dtype]) -> None:
+        self.outputs = [block_pool.allocator(s, d) for s, d in zip(sizes.shapes, dtypes)]
+        self.saved = block_pool.allocator((sizes.saved,), torch.uint8) if sizes.saved else None
+        self.arena = sizes.arena
+
+    def allocate(self) -> list[torch.Tensor]:
+        """Uninitialised outputs, in the program's order."""
+        return [make() for make in self.outputs]
+
+
+class ExecutableEntry:
+    """One executable, with everything looked up that does not change from call to call.
+
+    Tensors of the program are named by role: ``input:3`` is input 3 of the trace, ``grad:0`` the gradient of its
+    output 0, and so on.
+    """
+
+    def __init__(self, executable: Any) -> None:
+        manifest = executable.manifest
+        self.executable = executable
+        self.inputs = [_role(t.name) for t in manifest.inputs]
+        self.outputs = [_role(t.name) for t in manifest.outputs]
+        self.dtypes = [torch_dtype(t.dtype) for t in manifest.outputs]
+        self.uses_seed = manifest.uses_seed
+        self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
+        self.constants = [c.ctypes.data for c in executable.constants]
+        self._memory: dict[tuple[int, ...], CallMemory] = {}
+        self._arenas: list[torch.Tensor] = []  # small ones that no call is using
+
+    def memory(self, symbols: tuple[int, ...]) -> CallMemory:
+        """What a call with these symbol values needs."""
+        found = self._memory.get(symbols)
+        if found is None:
+            if len(self._memory) >= _KNOWN_SIZES:
+                self._memory.clear()
+            found = self._memory[symbols] = CallMemory(self.executable.sizes(symbols), self.dtypes)
+        return found
+
+    def invoke(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[torch.Tensor],
+        saved: torch.Tensor | None,
+        seed: int | None,
+        symbols: tuple[int, ...],
+        arena_bytes: int,
+    ) -> None:
+        """Run on the addresses of contiguous inputs; ``outputs`` (and ``saved``, by a forward program) are written.
+
+        Raises RunError.
+        """
+        arena = self._arena(arena_bytes) if arena_bytes else None
+        seeds = array("q", (seed,)) if seed is not None else None
+        pointers = [*inputs, *self.constants]
+        pointers += [t.data_ptr() for t in outputs]
+        pointers.append(0 if saved is None else saved.data_ptr())
+        pointers.append(0 if arena is None else arena.data_ptr())
+        pointers.append(0 if seeds is None else seeds.buffer_info()[0])
+        self.executable.run(pointers, symbols)
+        if arena is not None and arena_bytes < block_pool.THRESHOLD:
+            self._arenas.append(arena)
+
+    def _arena(self, nbytes: int) -> torch.Tensor:
+        """Scratch memory for one call; the pool keeps the large ones."""
+        try:
+            arena = self._arenas.pop()  # by one thread alone
+        except IndexError:
+            return block_pool.allocate((nbytes,), torch.uint8)
+        return arena if arena.numel() >= nbytes else block_pool.allocate((nbytes,), torch.uint8)
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The type of a tensor with these elements; those below 8 bits stand one in a byte."""
+    return torch.uint8 if re.fullmatch(r"u?int[24]|float[46]_\w+", name) else getattr(torch, name)
+
+
+def _role(name: str) -> tuple[str, int]:
+    kind, _, number = name.partition(":")
+    if not number.isdigit():
+        raise BuildError(f"a built program names a tensor {name!r}; expected a role such as 'input:0'")
+    return kind, int(number)

@@ -1,0 +1,174 @@
+"""Fuse kernels that read neighbours, windows or steps of what others write, in overlapping tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dace import nodes
+
+from daceopt.cost.limits import limits
+from daceopt.errors import IllegalSchedule, Unsupported
+from daceopt.ir import polyhedral, schedule
+from daceopt.ir.fusion_plan import FusionGroup, FusionPlan
+from daceopt.ir.graph import Graph
+from daceopt.ir.joining import joined
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.micro_graph import Link, links, pattern_of
+from daceopt.ir.nodes.library import Pool
+from daceopt.ir.polyhedral import Effort, Member
+from daceopt.ir.schedule_check import check
+from daceopt.ops.families.opened_windows import pool_kernel
+from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.store import learned_rules
+from daceopt.transformations.partition._tile_choice import Estimate, TileChoice, Tiling
+
+GAIN = 0.8  # of the time that both take as they are: estimates are rough, and a fusion must not be a loss
+
+
+@dataclass(frozen=True)
+class PolyhedralFusion(Transformation):
+    """Compute what a stencil, a window or a strided read needs of its producer in each tile of its result.
+
+    before:  for i, j: a[i, j] = f(x[i, j])    for i, j: y[i, j] = max(a[2*i, 2*j], ..., a[2*i + 1, 2*j + 1])
+    after:   for i: { for k < 2, j: a_l[k, j] = f(x[2*i + k, j])    for j: y[i, j] = max(a_l[0, 2*j], ...) }
+
+    Layer I of APOLLO (Zhao et al., MLSys 2022, section 4.1): isl aligns the loops of both kernels (shifted, scaled,
+    interchanged), and tiles of them, overlapping where windows do, keep in between what passes. The tiles are those for
+    which work and traffic are least (``_tile_choice.py``). Both kernels stay as they are where that is no gain, and
+    where isl finds no schedule in bounds, which this machine remembers (``store/learned_rules.py``). Pools take part as
+    kernels.
+
+    ``max_operations`` and ``seconds`` bound isl. ``tile``: iterations along each loop whose iterations need something
+    of each other, but the one along memory; None says the machine. ``max_stages`` bounds the statements of one kernel.
+    ``gain``: the part of the estimated time that must remain at most.
+    """
+
+    level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = True
+    max_operations: int = 1_000_000
+    seconds: float = 5.0
+    tile: int | None = None
+    max_stages: int = 16
+    gain: float = GAIN
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        opened, misses = _opened(graph)
+        plan = FusionPlan(graph, self.max_stages, opened=opened)
+        layer = _Layer(self, plan)
+        for node in plan.nodes:
+            layer.fuse_producers(node)
+        for group in plan.fused():
+            yield Site(graph, tuple(group.members), {"kernel": layer.tilings[group].kernel})
+        yield from (NearMiss(node, reason) for node, reason in (*misses, *plan.misses))
+
+    def apply(self, site: Site) -> None:
+        graph = site.graph
+        graph.join_origins(site.nodes)
+        for node in site.nodes:
+            graph.remove(node)
+        site["kernel"].named_apart(graph).emit(graph)
+
+
+def _opened(graph: Graph) -> tuple[dict[Any, Kernel], list[tuple[Any, str]]]:
+    """Library nodes as kernels, and why others are none, where a kernel writes what they read."""
+    found: dict[Any, Kernel] = {}
+    misses = []
+    for node in graph.nodes():
+        if not isinstance(node, Pool) or not _is_fed(graph, node):
+            continue
+        kernel = pool_kernel(graph, node)
+        if isinstance(kernel, Kernel):
+            found[node] = kernel
+        else:
+            misses.append((node, kernel))
+    return found, misses
+
+
+def _is_fed(graph: Graph, node: Pool) -> bool:
+    return any(isinstance(p, nodes.MapEntry) for p in graph.producers(graph.reads(node)["X"]))
+
+
+class _Layer:
+    def __init__(self, options: PolyhedralFusion, plan: FusionPlan):
+        self._options, self._plan, self._graph = options, plan, plan.graph
+        self._estimate = Estimate(plan.graph, limits())
+        self._effort = Effort(options.max_operations, options.seconds)
+        self._learned = learned_rules.learned()
+        self.tilings: dict[FusionGroup, Tiling] = {}
+
+    def fuse_producers(self, node: Any) -> None:
+        """Take in one producer after the other, those of most data first, as long as that is a gain."""
+        tried: set[FusionGroup] = set()
+        while (producer := self._next(self._plan.group_of(node), tried)) is not None:
+            tried.add(producer)
+            group = self._plan.group_of(node)
+            found = self._attempt(producer, group)
+            if isinstance(found, str):
+                self._plan.misses.append((node, found))
+
+    def _next(self, group: FusionGroup, tried: set[FusionGroup]) -> FusionGroup | None:
+        if group.kernel is None:
+            return None
+        plan = self._plan
+        options = [p for p in plan.producers_of(group) if p.kernel is not None and p not in tried]
+        options = [p for p in options if self._is_neighbourhood(p, group)]
+        return max(options, key=lambda p: max(map(plan.bytes_of, plan.edge(p, group))), default=None)
+
+    def _is_neighbourhood(self, first: FusionGroup, second: FusionGroup) -> bool:
+        """Does the second read windows, neighbours or steps of what the first writes? What it reads element by element
+        is for ``map-fusion``, which has had its turn."""
+        made = set(self._plan.edge(first, second))
+        found = [link for node in second.members for a, link in links(self._graph, node).items() if a in made]
+        return any(_reaches(link) for link in found)
+
+    def _attempt(self, first: FusionGroup, second: FusionGroup) -> str | None:
+        plan = self._plan
+        reason = plan.why_not(first, second)
+        if reason is not None:
+            return reason
+        assert first.kernel is not None and second.kernel is not None
+        try:
+            kernel = joined(self._graph, [first.kernel, second.kernel], lambda a: plan.is_needed(a, first, second))
+        except Unsupported as error:
+            return str(error)
+        found = self._scheduled(kernel)
+        if isinstance(found, str):
+            return found
+        apart = self._time(first) + self._time(second)
+        if found.time > self._options.gain * apart:
+            return f"{found.kernel.label} would take {found.time / apart:.2f} of the time of both"
+        self.tilings[plan.join(first, second, kernel)] = found
+        return None
+
+    def _scheduled(self, kernel: Kernel) -> Tiling | str:
+        """What isl cannot schedule, or the checks refuse, is learned, and not tried again on this machine."""
+        pattern = f"{pattern_of(self._graph, kernel)}, {self._options}"
+        if pattern in self._learned:
+            return f"known not to be scheduled: {self._learned[pattern]}"
+        try:
+            order = polyhedral.scheduled(self._graph, kernel, self._effort)
+            return self._tiled(kernel, polyhedral.outer_band(kernel, order))
+        except (Unsupported, IllegalSchedule) as error:
+            learned_rules.refuse(pattern, str(error))
+            self._learned[pattern] = str(error)
+            return str(error)
+
+    def _tiled(self, kernel: Kernel, band: list[Member]) -> Tiling | str:
+        choice = TileChoice(self._estimate, kernel, band, self._options.tile)
+        found = choice.best()
+        if found is None:
+            return choice.reason
+        check(self._graph, found.kernel, schedule.default(found.kernel))
+        return found
+
+    def _time(self, group: FusionGroup) -> float:
+        if group in self.tilings:
+            return self.tilings[group].time
+        assert group.kernel is not None
+        return self._estimate.time(group.kernel, regular=True)
+
+
+def _reaches(link: Link) -> bool:
+    return "neighbourhood" in (link.view, link.way) and "opaque" not in (link.view, link.way)

@@ -29,8 +29,8 @@ class Box:
 
     @property
     def open(self) -> list[int]:
-        """The dimensions in which it has more than one element."""
-        return [d for d, n in enumerate(self.extents) if n != 1]
+        """The dimensions in which it has not just one element: more, or, behind the array's end, none."""
+        return [d for d, bound in enumerate(self.bounds) if bound != 1]
 
     def inside(self, index: Index) -> tuple[Any, ...]:
         """The place in the box of an element of the array."""

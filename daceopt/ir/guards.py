@@ -149,7 +149,8 @@ def unmerged(do: Do, loops: Several[Loop], only_open: bool = False) -> tuple[Do,
     ``only_open``: where ``n`` is no number.
     """
     found: list[tuple[Loop, ...]] = [(loop,) for loop in loops]
-    for k, loop in enumerate(loops):
+    in_sums = any(isinstance(e, sympy.Add) and e.has(idiv, pymod) for e in do.index)
+    for k, loop in enumerate(loops if in_sums else ()):
         divisor = _parting(do, [n for group in found for n in group], loop)
         count = None if divisor is None else sympy.cancel(sympy.sympify(loop.extent) / divisor)
         if count is None or sympy.fraction(count)[1] != 1 or loop.rest is not None:

@@ -332,6 +332,8 @@ def _check_elements(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInsta
     """An accumulator has an element for each iteration of the loops that are kept: none of them is reduced as well."""
     for do, around in ((n, a) for n, a in walk(tree) if isinstance(n, Do)):
         for connector, write in bodies[do.statement].writes.items():
+            if write.wcr is None:
+                continue
             reduced = reduced_loops(kernel.stages[do.statement], connector, do, around)
             both = next((loop for loop in reduced if loop.param in write.params()), None)
             if both is not None:

@@ -257,6 +257,25 @@ def test_stage_reads_of_neighbours(n: Any) -> None:
     np.testing.assert_allclose(found, blurred(data[made[2]["x"]]), rtol=1e-12)
 
 
+def test_a_box_behind_the_end_of_the_array_has_no_elements() -> None:
+    """Tiles of tiles: some of the inner ones are empty, and what they would read is not there."""
+    graph, entry = copy((9, 7))
+    x = graph.inputs[0]
+
+    def tiled(tree: Tree) -> Tree:
+        inner = edits.split(edits.split(tree, "i1", 5, "part"), "i1", 1)
+        return edits.reorder(inner, ["i1_part", "i1_block", "i1", "i0"])
+
+    graph, _ = _edited((graph, entry), tiled, lambda g, pair: stage_reads(g, pair, x, "i1_block"))
+    data, found = _result(graph)
+    np.testing.assert_array_equal(found, data[x].astype(float) + 1)
+    graph, _ = _edited(
+        (graph, graph.kernels()[0]), lambda t: t, lambda g, pair: stage_writes(g, pair, graph.outputs[0], "i1_block")
+    )
+    data, found = _result(graph)
+    np.testing.assert_array_equal(found, data[x].astype(float) + 1)
+
+
 def test_stage_writes_of_sums() -> None:
     graph, entry = total((20, 30))
     y = graph.outputs[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -35,21 +34,29 @@ class Doubled(nn.Module):
 
 
 def taking(seconds: dict[str, float], tried: list[str]) -> Callable[[Recipe], tuning.Run]:
-    """Programs that take as long as it says: by recipe, or by the text of a step."""
+    """Programs that say how long they take: by recipe, or by the text of a step."""
 
     def run(recipe: Recipe) -> tuning.Run:
         tried.append(recipe.name)
         known = [s for text, s in seconds.items() if text in str(recipe)]
-        return lambda: time.sleep(min(known, default=seconds["default"]))
+        return lambda: min(known, default=seconds["default"])
 
     return run
 
 
-@pytest.fixture(autouse=True)
-def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "_ROUND", 0.01)
+@pytest.fixture
+def _no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a program returns is what it takes."""
+    monkeypatch.setattr(tuning, "_measured", lambda contenders: {name: run() for name, run in contenders.items()})
 
 
+def test_rounds_are_timed_in_turn() -> None:
+    ran: list[str] = []
+    spent = tuning._measured({name: lambda name=name: ran.append(name) for name in "ab"})
+    assert set(spent) == {"a", "b"} and all(s > 0 for s in spent.values()) and ran[2:6] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.usefixtures("_no_clock")
 def test_the_fastest_recipe() -> None:
     tried: list[str] = []
     found = search(EITHER, taking({"default": 0.004, "none:": 0.001}, tried), None, 0.01)
@@ -57,14 +64,17 @@ def test_the_fastest_recipe() -> None:
     assert found.recipe(EITHER) == NONE and str(found).startswith("none is the fastest as measured: cpu ")
 
 
+@pytest.mark.usefixtures("_no_clock")
 def test_eager_stays_where_it_is_faster() -> None:
-    found = search(EITHER, taking({"default": 0.004}, []), lambda: None, 5.0)
+    found = search(EITHER, taking({"default": 0.004}, []), lambda: 0.003, 5.0)
     assert found.name == EAGER and found.recipe(EITHER) is None
+    assert search(EITHER, taking({"default": 0.004}, []), lambda: 0.0039, 1e-9).name == "cpu", "within the noise"
 
 
+@pytest.mark.usefixtures("_no_clock")
 def test_options_of_steps_are_tried_until_the_time_is_over() -> None:
     tried: list[str] = []
-    found = search(CPU, taking({"default": 0.004, "threading{work=8192}": 0.001}, tried), None, 20.0)
+    found = search(CPU, taking({"default": 0.004, "threading{work=8192}": 0.001}, tried), None, 600.0)
     assert found.options == {"threading": {"work": 8192}} and found.name == "cpu"
     chosen = found.recipe(CPU)
     assert chosen is not None and "threading{work=8192}" in str(chosen)
@@ -73,11 +83,12 @@ def test_options_of_steps_are_tried_until_the_time_is_over() -> None:
     assert search(CPU, taking({"default": 0.002}, tried), None, 1e-9).options == {} and tried == ["cpu"]
 
 
+@pytest.mark.usefixtures("_no_clock")
 def test_a_recipe_that_does_not_compile_is_no_contender() -> None:
     def run(recipe: Recipe) -> tuning.Run:
         if recipe.name == "none":
             raise Unsupported("not this one")
-        return lambda: None
+        return lambda: 1.0
 
     assert search(EITHER, run, None, 1e-9).name == "cpu"
 

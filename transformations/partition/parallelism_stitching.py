@@ -60,6 +60,7 @@ class _Plan:
         self._nodes = graph.nodes()
         self._times = KernelTimes(graph)
         self._visited: set[Any] = set()
+        self._blocks: dict[Any, float] = {}
         self.stitched: list[tuple[tuple[Any, ...], Kernel]] = []
         self.misses: list[NearMiss] = []
 
@@ -121,12 +122,13 @@ class _Plan:
 
     def _try(self, members: Sequence[Any]) -> bool:
         works = [self._times.work(n) for n in members]
-        kernels = [Kernel.extract(self._graph, n) for n in members]
-        most = [self._times.number(cut(k, 1 << 30).count) for k in kernels]
-        deal = self._times.side_by_side(works, most, self._options.blocks)
+        if sum(w.seconds(self._times.machine) for w in works) <= self._times.machine.region:
+            return False
+        deal = self._times.side_by_side(works, [self._most(n) for n in members], self._options.blocks)
         if self._times.gain(works, deal) <= 0 or not self._is_independent(members):
             return False
         try:
+            kernels = [Kernel.extract(self._graph, n) for n in members]
             parts = [cut(kernels[k], count) for k, count in zip(deal.order, deal.blocks)]
             kernel = side_by_side(self._graph, parts, self._worthwhile(members))
         except (IllegalSchedule, Unsupported) as error:
@@ -136,6 +138,12 @@ class _Plan:
             self._clusters.merge(members[0], node)
         self.stitched.append((tuple(members), kernel))
         return True
+
+    def _most(self, node: Any) -> float:
+        """How many blocks a kernel has at most."""
+        if node not in self._blocks:
+            self._blocks[node] = self._times.number(cut(Kernel.extract(self._graph, node), 1 << 30).count)
+        return self._blocks[node]
 
     def _is_independent(self, members: Sequence[Any]) -> bool:
         """No path from one to another, through kernels that are side by side with others by now."""

@@ -1,0 +1,45 @@
+"""Positions at the border of an array stand before vector loops."""
+
+from __future__ import annotations
+
+import dace
+import sympy
+
+from daceopt.codegen.cpu.kernel_source import kernel_source
+from daceopt.ir import schedule_edits as edits
+from daceopt.ir.kernel import Kernel
+from tests.transformations.lowered import finish, start
+
+
+def source(border: bool, inner: bool = False) -> str:
+    """A row of x for each row of y, the one before it, or the first; ``inner``: the border is that of the columns."""
+    graph, b, (x,) = start((8, 64))
+    out = graph.add_array("y", (8, 64), dace.float32)
+
+    def before(p: sympy.Expr) -> sympy.Expr:
+        return sympy.Max(0, p - 1) if border else p
+
+    def place(i: sympy.Expr, j: sympy.Expr) -> tuple[sympy.Expr, ...]:
+        return (i, before(j)) if inner else (before(i), j)
+
+    b.map((8, 64), {"v": (x, place)}, {"o": (out, lambda i, j: (i, j))}, lambda i, v: v)
+    finish(graph, out)
+    (entry,) = graph.kernels()
+    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    return kernel_source(graph, Kernel.extract(graph, entry)).text
+
+
+def test_what_no_lane_changes_is_computed_before_the_loop() -> None:
+    lines = [line.strip() for line in source(border=True).splitlines()]
+    loop = lines.index("#pragma omp simd")
+    assert lines[loop - 1].startswith("const int64_t i2 = ")
+    assert any("= p0[i1 + i2]" in line for line in lines[loop:])
+
+
+def test_what_lanes_change_stays() -> None:
+    assert "const int64_t" not in source(border=True, inner=True)
+
+
+def test_plain_positions_are_as_before() -> None:
+    text = source(border=False)
+    assert "const int64_t" not in text and "p0[64 * i0 + i1]" in text

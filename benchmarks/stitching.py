@@ -52,21 +52,21 @@ class Recommender(nn.Module):
 
     def __init__(self, tables: int = 8, rows: int = 1000, width: int = 16):
         super().__init__()
-        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, width, mode="sum") for _ in range(tables))
+        self.tables = nn.ModuleList(nn.Embedding(rows, width) for _ in range(tables))
         self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, width), nn.ReLU())
         self.top = nn.Sequential(nn.Linear(width + (tables + 1) ** 2, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, dense: torch.Tensor, sparse: torch.Tensor) -> torch.Tensor:
         bottom = self.bottom(dense)
-        found = torch.stack([bottom, *(table(sparse[:, k]) for k, table in enumerate(self.tables))], 1)
+        found = torch.stack([bottom, *(table(sparse[:, k]).sum(1) for k, table in enumerate(self.tables))], 1)
         pairs = torch.bmm(found, found.transpose(1, 2)).flatten(1)
         return torch.sigmoid(self.top(torch.cat([bottom, pairs], 1)))
 
 
 @case
 def recommender(budget: Budget) -> Iterator[Result]:
-    """Forward and backward of a DLRM with eight tables, batch 256."""
-    inputs = (torch.randn(256, 13), torch.randint(0, 1000, (256, 8, 4)))
+    """Forward and backward of a DLRM with eight tables, batch 1024."""
+    inputs = (torch.randn(1024, 13), torch.randint(0, 1000, (1024, 8, 4)))
     torch._dynamo.reset()
     model = Recommender()
     modules = {EAGER: copy.deepcopy(model)}

@@ -31,13 +31,15 @@ class ParallelismStitching(Transformation):
     Zhao et al., APOLLO, section 4.3 and algorithm 3: branches of multi-head and of multi-tail nodes, then of
     independent sub-graphs under a virtual tail or head, at most ``branches`` of these at once. Of each branch one
     kernel at a time, the dearest first; fewer of them while there is no gain. Library calls are compute-bound and stay
-    out. ``blocks``: for each core, of which the one loop consists.
+    out. ``blocks``: for each core, of which the one loop consists. ``least``: the share of
+    the kernels' time that must be gained, for blocks may run slower than the loops that they are cut from.
     """
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
     branches: int = 7
     blocks: int = BLOCKS
+    least: float = 0.15
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         plan = _Plan(graph, self)
@@ -122,10 +124,11 @@ class _Plan:
 
     def _try(self, members: Sequence[Any]) -> bool:
         works = [self._times.work(n) for n in members]
-        if sum(w.seconds(self._times.machine) for w in works) <= self._times.machine.region:
+        spent = sum(w.seconds(self._times.machine) for w in works)
+        if spent <= self._times.machine.region:
             return False
         deal = self._times.side_by_side(works, [self._most(n) for n in members], self._options.blocks)
-        if self._times.gain(works, deal) <= 0 or not self._is_independent(members):
+        if self._times.gain(works, deal) <= self._options.least * spent or not self._is_independent(members):
             return False
         try:
             kernels = [Kernel.extract(self._graph, n) for n in members]

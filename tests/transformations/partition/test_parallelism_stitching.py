@@ -41,7 +41,7 @@ def prepared(graph: Graph, *outputs: str) -> Graph:
     return graph
 
 
-def stitched(graph: Graph, options: str = "") -> Outcome:
+def stitched(graph: Graph, options: str = "{least=0.0}") -> Outcome:
     before = graph.copy()
     outcome = Transformation.parse(f"parallelism-stitching{options}").run(graph)
     graph.validate()
@@ -102,11 +102,19 @@ def test_kernels_too_small_for_a_start_of_threads_stay_alone() -> None:
     assert stitched(graph).sites == [] and len(graph.nodes()) == 5
 
 
+def test_a_small_share_of_the_time_is_no_gain() -> None:
+    """Half of the time by two cores for kernels of one thread each; a start of threads for those that have two."""
+    for size, sites in ((5000, 1), (4000000, 0)):
+        graph, b, xs = start(*[(size,)] * 2)
+        graph = prepared(graph, *(tanh(b, x) for x in xs))
+        assert len(Transformation.parse("parallelism-stitching").run(graph).sites) == sites
+
+
 def test_seven_branches_at_most() -> None:
     graph, b, xs = start(*[(6000,)] * 16)
     graph = prepared(graph, *(tanh(b, x) for x in xs))
     assert [site.count("tanh") for site in stitched(graph.copy()).sites] == [7, 7, 2]
-    assert [site.count("tanh") for site in stitched(graph, "{branches=16}").sites] == [16]
+    assert [site.count("tanh") for site in stitched(graph, "{branches=16, least=0.0}").sites] == [16]
 
 
 def test_fewer_where_more_gain_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +166,7 @@ def test_bodies_of_control_flow_and_an_empty_graph() -> None:
 @pytest.mark.parametrize(("kind", "backward", "first"), [("small", True, 0), ("open", True, 20), ("large", False, 40)])
 def test_random_graphs(kind: str, backward: bool, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled, in both directions: side by side whenever that is possible, cut into as many blocks as there are."""
-    recipe = recipes.get("cpu").after("register-promotion", "parallelism-stitching{branches=16}")
+    recipe = recipes.get("cpu").after("register-promotion", "parallelism-stitching{branches=16, least=0.0}")
     registry.add("side-by-side", replace(recipe, name="side-by-side"))
     monkeypatch.setattr(kernel_time, "_LEAST", 1e-12)
     free = Rates(2, 1e-6, 0.0, 1e-11, 1e11, ((1 << 30, 1e10),), ((1 << 30, 2e10),))

@@ -60,7 +60,10 @@ class FrameCompiler:
                 return self._torchdynamo_orig_backend(*args)
             except Exception as error:
                 if self._listener is None:
-                    raise _named(error) from error
+                    named = _named(error)
+                    if named is error:  # no error is its own cause: who follows causes would not come back
+                        raise
+                    raise named from error
                 self._listener.failed(error)
                 return _as_it_is(error)
 

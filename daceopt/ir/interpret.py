@@ -225,7 +225,7 @@ class _Execution:
     def _read(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
         if all(e is None for e in access.index):
             return self.memory.array(access.array)
-        if all(affine(e).is_exact for e in access.index):
+        if None in access.index or all(affine(e).is_exact for e in access.index):
             return self._window(access, params, domain)
         return self._gathered(access, params, domain)
 

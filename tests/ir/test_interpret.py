@@ -8,6 +8,7 @@ import dace
 import numpy as np
 import pytest
 
+import daceopt.ops  # noqa: F401  (brings how operators are executed)
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import sympy
 
+import daceopt.ops  # noqa: F401  (brings how operators are executed)
 from daceopt.ir import fusion_profit, scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.render import render

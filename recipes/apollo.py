@@ -6,31 +6,12 @@ the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
+from daceopt.recipes.cpu import LOOPS, PREPARATION
 
 apollo = Recipe(
     "apollo",
     (
-        # coarse: the operators that the author meant, and nothing that is known before running
-        "constant-folding",
-        "uniform-folding",
-        "identity-removal",
-        "constant-folding",
-        "common-subexpressions",
-        "transpose-lifting",
-        "softmax-lifting",
-        "gelu-lifting",
-        "layer-norm-lifting",
-        "rms-norm-lifting",
-        "attention-scale-folding",
-        "attention-lifting",
-        "identity-removal",
-        "pad-conv-fusion",
-        "batch-norm-folding",
-        "dead-code-elimination",
-        # what has a gradient rule of its own is lowered after differentiation
-        "lower-operators{keep_rules=True}",
-        "tasklet-fusion",
-        "differentiate",
+        *PREPARATION,
         # partition: softmax, normalizations, losses and updates become primitive kernels, and these micro-graphs
         "compound-opening",
         "channels-last",  # before fusion, which looks at how the loops walk memory
@@ -46,17 +27,7 @@ apollo = Recipe(
         "part-writing",
         "memory-ordering",
         "transient-reuse",
-        # the loops of each kernel
-        "tile-scheduling",
-        "loop-fusion",
-        "loop-merging",
-        "vectorization",
-        "transposition-tiling",
-        "reduction-ordering",
-        "long-loop-splitting",
-        "threading",
-        "lane-sum-splitting",
-        "register-promotion",
+        *LOOPS,
         "parallelism-stitching",
     ),
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import nn
+
+from benchmarks.models.perceptron import perceptron
 
 
 class DeepFm(nn.Module):
@@ -19,10 +20,7 @@ class DeepFm(nn.Module):
         self.embedding = nn.Embedding(rows, size)
         nn.init.normal_(self.embedding.weight, std=0.01)
         self.linear = nn.Embedding(rows, 1)
-        layers: list[nn.Module] = []
-        for inputs, outputs in pairwise([fields * size, *deep]):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        self.deep = nn.Sequential(*layers, nn.Linear(deep[-1], 1))
+        self.deep = perceptron([fields * size, *deep, 1])
 
     def forward(self, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         scale = weights.unsqueeze(-1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import nn
+
+from benchmarks.models.perceptron import perceptron
 
 
 class WideDeep(nn.Module):
@@ -20,10 +21,7 @@ class WideDeep(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.01)
         self.wide = nn.Embedding(rows, 1)
         self.bias = nn.Parameter(torch.zeros(1))
-        layers: list[nn.Module] = []
-        for inputs, outputs in pairwise([fields * size, *deep]):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        self.deep = nn.Sequential(*layers, nn.Linear(deep[-1], 1))
+        self.deep = perceptron([fields * size, *deep, 1])
 
     def forward(self, indices: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         scale = weights.unsqueeze(-1)

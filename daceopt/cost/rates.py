@@ -110,10 +110,13 @@ def rates() -> Rates:
     return _assumed.get() or (_own() if other is None else typical(other))
 
 
+def _identity() -> str:
+    return key(_KIND, _VERSION, facts.fingerprint())
+
+
 @cache
 def _own() -> Rates:
-    store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint())
-    entry = store.build(_KIND, identity, lambda folder: _write(folder, measure()))
+    entry = default_cache().build(_KIND, _identity(), lambda folder: _write(folder, measure()))
     fields = json.loads((entry / _FILE).read_text())
     pairs = {name: tuple(map(tuple, fields[name])) for name in ("alone", "together")}
     return Rates(**{**fields, **pairs})
@@ -121,12 +124,12 @@ def _own() -> Rates:
 
 def known() -> Rates | None:
     """Those of this machine, where they have been measured."""
-    return _own() if default_cache().get(_KIND, key(_KIND, _VERSION, facts.fingerprint())) is not None else None
+    return _own() if default_cache().get(_KIND, _identity()) is not None else None
 
 
 def calibrate() -> Rates:
     """Measure this machine again; what is kept is the best of both."""
-    store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint())
+    store, identity = default_cache(), _identity()
     best = _own().best(measure())
     store.discard(_KIND, identity)
     store.put(_KIND, identity, lambda folder: _write(folder, best))

@@ -180,9 +180,6 @@ class FusionPlan:
 
 def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> nodes.MapEntry:
     """Put ``kernel``, as a plan has it, in the place of ``members``; returns its entry."""
-    members = tuple(members)
-    graph.join_origins(members)
-    for node in members:
-        graph.remove(node)
+    graph.take_out(members)
     kernel = canonical(kernel)
     return (collapse(kernel) or shrink_locals(kernel)).emit(graph)

@@ -59,12 +59,14 @@ class Graph(Arrays):
         """Where in the model the results of ``node`` come from."""
         return joined(self.origins.get(name, ()) for name in self.outputs_of(node) if name is not None)
 
-    def join_origins(self, members: Iterable[Node]) -> None:
-        """The results of ``members`` come from where any of them does, for they are about to become one node."""
+    def take_out(self, members: Iterable[Node]) -> None:
+        """Remove ``members``, which are about to become one node: their results come from where any of them does."""
         members = list(members)
         found = joined(self.origins_of(node) for node in members)
         if found:
             self.origins |= {name: found for node in members for name in self.outputs_of(node) if name is not None}
+        for node in members:
+            self.remove(node)
 
     # ---------------------------------------------------------------- nodes
 

@@ -39,8 +39,7 @@ def put(graph: Graph, entry: Any, pair: Pair) -> Any:
     kernel, tree = pair
     placed = schedule.accumulated(tree, kernel)
     check(graph, kernel, placed)
-    graph.join_origins([entry])
-    graph.remove(entry)
+    graph.take_out([entry])
     return replace(kernel, schedule=placed).emit(graph, as_it_is=True)
 
 

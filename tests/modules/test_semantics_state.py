@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import random
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 import torch
 from torch import nn
 
+from daceopt import optimized_module
+from daceopt.capture.torch import conditions
 from tests.twins import check, grads, module, normal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -291,6 +295,63 @@ def test_what_is_not_there():
         return [*seen, net(x)]
 
     check(scenario)
+
+
+def test_what_is_not_there_in_a_child_or_its_class():
+    def scenario(optimize):
+        class Child(nn.Module):
+            def forward(self, x):
+                try:
+                    return x * self.extra
+                except AttributeError:
+                    return x + 1
+
+        class Settings:
+            pass
+
+        def forward(self, x):
+            with contextlib.suppress(AttributeError):
+                x = x + self.settings.bias
+            return self.child(x)
+
+        child, settings = Child(), Settings()
+        net, x, seen = optimize(module(forward, child=child, settings=settings)), normal(3), []
+        full = functools.partial(torch.full, (3,), dtype=torch.float64)
+
+        def then(change, *args):
+            change(*args)
+            seen.append(net(x))
+
+        then(child.register_buffer, "extra", full(2.0))
+        then(setattr, settings, "bias", 5.0)
+        then(child.register_module, "unread", nn.Linear(1, 1))
+        then(delattr, child, "extra")
+        then(child.register_parameter, "extra", nn.Parameter(full(7.0)))
+        then(delattr, settings, "bias")
+        then(delattr, child, "extra")
+        then(setattr, Child, "extra", 2.5)
+        then(delattr, Child, "extra")
+        return seen
+
+    check(scenario)
+
+
+def test_a_handler_that_nothing_reaches_costs_no_guards(monkeypatch):
+    asked = []
+    monkeypatch.setattr(conditions, "_check_keys", lambda builder, guard, table: asked.append(guard.name))
+
+    def forward(self, x):
+        try:
+            return x * self.factor
+        except AttributeError:
+            return x * 5
+
+    net = optimized_module(module(forward, factor=3.0, child=nn.Linear(2, 2)), fallback="raise")
+    net(normal(3))
+    assert not asked
+    del net.factor
+    net(normal(3))
+    assert asked
 
 
 def test_a_growing_cache():

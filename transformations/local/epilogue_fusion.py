@@ -61,14 +61,12 @@ class EpilogueFusion(Transformation):
             yield Site(graph, (node, readers[0]), {"epilogue": found, "out": graph.outputs_of(readers[0])[0]})
 
     def apply(self, site: Site) -> None:
-        graph, (node, kernel), epilogue = site.graph, site.nodes, site["epilogue"]
+        graph, node, epilogue = site.graph, site.nodes[0], site["epilogue"]
         reads, attributes = graph.reads(node), {p: getattr(node, p) for p in _attributes(node)}
         bias, residual = _connectors(node)
         reads |= {c: a for c, a in ((bias, epilogue.bias), (residual, epilogue.residual)) if a is not None}
         attributes["activation"] = epilogue.activation
-        graph.join_origins(site.nodes)
-        graph.remove(node)
-        graph.remove(kernel)
+        graph.take_out(site.nodes)
         graph.add_node(
             type(node)(node.label, inputs=list(reads), outputs=["Y"], **attributes), reads, {"Y": site["out"]}
         )

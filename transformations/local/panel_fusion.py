@@ -63,9 +63,7 @@ class PanelFusion(Transformation):
 
     def apply(self, site: Site) -> None:
         graph = site.graph
-        graph.join_origins(site.nodes)
-        for node in site.nodes:
-            graph.remove(node)
+        graph.take_out(site.nodes)
         site["kernel"].named_apart(graph).emit(graph)
 
 

@@ -39,9 +39,7 @@ class TaskletFusion(Transformation):
             yield Site(graph, tuple(members), {"kernel": kernel})
 
     def apply(self, site: Site) -> None:
-        site.graph.join_origins(reversed(site.nodes))
-        for node in site.nodes:
-            site.graph.remove(node)
+        site.graph.take_out(reversed(site.nodes))
         canonical(site["kernel"]).emit(site.graph)
 
 

@@ -50,9 +50,7 @@ class ParallelismStitching(Transformation):
 
     def apply(self, site: Site) -> None:
         graph = site.graph
-        graph.join_origins(site.nodes)
-        for node in site.nodes:
-            graph.remove(node)
+        graph.take_out(site.nodes)
         site["kernel"].emit(graph, as_it_is=True)
 
 

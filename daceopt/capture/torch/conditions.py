@@ -6,9 +6,9 @@ absence of a key in a dictionary keyed by tensors, and in the environment, for s
 
 from __future__ import annotations
 
-import dis
 import functools
 import os
+import re
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +18,12 @@ from typing import Any
 import torch
 from torch import nn
 from torch._C._dynamo.guards import DictGuardManager
+from torch._dynamo.exc import (
+    ObservedAttributeError,
+    ObservedException,
+    ObservedLookupError,
+    ObservedUserStopIteration,
+)
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import Guard, Source, TracingContext
@@ -27,6 +33,10 @@ Check = Callable[[Any], bool]
 _TORCH = str(Path(torch.__file__).parent)
 _DESCRIPTORS = (staticmethod, classmethod, property, functools.cached_property)
 _OS = os.getenv.__code__.co_filename
+
+_MISSED = "daceopt_missed"
+_NO_ATTRIBUTE = re.compile(r"'(\w+)\\?' object has no attribute ")
+_TABLES = ("_parameters", "_buffers", "_modules")  # in which a module looks for attributes, too
 
 READ_OF_TENSORS: dict[str, Callable[[torch.Tensor], Any]] = {
     "is_leaf": lambda t: t.is_leaf,
@@ -47,6 +57,21 @@ def install() -> None:
     for guard in list(output.guards):
         if guard.create_fn_name() == "TENSOR_MATCH" and read:
             output.guards.add(condition(functools.partial(_check_tensor, read), guard.originating_source))
+
+
+def note_exception(output: Any, raised: ObservedException, code: types.CodeType) -> None:
+    """Keep, with the trace in which the code met an exception, in which objects something may have been missing."""
+    if isinstance(raised, ObservedUserStopIteration) or _MISSED in vars(raised):  # the end of a loop; further out
+        return
+    setattr(raised, _MISSED, True)
+    missed = vars(output).setdefault(_MISSED, {})
+    if isinstance(raised, ObservedLookupError):
+        if code.co_filename != _OS:  # the environment is guarded as a whole
+            missed["key"] = lambda owner: isinstance(owner, dict)
+    elif isinstance(raised, ObservedAttributeError) and (of := _NO_ATTRIBUTE.search(str(raised.args))):
+        missed[of[1]] = lambda owner: of[1] in {c.__name__ for c in type(owner).__mro__}
+    else:
+        missed["anything"] = lambda owner: True
 
 
 def condition(add: Callable[[Any, Guard], None], source: Source | None = None) -> Guard:
@@ -81,8 +106,8 @@ def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: G
     guarded = [(g, builder.get(g)) for g in builder.check_fn_manager.output_graph.guards if _has_value(g)]
     if any(_holds_tensors(value) for _, value in guarded):
         _check_identity(builder, [(g, v) for g, v in guarded if isinstance(v, torch.Tensor)])
-    if any(_catches(c) for c in _own_codes(codes)):
-        _check_absence(builder, guarded)
+    if missed := vars(builder.check_fn_manager.output_graph).get(_MISSED):
+        _check_absence(builder, missed.values(), guarded)
     classes = {v if isinstance(v, type) else type(v) for _, v in guarded}
     kept = list(dict.fromkeys(_methods(classes, codes)))
     if kept:
@@ -101,13 +126,24 @@ def _check_identity(builder: Any, tensors: Iterable[tuple[Guard, torch.Tensor]])
         builder.get_guard_manager(guard).add_lambda_guard(lambda x, ref=ref: ref() is x, [text], None)
 
 
-def _check_absence(builder: Any, guarded: Iterable[tuple[Guard, Any]]) -> None:
-    """What is not there is guarded where its absence decides: a program that catches exceptions may have met one."""
-    for guard, value in guarded:
+def _check_absence(builder: Any, missed: Iterable[Check], guarded: Sequence[tuple[Guard, Any]]) -> None:
+    """What is not there is guarded where its absence may have decided: an exception was met, and handled."""
+    modules = {id(v): v for _, v in guarded if isinstance(v, nn.Module)}
+    owners = {id(vars(m)[table]): m for m in modules.values() for table in _TABLES}
+    suspects = [(g, v) for g, v in guarded if any(may(v) or may(owners.get(id(v))) for may in missed)]
+    for guard, value in suspects:
         if isinstance(value, dict):
             _check_keys(builder, guard, lambda owner: owner)
         elif isinstance(getattr(value, "__dict__", None), dict):
             _check_keys(builder, guard, vars)
+    classes = dict.fromkeys(c for _, v in suspects for c in type(v).__mro__ if not _is_library(c))
+    names = {c: frozenset(vars(c)) for c in classes}
+    text = "an attribute was added to a class, or taken away"
+    builder.guard_manager.root.add_lambda_guard(lambda _: all(vars(c).keys() == names[c] for c in names), [text], None)
+
+
+def _is_library(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] in ("builtins", "torch")
 
 
 def _check_keys(builder: Any, guard: Guard, table: Callable[[Any], dict[Any, Any]]) -> None:
@@ -116,10 +152,6 @@ def _check_keys(builder: Any, guard: Guard, table: Callable[[Any], dict[Any, Any
     expected = table(builder.get(guard)).copy().keys()
     text = f"something was added to {guard.name}, or taken away"
     builder.get_guard_manager(guard).add_lambda_guard(lambda owner: table(owner).keys() == expected, [text], None)
-
-
-def _catches(code: types.CodeType) -> bool:
-    return any(i.opname == "CHECK_EXC_MATCH" for i in dis.get_instructions(code))
 
 
 def _has_value(guard: Guard) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._dynamo import symbolic_convert
-from torch._dynamo.exc import unimplemented
+from torch._dynamo.exc import ObservedException, unimplemented
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
 from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor
@@ -22,7 +22,7 @@ from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import Guard
 
-from daceopt.capture.torch.conditions import condition
+from daceopt.capture.torch.conditions import condition, note_exception
 
 Method = Callable[..., Any]
 
@@ -135,6 +135,11 @@ def _trace_custom_forward(original: Method, self: Any, tx: Any, ctx: Any, *args:
     return result
 
 
+def _handle_exception(original: Method, self: Any, raised: ObservedException) -> None:
+    note_exception(self.output, raised, self.f_code)
+    original(self, raised)
+
+
 def _call_wrapped(original: Method, self: Any, tx: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """A cached function is asked, not traced: what it gave first it gives ever after, whatever it depends on."""
     cached = self.wrapper_obj
@@ -189,6 +194,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),
+    (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),
     (higher_order_ops.AutogradFunctionApplyVariable, "trace_forward_graph", _trace_custom_forward),
     (functions.WrapperUserFunctionVariable, "call_function", _call_wrapped),
 )

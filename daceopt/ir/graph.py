@@ -102,18 +102,18 @@ class Graph(Arrays):
             self._check_unwritten(name)
             self.state.add_edge(node, conn, self._access[name], None, self.whole(name))
         self._compute[node] = None
-        self._order.settled = False
+        self._order.edited()
 
     def read(self, node: nodes.CodeNode, connector: str, name: str) -> None:
         """Let ``connector`` of a library node or region read the array ``name``."""
         self.state.add_edge(self._access[name], None, node, connector, self.whole(name))
-        self._order.settled = False
+        self._order.edited()
 
     def add_scope(self, entry: MapEntry, exit_: nodes.MapExit) -> None:
         """Register a map scope whose nodes and edges stand in the state already."""
         self._compute[entry] = exit_
         self._entries[exit_] = entry
-        self._order.settled = False
+        self._order.edited()
 
     def _check_unwritten(self, name: str) -> None:
         if name in self._views or self.state.in_degree(self._access[name]):
@@ -284,7 +284,7 @@ class Graph(Arrays):
 
     def _reconnect(self, edge: Any, old: str, new: str) -> None:
         self.state.remove_edge(edge)
-        self._order.settled = False
+        self._order.edited()
         memlet = self.whole(new)
         self.state.add_edge(self._access[new], None, edge.dst, edge.dst_conn, memlet)
         if edge.dst_conn == "views":
@@ -331,6 +331,7 @@ class Graph(Arrays):
         for name in inside:
             self.sdfg.remove_data(name, validate=False)
         exit_ = self._compute.pop(node)
+        self._order.relaxed()
         self.schedules.pop(node, None)
         self.extracted.pop(node, None)
         self._entries.pop(exit_, None)

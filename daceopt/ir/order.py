@@ -27,6 +27,15 @@ class Order:
 
     position: dict[str, int] = field(default_factory=dict)
     settled: bool = True  # has nothing been edited since the positions were given?
+    latest: list[Node] | None = None  # the nodes in their order, until an edit
+
+    def edited(self) -> None:
+        """A node or something that one reads was added."""
+        self.settled, self.latest = False, None
+
+    def relaxed(self) -> None:
+        """A node or something that one reads was removed: positions stay legal."""
+        self.latest = None
 
     def copy(self) -> Order:
         return Order(dict(self.position), self.settled)
@@ -35,10 +44,15 @@ class Order:
         """Let ``nodes`` run in this order. Raises IllegalOrder."""
         check(graph, nodes)
         self.position = {name: k for k, node in enumerate(nodes) for name in _written(graph, node)}
-        self.settled = True
+        self.settled, self.latest = True, None
 
     def of(self, graph: Graph) -> list[Node]:
         """The nodes of ``graph`` in their order. Raises ValueError where what was added makes a cycle."""
+        if self.latest is None:
+            self.latest = self._sorted(graph)
+        return list(self.latest)
+
+    def _sorted(self, graph: Graph) -> list[Node]:
         if not self.position:
             return topological(graph)
         if not self.settled:

@@ -41,7 +41,7 @@ def attach(graph: Graph, name: str, whole: str, starts: Sequence[Dim]) -> None:
     graph.set_strides(name, steps)
     graph._parts[name] = Part(whole, tuple(starts))
     graph.state.add_edge(graph.access(name), None, graph.access(whole), None, _copied(graph, name))
-    graph._order.settled = False
+    graph._order.edited()
 
 
 def detach(graph: Graph, name: str) -> None:
@@ -49,6 +49,7 @@ def detach(graph: Graph, name: str) -> None:
     for edge in [e for e in graph.state.out_edges(graph.access(name)) if joins(e)]:
         graph.state.remove_edge(edge)
     del graph._parts[name]
+    graph._order.relaxed()
 
 
 def as_views(graph: Graph, whole: str, given: str | None = None) -> None:

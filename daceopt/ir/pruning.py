@@ -36,6 +36,7 @@ def _drop_unused_outputs(graph: Graph, node: Any) -> None:
     for edge in list(graph.state.out_edges(node)):
         if not is_used(graph, edge.dst.data):
             graph.state.remove_edge(edge)
+            graph._order.relaxed()
             node.remove_out_connector(edge.src_conn)
 
 

@@ -245,6 +245,7 @@ def _drop_results(graph: Graph, node: Region) -> None:
     for edge in list(graph.state.out_edges(node)):
         if edge.src_conn in unread:
             graph.state.remove_edge(edge)
+            graph._order.relaxed()
             node.remove_out_connector(edge.src_conn)
 
 
@@ -259,6 +260,7 @@ def drop_operands(graph: Graph, node: Region) -> bool:
     unused = [e for e in graph.state.in_edges(node) if e.dst_conn not in used]
     for edge in unused:
         graph.state.remove_edge(edge)
+        graph._order.relaxed()
         node.remove_in_connector(edge.dst_conn)
     return bool(unused)
 
@@ -274,6 +276,7 @@ def keep_states(graph: Graph, node: Repeat) -> None:
         connector = f"States{len(node.states)}"
         node.add_out_connector(connector)
         graph.state.add_edge(node, connector, graph.access(name), None, graph.whole(name))
+        graph._order.edited()
         node.stacked.append(Stacked(connector))
         node.states[c.input] = connector
     node._limit = node.trips

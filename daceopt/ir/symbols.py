@@ -16,19 +16,31 @@ class Parameter(dace.symbolic.symbol):
     """Counts the iterations of a loop of a kernel, from 0."""
 
     def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: Any) -> Parameter:
-        return super().__new__(cls, name, dtype, **assumptions)
+        plain = dtype == dace.int64 and not assumptions
+        return _integer(cls, name) if plain else super().__new__(cls, name, dtype, **assumptions)
 
 
 class Counter(dace.symbolic.symbol):
     """Counts the iterations of a loop around a body (``region.Repeat``), from 0."""
 
     def __new__(cls, name: str, dtype: dace.typeclass = dace.int64, **assumptions: Any) -> Counter:
-        return super().__new__(cls, name, dtype, **assumptions)
+        plain = dtype == dace.int64 and not assumptions
+        return _integer(cls, name) if plain else super().__new__(cls, name, dtype, **assumptions)
 
 
 def size(name: str) -> Any:
     """An extent that is known when running. Any symbol that is of no other kind is one, so users write DaCe's own."""
-    return dace.symbolic.symbol(name, dace.int64)
+    return _integer(dace.symbolic.symbol, name)
+
+
+_MADE: dict[tuple[Any, str], Any] = {}
+
+
+def _integer(kind: Any, name: str) -> Any:
+    """Symbols are values, made once: DaCe makes a table of its types for each one (0.3 ms)."""
+    if (kind, name) not in _MADE:
+        _MADE[kind, name] = dace.symbolic.symbol.__new__(kind, name, dace.int64)
+    return _MADE[kind, name]
 
 
 @cache

@@ -20,6 +20,8 @@ def validate(graph: Graph) -> None:
         if name not in graph.sdfg.arrays:
             raise ValueError(f"output {name} does not exist")
     order.check(graph, graph.nodes())
+    if graph.nodes() != graph._order.copy().of(graph):
+        raise ValueError(f"graph {graph.sdfg.name} was edited past its methods: its order is another than it says")
     with _without_isolated(graph):
         _validate_sdfg(graph)
 

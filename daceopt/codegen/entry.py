@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from daceopt.errors import BuildError
 from daceopt.ir import checks
-from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, FAILED, HOST_FAILED, OK
+from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, CHANGED, FAILED, HOST_FAILED, OK
 from daceopt.runtime.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         index=checks.INDEX,
         checks="".join(_CHECK.format(kind=k, message=m) for k, m in checks.MESSAGES.items()),
         host_failed=HOST_FAILED,
+        changing=checks.CHANGING,
+        changed=CHANGED,
         name=program.name,
         suffix=program.suffix,
         outputs=manifest.results,
@@ -230,9 +232,11 @@ struct HostFailed final : std::exception {{
     const char* what() const noexcept override {{ return "a host call failed"; }}
 }};
 
+thread_local int64_t status;
+
 int report(int code, const char* text) {{
     std::snprintf(message, sizeof message, "%s", text);
-    return code;
+    return status & {changing} ? {changed} : code;
 }}
 
 using std::max;
@@ -244,7 +248,7 @@ int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbol
 {symbols}
     static void* const handle = __dace_init_{name}({init_values});
     if (!handle) return report({failed}, "the program could not be initialised");
-    int64_t status = 0;
+    status = 0;
     {clear}
     __program_{name}(handle{values});{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}

@@ -65,7 +65,7 @@ class Binder:
                 self.optimizer.state[parameter].update(state)
             if bound.steps:
                 torch._foreach_add_(bound.steps, 1)
-            self.optimizer._opt_called = True  # type: ignore[attr-defined]  # what schedulers ask for
+            self.optimizer._opt_called = True  # what schedulers ask for
         self.settle(bound.plan.updates)
         for parameter, gradient in gradients:
             parameter.grad = gradient

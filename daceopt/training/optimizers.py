@@ -1,4 +1,4 @@
-"""The optimizers whose updates are compiled: what of their groups decides about the code, what is a number of each call.
+"""The optimizers whose updates are compiled: what of a group decides about the code, what is a number of each call.
 
 PyTorch's own loops (``torch/optim/sgd.py``, ``adam.py``: ``_single_tensor_*``) are what a step computes; ``foreach``,
 ``fused`` and ``capturable`` choose an implementation there and mean nothing here.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, RunError, Unsupported
+from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, FallbackWarning, RunError, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher
@@ -97,6 +97,8 @@ class TrainingStep:
         if reason is None:
             try:
                 return self._whole(arguments, kwargs)
+            except ArgumentsChanged:
+                raise
             except RunError as error:  # of this call: nothing was changed
                 reason = str(error)
             except DaceoptError as error:

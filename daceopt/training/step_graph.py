@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from daceopt.capture.torch import effects, guards
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.traced import Traced
@@ -16,7 +14,6 @@ from daceopt.errors import SizesError, Unsupported
 from daceopt.modules.backend import Backend, BySize, CompiledGraph
 from daceopt.modules.description import identity
 from daceopt.modules.piece import CompiledPiece
-from daceopt.passes.recipe import Recipe
 from daceopt.runtime import overlap
 from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder

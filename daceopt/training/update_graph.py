@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import sympy
 
 from daceopt.ir import scalar, types
@@ -58,7 +57,11 @@ class _Extension:
         whole = [self._whole(k, g) for k, g in enumerate(gradients)]
         scale = self._norm_scale(whole) if self._plan.updates and self._plan.clip == "norm" else None
         for k, gradient in enumerate(whole):
-            for name in self._updated(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]:
+            found = self._updated(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]
+            collected = self._collected[k]
+            old = [self._members[k][1], *self._states[k]] if self._plan.updates else [collected] if collected else []
+            self._graph.replaced |= dict(enumerate(old, len(self._graph.outputs)))
+            for name in found:
                 self._graph.add_output(name)
 
     def _whole(self, k: int, gradient: str | None) -> str:
@@ -101,8 +104,8 @@ class _Extension:
         scales = [] if scale is None else [self._scale(scale, parameter)]
 
         def values(g: Any, w: Any, *rest: Any) -> tuple[Any, ...]:
-            held, found, scaled = np.split(np.array(rest, object), [len(states), len(states) + len(used)])
-            return rule(g, w, held, dict(zip(used, found)), *scaled)
+            found, scaled = rest[len(states) :], rest[len(states) + len(used) :]
+            return rule(g, w, rest[: len(states)], dict(zip(used, found)), *scaled)
 
         dtypes = [self._graph.dtype(name)] * (1 + len(states) + self._plan.keeps)
         return list(self._b.elementwise(values, gradient, name, *states, *numbers, *scales, dtype=dtypes))

@@ -1,5 +1,4 @@
-"""What the program of a training step does with its gradients, as plain data: it imports nothing heavy, for a warm start
-reads it, too."""
+"""What the program of a training step does with its gradients, as plain data: a warm start reads it, too."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ import sympy
 
 from daceopt.ir import scalar
 
-States, Coefficients = Sequence[Any], Mapping[int, Any]
+States = Sequence[Any]
+Coefficients = Mapping[int, Any]
 ScalarRule = Callable[[tuple[str, ...], Any, Any, States, Coefficients], tuple[Any, ...]]
 """(flags, gradient, parameter, states, coefficients by column, as ``optimizers`` has them) -> new parameter and states.
 """

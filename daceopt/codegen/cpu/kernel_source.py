@@ -23,7 +23,7 @@ from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.local_storage import folded
 from daceopt.ir.microkernels import TileProduct, products
-from daceopt.ir.references import Reference, resolved
+from daceopt.ir.references import KernelBuffer, Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
 
@@ -52,6 +52,7 @@ class Emitter:
 
     def __init__(self, graph: Graph, kernel: Kernel):
         self._kernel, self._tree = kernel, schedule.schedule_of(kernel)
+        self._in_place = graph.in_place
         self._names = Names()
         self._lines: list[str] = []
         self._depth = 1
@@ -129,7 +130,7 @@ class Emitter:
         buffers = self._names.buffers()
         for buffer, name in buffers.items():
             argument = KernelArgument("pointer", buffer.array, buffer.offset, buffer.dtype, buffer in written)
-            twins = [b for b in buffers if b.array == buffer.array]
+            twins = [b for b in buffers if self._home(b) == self._home(buffer)]
             alone = len(twins) == 1 or not any(b in written for b in twins)
             arguments.append(argument)
             parameters.append(f"{argument.cpp} {'__restrict__ ' if alone else ''}{name}")
@@ -140,6 +141,10 @@ class Emitter:
             arguments.append(KernelArgument("status"))
             parameters.append("int32_t* status")
         return tuple(arguments), parameters
+
+    def _home(self, buffer: KernelBuffer) -> str:
+        """The array in whose memory a buffer stands."""
+        return self._in_place.get(buffer.array, buffer.array)
 
     # ---------------------------------------------------------------- outside of the threads
 

@@ -99,10 +99,14 @@ class TrainingStep:
                 return self._whole(arguments, kwargs)
             except ArgumentsChanged:
                 raise
-            except RunError as error:  # of this call: nothing was changed
-                reason = str(error)
+            except RunError as error:  # of this call, which PyTorch has an error for; nothing was changed
+                found = self._in_parts(arguments, kwargs)
+                self._note(str(error))
+                return found
             except DaceoptError as error:
                 reason = self._refusal = str(error).splitlines()[0]
+        if self._options.fallback == "raise":
+            raise Unsupported(f"no training step of one program: {reason}")
         found = self._in_parts(arguments, kwargs)
         self._note(reason)
         return found
@@ -119,8 +123,6 @@ class TrainingStep:
 
     def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         """The same with PyTorch's own update."""
-        if self._options.fallback == "raise" and self._refusal is not None:
-            raise Unsupported(f"no training step of one program: {self._refusal}")
         binder, options = self._binder, self._binder.options
         if self._parts is None:
             objective = Objective(self.model, self._objective.loss, self._objective.targets)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from daceopt import pipeline, training_step
-from daceopt.training.step import TrainingStep
+from daceopt.training.training_step import TrainingStep
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding
 

@@ -45,7 +45,9 @@ class Binder:
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: StepOptions) -> None:
         self.optimizer, self.options = optimizer, options
+        self.rule = RULES.get(BY_CLASS.get(type(optimizer), ""))
         self.batch = 0
+        self._latest: tuple[Any, list[tuple[int, torch.Tensor]], _Call] | None = None
 
     @property
     def is_last(self) -> bool:
@@ -55,7 +57,16 @@ class Binder:
     def bind(self, parameters: Sequence[tuple[int, torch.Tensor]]) -> Bound:
         """The call on these (argument of the graph, parameter) pairs; those that the optimizer does not have are left
         out. Raises Unsupported for a parameter or state that no rule is for."""
-        return _Call(self, parameters).bound
+        assert self.rule is not None  # others are refused before
+        flags = [self.rule.flags(group) for group in self.optimizer.param_groups]
+        groups = [id(p) for group in self.optimizer.param_groups for p in group["params"]]
+        key = self.is_last, self.batch > 0, flags, groups, [(k, id(p)) for k, p in parameters]
+        again = self._latest[2].again() if self._latest is not None and self._latest[0] == key else None
+        if again is not None:
+            return again
+        call = _Call(self, flags, parameters)
+        self._latest = key, list(parameters), call  # which keeps the parameters, so that no other has their identity
+        return call.bound
 
     def done(self, bound: Bound, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """After the program has run: the optimizer's state is that of after the call, and so are the ``gradients``,
@@ -78,11 +89,14 @@ class Binder:
 
 
 class _Call:
-    def __init__(self, binder: Binder, parameters: Sequence[tuple[int, torch.Tensor]]) -> None:
-        self._binder, optimizer = binder, binder.optimizer
-        self._rule = RULES[BY_CLASS[type(optimizer)]]
+    """Everything is looked at; :meth:`again` looks at what may have changed."""
+
+    def __init__(
+        self, binder: Binder, flags: Sequence[tuple[str, ...]], parameters: Sequence[tuple[int, torch.Tensor]]
+    ) -> None:
+        assert binder.rule is not None
+        self._binder, self._rule, self._flags, optimizer = binder, binder.rule, flags, binder.optimizer
         self._groups = {id(p): k for k, group in enumerate(optimizer.param_groups) for p in group["params"]}
-        self._flags = [self._rule.flags(group) for group in optimizer.param_groups]
         self._rows: dict[tuple[int, bool, float], int] = {}
         self._numbers: list[tuple[float, ...]] = []
         options = binder.options
@@ -92,9 +106,36 @@ class _Call:
         seed, clip = 1.0 / options.accumulate, options.clip if self._updates else None
         keeps = options.keep_gradients and self._updates
         self.bound.plan = UpdatePlan(members, len(self._numbers), clip, seed, self._updates, keeps)
-        for dtype in self.bound.plan.dtypes:
-            table = torch.tensor(self._numbers, dtype=torch.float64)
-            self.bound.tensors.append(table.to(getattr(torch, dtype)))
+        self._members = [p for _, p in parameters if id(p) in self._groups]
+        self.bound.tensors += self._tables(self._numbers)
+
+    def _tables(self, numbers: Sequence[tuple[float, ...]]) -> list[torch.Tensor]:
+        table = torch.tensor(numbers, dtype=torch.float64)
+        return [table.to(getattr(torch, dtype)) for dtype in self.bound.plan.dtypes]
+
+    def again(self) -> Bound | None:
+        """The same call with the numbers and states of now; None where it is another one."""
+        plan, known = self.bound.plan, self.bound.tensors
+        if self.bound.fresh or self._binder.batch or not plan.updates:
+            return None
+        found = Bound(plan, [])
+        steps: dict[int, float] = {}
+        for parameter, updated in zip(self._members, plan.parameters):
+            state = self._binder.optimizer.state.get(parameter) or {}
+            for name in updated.state:
+                tensor = state.get(name)
+                if tensor is not known[len(found.tensors)]:
+                    return None
+                found.tensors.append(tensor)
+            if self._rule.counts:
+                step = self._step(state, found)
+                if steps.setdefault(updated.row, step) != step:
+                    return None
+        keys = {row: key for key, row in self._rows.items()}
+        groups = self._binder.optimizer.param_groups
+        numbers = [self._coefficients(groups[keys[r][0]], steps.get(r, 0.0), False) for r in range(plan.rows)]
+        found.tensors += self._tables(numbers)
+        return found
 
     def _updated(self, argument: int, parameter: torch.Tensor) -> Updated:
         if parameter.dtype not in _TYPES:
@@ -118,7 +159,7 @@ class _Call:
         if is_fresh:
             found = self._fresh(parameter, self._binder.optimizer.param_groups[group], names)
             self.bound.fresh.append((parameter, found))
-        step = self._step(found) if self._rule.counts else 0.0
+        step = self._step(found, self.bound) if self._rule.counts else 0.0
         for name in names:
             if not isinstance(found.get(name), torch.Tensor):
                 raise Unsupported(f"the optimizer's state has no {name} for a parameter")
@@ -134,23 +175,24 @@ class _Call:
         wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
         return {"step": torch.tensor(0.0, dtype=torch.float64 if wide else torch.float32), **state}
 
-    def _step(self, state: dict[str, Any]) -> float:
+    def _step(self, state: dict[str, Any], bound: Bound) -> float:
         step = state.get("step")
         if not isinstance(step, torch.Tensor):
             raise Unsupported("the optimizer counts its steps in no tensor; expected one, as PyTorch makes it")
-        self.bound.steps.append(step)
-        return step.item() + 1
+        bound.steps.append(step)
+        return float(step.item()) + 1
 
     def _row(self, group: int, is_fresh: bool, step: float) -> int:
         key = group, is_fresh, step
         row = self._rows.get(key)
         if row is None:
             row = self._rows[key] = len(self._numbers)
-            given = self._binder.optimizer.param_groups[group]
-            numbers = self._rule.coefficients(given, step, is_fresh)
-            rest = COLUMNS - len(numbers) - 1
-            self._numbers.append((*numbers, *[0.0] * rest, self._binder.options.bound))
+            self._numbers.append(self._coefficients(self._binder.optimizer.param_groups[group], step, is_fresh))
         return row
+
+    def _coefficients(self, group: dict[str, Any], step: float, is_fresh: bool) -> tuple[float, ...]:
+        numbers = self._rule.coefficients(group, step, is_fresh)
+        return (*numbers, *[0.0] * (COLUMNS - len(numbers) - 1), self._binder.options.bound)
 
 
 def _check_dense(what: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:

@@ -71,19 +71,20 @@ class StepGraph:
         return made
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
-        """The loss; parameters and the optimizer's state are updated. Raises RunError, and changes nothing, where the
-        program reports an error."""
+        """The results of the graph, the loss among them; parameters and the optimizer's state are updated. Raises
+        RunError, and changes nothing, where the program reports an error."""
         bound = self.bind(arguments)
         program = self.program(bound.plan, arguments)
         try:
-            loss, *gradients = program(*arguments, *bound.tensors)
+            results = program(*arguments, *bound.tensors)
         except SizesError:
             self._by_size = self._by_size or BySize(self._backend, self.traced)
             return self._by_size(*arguments)
         kept = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
-        self._backend.binder.done(bound, [(arguments[p.argument], g) for p, g in zip(kept, gradients)])
+        count = len(self.traced.results)
+        self._backend.binder.done(bound, [(arguments[p.argument], g) for p, g in zip(kept, results[count:])])
         self._backend.ran += 1
-        return [loss]
+        return results[:count]
 
 
 class StepProgram:
@@ -133,23 +134,26 @@ def _trained(traced: Traced) -> list[int]:
     """The parameters among the arguments on which the loss depends. Raises Unsupported where the graph is no objective
     that a step can be made of."""
     results = traced.graph.graph.output_node().args[0]
-    value = results[0].meta["example_value"] if len(results) == 1 and traced.results[0] else None
-    if value is None or value.numel() != 1 or not value.is_floating_point():
-        raise Unsupported("the loss is no floating-point tensor of one element that requires a gradient")
+    seen = [k for k, flag in enumerate(traced.results) if flag]
+    if len(seen) != 1:
+        raise Unsupported(f"{len(seen)} results of the objective require a gradient; expected one, the loss")
+    value = results[seen[0]].meta["example_value"]
+    if value.numel() != 1 or not value.is_floating_point():
+        raise Unsupported(f"the loss is {value.dtype} of shape {list(value.shape)}; expected one floating-point number")
     others = [n for n, g, s in zip(traced.names, traced.requires_grad, traced.is_state) if g and not s]
     if others:
         raise Unsupported(f"{others[0]}, an argument of the call, requires a gradient")
-    given = Binding((), (), (Result("output", 0),), ())
+    given = Binding((), (), tuple(Result("output", k) for k in range(len(results))), ())
     return [k for k, outputs in connected(traced, given).items() if outputs]
 
 
 def _loss_output(binding: Binding) -> int:
     """The output of the program that is the loss. Raises Unsupported where autograd would see another, too."""
-    (loss,) = binding.results
     seen = [k for k, output in enumerate(binding.outputs) if output.differentiable]
-    if loss.kind != "output" or seen != [loss.index]:
-        raise Unsupported("a buffer that the call changes depends on parameters, with a gradient")
-    return loss.index
+    changed = {output for _, output in binding.mutations}
+    if len(seen) != 1 or changed.intersection(seen):
+        raise Unsupported("what the call changes depends on parameters, with a gradient")
+    return seen[0]
 
 
 def extended(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:

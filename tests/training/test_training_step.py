@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from daceopt import training_step
+from daceopt import optimized_module, training_step
 from daceopt.errors import FallbackWarning, Unsupported
 from tests.training.checking import Loop, batches, check, interpreted, perceptron
 
@@ -223,6 +223,38 @@ def test_several_inputs_results_of_any_form_and_keywords() -> None:
     check(Net(), loss, sgd, given, inputs=2)
     step = training_step(net := Net(), loss, sgd(net), fallback="raise")
     step(*given[0], scale=2.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_a_model_keeps_of_a_call_beside_its_result() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.kept = perceptron(), torch.zeros(())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = self.net(x)
+            self.kept = found.detach().amax()
+            return found
+
+    given = batches(3)
+    step = check(Net(), CROSS, sgd, given)
+    assert step.model.kept != 0 and not step.model.kept.requires_grad
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_optimized_model_and_autocast() -> None:
+    model, twin, (batch, *_) = optimized_module(perceptron(), fallback="raise"), perceptron(), batches(1)
+    step, loop = training_step(model, CROSS, sgd(model), fallback="raise"), Loop(twin, CROSS, sgd)
+    step(*batch)
+    loop(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert step(*batch).dtype == torch.float32
+        loop(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q, rtol=2**-6, atol=2**-10)
 
 
 @pytest.mark.usefixtures("quick")

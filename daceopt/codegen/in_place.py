@@ -18,9 +18,12 @@ from daceopt.ir import scalar
 from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.nodes import library
 
-_SURE = (Contraction, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
+_SURE = (
+    *(library.Contraction, library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights),
+    *(library.Pool, library.PoolBackward),
+)
 """Library calls whose results no number of their operands decides to be an error."""
 
 Waits = dict[Any, list[Any]]
@@ -47,7 +50,7 @@ def fallible(graph: Graph) -> set[str]:
 
 def _may_fail(graph: Graph, node: Any) -> bool:
     if not isinstance(node, nodes.MapEntry):
-        return not isinstance(node, _SURE)
+        return not (isinstance(node, _SURE) or getattr(node, "sure", False))
     stages = Kernel.extract(graph, node).stages
     return any(a.expr.has(scalar.checked, scalar.load) for stage in stages for a in stage.assignments)
 

@@ -49,6 +49,9 @@ class Binder:
         self.batch = 0
         self._latest: tuple[Any, list[tuple[int, torch.Tensor]], _Call] | None = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Binder, (self.optimizer, self.options), {"batch": self.batch}
+
     @property
     def is_last(self) -> bool:
         """Whether the next call updates."""

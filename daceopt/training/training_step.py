@@ -76,7 +76,12 @@ class TrainingStep:
         self._dispatcher = _StepDispatcher(own, binder)
         self._refusal = obstacles.permanent(objective.model, binder.optimizer)
         self._parts: Any = None
+        self.reasons: dict[str, int] = {}  # why calls ran in parts, and how many for each reason
         self.daceopt = Handle(objective, self._dispatcher)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have a model and an optimizer of their own, and compile anew."""
+        return TrainingStep, (self._objective, self._binder, self._options)
 
     @property
     def model(self) -> nn.Module:
@@ -85,11 +90,6 @@ class TrainingStep:
     @property
     def optimizer(self) -> torch.optim.Optimizer:
         return self._binder.optimizer
-
-    @property
-    def reasons(self) -> dict[str, int]:
-        """Why calls ran in parts, and how many for each reason."""
-        return self._dispatcher.reasons
 
     def __call__(self, *arguments: Any, **kwargs: Any) -> torch.Tensor:
         """One step on a batch, or a micro-batch; the loss, detached."""

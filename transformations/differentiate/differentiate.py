@@ -14,6 +14,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.grafting import graft
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Update
+from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.program import Kind, Program, Role
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 
@@ -83,6 +84,9 @@ def _join(program: Program, result: Derivative, update: Update) -> None:
     graph = program.forward = result.forward
     graph.saved = []
     seeds = {g: _full(graph, name, update.seed) for name, g in result.grad_outputs.items()}
+    for node in result.backward.nodes():
+        if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
+            node.sure = True
     found = graft(graph, result.backward, {n: n for n in result.backward.inputs if n not in seeds} | seeds)
     gradients = [None if g is None else found[g] for g in result.grad_inputs.values()]
     update.extend(graph, list(result.grad_inputs), gradients)

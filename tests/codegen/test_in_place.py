@@ -14,10 +14,13 @@ from daceopt import libs
 from daceopt.capture.torch import lifting
 from daceopt.codegen import build, in_place, trial
 from daceopt.codegen.assemble import load_program
-from daceopt.errors import ArgumentsChanged, RunError
+from daceopt.errors import ArgumentsChanged, GraphTextError, RunError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.parse import parse
+from daceopt.ir.render import render
 from daceopt.runtime.executable import Executable
+from tests.ir.graph_text_checking import read_back
 
 N = 37
 
@@ -220,3 +223,11 @@ def test_lifted_tensors_are_without_gradient_where_none_is_recorded() -> None:
     (argument,) = (n for n in found.graph.nodes if n.op == "placeholder")
     assert not argument.meta["example_value"].requires_grad and not tensors[0].requires_grad
     assert tensors[0].data_ptr() == held.data_ptr()
+
+
+def test_the_text_of_a_graph_says_what_is_replaced() -> None:
+    case = Case()
+    momentum(case)
+    assert read_back(case.graph).replaced == {0: case.w, 1: case.v}
+    with pytest.raises(GraphTextError, match="an input and the position of an output"):
+        parse(render(case.graph).replace("by output 1", "by output 2"))

@@ -15,6 +15,7 @@ from benchmarks.harness import OURS, Budget, Result, at_least, case
 from benchmarks.models.training import TRAININGS, Training
 from benchmarks.worker import finish, start
 from daceopt import optimized_module, recipes
+from daceopt import training_step as training_step_of
 from daceopt.cost.measure import interleave
 from daceopt.passes.recipe import Recipe
 
@@ -23,11 +24,14 @@ _STITCHING = ("memory-stitching", "parallelism-stitching")  # layers II and III
 
 @case
 def training_step(budget: Budget) -> Iterator[Result]:
-    """Milliseconds of a step with its optimizer: recipe cpu, the layers of apollo one after the other, peers."""
+    """Milliseconds of a step with its optimizer: recipe cpu, the layers of apollo one after the other, peers; eager
+    PyTorch with its fused update, and all of it as one program."""
     for name, make in TRAININGS.items():
         torch.manual_seed(0)
         training = make()
         calls = {who: _step(module, training) for who, module in _contenders(training.module).items()}
+        calls["eager, fused"] = _step(copy.deepcopy(training.module), training, fused=True)
+        calls["one program"] = _program(copy.deepcopy(training.module), training)
         values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds, warmup=3).items()}
         yield Result("training-step", name, "ms", values, *at_least(values, 1.0, EAGER, COMPILED))
 
@@ -57,9 +61,16 @@ def _recipes() -> dict[str, Recipe]:
     return {"cpu": recipes.get("cpu"), "I": first, "I+II": whole.without(_STITCHING[1]), OURS: whole}
 
 
-def _step(module: nn.Module, training: Training) -> Call:
+def _program(module: nn.Module, training: Training) -> Call:
+    step = training_step_of(module.train(), None, training.optimizer(module.parameters()), fallback="raise")
+    return lambda: step(*training.batch)
+
+
+def _step(module: nn.Module, training: Training, fused: bool = False) -> Call:
     module.train()
     optimizer = training.optimizer(module.parameters())
+    for group in optimizer.param_groups if fused else ():
+        group["fused"] = True
 
     def call() -> None:
         optimizer.zero_grad(set_to_none=True)

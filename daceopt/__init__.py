@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from daceopt.passes.recipe import Recipe as Recipe
     from daceopt.passes.transform import Transformation as Transformation
     from daceopt.standalone.stored_program import load as load
+    from daceopt.training.training_step import training_step as training_step
 
 # Public name -> (module, attribute); no attribute: the module itself.
 _NAMES: dict[str, tuple[str, str | None]] = {
     "optimized_module": ("daceopt.modules.module", "optimized_module"),
+    "training_step": ("daceopt.training.training_step", "training_step"),
     "from_onnx": ("daceopt.models.onnx_model", "from_onnx"),
     "load": ("daceopt.standalone.stored_program", "load"),
     "export": ("daceopt.standalone.export", None),

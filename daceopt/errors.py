@@ -51,6 +51,11 @@ class RunIndexError(RunError, IndexError):
     """A compiled program met an index that lies outside its array."""
 
 
+class ArgumentsChanged(DaceoptError, RuntimeError):
+    """A compiled program failed after it had begun to write its arguments (no memory was left, say): what they hold is
+    neither their old nor their new value, so the call cannot be repeated."""
+
+
 class VerificationError(DaceoptError):
     """A transformation broke the graph or its numbers; names the step and the site."""
 

@@ -39,6 +39,7 @@ FLOORS = (
     "pipeline",
     "models",
     "modules",
+    "training",
     "standalone",
     "explore",
     "commands",

@@ -158,7 +158,7 @@ def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> 
     """Make the gradients of ``wanted`` the only outputs of ``graph``."""
     for name in graph.outputs:
         graph.desc(name).transient = name not in graph.inputs and name not in graph.constants
-    graph.outputs = []
+    graph.outputs, graph.replaced = [], {}
     result: dict[str, str | None] = {}
     for name in dict.fromkeys(wanted):
         readers = graph.all_consumers(name)

@@ -4,12 +4,13 @@ together."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import dace
 import numpy as np
 import sympy
 
-from daceopt.codegen import entry, frame, memory_plan, target
+from daceopt.codegen import entry, frame, in_place, memory_plan, target
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
 from daceopt.codegen.scalar.printer import Printer
@@ -63,12 +64,17 @@ class Prepared:
         self.roles = dict(roles)
         region_bounds.check(self.graph)
         region_settling.settle(self.graph)
+        failing = in_place.fallible(self.graph) if self.graph.replaced else set()
+        if self.graph.replaced:
+            self.graph.order = in_place.ordered(self.graph)
         needs = implement(self.graph)
         order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None
         self.plan = memory_plan.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
         self.target = target.get(graph.options.target)
-        self.generated = frame.generate(self.graph, ticks)
+        if not self.target.has_stream:  # its kernels may still run when the host looks whether one has failed
+            self.graph.in_place = in_place.decided(self.graph, failing)
+        self.generated = frame.generate(self.graph, ticks, reports=bool(needs.flags.includes))
         self.inputs = [n for n in self.graph.inputs if n in roles]
         self.bound = [n for n in self.graph.constants if n in self.generated.sdfg.arrays]
         self.manifest = self._manifest(needs)
@@ -94,7 +100,7 @@ class Prepared:
             name=self.generated.name,
             inputs=tuple(self._tensor(n, self.roles[n]) for n in self.inputs),
             constants=tuple(self._tensor(n, f"constant:{k}") for k, n in enumerate(self.bound)),
-            outputs=tuple(self._tensor(n, self.roles[n]) for n in graph.outputs),
+            outputs=tuple(self._output(n) for n in graph.outputs),
             symbols=tuple(Symbol(s, self._symbol_role(*where), where[1]) for s, where in graph.symbols.items()),
             uses_seed=graph.uses_seed,
             saves=bool(graph.saved),
@@ -134,6 +140,10 @@ class Prepared:
         return Tensor(
             role, types.to_numpy(self.graph.dtype(name)).name, len(self.graph.shape(name)), self.target.device
         )
+
+    def _output(self, name: str) -> Tensor:
+        old = self.graph.in_place.get(name)
+        return replace(self._tensor(name, self.roles[name]), in_place=None if old is None else self.roles[old])
 
     def _jobs(self, needs: Requirements) -> list[CompileJob]:
         own_flags = Flags(link=self.target.toolchain.link())

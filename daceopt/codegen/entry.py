@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from daceopt.errors import BuildError
 from daceopt.ir import checks
-from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, FAILED, HOST_FAILED, OK
+from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, CHANGED, FAILED, HOST_FAILED, OK
 from daceopt.runtime.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         index=checks.INDEX,
         checks="".join(_CHECK.format(kind=k, message=m) for k, m in checks.MESSAGES.items()),
         host_failed=HOST_FAILED,
+        changing=checks.CHANGING,
+        changed=CHANGED,
         name=program.name,
         suffix=program.suffix,
         outputs=manifest.results,
@@ -240,15 +242,26 @@ using std::min;
 [[maybe_unused]] int64_t int_floor(int64_t a, int64_t b) {{ return a / b - (a % b != 0 && (a < 0) != (b < 0)); }}
 [[maybe_unused]] int64_t int_ceil(int64_t a, int64_t b) {{ return -int_floor(-a, b); }}
 
-int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols) {{
+int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols, int64_t& status) {{
 {symbols}
     static void* const handle = __dace_init_{name}({init_values});
     if (!handle) return report({failed}, "the program could not be initialised");
-    int64_t status = 0;
     {clear}
     __program_{name}(handle{values});{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
     return {ok};
+}}
+
+int caught(void** pointers, const int64_t* symbols, int64_t& status) {{
+    try {{
+        return run(pointers, symbols, status);
+    }} catch (const HostFailed& error) {{
+        return report({host_failed}, error.what());
+    }} catch (const std::exception& error) {{
+        return report({failed}, error.what());
+    }} catch (...) {{
+        return report({failed}, "an exception of unknown type");
+    }}
 }}
 
 }}  // namespace
@@ -258,15 +271,9 @@ void daceopt_host_call(int64_t id, void** pointers) {{
 }}
 
 EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
-    try {{
-        return run(pointers, symbols);
-    }} catch (const HostFailed& error) {{
-        return report({host_failed}, error.what());
-    }} catch (const std::exception& error) {{
-        return report({failed}, error.what());
-    }} catch (...) {{
-        return report({failed}, "an exception of unknown type");
-    }}
+    int64_t status = 0;
+    const int code = caught(pointers, symbols, status);
+    return code != {ok} && (status & {changing}) ? {changed} : code;
 }}
 
 EXPORTED void daceopt_sizes{suffix}([[maybe_unused]] const int64_t* symbols, int64_t* out) {{

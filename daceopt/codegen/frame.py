@@ -24,7 +24,7 @@ from daceopt.codegen.kernel_unit import KernelArgument, KernelSource
 from daceopt.codegen.regions import FrameBuffer, Scope, odd, slot
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir import checks, types
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
@@ -59,14 +59,14 @@ class GeneratedProgram:
         return list(self.sdfg.arglist())
 
 
-def generate(graph: Graph, ticks: str | None = None) -> GeneratedProgram:
+def generate(graph: Graph, ticks: str | None = None, reports: bool = False) -> GeneratedProgram:
     """Print the kernels of ``graph`` and let DaCe generate the frame, which executes ``graph.nodes()`` in that order.
 
     Library nodes must be C++ tasklets over whole arrays by now. Raises ``Unsupported`` for any other node. ``ticks``
     names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
-    and after each.
+    and after each. ``reports``: library calls report errors into ``daceopt/status.h``.
     """
-    frame = _Frame(graph, ticks)
+    frame = _Frame(graph, ticks, reports)
     with _configured(), tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
         frame.sdfg.build_folder = folder  # DaCe writes maps of the source there: by default, below the current folder
         objects = codegen.generate_code(frame.sdfg, validate=False)
@@ -124,7 +124,7 @@ class _Frame:
     Between regions they stand in one state; a region becomes a loop or a conditional block around states of its own.
     """
 
-    def __init__(self, graph: Graph, ticks: str | None = None):
+    def __init__(self, graph: Graph, ticks: str | None = None, reports: bool = False):
         self._scope = Scope(graph)
         self._target = target.get(graph.options.target)
         self._ticks = ticks
@@ -139,9 +139,20 @@ class _Frame:
         self.texts: dict[str, str] = {}
         self.uses_status = False
         self._tick(0)
-        for k, node in enumerate(graph.nodes(), 1):
+        order = graph.nodes()
+        changing = [n for n in order if not graph.in_place.keys().isdisjoint(graph.outputs_of(n))]
+        for k, node in enumerate(order, 1):
+            if node in changing[:1]:
+                self._begin_changes(reports)
             self._add(node)
             self._tick(k)
+
+    def _begin_changes(self, reports: bool) -> None:
+        """What has failed by now has changed no input; from here on arguments are written."""
+        status = f"{self._buffer(FrameBuffer(STATUS, 1, dace.int32))}[0]"
+        failed = f"{status} || daceopt::status.failed" if reports else status
+        self._run(f"if ({failed}) return;\n{status} = {checks.CHANGING};", "changes")
+        self.uses_status = True
 
     def _tick(self, k: int) -> None:
         """Let the clock be read here in a profiled program."""

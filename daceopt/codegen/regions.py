@@ -36,6 +36,7 @@ class Scope:
 
     def __init__(self, graph: Graph, prefix: str = "", bound: Mapping[str, Place] | None = None):
         self.graph, self.prefix, self._bound = graph, prefix, dict(bound or {})
+        self._bound |= {new: self.place(old) for new, old in graph.in_place.items()}
 
     def place(self, name: str) -> Place:
         """The buffer in which the array or view ``name`` of the graph stands, and where it starts there."""

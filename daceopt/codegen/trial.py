@@ -50,16 +50,20 @@ def run(
     manifest = executable.manifest
     symbols = tuple(given[s.input].shape[s.axis] for s in manifest.symbols)
     sizes = executable.sizes(symbols)
-    inputs = [np.ascontiguousarray(given[t.name]) for t in manifest.inputs]
+    inputs = {t.name: np.ascontiguousarray(given[t.name]) for t in manifest.inputs}
     outputs = [
         Block(prod(shape) * np.dtype(t.dtype).itemsize, f"output {t.name}")
         for t, shape in zip(manifest.outputs, sizes.shapes, strict=True)
     ]
+    over = {t.in_place: b for t, b in zip(manifest.outputs, outputs) if t.in_place is not None}
+    for name, each in over.items():
+        each.bytes[...] = inputs[name].reshape(-1).view(np.uint8)
     arena, block = Block(sizes.arena, "its arena"), Block(sizes.saved, "its saved block")
     if saved is not None:
         block.bytes[...] = saved
     seeds = np.full(1, seed, np.int64)
-    addresses = [a.ctypes.data for a in (*inputs, *executable.constants)]
+    addresses = [over[n].address if n in over else a.ctypes.data for n, a in inputs.items()]
+    addresses += [a.ctypes.data for a in executable.constants]
     addresses += [b.address for b in outputs]
     executable.run([*addresses, block.address, arena.address, seeds.ctypes.data], symbols)
     for each in (*outputs, arena, block):

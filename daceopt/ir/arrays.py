@@ -39,6 +39,8 @@ class Arrays:
         self.inputs: list[str] = []
         self.outputs: list[str] = []
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
+        self.replaced: dict[int, str] = {}  # position of an output -> the input whose new value it is
+        self.in_place: dict[str, str] = {}  # output -> the input where it stands, once that is decided
         self.constants: dict[str, np.ndarray] = {}
         self.symbols: dict[str, tuple[str, int]] = {}
         self.assumptions: list[sympy.Expr] = []  # polynomials over sizes that are 0 or more in every call

@@ -11,6 +11,7 @@ import numpy as np
 
 from daceopt.errors import RunError
 
+CHANGING = 1 << 30  # no error: arguments are being written
 INDEX = 1  # noted by loads themselves; an IndexError
 MESSAGES = {
     2: "ZeroDivisionError: division of integers by zero",

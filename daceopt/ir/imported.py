@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from daceopt.ir.graph import Graph
+
+
+class Update(Protocol):
+    """What a training step does with its gradients: the rest of one program."""
+
+    @property
+    def seed(self) -> float:
+        """The gradient of the program's one differentiated output."""
+
+    def extend(self, graph: Graph, wanted: Sequence[str], gradients: Sequence[str | None]) -> None:
+        """Add to ``graph``, which computes the ``gradients`` of its inputs ``wanted`` (None: zero), more inputs, nodes
+        and outputs."""
 
 
 @dataclass(frozen=True)
 class Gradients:
     """What to differentiate: outputs by inputs of the graph, by position, and whether to store or recompute (see
-    ``autodiff``)."""
+    ``autodiff``). With an ``update`` the gradients stay in the forward graph, for it to read."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     policy: str = "recompute"
+    update: Update | None = None
 
 
 @dataclass

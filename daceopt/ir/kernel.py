@@ -6,7 +6,7 @@ accesses instead of performing surgery on scopes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -132,13 +132,16 @@ class Kernel:
 
     def named_apart(self, graph: Graph) -> Kernel:
         """The same with names for its locals that no array of ``graph`` has."""
-        names = {old: graph.fresh_name(old) for old in self.locals}
+        return self.over({old: graph.fresh_name(old) for old in self.locals})
+
+    def over(self, names: Mapping[str, str]) -> Kernel:
+        """The same over other arrays, or locals: each is called what ``names`` says."""
 
         def renamed(accesses: dict[str, Access]) -> dict[str, Access]:
             return {c: replace(a, array=names.get(a.array, a.array)) for c, a in accesses.items()}
 
         stages = [replace(s, reads=renamed(s.reads), writes=renamed(s.writes)) for s in self.stages]
-        return replace(self, stages=stages, locals={names[old]: kind for old, kind in self.locals.items()})
+        return replace(self, stages=stages, locals={names.get(old, old): kind for old, kind in self.locals.items()})
 
     @property
     def is_tiled(self) -> bool:

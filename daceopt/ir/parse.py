@@ -26,7 +26,7 @@ from daceopt.ir.render import stem
 from daceopt.ir.scanner import Lines, Scanner
 from daceopt.ir.symbols import Counter, size
 
-_FACTS = r"(size|sizes|assume|save|ordered|target|reuse|opset|speculative|trips|known)\b(?![:=,])"
+_FACTS = r"(size|sizes|assume|save|replace|ordered|target|reuse|opset|speculative|trips|known)\b(?![:=,])"
 
 
 def parse(text: str, large: Mapping[str, np.ndarray] | None = None) -> Graph:
@@ -222,6 +222,7 @@ class _Reader:
             "sizes": self._sizes,
             "assume": self._assumption,
             "save": self._saved,
+            "replace": self._replaced,
             "ordered": self._ordered,
             "target": self._target_of_build,
             "reuse": self._memory,
@@ -242,6 +243,14 @@ class _Reader:
 
     def _saved(self, line: Scanner) -> None:
         self._graph.saved.extend(line.names())
+
+    def _replaced(self, line: Scanner) -> None:
+        old = line.name("an input")
+        line.expect("by output")
+        k = line.integer("the position of an output")
+        if old not in self._graph.inputs or not 0 <= k < len(self._named_outputs):
+            raise line.error("an input and the position of an output", f"{old} and {k}")
+        self._graph.replaced[k] = old
 
     def _ordered(self, line: Scanner) -> None:
         """Nodes run in the order of their lines, not in any that computes the same."""

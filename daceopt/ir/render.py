@@ -92,6 +92,7 @@ class _Lines:
         lines += [f"sizes {_list(others)}"] if others else []
         lines += [f"assume {text(a)} >= 0" for a in graph.assumptions]
         lines += [f"save {_list(graph.saved)}"] if graph.saved else []
+        lines += [f"replace {old} by output {k}" for k, old in sorted(graph.replaced.items())]
         lines += ["ordered"] if graph.is_ordered else []
         lines += [f"target {json.dumps(graph.options.target)}"] if graph.options.target != BuildOptions().target else []
         lines += ["reuse memory"] if graph.options.reuse_memory else []

@@ -158,15 +158,12 @@ class Dispatcher:
             self._note(f"sizes are taken as they come: {error}")
 
     def _compile(self, original: Forward) -> _Compiled:
-        from daceopt.modules.backend import Backend
         from daceopt.modules.fast_path import FastPath
 
         with self._lock:
             if self._compiled is not None and self._compiled.is_of(original):
                 return self._compiled
-            backend = (
-                Backend(self.options, self.stats, self._refused) if self._compiled is None else self._compiled.backend
-            )
+            backend = self._backend() if self._compiled is None else self._compiled.backend
             own = frames.twin(original)
             run = frames.compiled(
                 own,
@@ -179,6 +176,12 @@ class Dispatcher:
             fast = FastPath(own, run._isolate_recompiles_id)
             self._compiled = _Compiled(original, _parts(original), backend, run, fast)
             return self._compiled
+
+    def _backend(self) -> Backend:
+        """What compiles the graphs of the module."""
+        from daceopt.modules.backend import Backend
+
+        return Backend(self.options, self.stats, self._refused)
 
     def _forget(self, compiled: _Compiled) -> None:
         """Dynamo never looks again at code in which a call went wrong: the next call brings code of its own."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import batched
@@ -74,6 +75,7 @@ class TorchProgram:
         self.input_count = input_count
         self._reads = [k for _, k in self.forward.inputs]
         self._order = _complete([k for _, k in self.forward.outputs])
+        self._stand = {k: self.forward.in_place[at] for at, k in enumerate(self._order) if at in self.forward.in_place}
         self._draws = self.forward.uses_seed or (self.backward is not None and self.backward.uses_seed)
         roles = [] if self.backward is None else self.backward.inputs
         self.kept_inputs = [k for kind, k in roles if kind == "input"]
@@ -90,7 +92,12 @@ class TorchProgram:
         self.seen = sorted(seen)
         self.trains = bool(seen) and (self.backward is not None or boundary.differentiable is not None)
         self.constants = [k for k in range(len(self._order)) if k not in seen]
-        self.mutations = [(i, k) for i, k in boundary.mutations if k not in seen]
+        stand = {k: i for k, i in self._stand.items() if (i, k) in boundary.mutations and k not in seen}
+        if stand.keys() != self._stand.keys():
+            raise BuildError(f"a built program writes over its inputs {self._stand}; the call changes {stand}")
+        # (input, output) pairs: new values that are copied into their inputs, and those that are written there
+        self.mutations = [(i, k) for i, k in boundary.mutations if k not in seen and stand.get(k) != i]
+        self.overwritten = [(i, k) for k, i in stand.items()]
         # inputs whose values before the call a backward reads
         changed = {i for i, _ in boundary.mutations}
         self.volatile = changed if boundary.higher is not None else changed.intersection(self.kept_inputs)
@@ -136,6 +143,10 @@ class TorchProgram:
         for k in self.boundary.complex_inputs:
             dense[k] = dense[k].resolve_conj()
         addresses = [t.data_ptr() for t in dense]  # of all, before anything is done
+        if self.overwritten:
+            increment_version([tensors[i] for i, _ in self.overwritten])  # raises where one must not be changed
+            written = {i for i, _ in self.overwritten}
+            before = {k: dense[k].clone() for k in copied if k in written}
         entry = self.forward
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
         memory = entry.memory(symbols)
@@ -149,8 +160,12 @@ class TorchProgram:
             outputs[k] = torch.view_as_complex(outputs[k])
         for k, permutation in self._logical:
             outputs[k] = outputs[k].permute(permutation)
+        for i, k in self.overwritten:
+            outputs[k] = dense[i]
+            if dense[i] is not tensors[i]:
+                tensors[i].copy_(dense[i])
         for k in copied:
-            dense[k] = dense[k].clone()
+            dense[k] = before[k] if self.overwritten and k in before else dense[k].clone()
         if self.mutations:
             torch._foreach_copy_([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
         return Ran(dense, outputs, saved, seed, symbols)
@@ -209,6 +224,8 @@ class _Compiled(torch.autograd.Function):
         kept += [outputs[k] for k in program.kept_outputs]
         if saved is not None:
             kept.append(saved)
+        for _, k in program.overwritten:
+            outputs[k] = torch.empty(0)  # an argument is no result of its own
         ctx.save_for_backward(*kept)
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, seed, symbols, saved is not None
         ctx.set_materialize_grads(False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +23,24 @@ class CallMemory:
 
     __slots__ = ("arena", "outputs", "saved")
 
-    def __init__(self, sizes: ProgramSizes, dtypes: Sequence[torch.dtype]) -> None:
-        self.outputs = [block_pool.allocator(s, d) for s, d in zip(sizes.shapes, dtypes)]
+    def __init__(self, sizes: ProgramSizes, dtypes: Sequence[torch.dtype], in_place: Collection[int]) -> None:
+        self.outputs = [
+            _nothing if k in in_place else block_pool.allocator(s, d)
+            for k, (s, d) in enumerate(zip(sizes.shapes, dtypes))
+        ]
         self.saved = block_pool.allocator((sizes.saved,), torch.uint8) if sizes.saved else None
         self.arena = sizes.arena
 
     def allocate(self) -> list[torch.Tensor]:
-        """Uninitialised outputs, in the program's order."""
+        """Uninitialised outputs, in the program's order; empty ones for those that are written in place."""
         return [make() for make in self.outputs]
+
+
+_NOTHING = torch.empty(0)
+
+
+def _nothing() -> torch.Tensor:
+    return _NOTHING
 
 
 class ExecutableEntry:
@@ -45,6 +55,8 @@ class ExecutableEntry:
         self.executable = executable
         self.inputs = [_role(t.name) for t in manifest.inputs]
         self.outputs = [_role(t.name) for t in manifest.outputs]
+        # position of an output -> the input over which it is written
+        self.in_place = {k: _role(t.in_place)[1] for k, t in enumerate(manifest.outputs) if t.in_place is not None}
         self.dtypes = [torch_dtype(t.dtype) for t in manifest.outputs]
         self.uses_seed = manifest.uses_seed
         self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
@@ -58,7 +70,7 @@ class ExecutableEntry:
         if found is None:
             if len(self._memory) >= _KNOWN_SIZES:
                 self._memory.clear()
-            found = self._memory[symbols] = CallMemory(self.executable.sizes(symbols), self.dtypes)
+            found = self._memory[symbols] = CallMemory(self.executable.sizes(symbols), self.dtypes, self.in_place)
         return found
 
     def invoke(

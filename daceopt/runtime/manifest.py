@@ -10,18 +10,20 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
 class Tensor:
     """An array that crosses the boundary: name, numpy dtype name (``float32``, ``bool``), number of dimensions, and the
-    device that it lives on, in PyTorch's words."""
+    device that it lives on, in PyTorch's words. ``in_place``: the input over which an output is
+    written, whose own address is not looked at then."""
 
     name: str
     dtype: str
     rank: int
     device: str = "cpu"
+    in_place: str | None = None
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ def read_back(graph: Graph) -> Graph:
 
 def _assert_same_arrays(ours: Graph, theirs: Graph) -> None:
     assert (ours.inputs, ours.outputs, ours.saved) == (theirs.inputs, theirs.outputs, theirs.saved)
+    assert ours.replaced == theirs.replaced
     assert sorted(ours.arrays()) == sorted(theirs.arrays())
     assert (ours.symbols, ours.assumptions, ours.options) == (theirs.symbols, theirs.assumptions, theirs.options)
     assert set(ours.sdfg.symbols) == set(theirs.sdfg.symbols)

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from daceopt.autodiff import Derivative, differentiate
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
+from daceopt.ir.grafting import graft
 from daceopt.ir.graph import Graph
+from daceopt.ir.imported import Update
+from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.program import Kind, Program, Role
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 
@@ -20,6 +25,7 @@ class Differentiate(Transformation):
 
     before:  forward: y = f(x)
     after:   forward: y = f(x), saved t    backward: dx = f'(t) * dy
+             of a training step: forward: y = f(x), dx = f'(t), update of x by dx
 
     Fusing before it means recomputing, after it storing (Rausch et al., DaCeML, section 5.3). ``policy``: ``recompute``
     or ``store`` what both could do; None: as the program asks.
@@ -42,6 +48,9 @@ class Differentiate(Transformation):
         inputs = {role.position: name for name, role in program.inputs.items()}
         names = [inputs[k] for k in wanted.inputs]
         result = differentiate(graph, outputs, names, policy=self.policy or wanted.policy)
+        if wanted.update is not None:
+            _join(program, result, wanted.update)
+            return Outcome([f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs, and their update"], [])
         if all(v is None for v in result.grad_inputs.values()):
             return Outcome([], [f"{graph.sdfg.name}: every gradient is zero"])
         _add_backward(program, result)
@@ -61,10 +70,34 @@ def _add_backward(program: Program, result: Derivative) -> None:
             _own_output(backward, gradient, {*received, *backward.outputs})
             program.returned.append(Role(Kind.GRADIENT_OF_INPUT, program.inputs[name].position))
     forward.saved = [n for n in result.saved if n not in received and n not in backward.outputs]
+    # what the backward reads of the call outlives it
+    kept = {k: old for k, old in forward.replaced.items() if forward.outputs[k] not in received and old not in received}
+    forward.replaced = kept
     backward.saved = list(forward.saved)
     # both programs take the same size symbols, in the same order, whichever input the backward still reads
     backward.symbols = dict(forward.symbols)
     program.received = {**{n: program.inputs[n] for n, _ in forward.symbols.values()}, **received}
+
+
+def _join(program: Program, result: Derivative, update: Update) -> None:
+    """Let the forward graph compute the gradients, too, and what is done with them."""
+    graph = program.forward = result.forward
+    graph.saved = []
+    seeds = {g: _full(graph, name, update.seed) for name, g in result.grad_outputs.items()}
+    for node in result.backward.nodes():
+        if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
+            node.sure = True
+    found = graft(graph, result.backward, {n: n for n in result.backward.inputs if n not in seeds} | seeds)
+    gradients = [None if g is None else found[g] for g in result.grad_inputs.values()]
+    update.extend(graph, list(result.grad_inputs), gradients)
+    added = [n for n in graph.inputs if n not in program.inputs]
+    program.inputs |= {n: Role(Kind.INPUT, k) for k, n in enumerate(added, len(program.inputs))}
+
+
+def _full(graph: Graph, name: str, value: float) -> str:
+    """A constant like ``name`` of one value."""
+    shape = [int(n) for n in graph.shape(name)]
+    return graph.add_constant("seed", np.full(shape, value, types.to_numpy(graph.dtype(name))))
 
 
 def _own_output(graph: Graph, name: str, taken: set[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from daceopt.codegen import in_place
 from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan
 from daceopt.ir.graph import Dim, Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -47,12 +48,14 @@ class MemoryOrdering(Transformation):
 
 
 def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Successors]:
-    """Who reads what a node writes, and whose results it reads."""
+    """Who reads what a node writes, and whose results it reads; what is written over an input waits for its readers."""
     after: Successors = {node: [] for node in nodes}
     before: Successors = {node: [] for node in nodes}
+    waiting = in_place.waits(graph)
     for node in nodes:
         names = [n for n in graph.inputs_of(node) if n is not None]
-        before[node] = list(dict.fromkeys(source for name in names for source in graph.producers(name)))
+        sources = [source for name in names for source in graph.producers(name)]
+        before[node] = list(dict.fromkeys([*sources, *waiting.get(node, ())]))
         for source in before[node]:
             after[source].append(node)
     return after, before

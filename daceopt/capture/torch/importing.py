@@ -57,6 +57,7 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
         _add_output(
             graph, importer.values[node], (*output.order, len(output.order)) if output.complex else output.order
         )
+    _replace(graph, planned, binding)
     widening.settle(graph)
     graph.prune()
     kept = Binding(
@@ -70,6 +71,16 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     return Imported(
         graph, _gradients(traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
     )
+
+
+def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]]) -> None:
+    """Say which outputs are new values of inputs that autograd does not see, in the layout of these."""
+    position = {argument: k for k, (kind, argument) in enumerate(binding) if kind == "tensor"}
+    for argument, k in planned.mutations:
+        output = planned.outputs[k]
+        in_rows = list(output.order) == list(range(len(output.order)))
+        if in_rows and not (output.differentiable or output.complex or output.strides):
+            graph.replaced.setdefault(k, graph.inputs[position[argument]])
 
 
 def _hidden(graph: fx.Graph) -> set[int]:

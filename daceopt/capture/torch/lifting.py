@@ -28,10 +28,16 @@ def lifted(graph: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, .
         if id(tensor) not in arguments:
             with own.inserting_after(last):
                 last = arguments[id(tensor)] = own.placeholder(node.name)
-            last.meta = dict(node.meta)
+            last.meta = dict(node.meta) if torch.is_grad_enabled() else _detached(node.meta)
         node.replace_all_uses_with(arguments[id(tensor)])
         own.erase_node(node)
     tensors = {id(tensor): tensor for tensor in held.values()}
     passed = (tensors[k] for k in arguments)
     plain = passed if torch.is_grad_enabled() else (t.detach() for t in passed)
     return fx.GraphModule(graph, own), tuple(plain)
+
+
+def _detached(meta: dict[str, Any]) -> dict[str, Any]:
+    """What is known of an argument that is passed without its gradient."""
+    value = meta.get("example_value")
+    return {**meta, "example_value": value.detach()} if isinstance(value, torch.Tensor) else dict(meta)

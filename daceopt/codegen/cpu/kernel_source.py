@@ -51,7 +51,7 @@ class Emitter:
     """Writes the loops of a kernel's schedule, with threads of OpenMP and vector loops."""
 
     def __init__(self, graph: Graph, kernel: Kernel):
-        self._kernel, self._tree = kernel, schedule.schedule_of(kernel)
+        self._kernel, self._tree, self._in_place = kernel, schedule.schedule_of(kernel), graph.in_place
         self._names = Names()
         self._lines: list[str] = []
         self._depth = 1
@@ -124,13 +124,13 @@ class Emitter:
         return "".join(_DECLARATION.format(name=name, type=cpp) for cpp, name in sorted(used.items()))
 
     def _arguments(self) -> tuple[tuple[KernelArgument, ...], list[str]]:
-        written = {r.buffer for b in self._bodies.values() for r in b.writes.values()}
+        buffers, written = self._names.buffers(), {r.buffer for b in self._bodies.values() for r in b.writes.values()}
         arguments, parameters = [], []
-        buffers = self._names.buffers()
+        home = {b: self._in_place.get(b.array, b.array) for b in buffers}  # the array in whose memory each stands
         for buffer, name in buffers.items():
             argument = KernelArgument("pointer", buffer.array, buffer.offset, buffer.dtype, buffer in written)
-            twins = [b for b in buffers if b.array == buffer.array]
-            alone = len(twins) == 1 or not any(b in written for b in twins)
+            twins = {b for b in buffers if home[b] == home[buffer]}
+            alone = len(twins) == 1 or written.isdisjoint(twins)
             arguments.append(argument)
             parameters.append(f"{argument.cpp} {'__restrict__ ' if alone else ''}{name}")
         for symbol, name in self._names.sizes().items():

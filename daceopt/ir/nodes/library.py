@@ -235,9 +235,10 @@ class IndexAdd(DenseNode):
     """Rows scattered with addition: ``dW = 0; dW[Index[i]] += dY[i]``.
 
     Index: any shape S, int32 or int64, negative entries count from the end; dY: [S..., row...]; dW: [V, row...].
-    An index outside of [-V, V) makes the run report an error.
+    An index outside of [-V, V) makes the run report an error; ``sure``: another node has looked at the indices before.
     """
 
+    sure = Property(dtype=bool, default=False, desc="Another node of the graph reports wrong indices")
     wants_rows = True
 
     required, results = ("Index", "dY"), ("dW",)

@@ -48,7 +48,10 @@ class Interpreted:
 
     def _tensor(self, name: str) -> Any:
         return SimpleNamespace(
-            name=self.roles[name], dtype=types.name_of(self.graph.dtype(name)), rank=len(self.graph.shape(name))
+            name=self.roles[name],
+            dtype=types.name_of(self.graph.dtype(name)),
+            rank=len(self.graph.shape(name)),
+            in_place=None,
         )
 
     def sizes(self, symbols: tuple[int, ...] = ()) -> ProgramSizes:

@@ -1,0 +1,151 @@
+"""Outputs that stand where an input does: the new value of a parameter, buffer or state, written over the old one.
+
+A front end says in ``graph.replaced`` which output takes the place of which input once a program has run. That needs no
+memory of its own, and no copy, where nothing reads the old value after the node that writes the new one, and that node
+reads in each iteration only the element that it writes. It must not begin before it is settled that the program
+succeeds: what checks numbers, or calls what may fail, runs before.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from dace import nodes
+
+from daceopt.ir import scalar
+from daceopt.ir.dataflow import same_elements
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes import library
+
+_SURE = (
+    *(library.Contraction, library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights),
+    *(library.Pool, library.PoolBackward),
+)
+"""Library calls whose results no number of their operands decides to be an error."""
+
+Waits = dict[Any, list[Any]]
+"""Node -> nodes that run before it."""
+
+
+def pairs(graph: Graph) -> list[tuple[str, str]]:
+    """(output, input that it replaces) of equal shape, type and layout."""
+    found = [(graph.outputs[k], name) for k, name in graph.replaced.items() if k < len(graph.outputs)]
+    return [(new, old) for new, old in found if _fit(graph, new, old)]
+
+
+def _fit(graph: Graph, new: str, old: str) -> bool:
+    once = graph.outputs.count(new) == 1 and old not in graph.outputs and not graph.is_given(new)
+    same = graph.shape(new) == graph.shape(old) and graph.strides(new) == graph.strides(old)
+    return once and same and graph.dtype(new) == graph.dtype(old) and not graph.parts_of(new)
+
+
+def fallible(graph: Graph) -> set[str]:
+    """What nodes write that may report an error which depends on the numbers or on Python."""
+    found = (n for n in graph.nodes() if _may_fail(graph, n))
+    return {name for node in found for name in graph.outputs_of(node) if name is not None}
+
+
+def _may_fail(graph: Graph, node: Any) -> bool:
+    if not isinstance(node, nodes.MapEntry):
+        return not (isinstance(node, _SURE) or getattr(node, "sure", False))
+    stages = Kernel.extract(graph, node).stages
+    return any(a.expr.has(scalar.checked, scalar.load) for stage in stages for a in stage.assignments)
+
+
+def waits(graph: Graph) -> Waits:
+    """What has to run first, beside what computes operands, so that outputs can be written in place: the other readers
+    of what is replaced, and what may fail. Nothing is asked that an order cannot have."""
+    failing = fallible(graph) if graph.replaced else set()
+    risky = [n for n in graph.nodes() if not failing.isdisjoint(_written(graph, n))] if failing else []
+    found: Waits = {}
+    for new, old in pairs(graph):
+        writer = graph.producer(new)
+        readers = [n for n in graph.all_consumers(old) if n is not writer]
+        later = _dependents(graph, writer)
+        if not later.intersection(readers) and not later.intersection(risky):
+            found.setdefault(writer, []).extend([*readers, *(n for n in risky if n is not writer)])
+    order = graph.nodes()
+    return found if len(_sorted(graph, order, found)) == len(order) else {}
+
+
+def _dependents(graph: Graph, node: Any) -> set[Any]:
+    """All nodes that read what ``node`` computes, or what is computed of that."""
+    found: dict[Any, None] = {node: None}
+    for one in found.copy():
+        waiting = [one]
+        while waiting:
+            for name in _written(graph, waiting.pop()):
+                new = [n for n in graph.all_consumers(name) if n not in found]
+                found.update(dict.fromkeys(new))
+                waiting.extend(new)
+    return set(found) - {node}
+
+
+def ordered(graph: Graph) -> list[Any]:
+    """The order of ``graph``, changed no more than writing in place asks for."""
+    order = graph.nodes()
+    found = waits(graph)
+    return _sorted(graph, order, found) if found else order
+
+
+def _sorted(graph: Graph, order: Sequence[Any], found: Waits) -> list[Any]:
+    """``order`` with ``found`` kept; shorter where there is a cycle."""
+    rank = {node: k for k, node in enumerate(order)}
+    sources = {n: {*_sources(graph, n), *found.get(n, ())} for n in order}
+    users: Waits = {}
+    for node, before in sources.items():
+        for source in before:
+            users.setdefault(source, []).append(node)
+    waiting = {node: len(before) for node, before in sources.items()}
+    ready = [rank[node] for node, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    result = []
+    while ready:
+        node = order[heapq.heappop(ready)]
+        result.append(node)
+        for user in users.get(node, ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heapq.heappush(ready, rank[user])
+    return result
+
+
+def decided(graph: Graph, failing: Collection[str]) -> dict[str, str]:
+    """Output -> input where it stands, for the order that ``graph`` has; what ``failing`` names is written before."""
+    order = graph.nodes()
+    position = {node: k for k, node in enumerate(order)}
+    last = max((k for node, k in position.items() if not set(failing).isdisjoint(_written(graph, node))), default=-1)
+    found: dict[str, str] = {}
+    for new, old in pairs(graph):
+        writer = graph.producer(new)
+        if writer is None or position[writer] <= last or old in found.values():
+            continue
+        readers = graph.all_consumers(old)
+        if all(position[n] <= position[writer] for n in readers) and (
+            writer not in readers or _only_its_own(graph, writer, new, old)
+        ):
+            found[new] = old
+    return found
+
+
+def _only_its_own(graph: Graph, writer: Any, new: str, old: str) -> bool:
+    """Does each iteration of a kernel read of ``old`` just the element of ``new`` that it writes?"""
+    if not isinstance(writer, nodes.MapEntry):
+        return False
+    stages = Kernel.extract(graph, writer).stages
+    reads = [(s, a) for s in stages for a in s.reads.values() if graph.root(a.array)[0] == old]
+    writes = [(s, a) for s in stages for a in s.writes.values() if graph.root(a.array)[0] == new]
+    if len(writes) != 1 or writes[0][1].wcr or any(s is not writes[0][0] for s, _ in reads):
+        return False
+    return all(same_elements(graph, writes[0][1], a) for _, a in reads)
+
+
+def _written(graph: Graph, node: Any) -> Iterator[str]:
+    return (n for n in graph.outputs_of(node) if n is not None)
+
+
+def _sources(graph: Graph, node: Any) -> Iterator[Any]:
+    return (source for n in graph.inputs_of(node) if n is not None for source in graph.producers(n))

@@ -1,0 +1,47 @@
+"""Why a step runs in parts: what users hang between a gradient and an update, and optimizers without a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+
+from daceopt.training.optimizers import BY_CLASS
+
+_WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
+"""Classes of modules that send gradients elsewhere while they are computed."""
+
+
+def permanent(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
+    """What no later call is without; None where a step can be one program."""
+    if type(optimizer) not in BY_CLASS:
+        known = ", ".join(c.__name__ for c in BY_CLASS)
+        return f"there is no update rule for {type(optimizer).__name__}; expected one of {known}"
+    wrapped = next((n for m in model.modules() for c in type(m).__mro__ if (n := c.__name__) in _WRAPPERS), None)
+    return None if wrapped is None else f"{wrapped} exchanges gradients between processes"
+
+
+def of_call(optimizer: torch.optim.Optimizer) -> str | None:
+    """What stands in the way now."""
+    return next(_found(optimizer), None)
+
+
+def _found(optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    if not torch.is_grad_enabled():
+        yield "gradients are switched off"
+    step = optimizer.__dict__.get("step")
+    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
+        yield "the optimizer's step was replaced"
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        yield "the optimizer has hooks"
+    if optimizers._global_optimizer_pre_hooks or optimizers._global_optimizer_post_hooks:
+        yield "hooks of all optimizers are registered"
+    if getattr(optimizer, "grad_scale", None) is not None or getattr(optimizer, "found_inf", None) is not None:
+        yield "a GradScaler drives the optimizer"
+    for group in optimizer.param_groups:
+        if group.get("differentiable"):
+            yield "the optimizer is differentiable"
+        if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in group["params"]):
+            yield "a parameter has a hook"

@@ -1,0 +1,180 @@
+"""The graph of an objective, compiled as a training step: its program also differentiates, and updates parameters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from daceopt.capture.torch import effects, guards
+from daceopt.capture.torch.connection import connected
+from daceopt.capture.torch.traced import Traced
+from daceopt.errors import SizesError, Unsupported
+from daceopt.modules.backend import Backend, BySize, CompiledGraph
+from daceopt.modules.description import identity
+from daceopt.modules.piece import CompiledPiece
+from daceopt.runtime import overlap
+from daceopt.runtime.binding import Binding, Output, Result
+from daceopt.training.binder import Binder
+from daceopt.training.update_plan import UpdatePlan
+
+if TYPE_CHECKING:
+    from daceopt.ir.imported import Imported
+
+
+class StepBackend(Backend):
+    """Compiles the one graph of an objective as a step of ``binder``'s optimizer."""
+
+    binder: Binder
+
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
+        """A step for these arguments; its programs follow the optimizer's state."""
+        made = StepGraph(self, traced)
+        made.program(made.bind(inputs).plan, inputs)  # what cannot be compiled is refused now
+        return made
+
+
+class StepGraph:
+    """Calls of one graph: a program for each kind of update that the optimizer asks for."""
+
+    def __init__(self, backend: StepBackend, traced: Traced) -> None:
+        self._backend, self.traced = backend, traced
+        self._programs: dict[UpdatePlan, StepProgram] = {}
+        self._latest: tuple[UpdatePlan, StepProgram] | None = None
+        self._lock = threading.RLock()
+        self._by_size: BySize | None = None  # for sizes that a program is not for
+        self._trained = _trained(traced)
+
+    def bind(self, arguments: Sequence[Any]) -> Any:
+        """What the optimizer has for the parameters among the arguments."""
+        return self._backend.binder.bind([(k, arguments[k]) for k in self._trained])
+
+    def program(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
+        """The program for ``plan``, compiled at its first call."""
+        latest = self._latest
+        if latest is not None and latest[0] == plan:
+            return latest[1]
+        with self._lock:
+            found = self._programs.get(plan)
+            if found is None:
+                found = self._programs[plan] = self._compiled(plan, arguments)
+            self._latest = plan, found
+        return found
+
+    def _compiled(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
+        backend = self._backend
+        made = StepProgram(backend, self.traced, plan)
+        backend.graphs.append(made)  # type: ignore[arg-type]
+        tensors = enumerate(made.piece.inputs([*arguments, *self.bind(arguments).tensors]))
+        backend.stats.record(made.pair, {f"input:{k}": tuple(t.shape) for k, t in tensors})
+        return made
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """The results of the graph, the loss among them; parameters and the optimizer's state are updated. Raises
+        RunError, and changes nothing, where the program reports an error."""
+        bound = self.bind(arguments)
+        program = self.program(bound.plan, arguments)
+        try:
+            results = program(*arguments, *bound.tensors)
+        except SizesError:
+            self._by_size = self._by_size or BySize(self._backend, self.traced)
+            return self._by_size(*arguments)
+        kept = [p for p in bound.plan.parameters if bound.plan.updates or not p.accumulated]
+        count = len(self.traced.results)
+        self._backend.binder.done(bound, [(arguments[p.argument], g) for p, g in zip(kept, results[count:])])
+        self._backend.ran += 1
+        return results[:count]
+
+
+class StepProgram:
+    """One program with its binding: takes the graph's arguments and the tensors of a ``Bound``, gives loss and
+    gradients."""
+
+    def __init__(self, backend: StepBackend, traced: Traced, plan: UpdatePlan) -> None:
+        self.traced, self._plan = traced, plan
+        options = backend.options
+        fingerprint = f"{identity(traced)} {plan}"
+        self.pair = backend.compile(fingerprint, self._load, recipe=options.recipe, verify=options.verify)
+        notes = self.pair.report["notes"]
+        if self.pair.cached:
+            guards.install(guards.environment(traced.inputs), notes["guards"])
+        binding = Binding.from_json(notes["binding"])
+        self.piece = CompiledPiece(self.pair, binding)
+        self._effects = effects.lasting(traced.graph.graph)
+        written = [a for a, _ in binding.mutations if a < len(traced.inputs)]  # nobody else has an optimizer's state
+        self._overlaps = overlap.check(written, traced.is_state)
+
+    operators = CompiledGraph.operators
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        if self._overlaps is not None and self._overlaps(arguments):
+            raise Unsupported("an argument that the call changes shares memory with another")
+        results = self.piece(*arguments)
+        for effect in self._effects:
+            effect()
+        return results
+
+    def _load(self) -> Imported:
+        from daceopt.capture.torch.importing import load
+        from daceopt.ir.imported import Gradients
+        from daceopt.training.update_graph import GraphUpdate
+
+        found = load(self.traced)
+        binding = Binding.from_json(found.notes["binding"])
+        loss = _loss_output(binding)
+        position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
+        inputs = tuple(position[p.argument] for p in self._plan.parameters)
+        found.gradients = Gradients(inputs, (loss,), update=GraphUpdate(self._plan))
+        found.notes["binding"] = extended(binding, self._plan, self.traced).to_json()
+        return found
+
+
+def _trained(traced: Traced) -> list[int]:
+    """The parameters among the arguments on which the loss depends. Raises Unsupported where the graph is no objective
+    that a step can be made of."""
+    results = traced.graph.graph.output_node().args[0]
+    seen = [k for k, flag in enumerate(traced.results) if flag]
+    if len(seen) != 1:
+        raise Unsupported(f"{len(seen)} results of the objective require a gradient; expected one, the loss")
+    value = results[seen[0]].meta["example_value"]
+    if value.numel() != 1 or not value.is_floating_point():
+        raise Unsupported(f"the loss is {value.dtype} of shape {list(value.shape)}; expected one floating-point number")
+    others = [n for n, g, s in zip(traced.names, traced.requires_grad, traced.is_state) if g and not s]
+    if others:
+        raise Unsupported(f"{others[0]}, an argument of the call, requires a gradient")
+    given = Binding((), (), tuple(Result("output", k) for k in range(len(results))), ())
+    return [k for k, outputs in connected(traced, given).items() if outputs]
+
+
+def _loss_output(binding: Binding) -> int:
+    """The output of the program that is the loss. Raises Unsupported where autograd would see another, too."""
+    seen = [k for k, output in enumerate(binding.outputs) if output.differentiable]
+    changed = {output for _, output in binding.mutations}
+    if len(seen) != 1 or changed.intersection(seen):
+        raise Unsupported("what the call changes depends on parameters, with a gradient")
+    return seen[0]
+
+
+def extended(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
+    """The binding with the inputs and outputs that ``update_graph`` adds, in its order."""
+    first = len(traced.inputs)
+    inputs, outputs = list(binding.inputs), [replace(o, differentiable=False) for o in binding.outputs]
+    results, mutations = list(binding.results), list(binding.mutations)
+    taken: list[tuple[int, ...]] = []  # per parameter the arguments that are its states, then what was collected
+    for parameter in plan.parameters:
+        count = len(plan.states(parameter)) + parameter.accumulated
+        taken.append(tuple(range(first, first + count)))
+        first += count
+    inputs += [("tensor", k) for k in range(len(traced.inputs), first + len(plan.dtypes))]
+    for parameter, own in zip(plan.parameters, taken):
+        order = tuple(range(traced.inputs[parameter.argument].dim()))
+        changed = [parameter.argument, *own[: len(parameter.state)]] if plan.updates else list(own)
+        mutations += [(a, len(outputs) + k) for k, a in enumerate(changed)]
+        if plan.returns_gradients and (plan.updates or not own):
+            results.append(Result("output", len(outputs) + len(changed)))
+        count = len(changed) + (plan.keeps if plan.updates else not own)
+        outputs += [Output(order, False)] * count
+    return replace(
+        binding, inputs=tuple(inputs), outputs=tuple(outputs), results=tuple(results), mutations=tuple(mutations)
+    )

@@ -1,0 +1,217 @@
+"""``training_step``: forward, loss, backward and update of a model as one compiled program."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, FallbackWarning, RunError, Unsupported
+from daceopt.logs import caller_depth
+from daceopt.modules import options as checked
+from daceopt.modules.dispatch import Dispatcher
+from daceopt.modules.module import Handle, optimized_module
+from daceopt.modules.options import Options
+from daceopt.training import obstacles
+from daceopt.training.binder import Binder, StepOptions
+from daceopt.training.objective import Objective, check_loss, target_count
+
+if TYPE_CHECKING:
+    from daceopt.modules.backend import Backend
+    from daceopt.passes.recipe import Recipe
+
+logger = logging.getLogger("daceopt.dispatch")
+
+
+def training_step(
+    model: nn.Module,
+    loss: Callable[..., torch.Tensor] | None,
+    optimizer: torch.optim.Optimizer,
+    *,
+    targets: int | None = None,
+    clip_norm: float | None = None,
+    clip_value: float | None = None,
+    accumulate: int = 1,
+    keep_gradients: bool = False,
+    recipe: str | Recipe = "auto",
+    dynamic: Any = None,
+    fallback: str = "warn",
+    verify: str | None = None,
+) -> TrainingStep:
+    """``step(*inputs, *targets) -> loss``: what ``zero_grad``, forward, ``backward`` and ``optimizer.step`` do in turn,
+    as one program where that is possible.
+
+    Parameters and the optimizer's state stay PyTorch's own tensors, and its groups are read at every call:
+    ``state_dict``, schedulers and checkpoints work as before. The loss comes back detached.
+
+    loss            called with the model's result and the targets; None: the model's result is the loss
+    targets         how many of the last arguments are the loss's (None: as many as it has parameters without a default,
+                    but the first); named arguments go to the model
+    clip_norm       the most that the norm of all gradients may be together, as in ``clip_grad_norm_``
+    clip_value      the most that each element of a gradient may be, as in ``clip_grad_value_``
+    accumulate      only every so many calls update, by the mean of their gradients, which ``.grad`` collects
+    keep_gradients  whether ``.grad`` has the gradients (as clipped) after an update; otherwise it is None
+    recipe, dynamic, fallback, verify    as for ``optimized_module``. What cannot be one program runs in parts: the
+                    compiled forward and backward, then PyTorch's own update
+
+    Compiled are the updates of SGD, Adam and AdamW with parameters of float32 and float64. Raises TypeError and
+    ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter of the model.
+    """
+    options = checked.check(recipe, None, dynamic, fallback, verify)
+    _check(model, loss, optimizer)
+    step = _step_options(clip_norm, clip_value, accumulate, keep_gradients)
+    return TrainingStep(Objective(model, loss, _target_count(loss, targets)), Binder(optimizer, step), options)
+
+
+class TrainingStep:
+    """A step of one model and optimizer: see :func:`training_step`."""
+
+    def __init__(self, objective: Objective, binder: Binder, options: Options) -> None:
+        self._objective, self._binder, self._options = objective, binder, options
+        own = Options(options.recipe, None, options.dynamic, "raise", options.verify)
+        self._dispatcher = _StepDispatcher(own, binder)
+        self._refusal = obstacles.permanent(objective.model, binder.optimizer)
+        self._parts: Any = None
+        self.reasons: dict[str, int] = {}  # why calls ran in parts, and how many for each reason
+        self.daceopt = Handle(objective, self._dispatcher)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles have a model and an optimizer of their own, and compile anew."""
+        return TrainingStep, (self._objective, self._binder, self._options)
+
+    @property
+    def model(self) -> nn.Module:
+        return self._objective.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._binder.optimizer
+
+    def __call__(self, *arguments: Any, **kwargs: Any) -> torch.Tensor:
+        """One step on a batch, or a micro-batch; the loss, detached."""
+        reason = self._refusal or obstacles.of_call(self.optimizer)
+        if reason is None:
+            try:
+                return self._whole(arguments, kwargs)
+            except ArgumentsChanged:
+                raise
+            except RunError as error:  # of this call, which PyTorch has an error for; nothing was changed
+                found = self._in_parts(arguments, kwargs)
+                self._note(str(error))
+                return found
+            except DaceoptError as error:
+                reason = self._refusal = str(error).splitlines()[0]
+        if self._options.fallback == "raise":
+            raise Unsupported(f"no training step of one program: {reason}")
+        found = self._in_parts(arguments, kwargs)
+        self._note(reason)
+        return found
+
+    def _whole(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        dispatcher = self._dispatcher
+        ran = dispatcher.ran
+        found = dispatcher.call(self._objective, Objective.forward, arguments, kwargs)
+        if dispatcher.ran == ran:
+            raise CaptureError("nothing in it was compiled")
+        return found
+
+    # ---------------------------------------------------------------- in parts
+
+    def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        """The same with PyTorch's own update."""
+        binder, options = self._binder, self._binder.options
+        if self._parts is None:
+            objective = Objective(self.model, self._objective.loss, self._objective.targets)
+            chosen = self._options
+            self._parts = optimized_module(
+                objective, recipe=chosen.recipe, dynamic=chosen.dynamic, fallback=chosen.fallback, verify=chosen.verify
+            )
+        updates = binder.is_last
+        if binder.batch == 0:
+            self.optimizer.zero_grad()
+        loss = check_loss(self._parts(*arguments, **kwargs))
+        (loss / options.accumulate if options.accumulate > 1 else loss).backward()
+        if updates:
+            self._clip()
+            self.optimizer.step()
+            if not options.keep_gradients:
+                self.optimizer.zero_grad()
+        binder.batch = 0 if updates else binder.batch + 1
+        return loss.detach()
+
+    def _clip(self) -> None:
+        options = self._binder.options
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        if options.clip == "norm":
+            nn.utils.clip_grad_norm_(parameters, options.bound)
+        if options.clip == "value":
+            nn.utils.clip_grad_value_(parameters, options.bound)
+
+    def _note(self, reason: str) -> None:
+        known = self.reasons.get(reason, 0)
+        self.reasons[reason] = known + 1
+        if known:
+            return
+        message = f"a step of {type(self.model).__name__} runs in parts: {reason}"
+        logger.info("%s", message)
+        if self._options.fallback == "warn":
+            warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
+
+    def __repr__(self) -> str:
+        return f"<training step of {type(self.model).__name__} with {type(self.optimizer).__name__}>"
+
+
+class _StepDispatcher(Dispatcher):
+    """Dispatches calls of an objective to programs that also update."""
+
+    def __init__(self, options: Options, binder: Binder) -> None:
+        super().__init__(options)
+        self._binder = binder
+
+    @property
+    def ran(self) -> int:
+        """Calls of compiled steps so far."""
+        return 0 if self._compiled is None else self._compiled.backend.ran
+
+    def _backend(self) -> Backend:
+        from daceopt.training.step_graph import StepBackend
+
+        made = StepBackend(self.options, self.stats, self._refused)
+        made.binder = self._binder
+        return made
+
+
+def _check(model: Any, loss: Any, optimizer: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"training_step takes an nn.Module, not {type(model).__name__}")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"training_step takes a torch.optim.Optimizer, not {type(optimizer).__name__}")
+    if loss is not None and not callable(loss):
+        raise TypeError(f"loss is of type {type(loss).__name__}; expected a function, a module or None")
+    own = {id(p) for m in (model, loss) if isinstance(m, nn.Module) for p in m.parameters()}
+    if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        raise ValueError(
+            f"the optimizer has no parameter of {type(model).__name__}; expected one that was made with its parameters"
+        )
+
+
+def _step_options(norm: Any, value: Any, accumulate: Any, keep: Any) -> StepOptions:
+    if norm is not None and value is not None:
+        raise ValueError("clip_norm and clip_value are given; expected one of them")
+    for name, bound in (("clip_norm", norm), ("clip_value", value)):
+        if bound is not None and not (isinstance(bound, int | float) and bound >= 0):
+            raise ValueError(f"{name}={bound!r}; expected a number of 0 or more")
+    if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
+        raise ValueError(f"accumulate={accumulate!r}; expected an integer of 1 or more")
+    clip = "norm" if norm is not None else "value" if value is not None else None
+    return StepOptions(clip, float(norm if norm is not None else value or 0), accumulate, bool(keep))
+
+
+def _target_count(loss: Any, targets: Any) -> int:
+    if targets is not None and (not isinstance(targets, int) or isinstance(targets, bool) or targets < 0):
+        raise ValueError(f"targets={targets!r}; expected None or an integer of 0 or more")
+    return target_count(loss, targets)

@@ -1,0 +1,138 @@
+"""The update of a training step as nodes behind its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
+from daceopt.training.update_rules import SCALAR_RULES
+
+_SUMMANDS = 16  # of one kernel that adds single numbers
+_TINY = 1e-6  # beside a norm that divides, as in torch.nn.utils.clip_grad_norm_
+
+
+@dataclass(frozen=True)
+class GraphUpdate:
+    """``plan`` as an ``ir.imported.Update``."""
+
+    plan: UpdatePlan
+
+    @property
+    def seed(self) -> float:
+        return self.plan.seed
+
+    def extend(self, graph: Graph, wanted: Sequence[str], gradients: Sequence[str | None]) -> None:
+        """Inputs and outputs are added in the order that ``UpdatePlan`` says."""
+        with graph.made_for("update"):
+            _Extension(graph, self.plan, wanted).run(gradients)
+
+
+class _Extension:
+    def __init__(self, graph: Graph, plan: UpdatePlan, wanted: Sequence[str]):
+        self._graph, self._plan, self._b = graph, plan, Builder(graph, "update")
+        self._members = list(zip(plan.parameters, wanted, strict=True))
+        self._states: list[list[str]] = []
+        self._collected: list[str | None] = []
+        for parameter, name in self._members:
+            self._states.append([self._like(name, state) for state in plan.states(parameter)])
+            self._collected.append(self._like(name, "collected") if parameter.accumulated else None)
+        self._coefficients = {d: self._table(d) for d in plan.dtypes}
+
+    def _like(self, name: str, hint: str) -> str:
+        return self._graph.add_input(hint, self._graph.shape(name), self._graph.dtype(name))
+
+    def _table(self, dtype: str) -> str:
+        return self._graph.add_input("coefficients", (self._plan.rows, COLUMNS), types.from_name(dtype))
+
+    def run(self, gradients: Sequence[str | None]) -> None:
+        """Add nodes and outputs."""
+        whole = [self._whole(k, g) for k, g in enumerate(gradients)]
+        scale = self._norm_scale(whole) if self._plan.updates and self._plan.clip == "norm" else None
+        for k, gradient in enumerate(whole):
+            found = self._updated(k, gradient, scale) if self._plan.updates else [self._alone(gradient)]
+            collected = self._collected[k]
+            old = [self._members[k][1], *self._states[k]] if self._plan.updates else [collected] if collected else []
+            self._graph.replaced |= dict(enumerate(old, len(self._graph.outputs)))
+            for name in found:
+                self._graph.add_output(name)
+
+    def _whole(self, k: int, gradient: str | None) -> str:
+        """The gradient with what was collected before."""
+        (_, name), collected, b = self._members[k], self._collected[k], self._b
+        g = gradient or b.full(self._graph.shape(name), 0, self._graph.dtype(name))
+        return g if collected is None else str(b.elementwise(lambda x, y: x + y, collected, g))
+
+    def _alone(self, name: str) -> str:
+        """``name``, or a copy of it where it cannot be an output."""
+        graph = self._graph
+        taken = name in graph.outputs or graph.is_given(name)
+        return self._b.copy(name) if taken or graph.is_view(name) or graph.is_part(name) else name
+
+    # ---------------------------------------------------------------- clipping
+
+    def _norm_scale(self, gradients: Sequence[str]) -> str:
+        """What shortens all gradients together to the given norm; 1 where they are shorter."""
+        b, widest = self._b, types.from_name(self._plan.dtypes[-1])
+        squares = [b.reduce("sum", lambda x: x * x, g, axes=range(len(self._graph.shape(g)))) for g in gradients]
+        total = self._sum([b.cast(s, widest) if self._graph.dtype(s) != widest else s for s in squares])
+        bound = self._coefficient(0, COLUMNS - 1, self._plan.dtypes[-1])
+        one = sympy.Integer(1)
+        return str(b.elementwise(lambda t, m: scalar.minimum(m / (sympy.sqrt(t) + _TINY), one), total, bound))
+
+    def _sum(self, names: list[str]) -> str:
+        while len(names) > 1:
+            groups = [names[k : k + _SUMMANDS] for k in range(0, len(names), _SUMMANDS)]
+            names = [str(self._b.elementwise(lambda *x: sympy.Add(*x), *group)) for group in groups]
+        return names[0]
+
+    # ---------------------------------------------------------------- one parameter
+
+    def _updated(self, k: int, gradient: str, scale: str | None) -> list[str]:
+        """New values of the parameter and its states, and the gradient where it is kept."""
+        (parameter, name), states = self._members[k], self._states[k]
+        rule = partial(_values, self._plan, parameter)
+        used = _columns(rule, len(states))
+        numbers = [self._coefficient(parameter.row, c, parameter.dtype) for c in used]
+        scales = [] if scale is None else [self._scale(scale, parameter)]
+
+        def values(g: Any, w: Any, *rest: Any) -> tuple[Any, ...]:
+            found, scaled = rest[len(states) :], rest[len(states) + len(used) :]
+            return rule(g, w, rest[: len(states)], dict(zip(used, found)), *scaled)
+
+        dtypes = [self._graph.dtype(name)] * (1 + len(states) + self._plan.keeps)
+        return list(self._b.elementwise(values, gradient, name, *states, *numbers, *scales, dtype=dtypes))
+
+    def _scale(self, scale: str, parameter: Updated) -> str:
+        dtype = types.from_name(parameter.dtype)
+        return scale if self._graph.dtype(scale) == dtype else self._b.cast(scale, dtype)
+
+    def _coefficient(self, row: int, column: int, dtype: str) -> str:
+        """One number of the table: a view of it."""
+        return self._graph.add_view(self._coefficients[dtype], "coefficient", (), (), row * COLUMNS + column)
+
+
+def _values(
+    plan: UpdatePlan, parameter: Updated, g: Any, w: Any, states: Sequence[Any], c: Mapping[int, Any], scale: Any = 1
+) -> tuple[Any, ...]:
+    """All results for one element; ``c``: coefficient by column, ``scale``: what a norm leaves of the gradient."""
+    if plan.clip == "value":
+        g = scalar.maximum(scalar.minimum(g, c[COLUMNS - 1]), -c[COLUMNS - 1])
+    g = g * scale
+    found = SCALAR_RULES[parameter.rule](parameter.flags, g, w, states, c)
+    return (*found, g) if plan.keeps else found
+
+
+def _columns(rule: Callable[..., tuple[Any, ...]], states: int) -> list[int]:
+    """The coefficients that a rule reads."""
+    g, w, *rest = (scalar.symbol(f"x{k}", types.from_name("float64")) for k in range(2 + states + COLUMNS))
+    held, numbers = rest[:states], rest[states:]
+    read = {s for value in rule(g, w, held, dict(enumerate(numbers))) for s in value.free_symbols}
+    return [k for k, number in enumerate(numbers) if number in read]

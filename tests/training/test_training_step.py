@@ -1,0 +1,565 @@
+"""``training_step``: PyTorch's own loop, with each option of the optimizers, and all that stands around it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from daceopt import optimized_module, training_step
+from daceopt.errors import FallbackWarning, Unsupported
+from tests.training.checking import Loop, batches, check, interpreted, perceptron
+
+CROSS = nn.CrossEntropyLoss()
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "sgd": (torch.optim.SGD, {}),
+    "decay": (torch.optim.SGD, {"weight_decay": 0.1}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "dampening": (torch.optim.SGD, {"momentum": 0.9, "dampening": 0.3, "weight_decay": 0.05}),
+    "nesterov": (torch.optim.SGD, {"momentum": 0.8, "nesterov": True, "weight_decay": 0.05}),
+    "maximize": (torch.optim.SGD, {"momentum": 0.5, "maximize": True, "foreach": True}),
+    "adam": (torch.optim.Adam, {}),
+    "adam-decay": (torch.optim.Adam, {"weight_decay": 0.1, "betas": (0.8, 0.9), "eps": 1e-6}),
+    "adam-maximize": (torch.optim.Adam, {"maximize": True, "foreach": True}),
+    "amsgrad": (torch.optim.Adam, {"amsgrad": True, "weight_decay": 0.1}),
+    "adam-decoupled": (torch.optim.Adam, {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "adam-tensor-rate": (torch.optim.Adam, {"foreach": False}),
+    "adamw": (torch.optim.AdamW, {"fused": True}),
+    "adamw-amsgrad": (torch.optim.AdamW, {"amsgrad": True, "maximize": True}),
+}
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    with interpreted():
+        yield
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_option_is_pytorch_s(name: str) -> None:
+    kind, options = OPTIMIZERS[name]
+    rate: Any = torch.tensor(0.01) if "tensor" in name else 0.01
+    step = check(perceptron(), CROSS, lambda m: kind(m.parameters(), lr=rate, **options), batches(6))
+    assert step.daceopt.stats.programs == 1 and not step.reasons
+
+
+@pytest.mark.parametrize("name", ["nesterov", "amsgrad"])
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.1}, {"clip_value": 0.01}], ids=["", "norm", "value"])
+def test_built(name: str, clip: dict[str, float]) -> None:
+    kind, options = OPTIMIZERS[name]
+    check(perceptron(), CROSS, lambda m: kind(m.parameters(), lr=0.01, **options), batches(5), **clip)
+
+
+def test_built_and_verified() -> None:
+    check(perceptron(), CROSS, adam, batches(2), verify="numerics", clip_norm=0.5)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("clip", [{"clip_norm": 0.1}, {"clip_norm": 100}, {"clip_value": 0.01}, {"clip_value": 0}])
+def test_clipping(clip: dict[str, float]) -> None:
+    check(perceptron(), CROSS, sgd, batches(5), **clip)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.1}], ids=["", "norm"])
+def test_micro_batches(clip: dict[str, float]) -> None:
+    step = check(perceptron(), CROSS, adam, batches(9), accumulate=3, **clip)
+    assert all(p.grad is None for p in step.model.parameters())
+    assert step.daceopt.stats.programs == 3  # the first, those in between, the last
+
+
+@pytest.mark.usefixtures("quick")
+def test_gradients_are_kept_where_asked_for() -> None:
+    model, twin = perceptron(), perceptron()
+    step = training_step(model, CROSS, sgd(model), keep_gradients=True, clip_value=0.01, fallback="raise")
+    loop = Loop(twin, CROSS, sgd, clip_value=0.01)
+    for batch in batches(3):
+        step(*batch)
+        loop(*batch)
+        for p, q in zip(model.parameters(), twin.parameters()):
+            torch.testing.assert_close(p.grad, q.grad)
+            assert p.grad is not None and p.grad.data_ptr() != p.data_ptr()
+
+
+@pytest.mark.usefixtures("quick")
+def test_schedulers_change_numbers_and_compile_nothing() -> None:
+    model, twin = perceptron(), perceptron()
+    ours, loop = adam(model), Loop(twin, CROSS, adam)
+    step = training_step(model, CROSS, ours, fallback="raise")
+    one, other = (torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=9) for o in (ours, loop.optimizer))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a scheduler warns where the optimizer has made no step
+        for batch in batches(6):
+            step(*batch)
+            one.step()
+            loop(*batch)
+            other.step()
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q)
+    assert step.daceopt.stats.programs == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_groups_have_options_of_their_own() -> None:
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        first, _, last = model
+        groups = [{"params": first.parameters(), "lr": 0.1}, {"params": last.parameters(), "weight_decay": 0.2}]
+        return torch.optim.AdamW(groups, lr=0.01, weight_decay=0.0)
+
+    check(perceptron(), CROSS, make, batches(5))
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_group_that_comes_later_starts_at_its_own_first_step() -> None:
+    model, twin = perceptron(), perceptron()
+    ours, loop = (torch.optim.Adam(m[0].parameters(), lr=0.01) for m in (model, twin))
+    peer = Loop(twin, CROSS, lambda _: loop)
+    step = training_step(model, CROSS, ours, fallback="raise")
+    for k, batch in enumerate(batches(6)):
+        if k == 3:
+            ours.add_param_group({"params": list(model[2].parameters())})
+            loop.add_param_group({"params": list(twin[2].parameters())})
+        step(*batch)
+        peer(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q)
+    assert [int(s["step"]) for s in ours.state.values()] == [6, 6, 3, 3]
+
+
+@pytest.mark.usefixtures("quick")
+def test_frozen_unused_and_tied_parameters() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.tied = nn.Linear(6, 6), nn.Linear(6, 6)
+            self.tied.weight = self.first.weight
+            self.frozen, self.unused = nn.Linear(6, 4), nn.Linear(3, 3)
+            self.frozen.weight.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.frozen(torch.tanh(self.tied(torch.relu(self.first(x)))))
+
+    torch.manual_seed(3)
+    step = check(Net(), CROSS, lambda m: torch.optim.Adam(m.parameters(), weight_decay=0.1), batches(5))
+    assert len(step.optimizer.state) == 4  # torch makes none for what gets no gradient
+
+
+@pytest.mark.usefixtures("quick")
+def test_requires_grad_flipped_between_steps() -> None:
+    model, twin = perceptron(), perceptron()
+    step, loop = training_step(model, CROSS, sgd(model), fallback="raise"), Loop(twin, CROSS, sgd)
+    for k, batch in enumerate(batches(6)):
+        for m in (model, twin):
+            m[0].requires_grad_(k not in (2, 3))
+        step(*batch)
+        loop(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q)
+
+
+def test_batch_norm_and_inference_with_fresh_weights() -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4))
+    given = [(torch.randn(5, 3, 6, 6), torch.randint(0, 4, (5,))) for _ in range(4)]
+    step = check(model, CROSS, sgd, given)
+    trained = step.model.eval()
+    plain = copy.deepcopy(model).eval()
+    plain.load_state_dict(trained.state_dict())
+    assert torch.equal(trained(given[0][0]), plain(given[0][0]))
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_last_batch_may_be_smaller() -> None:
+    check(perceptron(), CROSS, sgd, [*batches(3), *batches(1, rows=3), *batches(2, rows=2)])
+
+
+@pytest.mark.usefixtures("quick")
+def test_dropout_follows_manual_seed() -> None:
+    def run() -> torch.Tensor:
+        model = nn.Sequential(nn.Linear(6, 50), nn.Dropout(0.5), nn.Linear(50, 4))
+        nn.init.ones_(model[0].weight)
+        nn.init.ones_(model[2].weight)
+        step = training_step(model, CROSS, sgd(model), fallback="raise")
+        torch.manual_seed(5)
+        return torch.stack([step(*batch) for batch in batches(3)])
+
+    torch.manual_seed(6)
+    first = run()
+    torch.manual_seed(6)
+    assert torch.equal(first, run())
+
+
+@pytest.mark.usefixtures("quick")
+def test_several_inputs_results_of_any_form_and_keywords() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 4), nn.Linear(6, 4)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0) -> dict[str, Any]:
+            return {"logits": self.a(x) * scale, "others": (self.b(y), x.sum())}
+
+    def loss(found: dict[str, Any], target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (functional.cross_entropy(found["logits"] + found["others"][0], target) * weight).sum()
+
+    torch.manual_seed(7)
+    given = [(torch.randn(5, 6), torch.randn(5, 6), y, torch.rand(1)) for _, y in batches(4)]
+    check(Net(), loss, sgd, given, inputs=2)
+    step = training_step(net := Net(), loss, sgd(net), fallback="raise")
+    step(*given[0], scale=2.0)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_a_model_keeps_of_a_call_beside_its_result() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.kept = perceptron(), torch.zeros(())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = self.net(x)
+            self.kept = found.detach().amax()
+            return found
+
+    given = batches(3)
+    step = check(Net(), CROSS, sgd, given)
+    assert step.model.kept != 0 and not step.model.kept.requires_grad
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_optimized_model_and_autocast() -> None:
+    model, twin, (batch, *_) = optimized_module(perceptron(), fallback="raise"), perceptron(), batches(1)
+    step, loop = training_step(model, CROSS, sgd(model), fallback="raise"), Loop(twin, CROSS, sgd)
+    step(*batch)
+    loop(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert step(*batch).dtype == torch.float32
+        loop(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q, rtol=2**-6, atol=2**-10)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_model_s_own_result_may_be_the_loss() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = perceptron()
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return functional.cross_entropy(self.net(x), y)
+
+    check(Net(), None, adam, batches(5), inputs=2)
+
+
+# ---------------------------------------------------------------- state
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("make", [sgd, adam], ids=["sgd", "adam"])
+def test_a_checkpoint_goes_to_pytorch_and_back(make: Any) -> None:
+    model, loop = perceptron(), Loop(perceptron(), CROSS, make)
+    step = training_step(model, CROSS, make(model), fallback="raise")
+    given = batches(9)
+    for batch in given[:3]:
+        step(*batch)
+        loop(*batch)
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": step.optimizer.state_dict()}, file)
+    file.seek(0)
+    saved = torch.load(file)
+    plain = Loop(perceptron(), CROSS, make)
+    plain.model.load_state_dict(saved["model"])
+    plain.optimizer.load_state_dict(saved["optimizer"])
+    for batch in given[3:6]:
+        plain(*batch)
+        loop(*batch)
+    again = perceptron()
+    resumed = training_step(again, CROSS, make(again), fallback="raise")
+    again.load_state_dict(plain.model.state_dict())
+    resumed.optimizer.load_state_dict(plain.optimizer.state_dict())
+    for batch in given[6:]:
+        resumed(*batch)
+        loop(*batch)
+    for p, q in zip(again.parameters(), loop.model.parameters()):
+        torch.testing.assert_close(p, q)
+
+
+def test_what_autograd_has_saved_knows_that_weights_have_changed() -> None:
+    model = perceptron()
+    step = training_step(model, CROSS, sgd(model), fallback="raise")
+    (batch,) = batches(1)
+    held = model(batch[0]).sum()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    step(*batch)
+    average.update_parameters(model)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        held.backward()
+
+
+def test_parameters_that_are_not_dense_in_rows() -> None:
+    torch.manual_seed(8)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4))
+    model = model.to(memory_format=torch.channels_last)
+    assert not model[0].weight.is_contiguous()
+    given = [(torch.randn(5, 3, 6, 6), torch.randint(0, 4, (5,))) for _ in range(3)]
+    check(model, CROSS, adam, given)
+
+
+@pytest.mark.parametrize("make", [sgd, adam], ids=["sgd", "adam"])
+def test_an_error_of_the_call_leaves_everything_as_it_was(make: Any) -> None:
+    model = nn.Sequential(nn.Embedding(7, 6), nn.Flatten(), nn.Linear(12, 4))
+    step = training_step(model, CROSS, make(model), fallback="raise")
+    x, y = torch.randint(0, 7, (5, 2)), torch.randint(0, 4, (5,))
+    for wrong in ((torch.full((5, 2), 7), y), (x, torch.full((5,), 4))):
+        before = copy.deepcopy(model.state_dict()), copy.deepcopy(step.optimizer.state_dict())
+        with pytest.raises(IndexError):
+            step(*wrong)
+        after = model.state_dict(), step.optimizer.state_dict()
+        assert all(torch.equal(a, b) for a, b in zip(before[0].values(), after[0].values()))
+        torch.testing.assert_close(before[1], after[1], rtol=0, atol=0)
+        step(x, y)
+    assert step.daceopt.stats.programs == 1
+
+
+# ---------------------------------------------------------------- in parts
+
+
+def _hooked(model: nn.Module, optimizer: Any) -> None:
+    next(model.parameters()).register_hook(lambda g: 2 * g)
+
+
+def _after(model: nn.Module, optimizer: Any) -> None:
+    optimizer.register_step_post_hook(lambda *_: None)
+
+
+OBSTACLES = {
+    "there is no update rule for RMSprop": (torch.optim.RMSprop, None),
+    "a parameter has a hook": (torch.optim.SGD, _hooked),
+    "the optimizer has hooks": (torch.optim.SGD, _after),
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("reason", OBSTACLES)
+def test_what_has_no_program_runs_in_parts(reason: str) -> None:
+    kind, change = OBSTACLES[reason]
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = kind(model.parameters(), lr=0.01)
+        if change is not None:
+            change(model, optimizer)
+        return optimizer
+
+    with pytest.warns(FallbackWarning, match=reason) as warned:
+        step = check(perceptron(), CROSS, make, batches(4), accumulate=2, clip_norm=0.1, fallback="warn")
+    assert len(warned) == 1
+    (said,) = step.reasons
+    assert said.startswith(reason) and step.reasons[said] == 4
+    if kind is torch.optim.RMSprop:
+        model = perceptron()
+        with pytest.raises(Unsupported, match=reason):
+            training_step(model, CROSS, make(model), fallback="raise")(*batches(1)[0])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_graph_that_breaks_runs_in_parts() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = perceptron()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            torch._dynamo.graph_break()
+            return self.net(x)
+
+    step = check(Net(), CROSS, sgd, batches(3), fallback="silent")
+    assert list(step.reasons.values()) == [3]
+
+
+@pytest.mark.usefixtures("quick")
+def test_pytorch_s_errors_in_pytorch_s_places() -> None:
+    model, (batch,) = perceptron(), batches(1)
+    silent = {"fallback": "silent"}
+    with pytest.raises(RuntimeError, match="scalar outputs"):
+        training_step(model, nn.CrossEntropyLoss(reduction="none"), sgd(model), **silent)(*batch)
+    with pytest.raises(RuntimeError, match="does not require grad"), torch.no_grad():
+        training_step(model, CROSS, sgd(model), **silent)(*batch)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        optimizer = sgd(model)
+        training_step(model.requires_grad_(False), CROSS, optimizer, **silent)(*batch)
+    with pytest.raises(TypeError, match="the loss is of type tuple"):
+        training_step(model, lambda x, y: (x, y), sgd(model), **silent)(*batch)
+
+
+def test_what_is_no_step() -> None:
+    model = perceptron()
+    for error, text, arguments, options in [
+        (TypeError, "takes an nn.Module", (abs, CROSS, sgd(model)), {}),
+        (TypeError, "takes a torch.optim.Optimizer", (model, CROSS, CROSS), {}),
+        (TypeError, "loss is of type str", (model, "cross", sgd(model)), {}),
+        (ValueError, "no parameter of Sequential", (model, CROSS, sgd(perceptron())), {}),
+        (ValueError, "expected one of them", (model, CROSS, sgd(model)), {"clip_norm": 1, "clip_value": 1}),
+        (ValueError, "clip_norm=-1", (model, CROSS, sgd(model)), {"clip_norm": -1}),
+        (ValueError, "accumulate=0", (model, CROSS, sgd(model)), {"accumulate": 0}),
+        (ValueError, "targets=-1", (model, CROSS, sgd(model)), {"targets": -1}),
+        (ValueError, "any number of arguments", (model, lambda *x: x[0], sgd(model)), {}),
+        (ValueError, "fallback='loud'", (model, CROSS, sgd(model)), {"fallback": "loud"}),
+    ]:
+        with pytest.raises(error, match=text):
+            training_step(*arguments, **options)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- what models do
+
+
+class Symmetric(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.triu() + x.triu(1).T
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = perceptron()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.net, x, use_reentrant=False)
+
+
+class Called(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = {"weight": self.net.weight * 2, "bias": self.net.bias}
+        return torch.func.functional_call(self.net, own, (x,))
+
+
+class Scaled(nn.Module):
+    """Parameters of rank 0 and without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.none, self.net = nn.Parameter(torch.tensor(2.0)), nn.Parameter(torch.empty(0)), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) * self.scale + self.none.sum()
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 4).double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x).double())
+
+
+def _symmetric() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    nn.utils.parametrize.register_parametrization(layer, "weight", Symmetric())
+    return nn.Sequential(layer, nn.Linear(6, 4))
+
+
+def _doubled() -> nn.Module:
+    layer = nn.Linear(6, 4)
+    layer.register_forward_hook(lambda module, given, found: found * 2)
+    return nn.Sequential(nn.Linear(6, 6), layer)
+
+
+def _doubled_backward() -> nn.Module:
+    layer = nn.Linear(6, 4)
+    layer.register_full_backward_hook(lambda module, given, found: (given[0] * 2,))
+    return nn.Sequential(nn.Linear(6, 6), layer)
+
+
+def _between(layer: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), layer, nn.Linear(5, 4))
+
+
+NATIVE = {
+    "weight-norm": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 4))),
+    "spectral-norm": lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 4))),
+    "parametrized": _symmetric,
+    "checkpoint": Checkpointed,
+    "functional-call": Called,
+    "forward-hook": _doubled,
+    "no-statistics": lambda: _between(nn.BatchNorm1d(5, track_running_stats=False)),
+    "dropout": lambda: _between(nn.Dropout(1.0)),
+    "rank-0": Scaled,
+}
+IN_PARTS = {
+    "cumulative": lambda: _between(nn.BatchNorm1d(5, momentum=None)),
+    "backward-hook": _doubled_backward,
+}
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_models_do_is_one_program(name: str) -> None:
+    torch.manual_seed(9)
+    step = check(NATIVE[name](), CROSS, sgd, batches(3))
+    assert not step.reasons
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_what_models_do_runs_in_parts(name: str) -> None:
+    torch.manual_seed(9)
+    step = check(IN_PARTS[name](), CROSS, sgd, batches(3), fallback="silent")
+    assert list(step.reasons.values()) == [3]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.1}], ids=["", "norm"])
+def test_parameters_of_two_types(clip: dict[str, float]) -> None:
+    model, twin = Mixed(), Mixed()
+    twin.load_state_dict(model.state_dict())
+    step, loop = training_step(model, CROSS, adam(model), fallback="raise", **clip), Loop(twin, CROSS, adam, **clip)
+    for batch in batches(3):
+        step(*batch)
+        loop(*batch)
+    for p, q in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(p, q)
+
+
+@pytest.mark.usefixtures("quick")
+def test_modes_and_copies() -> None:
+    model, (first, *rest) = _between(nn.BatchNorm1d(5)), batches(4)
+    step = training_step(model, CROSS, adam(model), fallback="raise")
+    step(*first)
+    twins = copy.deepcopy(step), pickle.loads(pickle.dumps(step))
+    for batch in rest:
+        model.eval()
+        model(batch[0])
+        model.train()
+        step(*batch)
+        for twin in twins:
+            twin(*batch)
+    assert step.daceopt.stats.programs == 1
+    for twin in twins:
+        assert twin.model is not model and len(twin.optimizer.state) == 6
+        for p, q in zip(model.parameters(), twin.model.parameters()):
+            torch.testing.assert_close(p, q)

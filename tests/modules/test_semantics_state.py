@@ -354,6 +354,30 @@ def test_a_handler_that_nothing_reaches_costs_no_guards(monkeypatch):
     assert asked
 
 
+def test_buffers_that_share_memory():
+    def scenario(optimize):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("row", torch.arange(6, dtype=torch.float64))
+                self.register_buffer("table", self.row.view(2, 3))
+
+            def forward(self, x):
+                self.row.add_(1)
+                y = self.table * x
+                self.table.mul_(2)
+                return y + self.row.sum()
+
+        net, x = optimize(Net()), normal(3)
+        seen = [net(x), net.row.clone()]
+        net.table = torch.ones(2, 3, dtype=torch.float64)
+        seen += [net(x), net.row.clone(), net.table.clone()]
+        net.table.set_(net.row.untyped_storage(), 0, (2, 3))
+        return [*seen, net(x), net.row, net.table]
+
+    check(scenario, fallback="silent")
+
+
 def test_a_growing_cache():
     def scenario(optimize):
         def forward(self, x):

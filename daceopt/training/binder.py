@@ -16,6 +16,7 @@ from daceopt.errors import Unsupported
 from daceopt.training.optimizers import BY_CLASS, RULES
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 
+_ONE = torch.tensor(1.0)  # a number would become a tensor for each that it is added to
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -78,7 +79,7 @@ class Binder:
             for parameter, state in bound.fresh:
                 self.optimizer.state[parameter].update(state)
             if bound.steps:
-                torch._foreach_add_(bound.steps, 1)
+                torch._foreach_add_(bound.steps, _ONE, alpha=1.0)
             self.optimizer._opt_called = True  # what schedulers ask for
         self.settle(bound.plan.updates)
         for parameter, gradient in gradients:

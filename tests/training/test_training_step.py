@@ -342,6 +342,24 @@ def test_an_error_of_the_call_leaves_everything_as_it_was(make: Any) -> None:
     assert step.daceopt.stats.programs == 1
 
 
+@pytest.mark.usefixtures("quick")
+def test_parameters_that_share_memory() -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(4)
+        model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 4))
+        model[1].weight.data = model[0].weight.data
+        return model
+
+    model, loop = make(), Loop(make(), CROSS, sgd)
+    step = training_step(model, CROSS, sgd(model), fallback="silent")
+    for batch in batches(3):
+        step(*batch)
+        loop(*batch)
+    for p, q in zip(model.parameters(), loop.model.parameters()):
+        torch.testing.assert_close(p, q)
+    assert list(step.reasons) == ["an argument that the call changes shares memory with another"]
+
+
 # ---------------------------------------------------------------- in parts
 
 

@@ -78,6 +78,14 @@ def test_clipping(clip: dict[str, float]) -> None:
     check(perceptron(), CROSS, sgd, batches(5), **clip)
 
 
+@pytest.mark.parametrize("make", [sgd, adam], ids=["sgd", "adam"])
+def test_gradients_whose_squares_are_no_numbers_are_clipped(make: Any) -> None:
+    def loss(found: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(found, target) * 1e25
+
+    check(perceptron(), loss, make, batches(3), clip_norm=0.1)
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("clip", [{}, {"clip_norm": 0.1}], ids=["", "norm"])
 def test_micro_batches(clip: dict[str, float]) -> None:

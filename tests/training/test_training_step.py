@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from daceopt import optimized_module, training_step
 from daceopt.errors import FallbackWarning, Unsupported
+from daceopt.training import obstacles
 from tests.training.checking import Loop, batches, check, interpreted, perceptron
 
 CROSS = nn.CrossEntropyLoss()
@@ -589,3 +590,37 @@ def test_modes_and_copies() -> None:
         assert twin.model is not model and len(twin.optimizer.state) == 6
         for p, q in zip(model.parameters(), twin.model.parameters()):
             torch.testing.assert_close(p, q)
+
+
+@pytest.mark.usefixtures("quick")
+def test_sparse_gradients_run_in_parts() -> None:
+    torch.manual_seed(9)
+    model = nn.Sequential(nn.Embedding(7, 6, sparse=True), nn.Flatten(), nn.Linear(12, 4))
+    given = [(torch.randint(0, 7, (5, 2)), torch.randint(0, 4, (5,))) for _ in range(3)]
+    step = check(model, CROSS, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), given, fallback="silent")
+    assert list(step.reasons.values()) == [3] and "sparse" in next(iter(step.reasons))
+
+
+def test_gradients_that_go_elsewhere_run_in_parts() -> None:
+    class DistributedDataParallel(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = perceptron()
+
+    model = DistributedDataParallel()
+    assert obstacles.permanent(model, sgd(model)) == ("DistributedDataParallel exchanges gradients between processes")
+
+
+@pytest.mark.usefixtures("quick")
+def test_numbers_that_change_between_steps() -> None:
+    model, loop = perceptron(), Loop(perceptron(), CROSS, sgd)
+    step = training_step(model, CROSS, sgd(model), fallback="raise")
+    for k, batch in enumerate(batches(6)):
+        for optimizer in (step.optimizer, loop.optimizer):
+            optimizer.param_groups[0].update(momentum=0.9 - k / 10, lr=0.1 / (k + 1), dampening=k / 20)
+            optimizer.param_groups[0]["weight_decay"] = 0.1 * (k > 3)  # another program
+        step(*batch)
+        loop(*batch)
+    for p, q in zip(model.parameters(), loop.model.parameters()):
+        torch.testing.assert_close(p, q)
+    assert step.daceopt.stats.programs == 2

@@ -1,7 +1,7 @@
 """What a call of a training step reads of its optimizer: groups, states, numbers; and what it leaves there.
 
-Nothing is kept from call to call: schedulers, ``load_state_dict`` and users change all of it in between. Nothing is
-changed before the program has run.
+Schedulers, ``load_state_dict`` and users change all of it between calls: what is known of the last call is compared
+with how things are, tensor by tensor. Nothing is changed before the program has run.
 """
 
 from __future__ import annotations

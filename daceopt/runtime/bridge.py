@@ -65,6 +65,12 @@ class TensorBoundary:
     higher: Higher | None = None
 
 
+_INFERENCE = (
+    "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal "
+    "tensor before doing inplace update."
+)
+
+
 class TorchProgram:
     """A compiled pair bound to PyTorch: call it with the program's inputs, get its outputs, which are new tensors."""
 
@@ -143,10 +149,7 @@ class TorchProgram:
         for k in self.boundary.complex_inputs:
             dense[k] = dense[k].resolve_conj()
         addresses = [t.data_ptr() for t in dense]  # of all, before anything is done
-        if self.overwritten:
-            increment_version([tensors[i] for i, _ in self.overwritten])  # raises where one must not be changed
-            written = {i for i, _ in self.overwritten}
-            before = {k: dense[k].clone() for k in copied if k in written}
+        before = self._before_writing(tensors, dense, copied) if self.overwritten else {}
         entry = self.forward
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
         memory = entry.memory(symbols)
@@ -165,10 +168,21 @@ class TorchProgram:
             if dense[i] is not tensors[i]:
                 tensors[i].copy_(dense[i])
         for k in copied:
-            dense[k] = before[k] if self.overwritten and k in before else dense[k].clone()
+            dense[k] = before[k] if k in before else dense[k].clone()
         if self.mutations:
             torch._foreach_copy_([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
         return Ran(dense, outputs, saved, seed, symbols)
+
+    def _before_writing(
+        self, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor], copied: Iterable[int]
+    ) -> dict[int, torch.Tensor]:
+        """Let autograd know what is about to be written over; copies of those inputs that are asked for."""
+        written = [tensors[i] for i, _ in self.overwritten]
+        if not torch.is_inference_mode_enabled() and any(t.is_inference() for t in written):
+            raise RuntimeError(_INFERENCE)
+        increment_version(written)
+        inputs = {i for i, _ in self.overwritten}
+        return {k: dense[k].clone() for k in copied if k in inputs}
 
     def gradients(
         self,

@@ -10,7 +10,7 @@ from typing import Any
 
 from daceopt.errors import BuildError
 
-FORMAT = 4
+FORMAT = 3
 
 
 @dataclass(frozen=True)

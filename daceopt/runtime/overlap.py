@@ -64,5 +64,7 @@ def _span(tensor: torch.Tensor) -> tuple[int, int]:
     start = tensor.data_ptr()
     if not tensor.numel():
         return start, start
+    if tensor.is_contiguous():
+        return start, start + tensor.nbytes
     extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
     return start, start + (extent + 1) * tensor.element_size()

@@ -1,7 +1,7 @@
 """What a call of a training step reads of its optimizer: groups, states, numbers; and what it leaves there.
 
-Nothing is kept from call to call: schedulers, ``load_state_dict`` and users change all of it in between. Nothing is
-changed before the program has run.
+Schedulers, ``load_state_dict`` and users change all of it between calls: what is known of the last call is compared
+with how things are, tensor by tensor. Nothing is changed before the program has run.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from daceopt.errors import Unsupported
 from daceopt.training.optimizers import BY_CLASS, RULES
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 
+_ONE = torch.tensor(1.0)  # a number would become a tensor for each that it is added to
 _TYPES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -78,7 +79,7 @@ class Binder:
             for parameter, state in bound.fresh:
                 self.optimizer.state[parameter].update(state)
             if bound.steps:
-                torch._foreach_add_(bound.steps, 1)
+                torch._foreach_add_(bound.steps, _ONE, alpha=1.0)
             self.optimizer._opt_called = True  # what schedulers ask for
         self.settle(bound.plan.updates)
         for parameter, gradient in gradients:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from daceopt.capture.torch import effects, guards
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.traced import Traced
-from daceopt.errors import SizesError, Unsupported
-from daceopt.modules.backend import Backend, BySize, CompiledGraph
+from daceopt.errors import DaceoptError, SizesError, Unsupported
+from daceopt.modules.backend import Backend, BySize, CompiledGraph, reason_of
 from daceopt.modules.description import identity
 from daceopt.modules.piece import CompiledPiece
 from daceopt.runtime import overlap
@@ -33,6 +33,10 @@ class StepBackend(Backend):
         made = StepGraph(self, traced)
         made.program(made.bind(inputs).plan, inputs)  # what cannot be compiled is refused now
         return made
+
+    def leave(self, traced: Traced, error: BaseException, arguments: Sequence[Any]) -> Any:
+        """Nothing has run: whoever called the step runs it in parts."""
+        raise error if isinstance(error, DaceoptError) else Unsupported(reason_of(error)) from error
 
 
 class StepGraph:
@@ -103,7 +107,7 @@ class StepProgram:
         self.piece = CompiledPiece(self.pair, binding)
         self._effects = effects.lasting(traced.graph.graph)
         written = [a for a, _ in binding.mutations if a < len(traced.inputs)]  # nobody else has an optimizer's state
-        self._overlaps = overlap.check(written, traced.is_state)
+        self._overlaps = overlap.check(written, [False] * len(traced.inputs))  # of two parameters as well
 
     operators = CompiledGraph.operators
 

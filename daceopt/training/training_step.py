@@ -45,8 +45,9 @@ def training_step(
     """``step(*inputs, *targets) -> loss``: what ``zero_grad``, forward, ``backward`` and ``optimizer.step`` do in turn,
     as one program where that is possible.
 
-    Parameters and the optimizer's state stay PyTorch's own tensors, and its groups are read at every call:
-    ``state_dict``, schedulers and checkpoints work as before. The loss comes back detached.
+    Parameters and the optimizer's state stay PyTorch's own tensors, written in place, and its groups are read at every
+    call: ``state_dict``, schedulers and checkpoints work as before. The loss comes back detached. Gradients that stood
+    there before are dropped; parameters that the optimizer does not have get none.
 
     loss            called with the model's result and the targets; None: the model's result is the loss
     targets         how many of the last arguments are the loss's (None: as many as it has parameters without a default,
@@ -58,8 +59,9 @@ def training_step(
     recipe, dynamic, fallback, verify    as for ``optimized_module``. What cannot be one program runs in parts: the
                     compiled forward and backward, then PyTorch's own update
 
-    Compiled are the updates of SGD, Adam and AdamW with parameters of float32 and float64. Raises TypeError and
-    ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter of the model.
+    Compiled are the updates of SGD, Adam and AdamW with parameters of float32 and float64. A call that raises leaves
+    parameters and state as they were. Raises TypeError and ValueError for what is no model, optimizer or loss, and for
+    an optimizer that has no parameter of the model.
     """
     options = checked.check(recipe, None, dynamic, fallback, verify)
     _check(model, loss, optimizer)

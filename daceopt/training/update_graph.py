@@ -79,11 +79,15 @@ class _Extension:
     # ---------------------------------------------------------------- clipping
 
     def _norm_scale(self, gradients: Sequence[str]) -> str:
-        """What shortens all gradients together to the given norm; 1 where they are shorter."""
-        b, widest = self._b, types.from_name(self._plan.dtypes[-1])
-        squares = [b.reduce("sum", lambda x: x * x, g, axes=range(len(self._graph.shape(g)))) for g in gradients]
-        total = self._sum([b.cast(s, widest) if self._graph.dtype(s) != widest else s for s in squares])
-        bound = self._coefficient(0, COLUMNS - 1, self._plan.dtypes[-1])
+        """What shortens all gradients together to the given norm; 1 where they are shorter. As PyTorch collects the
+        sum: squares of float32 are too large for it long before the gradients are."""
+        b, wide = self._b, types.from_name("float64")
+        axes = (range(len(self._graph.shape(g))) for g in gradients)
+        squares = [
+            b.reduce("sum", lambda x: scalar.cast(x, wide) ** 2, g, axes=a, dtype=wide) for g, a in zip(gradients, axes)
+        ]
+        total = self._sum(squares)
+        bound = self._coefficient(0, COLUMNS - 1, "float64")
         one = sympy.Integer(1)
         return str(b.elementwise(lambda t, m: scalar.minimum(m / (sympy.sqrt(t) + _TINY), one), total, bound))
 
@@ -101,18 +105,15 @@ class _Extension:
         rule = partial(_values, self._plan, parameter)
         used = _columns(rule, len(states))
         numbers = [self._coefficient(parameter.row, c, parameter.dtype) for c in used]
-        scales = [] if scale is None else [self._scale(scale, parameter)]
+        dtype = self._graph.dtype(name)
+        if scale is not None:  # a value of its own: in a rule it would be squared apart from the gradient
+            gradient = self._b.elementwise(lambda g, s: g * scalar.cast(s, dtype), gradient, scale, dtype=dtype)
 
         def values(g: Any, w: Any, *rest: Any) -> tuple[Any, ...]:
-            found, scaled = rest[len(states) :], rest[len(states) + len(used) :]
-            return rule(g, w, rest[: len(states)], dict(zip(used, found)), *scaled)
+            return rule(g, w, rest[: len(states)], dict(zip(used, rest[len(states) :])))
 
-        dtypes = [self._graph.dtype(name)] * (1 + len(states) + self._plan.keeps)
-        return list(self._b.elementwise(values, gradient, name, *states, *numbers, *scales, dtype=dtypes))
-
-    def _scale(self, scale: str, parameter: Updated) -> str:
-        dtype = types.from_name(parameter.dtype)
-        return scale if self._graph.dtype(scale) == dtype else self._b.cast(scale, dtype)
+        dtypes = [dtype] * (1 + len(states) + self._plan.keeps)
+        return list(self._b.elementwise(values, gradient, name, *states, *numbers, dtype=dtypes))
 
     def _coefficient(self, row: int, column: int, dtype: str) -> str:
         """One number of the table: a view of it."""
@@ -120,12 +121,11 @@ class _Extension:
 
 
 def _values(
-    plan: UpdatePlan, parameter: Updated, g: Any, w: Any, states: Sequence[Any], c: Mapping[int, Any], scale: Any = 1
+    plan: UpdatePlan, parameter: Updated, g: Any, w: Any, states: Sequence[Any], c: Mapping[int, Any]
 ) -> tuple[Any, ...]:
-    """All results for one element; ``c``: coefficient by column, ``scale``: what a norm leaves of the gradient."""
+    """All results for one element; ``c``: coefficient by column."""
     if plan.clip == "value":
         g = scalar.maximum(scalar.minimum(g, c[COLUMNS - 1]), -c[COLUMNS - 1])
-    g = g * scale
     found = SCALAR_RULES[parameter.rule](parameter.flags, g, w, states, c)
     return (*found, g) if plan.keeps else found
 

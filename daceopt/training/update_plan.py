@@ -45,8 +45,9 @@ class UpdatePlan:
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Element types of the coefficients; none where nothing is updated."""
-        return tuple(sorted({p.dtype for p in self.parameters})) if self.updates else ()
+        """Element types of the coefficients, float64 among them for a norm; none where nothing is updated."""
+        wide = {"float64"} if self.clip == "norm" else set()
+        return tuple(sorted({p.dtype for p in self.parameters} | wide)) if self.updates else ()
 
     def states(self, parameter: Updated) -> tuple[str, ...]:
         """What of a parameter's state is read and written."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt import libs
+from daceopt import libs, optimized_module
 from daceopt.capture.torch import lifting
 from daceopt.codegen import build, in_place, trial
 from daceopt.codegen.assemble import load_program
@@ -231,3 +231,13 @@ def test_the_text_of_a_graph_says_what_is_replaced() -> None:
     assert read_back(case.graph).replaced == {0: case.w, 1: case.v}
     with pytest.raises(GraphTextError, match="an input and the position of an output"):
         parse(render(case.graph).replace("by output 1", "by output 2"))
+
+
+def test_tensors_of_inference_mode_are_written_in_that_mode_alone() -> None:
+    with torch.inference_mode():
+        module = optimized_module(nn.BatchNorm1d(4), fallback="raise")
+        module(torch.ones(5, 4))
+    assert module.num_batches_tracked == 1
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        module(torch.ones(5, 4))
+    assert module.num_batches_tracked == 1

@@ -17,6 +17,7 @@ from tests.numerics import assert_within_rounding
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
 Batch = tuple[Any, ...]
+CROSS = nn.CrossEntropyLoss()
 
 
 @contextmanager
@@ -102,3 +103,11 @@ def batches(count: int, rows: int = 5) -> list[Batch]:
     """Inputs of six features and labels of four classes."""
     torch.manual_seed(2)
     return [(torch.randn(rows, 6), torch.randint(0, 4, (rows,))) for _ in range(count)]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -10,7 +10,7 @@ from typing import Any
 from dace import nodes
 from dace.sdfg.nodes import MapEntry
 
-from daceopt.ir import parts, plain_properties, pruning, validation
+from daceopt.ir import parts, plain_properties, pruning, sub_graphs, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
@@ -20,6 +20,7 @@ from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
 from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.scopes import Scopes
+from daceopt.ir.sub_graphs import SubGraph
 from daceopt.ir.views import follow
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
@@ -52,6 +53,7 @@ class Graph(Arrays):
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
         self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
         self._order = Order()
+        self._sub_graphs: tuple[SubGraph, ...] = ()
 
     # ---------------------------------------------------------------- provenance
 
@@ -205,6 +207,18 @@ class Graph(Arrays):
         self._order = Order()
         if nodes is not None:
             self._order.set(self, nodes)
+
+    @property
+    def sub_graphs(self) -> tuple[SubGraph, ...]:
+        """Nodes that are split together, as steps decide it (:mod:`daceopt.ir.sub_graphs`). What is assigned is checked
+        (ValueError); arrays that later edits remove leave it."""
+        found = (group.within(self) for group in self._sub_graphs)
+        return tuple(group for group in found if group.axes)
+
+    @sub_graphs.setter
+    def sub_graphs(self, groups: Sequence[SubGraph]) -> None:
+        sub_graphs.check(self, groups)
+        self._sub_graphs = tuple(groups)
 
     def operators(self) -> list[Operator]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""

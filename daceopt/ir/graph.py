@@ -4,13 +4,13 @@ what."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dace import nodes
 from dace.sdfg.nodes import MapEntry
 
-from daceopt.ir import parts, plain_properties, pruning, sub_graphs, validation
+from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
@@ -18,6 +18,7 @@ from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator, make
 from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
+from daceopt.ir.placements import Placement
 from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.scopes import Scopes
 from daceopt.ir.sub_graphs import SubGraph
@@ -54,6 +55,7 @@ class Graph(Arrays):
         self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
         self._order = Order()
         self._sub_graphs: tuple[SubGraph, ...] = ()
+        self._placements: dict[str, Placement] = {}
 
     # ---------------------------------------------------------------- provenance
 
@@ -219,6 +221,17 @@ class Graph(Arrays):
     def sub_graphs(self, groups: Sequence[SubGraph]) -> None:
         sub_graphs.check(self, groups)
         self._sub_graphs = tuple(groups)
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Where arrays live on a machine with scratchpads (:mod:`daceopt.ir.placements`), as a step decided it; none of
+        arrays that later edits made. What is assigned is checked (ValueError)."""
+        return {name: placement for name, placement in self._placements.items() if self.has(name)}
+
+    @placements.setter
+    def placements(self, found: Mapping[str, Placement]) -> None:
+        placements.check(self, found)
+        self._placements = dict(found)
 
     def operators(self) -> list[Operator]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""

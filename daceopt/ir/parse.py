@@ -22,12 +22,13 @@ from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel_text import KernelReader
 from daceopt.ir.literal_text import array
 from daceopt.ir.node_text import NodeReader, WrittenArray
+from daceopt.ir.placements import Placement
 from daceopt.ir.render import stem
 from daceopt.ir.scanner import Lines, Scanner
 from daceopt.ir.sub_graphs import SubGraph
 from daceopt.ir.symbols import Counter, size
 
-_FACTS = r"(size|sizes|assume|save|ordered|group|instance|target|reuse|opset|speculative|trips|known)\b(?![:=,])"
+_FACTS = r"(size|sizes|assume|save|ordered|group|instance|place|target|reuse|opset|speculative|trips|known)\b(?![:=,])"
 
 
 def parse(text: str, large: Mapping[str, np.ndarray] | None = None) -> Graph:
@@ -50,6 +51,7 @@ class _Reader:
         self._lines, self._large, self._counters = lines, large, counters
         self._is_ordered = False
         self._groups: list[SubGraph] = []
+        self._placements: dict[str, Placement] = {}
 
     def graph(self, depth: int) -> Graph:
         """The graph whose first line stands at ``depth``."""
@@ -66,6 +68,7 @@ class _Reader:
             if self._is_ordered:
                 self._graph.order = tuple(self._graph.compute())
             self._graph.sub_graphs = self._groups
+            self._graph.placements = self._placements
         assert inputs == self._graph.inputs
         return self._graph
 
@@ -228,6 +231,7 @@ class _Reader:
             "ordered": self._ordered,
             "group": self._group,
             "instance": self._instance,
+            "place": self._placement,
             "target": self._target_of_build,
             "reuse": self._memory,
             "opset": self._opset,
@@ -271,6 +275,16 @@ class _Reader:
             raise line.error("a group before its instances")
         names = tuple(line.names())
         self._groups[-1] = replace(self._groups[-1], instances=(*self._groups[-1].instances, names))
+
+    def _placement(self, line: Scanner) -> None:
+        """Where an array lives, which is declared further down."""
+        name, level = line.name("an array"), line.name("a level")
+        line.expect("[")
+        binding = []
+        while not line.take("]"):
+            binding.append(line.integer("a number of cores"))
+            line.take(",")
+        self._placements[name] = Placement(level, tuple(binding))
 
     def _target_of_build(self, line: Scanner) -> None:
         self._graph.options = replace(self._graph.options, target=line.string())

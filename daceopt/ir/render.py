@@ -95,6 +95,7 @@ class _Lines:
         lines += [f"save {_list(graph.saved)}"] if graph.saved else []
         lines += ["ordered"] if graph.is_ordered else []
         lines += [line for group in graph.sub_graphs for line in _sub_graph(group)]
+        lines += [f"place {name} {p.level} [{_list(map(str, p.binding))}]" for name, p in graph.placements.items()]
         lines += [f"target {json.dumps(graph.options.target)}"] if graph.options.target != BuildOptions().target else []
         lines += ["reuse memory"] if graph.options.reuse_memory else []
         lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in known.opset.items())}"] if known.opset else []

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from daceopt.cost.machine import this_machine
 from daceopt.cost.machines.file import load
-from daceopt.cost.machines.hierarchy import LEVELS, WORK, Buffer, MachineModel, Unit
+from daceopt.cost.machines.hierarchy import WORK, Buffer, MachineModel, Unit
 from daceopt.cost.machines.this_cpu import model_of
 from daceopt.errors import DaceoptError, did_you_mean
+from daceopt.ir.placements import LEVELS
 
-__all__ = ["LEVELS", "WORK", "Buffer", "MachineModel", "Unit", "get", "load", "names"]
+__all__ = ["LEVELS", "WORK", "Buffer", "MachineModel", "Unit", "assumed", "get", "load", "names"]
 
 _FOLDER = Path(__file__).parent
 _CPU = "cpu"
+_assumed: ContextVar[MachineModel | None] = ContextVar("daceopt_assumed_machine", default=None)
+
+
+@contextmanager
+def assumed(machine: MachineModel) -> Iterator[None]:
+    """Within the block, steps that name no machine work for this one."""
+    token = _assumed.set(machine)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
 
 
 def names() -> list[str]:
@@ -24,12 +39,14 @@ def names() -> list[str]:
 def get(name: str | MachineModel) -> MachineModel:
     """The built-in machine of this name, or that of a TOML file whose path it is; a model is itself.
 
-    ``cpu`` is the machine that runs this process, as measured. Raises DaceoptError for a name that is not known,
+    ``cpu`` is the machine that runs this process, as measured; "" the one that is :func:`assumed`, else ``cpu``. Raises DaceoptError for a name that is not known,
     MachineFileError for a file that makes no sense.
     """
     if isinstance(name, MachineModel):
         return name
-    if name == _CPU:
+    if name == "" and (other := _assumed.get()) is not None:
+        return other
+    if name in ("", _CPU):
         return model_of(this_machine())
     if name.endswith(".toml"):
         return load(name)

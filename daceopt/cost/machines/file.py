@@ -8,8 +8,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from daceopt.cost.machines.hierarchy import LEVELS, WORK, Buffer, MachineModel, Unit
+from daceopt.cost.machines.hierarchy import WORK, Buffer, MachineModel, Unit
 from daceopt.errors import MachineFileError, did_you_mean
+from daceopt.ir.placements import LEVELS
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -10,9 +10,6 @@ from daceopt.ir import types
 WORK = ("product", "multiply-accumulate", "element-wise")
 """Kinds of work: products and dense convolutions; windows and sums within a channel; everything point-wise."""
 
-LEVELS = ("local", "shared", "memory")
-"""The three memories, from the fastest: LB, GB and DDR of the paper."""
-
 
 @dataclass(frozen=True)
 class Unit:

@@ -62,6 +62,11 @@ def test_this_cpu_has_its_caches_as_buffers() -> None:
     assert found.unit("product").rate == 5e11 and found.unit("element-wise").name == "vector"
 
 
+def test_no_name_is_the_machine_that_is_assumed() -> None:
+    with machines.assumed(machines.get("ipu")):
+        assert machines.get("").name == "ipu"
+
+
 def changed(tmp_path: Path, old: str, new: str) -> MachineModel:
     text, count = re.subn(old, new, GOOD, count=1, flags=re.MULTILINE)
     assert count == 1

@@ -39,8 +39,8 @@ def names() -> list[str]:
 def get(name: str | MachineModel) -> MachineModel:
     """The built-in machine of this name, or that of a TOML file whose path it is; a model is itself.
 
-    ``cpu`` is the machine that runs this process, as measured; "" the one that is :func:`assumed`, else ``cpu``. Raises DaceoptError for a name that is not known,
-    MachineFileError for a file that makes no sense.
+    ``cpu`` is the machine that runs this process, as measured; "" is the one that is :func:`assumed`, else ``cpu``.
+    Raises DaceoptError for a name that is not known, MachineFileError for a file that makes no sense.
     """
     if isinstance(name, MachineModel):
         return name

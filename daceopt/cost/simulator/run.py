@@ -121,7 +121,7 @@ class _Simulation:
             self.kernels.count,
             placements,
             tuple(promoted),
-            tuple(self.spilled),
+            tuple(dict.fromkeys(self.spilled)),
             dict(traffic),
             self._occupancy(levels, promoted),
             tuple(done.events),

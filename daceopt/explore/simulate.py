@@ -55,8 +55,8 @@ def simulate(
         graph, title, history = model.copy(), model.sdfg.name, []
         values = _values(graph, inputs)
     else:
-        chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
         imported, given, title = _imported(model, inputs, kwargs)
+        chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
         with machines.assumed(target):
             derived = pipeline.derive(imported, chosen)
         graph, history = derived.forward, derived.history

@@ -17,7 +17,7 @@ def test_those_that_live_together_stand_apart(wanted: list[tuple[int, int, int]]
     found = allocate(tensors, capacity, spill)
     assert sorted([*found.offsets, *found.spilled]) == sorted(t.name for t in tensors)
     placed = [(found.offsets[t.name], t) for t in tensors if t.name in found.offsets]
-    assert all(0 <= at and at + t.size <= capacity for at, t in placed)
+    assert all(at >= 0 and at + t.size <= capacity for at, t in placed)
     for k, (a, one) in enumerate(placed):
         for b, other in placed[:k]:
             together = one.first <= other.last and other.first <= one.last

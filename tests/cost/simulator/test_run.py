@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import dace
 import pytest
 import sympy
@@ -188,7 +190,7 @@ def test_no_unit_does_two_things_at_once(graph: Graph, choices: st.DataObject) -
         by_unit.setdefault(event.unit, []).append((event.start, event.end))
     for spans in by_unit.values():
         spans.sort()
-        assert all(b[0] >= a[1] - 1e-15 for a, b in zip(spans, spans[1:]))
+        assert all(b[0] >= a[1] - 1e-15 for a, b in pairwise(spans))
     assert found.seconds == max((e.end for e in found.events), default=0.0)
     assert sum(found.placed().values()) == sum(len(layer.writes) for layer in found.layers)
 

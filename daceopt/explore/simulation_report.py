@@ -17,7 +17,7 @@ from daceopt.explore.units import amount, duration, percent, plural
 from daceopt.ir.interpret import interpret
 
 if TYPE_CHECKING:
-    from daceopt.cost.simulator.pipeline import Event
+    from daceopt.cost.simulator.tile_pipeline import Event
     from daceopt.ir.graph import Graph
     from daceopt.ir.placements import Placement
     from daceopt.passes.step import Step

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, ClassVar
 
 from daceopt.cost import machines
-from daceopt.cost.binding import Binding, inferred, plain
+from daceopt.cost.core_bindings import Binding, inferred, plain
 from daceopt.ir.graph import Graph
 from daceopt.ir.placements import LEVELS, Placement
 from daceopt.ir.relations import flows

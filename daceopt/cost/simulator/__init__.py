@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daceopt.cost.simulator.kernels import Kernels
+from daceopt.cost.simulator.kernel_generation import Kernels
 from daceopt.cost.simulator.run import Policy, Run, run
 
 __all__ = ["Kernels", "Policy", "Run", "run"]

@@ -12,7 +12,7 @@ SPILLS = (LONGEST, LARGEST)
 
 
 @dataclass(frozen=True)
-class Tensor:
+class Lifetime:
     """An array that wants ``size`` bytes of a buffer while tasks ``first`` to ``last`` run."""
 
     name: str
@@ -34,16 +34,16 @@ class Allocation:
     spilled: tuple[str, ...]
 
 
-def allocate(tensors: Iterable[Tensor], capacity: int, spill: str = LONGEST) -> Allocation:
+def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST) -> Allocation:
     """Place tensors in the order in which they are born, each into the smallest gap that holds it.
 
     Where none does, of those alive the tensor that lives across most tasks (with ``spill="largest"`` the largest, as
     Pisarchyk and Lee, 2020, have it) leaves the buffer for its whole life, until there is a gap.
     """
-    worst: Callable[[Tensor], tuple[int, int]] = (
+    worst: Callable[[Lifetime], tuple[int, int]] = (
         (lambda t: (t.span, t.size)) if spill == LONGEST else (lambda t: (t.size, t.span))
     )
-    alive: list[tuple[int, Tensor]] = []  # (offset, tensor) by offset
+    alive: list[tuple[int, Lifetime]] = []  # (offset, tensor) by offset
     offsets: dict[str, int] = {}
     spilled: list[str] = []
     for tensor in sorted(tensors, key=lambda t: t.first):
@@ -61,7 +61,7 @@ def allocate(tensors: Iterable[Tensor], capacity: int, spill: str = LONGEST) -> 
     return Allocation(offsets, tuple(spilled))
 
 
-def _gap(alive: Sequence[tuple[int, Tensor]], size: int, capacity: int) -> int | None:
+def _gap(alive: Sequence[tuple[int, Lifetime]], size: int, capacity: int) -> int | None:
     """The beginning of the smallest free range of ``size`` bytes; None where there is none."""
     best: tuple[int, int] | None = None
     end = 0

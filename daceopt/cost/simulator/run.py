@@ -10,9 +10,9 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from daceopt.cost.machines.hierarchy import MachineModel
-from daceopt.cost.simulator.allocation import LONGEST, SPILLS, Tensor, allocate
-from daceopt.cost.simulator.kernels import Kernels, Layer
-from daceopt.cost.simulator.pipeline import Event, Load, Pipeline, Task
+from daceopt.cost.simulator.allocation import LONGEST, SPILLS, Lifetime, allocate
+from daceopt.cost.simulator.kernel_generation import Kernels, Layer
+from daceopt.cost.simulator.tile_pipeline import Event, Fetch, Pipeline, Task
 from daceopt.errors import DaceoptError
 from daceopt.ir.placements import LEVELS, Placement
 
@@ -149,11 +149,11 @@ class _Simulation:
         local, shared = self.machine.local.size, self.machine.shared.size
         return [(LOCAL, SHARED, local - local // _PROMOTED), (SHARED, MEMORY, shared - shared // _PROMOTED)]
 
-    def _tensor(self, name: str, level: str) -> Tensor:
+    def _tensor(self, name: str, level: str) -> Lifetime:
         ahead = int(self.policy.pipelined)  # a layer may begin while the one before it runs
         size = self.kernels.nbytes(name)
         size = ceil(size / self._cores(name)) if level == LOCAL else size
-        return Tensor(name, size, max(0, self.first[name] - ahead), self.last[name])
+        return Lifetime(name, size, max(0, self.first[name] - ahead), self.last[name])
 
     def _cores(self, name: str) -> int:
         placement = self.graph.placements.get(name)
@@ -171,7 +171,7 @@ class _Simulation:
             uses.update({n: size for n, size in layer.reads.items() if n not in levels})
         again = {n: self.kernels.nbytes(n) for n, size in uses.items() if size > self.kernels.nbytes(n)}
         taken = [self._tensor(n, SHARED) for n, level in levels.items() if level == SHARED]
-        given = [Tensor(n, size, self.first[n], self.last[n]) for n, size in again.items()]
+        given = [Lifetime(n, size, self.first[n], self.last[n]) for n, size in again.items()]
         shared = self.machine.shared.size
         kept = allocate([*taken, *given], shared - shared // _PROMOTED, self.policy.spill).offsets
         fits = all(t.name in kept for t in taken)
@@ -208,7 +208,7 @@ class _Simulation:
             crossing = self.kernels.crossing(layer, name) if level == LOCAL else 0
             traffic[EXCHANGE] += crossing
             passed = size if level == SHARED or writer is None else crossing
-            loads.append(Load(writer, fetched, passed, name in layer.aligned))
+            loads.append(Fetch(writer, fetched, passed, name in layer.aligned))
         stores = dict.fromkeys((SHARED, MEMORY), 0)
         for name, size in layer.writes.items():
             traffic[levels[name]] += size

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daceopt.cost import machines
-from daceopt.cost.binding import plain
+from daceopt.cost.core_bindings import plain
 from daceopt.cost.machines import Buffer, MachineModel, Unit
 from daceopt.cost.simulator import Kernels, Policy, run
 from daceopt.cost.simulator.run import EXCHANGE

@@ -16,7 +16,7 @@ _RESERVE = 4  # one part in four of the shared buffer is for what has been fetch
 
 
 @dataclass(frozen=True)
-class Load:
+class Fetch:
     """What a task reads of one array: bytes from memory, and bytes through the shared buffer to the local ones.
 
     ``writer``: the array, where an earlier task writes it; None where it is given, and may be fetched at any time.
@@ -36,7 +36,7 @@ class Task:
 
     kernel: int
     writes: tuple[str, ...]
-    loads: tuple[Load, ...]
+    loads: tuple[Fetch, ...]
     to_shared: int
     to_memory: int
     work: Mapping[str, float]
@@ -105,7 +105,7 @@ class Pipeline:
 
     # ---------------------------------------------------------------- the steps of a tile
 
-    def _load(self, k: int, task: Task, load: Load, tile: int, earliest: float) -> float:
+    def _load(self, k: int, task: Task, load: Fetch, tile: int, earliest: float) -> float:
         """When a tile of an array is in the local buffers."""
         ready = earliest if load.writer is None else max(earliest, self._written(load, task.tiles, tile))
         if load.fetched:
@@ -115,7 +115,7 @@ class Pipeline:
             ready = self._move(WAY, k, start, load.passed / task.tiles / self._machine.shared.bandwidth)
         return ready
 
-    def _written(self, load: Load, tiles: int, tile: int) -> float:
+    def _written(self, load: Fetch, tiles: int, tile: int) -> float:
         ends = self._ends.get(load.writer or "", [0.0])
         if not load.aligned:
             return max(ends)

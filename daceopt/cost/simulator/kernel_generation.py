@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dace import nodes
 
-from daceopt.cost.binding import halo, inferred
+from daceopt.cost.core_bindings import halo, inferred
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
 from daceopt.cost.work import flops, operations

@@ -38,7 +38,8 @@ def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST) -
     """Place tensors in the order in which they are born, each into the smallest gap that holds it.
 
     Where none does, of those alive the tensor that lives across most tasks (with ``spill="largest"`` the largest, as
-    Pisarchyk and Lee, 2020, have it) leaves the buffer for its whole life, until there is a gap.
+    Pisarchyk and Lee, 2020, have it) leaves the buffer for its whole life, until there is a gap;
+    what no buffer of that capacity could hold leaves at once.
     """
     worst: Callable[[Lifetime], tuple[int, int]] = (
         (lambda t: (t.span, t.size)) if spill == LONGEST else (lambda t: (t.size, t.span))
@@ -49,7 +50,7 @@ def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST) -
     for tensor in sorted(tensors, key=lambda t: t.first):
         alive = [(at, t) for at, t in alive if t.last >= tensor.first]
         while (offset := _gap(alive, tensor.size, capacity)) is None:
-            victim = max((t for _, t in [*alive, (0, tensor)]), key=worst)
+            victim = tensor if tensor.size > capacity else max((t for _, t in [*alive, (0, tensor)]), key=worst)
             spilled.append(victim.name)
             if victim is tensor:
                 break

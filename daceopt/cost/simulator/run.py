@@ -9,6 +9,8 @@ from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.allocation import LONGEST, SPILLS, Lifetime, allocate
 from daceopt.cost.simulator.kernel_generation import Kernels, Layer
@@ -138,7 +140,7 @@ class _Simulation:
             level = wished[name].level if name in wished and not self.graph.is_kept(name) else MEMORY
             levels[name] = LEVELS[max(best, LEVELS.index(level))]
         for level, below, capacity in self._buffers():
-            tensors = [self._tensor(n, level) for n, where in levels.items() if where == level]
+            tensors = [self._lifetime(n, level) for n, where in levels.items() if where == level]
             for name in allocate(tensors, capacity, self.policy.spill).spilled:
                 levels[name] = below
                 self.spilled.append(name)
@@ -149,7 +151,7 @@ class _Simulation:
         local, shared = self.machine.local.size, self.machine.shared.size
         return [(LOCAL, SHARED, local - local // _PROMOTED), (SHARED, MEMORY, shared - shared // _PROMOTED)]
 
-    def _tensor(self, name: str, level: str) -> Lifetime:
+    def _lifetime(self, name: str, level: str) -> Lifetime:
         ahead = int(self.policy.pipelined)  # a layer may begin while the one before it runs
         size = self.kernels.nbytes(name)
         size = ceil(size / self._cores(name)) if level == LOCAL else size
@@ -162,20 +164,35 @@ class _Simulation:
     def _promoted(self, levels: Mapping[str, str]) -> dict[str, int]:
         """Given arrays that stay in the shared buffer between their uses, and their bytes.
 
-        Those that layers read more often than they are long, while there is room beside the results.
+        Those that are read more often than they are long, while there is room beside the results: those first of which
+        a byte of the buffer saves most traffic for the time that it is taken.
         """
         if self.policy.keep == MEMORY:
             return {}
         uses: Counter[str] = Counter()
         for layer in self.layers:
             uses.update({n: size for n, size in layer.reads.items() if n not in levels})
-        again = {n: self.kernels.nbytes(n) for n, size in uses.items() if size > self.kernels.nbytes(n)}
-        taken = [self._tensor(n, SHARED) for n, level in levels.items() if level == SHARED]
-        given = [Lifetime(n, size, self.first[n], self.last[n]) for n, size in again.items()]
+        sizes = {n: self.kernels.nbytes(n) for n in uses}
+        saved = {n: (count - sizes[n]) / sizes[n] / self._span(n) for n, count in uses.items() if count > sizes[n]}
+        room, found = self._room(levels), {}
+        for name in sorted(saved, key=lambda n: -saved[n]):
+            while_ = slice(self.first[name], self.last[name] + 1)
+            if sizes[name] <= room[while_].min():
+                room[while_] -= sizes[name]
+                found[name] = sizes[name]
+        return found
+
+    def _span(self, name: str) -> int:
+        return self.last[name] - self.first[name] + 1
+
+    def _room(self, levels: Mapping[str, str]) -> np.ndarray:
+        """Bytes of the shared buffer that results leave while each layer runs."""
         shared = self.machine.shared.size
-        kept = allocate([*taken, *given], shared - shared // _PROMOTED, self.policy.spill).offsets
-        fits = all(t.name in kept for t in taken)
-        return {n: size for n, size in again.items() if n in kept} if fits else {}
+        room = np.full(len(self.layers), shared - shared // _PROMOTED, np.int64)
+        for name in (n for n, level in levels.items() if level == SHARED):
+            life = self._lifetime(name, SHARED)
+            room[life.first : life.last + 1] -= life.size
+        return room
 
     def _occupancy(self, levels: Mapping[str, str], promoted: Mapping[str, int]) -> tuple[tuple[int, int], ...]:
         change = [[0, 0] for _ in range(len(self.layers) + 1)]

@@ -42,5 +42,6 @@ def test_the_paper_spills_what_lives_longest() -> None:
 
 
 def test_what_exceeds_the_buffer_leaves_it() -> None:
-    found = allocate([Lifetime("huge", 100, 0, 0), Lifetime("small", 4, 0, 5)], 8)
+    """And no other for its sake."""
+    found = allocate([Lifetime("small", 4, 0, 5), Lifetime("huge", 100, 1, 1)], 8)
     assert found.spilled == ("huge",) and found.offsets == {"small": 0}

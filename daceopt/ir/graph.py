@@ -10,7 +10,7 @@ from typing import Any
 from dace import nodes
 from dace.sdfg.nodes import MapEntry
 
-from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation
+from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
@@ -136,8 +136,12 @@ class Graph(Arrays):
 
     def sources(self, name: str) -> list[str]:
         """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
-        members = parts.within(self, self.written(name)) if self._parts else [self.written(name)]
-        return [m for m in members if not self._parts or not self.parts_of(m)]
+        whole = self.written(name)
+        if not self._parts or not self.parts_of(whole):
+            return [whole]
+        if self.is_view(name):
+            return view_boxes.sources(self, name)
+        return [m for m in parts.within(self, whole) if not self.parts_of(m)]
 
     def producers(self, name: str) -> list[Node]:
         """The nodes that write ``name``, what it is a view of, or a part of that; none for inputs and constants."""
@@ -214,8 +218,7 @@ class Graph(Arrays):
     def sub_graphs(self) -> tuple[SubGraph, ...]:
         """Nodes that are split together, as steps decide it (:mod:`daceopt.ir.sub_graphs`). What is assigned is checked
         (ValueError); arrays that later edits remove leave it."""
-        found = (group.within(self) for group in self._sub_graphs)
-        return tuple(group for group in found if group.axes)
+        return tuple(group.within(self) for group in self._sub_graphs)
 
     @sub_graphs.setter
     def sub_graphs(self, groups: Sequence[SubGraph]) -> None:

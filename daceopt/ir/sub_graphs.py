@@ -80,6 +80,20 @@ def check(graph: Graph, groups: Sequence[SubGraph]) -> None:
             seen.add(name)
 
 
+def add(graph: Graph, group: SubGraph) -> None:
+    """One more sub-graph, of arrays that are in no other (which is not checked again). Raises ValueError."""
+    check(graph, [group])
+    graph._sub_graphs = (*graph._sub_graphs, group)
+
+
+def exchange(graph: Graph, position: int, group: SubGraph) -> None:
+    """``group``, of arrays that are in no other, in the place of the sub-graph at ``position``. Raises ValueError."""
+    check(graph, [group])
+    groups = list(graph._sub_graphs)
+    groups[position] = group
+    graph._sub_graphs = tuple(groups)
+
+
 def instance_of(graph: Graph) -> dict[Node, tuple[int, int]]:
     """Node -> the positions of its sub-graph and of its instance there, for all nodes that are in one."""
     return {

@@ -1,1 +1,1 @@
-"""GraphTurbo: networks split into instances of sub-graphs, ordered and placed for the memory they run in."""
+"""GraphTurbo (Zhao et al., OSDI 2023): groups of nodes run in instances that fit the memory they run in."""

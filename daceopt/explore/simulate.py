@@ -49,7 +49,7 @@ def simulate(
     Raises DaceoptError, with the reason, where the model is no single graph, cannot be imported, or has open sizes that
     the inputs do not settle.
     """
-    target = machines.get(machine)
+    target = machines.get(machine).cluster
     policy, start = Policy(keep, pipelined, spill), time.perf_counter()
     if isinstance(model, Graph):
         graph, title, history = model.copy(), model.sdfg.name, []

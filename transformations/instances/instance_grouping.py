@@ -62,7 +62,7 @@ class InstanceGrouping(Transformation):
 
     def _grouped(self, graph: Graph, planned: Sequence[Cuts]) -> Merging:
         """For the buffer that is asked for, or the one for which data moves faster."""
-        machine = get(self.machine or "cpu")
+        machine = get(self.machine)
         if self.buffer not in ("", *PLANNED):
             raise DaceoptError(f"{self.name}: buffer {self.buffer!r}; expected one of {', '.join(PLANNED)}, or nothing")
         found = [

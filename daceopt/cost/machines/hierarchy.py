@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from daceopt.ir import types
@@ -54,6 +54,12 @@ class MachineModel:
     def local_size(self) -> int:
         """Bytes of the local buffers of one cluster together."""
         return self.cores * self.local.size
+
+    @property
+    def cluster(self) -> MachineModel:
+        """One cluster as a machine of its own, with its share of the memory while all work on data of their own."""
+        memory = Buffer(self.memory.size // self.clusters, self.memory.bandwidth / self.clusters)
+        return replace(self, clusters=1, memory=memory)
 
     def count(self, unit: Unit) -> int:
         """How many of a unit there are in a cluster."""

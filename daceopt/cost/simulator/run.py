@@ -88,13 +88,18 @@ class Run:
 def run(
     graph: Graph, machine: MachineModel, sizes: Mapping[str, int] | None = None, policy: Policy | None = None
 ) -> Run:
-    """Simulate one execution of ``graph`` on one cluster of ``machine``, while the others execute the same on their own
-    data: the bandwidth of memory is shared by all clusters.
+    """Simulate one execution of ``graph`` on one cluster of ``machine``, while the others execute the same on data of
+    their own (section 2.1): memory is shared by all.
 
-    Nodes run in ``graph.order``; results of layers live where ``graph.placements`` says (in memory where it says
-    nothing), as far as there is room. ``sizes``: values of size symbols. Raises DaceoptError where one is missing.
+    Nodes run in ``graph.order``; results of layers live where ``graph.placements`` says, as far as there is room; in
+    memory where it says nothing. ``sizes``: values of size symbols. Raises DaceoptError where one is missing, and for a
+    graph that is divided among clusters.
     """
-    return _Simulation(Kernels(graph, machine, sizes), policy or Policy()).run()
+    divided = max((group.clusters for group in graph.sub_graphs), default=1)
+    if divided > 1:
+        expected = f"expected what one runs: schedule the data of one for machines.get({machine.name!r}).cluster"
+        raise DaceoptError(f"the graph is divided among {divided} clusters; {expected}")
+    return _Simulation(Kernels(graph, machine.cluster, sizes), policy or Policy()).run()
 
 
 class _Simulation:

@@ -68,7 +68,7 @@ class Pipeline:
 
     def __init__(self, machine: MachineModel, pipelined: bool):
         self._machine, self._pipelined = machine, pipelined
-        self._memory = machine.memory.bandwidth / machine.clusters
+        self._memory = machine.memory.bandwidth
         self._free: dict[str, float] = {}
         self._ways = {DMA: _Way(), WAY: _Way()}
         self._outstanding: deque[tuple[float, float]] = deque()  # bytes fetched ahead, and when they are used

@@ -157,6 +157,15 @@ def test_neighbours_exchange_a_halo() -> None:
     assert run(graph, STCP).traffic[EXCHANGE] == 2 * 2 * 8
 
 
+def test_one_cluster_is_simulated() -> None:
+    assert (STCP.cluster.clusters, STCP.cluster.memory.bandwidth) == (1, 34e9)
+    graph = product_chain()
+    assert run(graph, STCP).seconds == run(graph, STCP.cluster).seconds
+    graph.sub_graphs = [SubGraph({graph.outputs[0]: 0}, 2, clusters=4)]
+    with pytest.raises(DaceoptError, match="divided among 4 clusters; expected what one runs"):
+        run(graph, STCP)
+
+
 def test_a_policy_that_is_none() -> None:
     with pytest.raises(DaceoptError, match="keep='cache'.*expected one of local"):
         Policy(keep="cache")

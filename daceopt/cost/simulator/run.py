@@ -14,7 +14,7 @@ import numpy as np
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.allocation import LONGEST, SPILLS, Lifetime, allocate
 from daceopt.cost.simulator.kernel_generation import Kernels, Layer
-from daceopt.cost.simulator.tile_pipeline import Event, Fetch, Pipeline, Task
+from daceopt.cost.simulator.tile_pipeline import OVERLAPS, RESERVED, Event, Fetch, Pipeline, Task
 from daceopt.errors import DaceoptError
 from daceopt.ir.placements import LEVELS, Placement
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOCAL, SHARED, MEMORY = LEVELS
 EXCHANGE = "exchange"  # between the cores of a cluster, where they are dealt an array in different ways
-_PROMOTED = 4  # one part in four of each buffer is for tiles of weights that are on their way (section 2.2)
+_TILES = 4  # one part in four of the local buffers is for tiles of weights (section 2.2)
 _FEWEST, _MOST = 4, 16  # tiles of a layer: fewer overlap nothing, more change nothing
 
 
@@ -32,8 +32,9 @@ class Policy:
     """What the generator of kernels does; the defaults are GraphTurbo's, others its variants (figure 15).
 
     ``keep``: the fastest level in which results of layers may stay (``memory``: none does, as with layer-wise
-    scheduling). ``pipelined``: weights are fetched, and tiles of later layers run, while earlier layers are under way
-    (section 4.4). ``spill``: which tensor leaves a buffer that is full (section 4.3).
+    scheduling). ``pipelined``: weights are fetched while earlier layers are under way, and tiles of later layers run
+    where that is faster, for it takes more room (section 4.4). ``spill``: which tensor leaves a buffer that is full
+    (section 4.3).
     """
 
     keep: str = LOCAL
@@ -99,12 +100,14 @@ def run(
     if divided > 1:
         expected = f"expected what one runs: schedule the data of one for machines.get({machine.name!r}).cluster"
         raise DaceoptError(f"the graph is divided among {divided} clusters; {expected}")
-    return _Simulation(Kernels(graph, machine.cluster, sizes), policy or Policy()).run()
+    kernels, policy = Kernels(graph, machine.cluster, sizes), policy or Policy()
+    overlaps = OVERLAPS[1:] if policy.pipelined else OVERLAPS[:1]
+    return min((_Simulation(kernels, policy, overlap).run() for overlap in overlaps), key=lambda found: found.seconds)
 
 
 class _Simulation:
-    def __init__(self, kernels: Kernels, policy: Policy):
-        self.kernels, self.policy = kernels, policy
+    def __init__(self, kernels: Kernels, policy: Policy, overlap: str):
+        self.kernels, self.policy, self.overlap = kernels, policy, overlap
         self.graph, self.machine, self.layers = kernels.graph, kernels.machine, kernels.layers
         self.spilled: list[str] = []
         self.first: dict[str, int] = {}
@@ -119,7 +122,7 @@ class _Simulation:
         promoted = self._promoted(levels)
         traffic: Counter[str] = Counter(dict.fromkeys((*LEVELS, EXCHANGE), 0))
         tasks = [self._task(k, levels, promoted, traffic) for k in range(len(self.layers))]
-        done = Pipeline(self.machine, self.policy.pipelined).run(tasks)
+        done = Pipeline(self.machine, self.overlap).run(tasks)
         wished = self.graph.placements
         placements = {n: Placement(level, wished[n].binding if n in wished else ()) for n, level in levels.items()}
         return Run(
@@ -154,10 +157,10 @@ class _Simulation:
     def _buffers(self) -> list[tuple[str, str, int]]:
         """Level, the one below, and the bytes that results may take: of one core, or of the cluster."""
         local, shared = self.machine.local.size, self.machine.shared.size
-        return [(LOCAL, SHARED, local - local // _PROMOTED), (SHARED, MEMORY, shared - shared // _PROMOTED)]
+        return [(LOCAL, SHARED, local - local // _TILES), (SHARED, MEMORY, shared - shared // RESERVED)]
 
     def _lifetime(self, name: str, level: str) -> Lifetime:
-        ahead = int(self.policy.pipelined)  # a layer may begin while the one before it runs
+        ahead = int(self.overlap == "tiles")  # a layer may begin while the one before it runs
         size = self.kernels.nbytes(name)
         size = ceil(size / self._cores(name)) if level == LOCAL else size
         return Lifetime(name, size, max(0, self.first[name] - ahead), self.last[name])
@@ -193,7 +196,7 @@ class _Simulation:
     def _room(self, levels: Mapping[str, str]) -> np.ndarray:
         """Bytes of the shared buffer that results leave while each layer runs."""
         shared = self.machine.shared.size
-        room = np.full(len(self.layers), shared - shared // _PROMOTED, np.int64)
+        room = np.full(len(self.layers), shared - shared // RESERVED, np.int64)
         for name in (n for n, level in levels.items() if level == SHARED):
             life = self._lifetime(name, SHARED)
             room[life.first : life.last + 1] -= life.size

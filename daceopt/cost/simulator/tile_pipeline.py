@@ -12,7 +12,11 @@ from daceopt.cost.machines.hierarchy import MachineModel
 DMA, WAY = "DMA", "exchange"
 """Between memory and a cluster; between the shared buffer and the local ones."""
 
-_RESERVE = 4  # one part in four of the shared buffer is for what has been fetched and was not needed yet
+RESERVED = 8
+"""One part in so many of the shared buffer is for what has been fetched and was not needed yet."""
+
+OVERLAPS = ("none", "weights", "tiles")
+"""What runs beside a task: its own tiles only; loads of what is given for later ones; tiles of the next ones, too."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +67,11 @@ class Schedule:
 
 
 class Pipeline:
-    """``pipelined``: tasks overlap as far as data, units and room allow; otherwise each waits for all of the one before
-    it, and only its own tiles overlap."""
+    """``overlap``, of ``OVERLAPS``: with ``tiles``, tasks overlap as far as data, units and room allow; otherwise each
+    waits for all of the one before it."""
 
-    def __init__(self, machine: MachineModel, pipelined: bool):
-        self._machine, self._pipelined = machine, pipelined
+    def __init__(self, machine: MachineModel, overlap: str):
+        self._machine, self._overlap = machine, overlap
         self._memory = machine.memory.bandwidth
         self._free: dict[str, float] = {}
         self._ways = {DMA: _Way(), WAY: _Way()}
@@ -81,19 +85,22 @@ class Pipeline:
         """In their order."""
         kernel = -1
         for k, task in enumerate(tasks):
-            earliest = 0.0 if self._pipelined else self._schedule.seconds
+            done = self._schedule.seconds
             if task.kernel != kernel:
                 kernel = task.kernel
                 # the next launch is on its way while a kernel runs, unless kernels wait for one another
-                self._begun = (self._begun if self._pipelined else self._schedule.seconds) + self._machine.launch
-            self._task(k, task, max(earliest, self._begun))
+                self._begun = (done if self._overlap == "none" else self._begun) + self._machine.launch
+            fetch = done if self._overlap == "none" else 0.0
+            start = 0.0 if self._overlap == "tiles" else done
+            self._task(k, task, max(start, self._begun), max(fetch, self._begun))
         return self._schedule
 
-    def _task(self, k: int, task: Task, earliest: float) -> None:
+    def _task(self, k: int, task: Task, earliest: float, fetch: float) -> None:
+        """``earliest`` that it may begin; ``fetch``: that what it is given may be loaded."""
         ends = []
         given = sum(load.fetched for load in task.loads if load.writer is None) / task.tiles
         for tile in range(task.tiles):
-            room = self._room(given, earliest)
+            room = self._room(given, fetch)
             begins = (self._load(k, task, x, tile, room if x.writer is None else earliest) for x in task.loads)
             done = self._compute(k, task, max([earliest, self._computed[0], *begins]))
             self._computed.append(done)
@@ -124,7 +131,7 @@ class Pipeline:
 
     def _room(self, share: float, start: float) -> float:
         """When there is room in the shared buffer for what is fetched ahead."""
-        reserve = self._machine.shared.size / _RESERVE
+        reserve = self._machine.shared.size / RESERVED
         while self._outstanding and sum(size for size, _ in self._outstanding) + share > reserve:
             start = max(start, self._outstanding.popleft()[1])
         return start

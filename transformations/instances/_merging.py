@@ -103,7 +103,7 @@ class Merging:
 
     def _way(self, cut: Cut) -> Way:
         halo = sum(link.halo / self._extent(name, link.axis) for name, link in cut.links.items())
-        whole = max((self._bytes(name) for name in cut.whole if name in self._maker), default=0)
+        whole = sum(self._bytes(name) for name in cut.whole if name in self._maker)
         return Way(cut.extent, cut.axis, halo, whole)
 
     def _extent(self, name: str, axis: int) -> int:

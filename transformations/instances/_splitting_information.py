@@ -107,9 +107,9 @@ def _split(key: Any, way: Way, peak: float, count: int, budget: Budget) -> AxisS
 
 
 def footprint(way: Way, peak: float, instances: int) -> int:
-    """Bytes of one instance."""
+    """Bytes of one instance: its share of what is alive, and all of what every instance reads."""
     share = min(1 / instances + (way.halo if instances > 1 else 0), 1)
-    return ceil(peak * share) + way.whole
+    return ceil(max(peak - way.whole, 0) * share) + way.whole
 
 
 def factors(extent: int, cores: int) -> list[int]:

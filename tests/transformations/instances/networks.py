@@ -21,6 +21,7 @@ class Network:
     def __init__(self, *shape: int):
         self.graph = Graph("network")
         self.b = Builder(self.graph, "v")
+        self.dtype = F
         self.x = self.graph.add_input("x", shape, F)
 
     def shape(self, x: str) -> tuple[int, ...]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from typing import Any
 
 from dace import nodes
 
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.relations import Flow, Flows, Relation, flows, view_flow
+from daceopt.ir.relations import Flow, Relation, flows, view_flow
 from daceopt.splits import CannotSplit, Division, division
 
 Span = tuple[int, int]
@@ -68,9 +69,9 @@ class Cut:
 class Cuts:
     """A node, all ways to cut it, outermost axis first, and why there is none.
 
-    ``streamed``: what goes along the outermost axis of the result: activations, and no weights. ``grown``: the arrays
-    that it reads and that are up-sampled into what it writes. ``overwrites``: those over which it may write its result,
-    element by element, where nobody reads them later.
+    ``streamed``: what goes along the outermost axis of the result: activations, and no weights. ``sampling``: how many
+    elements it writes for one that it reads; less than 1 where it down-samples. ``overwrites``: what it may write its
+    result over, element by element, where nobody reads it later.
     """
 
     node: Any
@@ -79,7 +80,7 @@ class Cuts:
     ways: tuple[Cut, ...]
     reason: str
     streamed: frozenset[str] = frozenset()
-    grown: frozenset[str] = frozenset()
+    sampling: Fraction = Fraction(1)
     overwrites: tuple[str, ...] = ()
 
 
@@ -99,8 +100,8 @@ def cuts_of(graph: Graph, node: Any) -> Cuts:
         except CannotSplit as error:
             reasons.append(str(error))
     missing = reasons[0] if reasons else f"{writes[0]} has one element along each axis"
-    streamed, grown = known.streamed(writes[0]), known.grown(writes[0])
-    return Cuts(node, writes, reads, tuple(found), missing, streamed, grown, tuple(_overwrites(graph, node)))
+    streamed, sampling = known.streamed(writes[0]), known.sampling(writes[0])
+    return Cuts(node, writes, reads, tuple(found), missing, streamed, sampling, tuple(_overwrites(graph, node)))
 
 
 def cut_along(graph: Graph, node: Any, axes: Mapping[str, int]) -> Cut:
@@ -147,9 +148,17 @@ class _Flows:
         self._graph = graph
         self._known: dict[str, list[tuple[str, Flow]]] = {}  # array written -> (array read, flow)
         self._viewed: set[str] = set()
-        self._flows: Flows = flows(graph, node)
-        for (read, written), flow in self._flows.items():
-            self._known.setdefault(written, []).extend(self._origins(read, flow))
+        self._accesses: dict[str, list[tuple[str, Shape, Flow]]] = {}  # the same with the extents that are read
+        for (read, written), flow in flows(graph, node).items():
+            origins = list(self._origins(read, flow))
+            self._known.setdefault(written, []).extend(origins)
+            accesses = ((name, *self._smaller(read, flow, name, way)) for name, way in origins)
+            self._accesses.setdefault(written, []).extend(accesses)
+
+    def _smaller(self, read: str, flow: Flow, origin: str, way: Flow) -> tuple[Shape, Flow]:
+        """What is read of an array: all of it, or what a view shows of it, whichever is less."""
+        shown, whole = self._graph.shape(read), self._graph.shape(origin)
+        return (shown, flow) if prod(shown) <= prod(whole) else (whole, way)
 
     def _origins(self, read: str, flow: Flow) -> Iterator[tuple[str, Flow]]:
         graph, name = self._graph, read
@@ -192,23 +201,33 @@ class _Flows:
         ways = self._known.get(written, ())
         return frozenset(read for read, flow in ways if any(r.axis == 0 for r in flow.dims))
 
-    def grown(self, written: str) -> frozenset[str]:
-        """Arrays that are up-sampled: the result has more elements than what is read of all that is computed.
+    def sampling(self, written: str) -> Fraction:
+        """Elements of the array ``written`` for each that is read of what is computed.
 
-        Dimensions that are reduced do not count, nor axes of the result along which only other operands go: more
-        channels are no up-sampling. Decided on extents and flows, so that any operator that does it is found.
+        Where the result has axes along which only given operands go (the channels of a convolution), these do not
+        count, nor what is reduced for them: more or fewer channels are no resampling; nor is a product of two computed
+        operands. Decided on extents and flows, so that any operator that resamples is found.
         """
-        ways = self._known.get(written, [])
-        computed = [(read, flow) for read, flow in ways if self._graph.producers(read)]
-        own = {read: self._elements(read, flow) for read, flow in computed}
-        others = [flow for read, flow in ways if read not in own]
-        fresh = {r.axis for flow in others for r in flow.dims} - {r.axis for _, flow in computed for r in flow.dims}
+        accesses = self._accesses.get(written, [])
+        computed = [access for access in accesses if self._graph.producers(access[0])]
+        names = {name for name, _, _ in computed}
+        others = [flow for name, _, flow in accesses if name not in names]
+        fresh = {r.axis for flow in others for r in flow.dims} - {r.axis for _, _, flow in computed for r in flow.dims}
+        if not computed or any(_is_multiplied(flow, fresh) for _, _, flow in computed):
+            return Fraction(1)
         size = prod(int(n) for k, n in enumerate(self._graph.shape(written)) if k not in fresh)
-        return frozenset(read for read, n in own.items() if n < size) if size > sum(own.values()) else frozenset()
+        own = dict.fromkeys(names, 0)
+        for name, shape, flow in computed:
+            own[name] += prod(int(n) for n, r in zip(shape, flow.dims) if not fresh or r.kind != "surjective")
+        if size in own.values():
+            return Fraction(1)
+        total = sum(own.values())
+        return Fraction(size, total if total <= size else max(own.values()))
 
-    def _elements(self, read: str, flow: Flow) -> int:
-        dims = zip(self._graph.shape(read), flow.dims)
-        return prod(int(n) for n, relation in dims if relation.kind != "surjective")
+
+def _is_multiplied(flow: Flow, fresh: set[int | None]) -> bool:
+    """Does an operand go into a sum of products, of which the others have axes of their own?"""
+    return any(r.kind == "surjective" for r in flow.dims) and any(axis not in fresh for axis in flow.broadcast)
 
 
 def _link(flow: Flow, axis: int) -> Reach | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.graph import Graph
@@ -37,9 +38,11 @@ class Use:
 @dataclass
 class Group:
     """A sub-graph: its nodes' arrays, the ways to split all of them, its bytes over time and its splitting information:
-    a split for each way that there is room for (None: not at all)."""
+    a split for each way that there is room for (None: not at all). ``scale``: how much what it writes has been up- or
+    down-sampled since the network began, where most."""
 
     count: int
+    scale: Fraction
     uses: dict[str, Use]
     ways: dict[Item, Way]
     profile: Profile
@@ -72,6 +75,10 @@ class Merging:
             for name in cuts.reads:
                 self._readers.setdefault(name, []).append(k)
         self._overwritten = {k: self._dying(k) for k in range(self._size)}
+        self._scale: list[Fraction] = []
+        for cuts in planned:
+            before = (self._scale[self._maker[name]] for name in cuts.reads if name in self._maker)
+            self._scale.append(max(before, default=Fraction(1)) * cuts.sampling)
         self.clusters: Clusters[int] = Clusters({k: self._after(k) for k in range(self._size)})
         self._leader: dict[Item, Item] = {}
         self._refused: set[tuple[int, int, int, int]] = set()
@@ -95,7 +102,7 @@ class Merging:
         for name, use in uses.items():
             profile = profile.with_bytes(*self._alive(name, use), self._bytes(name))
         ways = {(k, c): self._way(cut) for c, cut in enumerate(cuts.ways)}
-        return Group(1, uses, ways, profile, information(ways, profile.peak, 1, self.budget))
+        return Group(1, self._scale[k], uses, ways, profile, information(ways, profile.peak, 1, self.budget))
 
     def _counts(self, name: str, cuts: Cuts) -> bool:
         """Activations do; weights pass through a buffer of fixed size (section 2.2)."""
@@ -147,7 +154,8 @@ class Merging:
             if _is_allowed(allowed, one.information.get(into), other.information.get(joins.get(into)), split)
         }
         ways = {into: way for into, way in ways.items() if into in found}
-        return _Trial(Group(count, uses, ways, profile, found), joins) if found else None
+        scale = max(one.scale, other.scale)
+        return _Trial(Group(count, scale, uses, ways, profile, found), joins) if found else None
 
     def _joined(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
@@ -226,17 +234,19 @@ class Merging:
     def rule_i(self, a: int, b: int) -> int | None:
         """Rule (i): merge ``a`` with the group ``b`` that reads it where that spoils the split of neither.
 
-        Along the axis of the result, the factor of ``b`` is no less than that of ``a`` (else a down-sampling network
-        would pass its largest factor on), and that of both no larger than that of ``b``. Where ``b`` up-samples what it
-        reads, the other way around (section 3.6): the large factor would be passed back.
+        Along the axis of the result, where ``b`` has been down-sampled against ``a``: its factor is no less than that
+        of ``a``, which would pass its larger factor on, and that of both no larger than that of ``b``. Where it has
+        been up-sampled, the other way around (section 3.6). Where the elements are as many, nothing is passed on for
+        long, and the factor of both is no larger than the larger one.
         """
-        key = (a, self.groups[a].count, b, self.groups[b].count)
-        if key in self._refused:
+        if (a, self.groups[a].count, b, self.groups[b].count) in self._refused:
             return None
-        grows = self._grows(a, b)
+        one, other = self.groups[a].scale, self.groups[b].scale
 
         def allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit) -> bool:
-            small, large = (second, first) if grows else (first, second)
+            if one == other:
+                return both.factor <= max(first.factor, second.factor)
+            small, large = (second, first) if other > one else (first, second)
             return small.factor <= large.factor and both.factor <= large.factor
 
         return self._merge_if(a, b, allowed)
@@ -248,9 +258,6 @@ class Merging:
             return None
         return self.merge(a, b, trial)
 
-    def _grows(self, a: int, b: int) -> bool:
-        return any(name in self._planned[reader].grown for _, name, reader in self._crossing(a, b))
-
     def rule_ii(self, middles: Sequence[int], last: int) -> int | None:
         """Rule (ii): merge what lies between one entry and ``last`` with it, one after the other, as long as the factor
         of the whole is no larger than the largest of its parts."""
@@ -258,7 +265,7 @@ class Merging:
         for k in reversed(middles):
             if (k, self.groups[k].count, leader, self.groups[leader].count) in self._refused:
                 return None
-            grows = self._grows(k, leader)
+            grows = self.groups[leader].scale > self.groups[k].scale
 
             def allowed(first: AxisSplit, second: AxisSplit, both: AxisSplit, grows: bool = grows) -> bool:
                 return both.factor <= (first.factor if grows else max(first.factor, second.factor))

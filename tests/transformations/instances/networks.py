@@ -93,13 +93,13 @@ def resnet(batch: int, blocks: Sequence[int] = (3, 4, 6, 3), width: int = 64, si
 
 
 def stages(batch: int = 8, features: int = 64, count: int = 4) -> Graph:
-    """Figure 3(a): ``count`` stages, each of which halves what the one before it gives (S = 2)."""
+    """Figure 3(a): ``count`` stages, each of which begins with half of what the one before it gives (S = 2)."""
     net = Network(batch, features)
-    x = net.x
+    x = net.b.elementwise(lambda v: v * 2, net.x)
     for k in range(count):
-        x = net.b.elementwise(lambda v: sympy.tanh(v), x)
-        if k < count - 1:
+        if k:
             half = net.shape(x)[1] // 2
-            first, second = (net.b.slice(x, [k * half], [(k + 1) * half], axes=[1]) for k in range(2))
+            first, second = (net.b.slice(x, [i * half], [(i + 1) * half], axes=[1]) for i in range(2))
             x = net.b.elementwise(lambda v, w: v + w, first, second)
+        x = net.b.elementwise(lambda v: sympy.tanh(v), x)
     return net.done(x)

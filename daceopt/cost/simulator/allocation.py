@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 LONGEST, LARGEST = "longest", "largest"
 SPILLS = (LONGEST, LARGEST)
@@ -28,47 +29,56 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Allocation:
-    """``offsets``: where each tensor stands; ``spilled``: those that found no place, in the order of their spilling."""
+    """``offsets``: where each tensor stands; ``spilled``: those that found no place."""
 
     offsets: dict[str, int]
     spilled: tuple[str, ...]
 
 
 def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST) -> Allocation:
-    """Place tensors in the order in which they are born, each into the smallest gap that holds it.
+    """Which tensors stay in a buffer of ``capacity`` bytes, and where.
 
-    Where none does, of those alive the tensor that lives across most tasks (with ``spill="largest"`` the largest, as
-    Pisarchyk and Lee, 2020, have it) leaves the buffer for its whole life, until there is a gap;
-    what no buffer of that capacity could hold leaves at once.
+    In the order in which they are born: while those alive are too many bytes, the one that lives across most tasks
+    (with ``spill="largest"`` the largest, as Pisarchyk and Lee, 2020, have it) leaves the buffer for good. The others
+    are placed the largest first, each at the lowest place that is free throughout its life; what finds none for gaps
+    between others leaves, too.
     """
-    worst: Callable[[Lifetime], tuple[int, int]] = (
-        (lambda t: (t.span, t.size)) if spill == LONGEST else (lambda t: (t.size, t.span))
-    )
-    alive: list[tuple[int, Lifetime]] = []  # (offset, tensor) by offset
-    offsets: dict[str, int] = {}
-    spilled: list[str] = []
-    for tensor in sorted(tensors, key=lambda t: t.first):
-        alive = [(at, t) for at, t in alive if t.last >= tensor.first]
-        while (offset := _gap(alive, tensor.size, capacity)) is None:
-            victim = tensor if tensor.size > capacity else max((t for _, t in [*alive, (0, tensor)]), key=worst)
-            spilled.append(victim.name)
-            if victim is tensor:
-                break
-            offsets.pop(victim.name)
-            alive = [(at, t) for at, t in alive if t is not victim]
-        if offset is not None:
-            offsets[tensor.name] = offset
-            alive.insert(bisect_right([at for at, _ in alive], offset), (offset, tensor))
+    wanted = sorted(tensors, key=lambda t: t.first)
+    kept, spilled = _kept(wanted, capacity, spill)
+    offsets = _placed(kept, capacity)
+    spilled += [t.name for t in kept if t.name not in offsets]
     return Allocation(offsets, tuple(spilled))
 
 
-def _gap(alive: Sequence[tuple[int, Lifetime]], size: int, capacity: int) -> int | None:
-    """The beginning of the smallest free range of ``size`` bytes; None where there is none."""
-    best: tuple[int, int] | None = None
-    end = 0
-    for start in [*((at, at + t.size) for at, t in alive), (capacity, capacity)]:
-        room = start[0] - end
-        if room >= size and (best is None or room < best[0]):
-            best = room, end
-        end = max(end, start[1])
-    return None if best is None else best[1]
+def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
+    """Those of which never more are alive than fit, and the names of the others."""
+    alive: dict[str, Lifetime] = {}
+    out: dict[str, None] = {}
+    for tensor in wanted:
+        if tensor.size > capacity:
+            out[tensor.name] = None
+            continue
+        alive = {n: t for n, t in alive.items() if t.last >= tensor.first} | {tensor.name: tensor}
+        while sum(t.size for t in alive.values()) > capacity:
+            victim = max(alive.values(), key=lambda t: (t.span, t.size) if spill == LONGEST else (t.size, t.span))
+            out[victim.name] = None
+            del alive[victim.name]
+    return [t for t in wanted if t.name not in out], list(out)
+
+
+def _placed(kept: Sequence[Lifetime], capacity: int) -> dict[str, int]:
+    """Offsets; none for what does not fit between the others."""
+    found: dict[str, int] = {}
+    spans = np.zeros((4, len(kept)), np.int64)  # first and last task, beginning and end in the buffer
+    for tensor in sorted(kept, key=lambda t: (-t.size, t.first)):
+        first, last, start, end = spans[:, : len(found)]
+        beside = np.flatnonzero((first <= tensor.last) & (last >= tensor.first))
+        offset = 0
+        for k in beside[np.argsort(start[beside])]:
+            if start[k] - offset >= tensor.size:
+                break
+            offset = max(offset, int(end[k]))
+        if offset + tensor.size <= capacity:
+            spans[:, len(found)] = tensor.first, tensor.last, offset, offset + tensor.size
+            found[tensor.name] = offset
+    return found

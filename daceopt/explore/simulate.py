@@ -29,7 +29,7 @@ def simulate(
     model: Any,
     *inputs: Any,
     machine: str | MachineModel = "stcp920",
-    recipe: str | Recipe = "graphturbo",
+    recipe: str | Recipe = "graphturbo-scratchpad",
     keep: str = "local",
     pipelined: bool = True,
     spill: str = "longest",

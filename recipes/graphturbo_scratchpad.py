@@ -1,6 +1,6 @@
 """The recipe ``graphturbo-scratchpad``: layers are grouped, split into instances, ordered and placed in scratchpads.
 
-GraphTurbo (Zhao et al., OSDI 2023, section 3) as it is meant: for accelerators, of which ``daceopt.simulate`` has models.
+GraphTurbo (Zhao et al., OSDI 2023, section 3), for the accelerators that ``daceopt.simulate`` simulates.
 """
 
 from daceopt.passes.recipe import Recipe

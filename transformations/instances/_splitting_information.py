@@ -28,7 +28,7 @@ class Budget:
 
     @property
     def bytes(self) -> int:
-        return self.machine.local_size if self.level == "local" else self.machine.shared.size
+        return self.machine.room(self.level)
 
 
 @dataclass(frozen=True)

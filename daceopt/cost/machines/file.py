@@ -113,5 +113,8 @@ def _unit(table: _Table) -> Unit:
 
 
 def _buffer(table: _Table) -> Buffer:
-    table.only(("size", "bandwidth"))
-    return Buffer(table.positive("size", int), table.positive("bandwidth", float))
+    table.only(("size", "bandwidth", "reserved"))
+    size, reserved = table.positive("size", int), table.positive("reserved", int, 0)
+    if reserved >= size:
+        raise table.wrong("reserved", f"less than its {size} bytes")
+    return Buffer(size, table.positive("bandwidth", float), reserved)

@@ -24,10 +24,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A memory of ``size`` bytes, of which ``bandwidth`` bytes per second are read and written together."""
+    """A memory of ``size`` bytes, of which ``bandwidth`` bytes per second are read and written together; ``reserved``
+    bytes of it are for tiles of weights that are on their way (GraphTurbo, section 2.2)."""
 
     size: int
     bandwidth: float
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,13 @@ class MachineModel:
     def local_size(self) -> int:
         """Bytes of the local buffers of one cluster together."""
         return self.cores * self.local.size
+
+    def room(self, level: str) -> int:
+        """Bytes of a cluster's buffers of a level that results may take."""
+        buffer, count = {"local": (self.local, self.cores), "shared": (self.shared, 1), "memory": (self.memory, 1)}[
+            level
+        ]
+        return (buffer.size - buffer.reserved) * count
 
     @property
     def cluster(self) -> MachineModel:

@@ -14,7 +14,7 @@ import numpy as np
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.allocation import LONGEST, SPILLS, Lifetime, allocate
 from daceopt.cost.simulator.kernel_generation import Kernels, Layer
-from daceopt.cost.simulator.tile_pipeline import OVERLAPS, RESERVED, Event, Fetch, Pipeline, Task
+from daceopt.cost.simulator.tile_pipeline import OVERLAPS, Event, Fetch, Pipeline, Task
 from daceopt.errors import DaceoptError
 from daceopt.ir.placements import LEVELS, Placement
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 LOCAL, SHARED, MEMORY = LEVELS
 EXCHANGE = "exchange"  # between the cores of a cluster, where they are dealt an array in different ways
-_TILES = 4  # one part in four of the local buffers is for tiles of weights (section 2.2)
 _FEWEST, _MOST = 4, 16  # tiles of a layer: fewer overlap nothing, more change nothing
 
 
@@ -156,8 +155,8 @@ class _Simulation:
 
     def _buffers(self) -> list[tuple[str, str, int]]:
         """Level, the one below, and the bytes that results may take: of one core, or of the cluster."""
-        local, shared = self.machine.local.size, self.machine.shared.size
-        return [(LOCAL, SHARED, local - local // _TILES), (SHARED, MEMORY, shared - shared // RESERVED)]
+        one, all_ = self.machine.room(LOCAL) // self.machine.cores, self.machine.room(SHARED)
+        return [(LOCAL, SHARED, one), (SHARED, MEMORY, all_)]
 
     def _lifetime(self, name: str, level: str) -> Lifetime:
         ahead = int(self.overlap == "tiles")  # a layer may begin while the one before it runs
@@ -195,8 +194,7 @@ class _Simulation:
 
     def _room(self, levels: Mapping[str, str]) -> np.ndarray:
         """Bytes of the shared buffer that results leave while each layer runs."""
-        shared = self.machine.shared.size
-        room = np.full(len(self.layers), shared - shared // RESERVED, np.int64)
+        room = np.full(len(self.layers), self.machine.room(SHARED), np.int64)
         for name in (n for n, level in levels.items() if level == SHARED):
             life = self._lifetime(name, SHARED)
             room[life.first : life.last + 1] -= life.size

@@ -12,9 +12,6 @@ from daceopt.cost.machines.hierarchy import MachineModel
 DMA, WAY = "DMA", "exchange"
 """Between memory and a cluster; between the shared buffer and the local ones."""
 
-RESERVED = 8
-"""One part in so many of the shared buffer is for what has been fetched and was not needed yet."""
-
 OVERLAPS = ("none", "weights", "tiles")
 """What runs beside a task: its own tiles only; loads of what is given for later ones; tiles of the next ones, too."""
 
@@ -131,7 +128,7 @@ class Pipeline:
 
     def _room(self, share: float, start: float) -> float:
         """When there is room in the shared buffer for what is fetched ahead."""
-        reserve = self._machine.shared.size / RESERVED
+        reserve = self._machine.shared.reserved
         while self._outstanding and sum(size for size, _ in self._outstanding) + share > reserve:
             start = max(start, self._outstanding.popleft()[1])
         return start

@@ -22,6 +22,7 @@ def test_the_papers_machine_is_equation_2() -> None:
     assert (found.clusters, found.cores, len(found.units)) == (4, 8, 3)
     assert (found.local.size, found.shared.size, found.memory.bandwidth) == (64 << 10, 8 << 20, 136e9)
     assert found.local_size == 512 << 10
+    assert (found.room("local"), found.room("shared")) == (384 << 10, 7 << 20)
     assert found.clusters * found.cores * found.unit("product").rate == pytest.approx(128e12)
 
 
@@ -101,6 +102,11 @@ def test_users_bring_their_own(tmp_path: Path) -> None:
         (r'name = "VME"', 'name = "MME"', r"key units: expected units of different names"),
         (r'name = "stcp920"', "", r"key name: expected a name, it is missing"),
         (r"^clock = 1.0e9", "clock = ", r"expected a TOML file"),
+        (
+            r"^reserved = 16_384",
+            "reserved = 65536",
+            r"key local\.reserved: expected less than its 65536 bytes, found 65536",
+        ),
         (r"^float_bytes = 2", "float_bytes = 0", r"key float_bytes: expected a number above 0, found 0"),
     ],
 )

@@ -29,7 +29,7 @@ F = dace.float32
 PLAIN = Policy(keep="memory", pipelined=False)
 STCP = machines.get("stcp920")
 UNITS = (Unit("M", ("product",), 1e3), Unit("V", ("element-wise", "multiply-accumulate"), 1e2))
-SMALL = MachineModel("small", 1, 2, UNITS, Buffer(512, 1e6), Buffer(4096, 1e4), Buffer(1 << 20, 1e3), 1e6)
+SMALL = MachineModel("small", 1, 2, UNITS, Buffer(512, 1e6, 128), Buffer(4096, 1e4, 1024), Buffer(1 << 20, 1e3), 1e6)
 
 
 def product_chain(count: int = 2, rows: int = 16, width: int = 8) -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 import daceopt
 from daceopt import recipes
+from daceopt.cost import machines
 from daceopt.errors import DaceoptError
 from daceopt.explore.simulation_page import occupancy
 from daceopt.explore.simulation_report import SimulationReport
@@ -103,6 +105,19 @@ def test_names_are_escaped(found: SimulationReport, tmp_path: Path) -> None:
 def test_other_machines(model: Small, x: torch.Tensor, found: SimulationReport) -> None:
     times = {m: daceopt.simulate(found.graph, x, machine=m).seconds for m in ("stcp920", "ascend910", "ipu", "h200")}
     assert all(0 < seconds < 1 for seconds in times.values()) and len(set(times.values())) == 4
+
+
+def test_instances_compute_the_same_with_less_traffic(model: Small, x: torch.Tensor) -> None:
+    """On a cluster whose shared buffer has room for the half of a batch."""
+    stcp = machines.get("stcp920")
+    small = replace(stcp, name="small", local=replace(stcp.local, size=4096, reserved=1024))
+    small = replace(small, shared=replace(stcp.shared, size=22_000, reserved=2_000))
+    plain = daceopt.simulate(model, x, machine=small, recipe="layer-wise", keep="memory", pipelined=False)
+    split = daceopt.simulate(model, x, machine=small)
+    groups = split.graph.sub_graphs
+    assert any(group.is_split and group.count > 1 for group in groups)
+    assert split.traffic["memory"] < plain.traffic["memory"] and split.cycles < plain.cycles
+    assert_within_rounding(split.outputs[0], plain.outputs[0].astype(np.float64), plain.outputs[0])
 
 
 def test_what_is_no_model() -> None:

@@ -99,12 +99,13 @@ def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim], within:
 def replaced(graph: Graph, node: Any, found: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
     """Put a node for each piece in the place of ``node``, as ``found`` says; returns them. ``make`` gives the pieces
     once ``node`` is gone, so that it can make arrays parts of what ``node`` wrote."""
-    label, origins, before = label_of(node), graph.origins_of(node), set(graph.compute())
+    label, origins = label_of(node), graph.origins_of(node)
     graph.remove(node)
+    others = len(graph.compute())
     with graph.made_for(label, origins):
         for piece in make():
             found.build(Builder(graph, label), piece)
-    return [n for n in graph.compute() if n not in before]
+    return graph.compute()[others:]
 
 
 def places(

@@ -78,7 +78,8 @@ class Units:
 def units_of(graph: Graph) -> Units:
     """The instances of ``graph.sub_graphs`` and the nodes that are in none; a sub-graph of which instances depend on
     each other in turns is ordered node by node."""
-    where = {node: place for node, place in instance_of(graph).items() if graph.sub_graphs[place[0]].is_split}
+    groups = graph.sub_graphs
+    where = {node: place for node, place in instance_of(graph).items() if groups[place[0]].is_split}
     order = graph.nodes()
     while True:
         units: dict[Any, list[Any]] = {}
@@ -89,8 +90,8 @@ def units_of(graph: Graph) -> Units:
         sorted_units = breadth_first(after)
         if len(sorted_units) == len(members):
             break
-        stuck = {k for k in range(len(members)) if k not in set(sorted_units)}
-        where = {node: place for node, place in where.items() if node not in {n for k in stuck for n in members[k]}}
+        stuck = {node for k in set(range(len(members))).difference(sorted_units) for node in members[k]}
+        where = {node: place for node, place in where.items() if node not in stuck}
     place = {old: new for new, old in enumerate(sorted_units)}
     renamed = [sorted(place[r] for r in after[k]) for k in sorted_units]
     return _with_memory(graph, [members[k] for k in sorted_units], renamed)

@@ -34,7 +34,8 @@ class InstanceSplitting(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         found: dict[int, list[Member]] = {}
-        for position, group in enumerate(graph.sub_graphs):
+        groups = graph.sub_graphs
+        for position, group in enumerate(groups):
             nodes = group.nodes(graph)
             if group.is_split or not nodes:
                 continue
@@ -42,14 +43,19 @@ class InstanceSplitting(Transformation):
                 found[position] = [(n, cut_along(graph, n, group.axes)) for n in nodes] if group.count > 1 else []
             except CannotSplit as error:
                 yield NearMiss(nodes[0], str(error))
-        levels = _levels(graph, found)
+        levels = _levels(groups, found)
         for position, members in found.items():
-            yield self._site(graph, position, members, levels)
+            yield self._site(graph, groups, position, members, levels)
 
     def _site(
-        self, graph: Graph, position: int, members: Sequence[Member], levels: Mapping[str, list[int]]
+        self,
+        graph: Graph,
+        groups: Sequence[SubGraph],
+        position: int,
+        members: Sequence[Member],
+        levels: Mapping[str, list[int]],
     ) -> Site | NearMiss:
-        group = graph.sub_graphs[position]
+        group = groups[position]
         nodes = tuple(group.nodes(graph))
         try:
             pieces = pieces_of(graph, members, group.count, group.halos)
@@ -74,7 +80,7 @@ def _unsplit(group: SubGraph) -> SubGraph:
     return replace(group, instances=(tuple(group.axes),))
 
 
-def _levels(graph: Graph, found: Mapping[int, Sequence[Member]]) -> dict[str, list[int]]:
+def _levels(groups: Sequence[SubGraph], found: Mapping[int, Sequence[Member]]) -> dict[str, list[int]]:
     """Array -> the numbers of larger parts that its readers want, each a divisor of the next, the last one of the
     number of instances that write it."""
     group_of = {node: k for k, members in found.items() for node, _ in members}
@@ -87,8 +93,8 @@ def _levels(graph: Graph, found: Mapping[int, Sequence[Member]]) -> dict[str, li
             for name, link in cut.links.items():
                 axis, maker = axis_of.get(name, (None, None))
                 if axis == link.axis and maker != group_of[node]:
-                    wanted.setdefault(name, set()).add(graph.sub_graphs[k].count)
-    return {name: _chain(graph.sub_graphs[axis_of[name][1]].count, counts) for name, counts in wanted.items()}
+                    wanted.setdefault(name, set()).add(groups[k].count)
+    return {name: _chain(groups[axis_of[name][1]].count, counts) for name, counts in wanted.items()}
 
 
 def _chain(count: int, wanted: set[int]) -> list[int]:

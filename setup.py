@@ -13,6 +13,15 @@ setup(
     ],
     package_dir=FOLDERS,
     package_data={
-        "": ["py.typed", "**/include/*", "**/include/**/*", "**/src/*.cpp", "**/*.css", "**/*.html", "**/*.svg"]
+        "": [
+            "py.typed",
+            "**/include/*",
+            "**/include/**/*",
+            "**/src/*.cpp",
+            "**/*.css",
+            "**/*.html",
+            "**/*.svg",
+            "**/*.toml",
+        ]
     },
 )

@@ -23,6 +23,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "load": ("daceopt.standalone.stored_program", "load"),
     "export": ("daceopt.standalone.export", None),
     "explain": ("daceopt.explore", "explain"),
+    "simulate": ("daceopt.explore", "simulate"),
     "Transformation": ("daceopt.passes.transform", "Transformation"),
     "Recipe": ("daceopt.passes.recipe", "Recipe"),
     "recipes": ("daceopt.recipes", None),

@@ -68,6 +68,10 @@ class GraphTextError(DaceoptError):
     """The text of a graph cannot be read; names the line, what was expected there and what was found."""
 
 
+class MachineFileError(DaceoptError, ValueError):
+    """A file describes no machine that could be; names the key, what was expected and what was found."""
+
+
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 

@@ -54,6 +54,17 @@ def test_fusion_layers(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_instances(tmp_path: Path) -> None:
+    notebook = executed("instances.ipynb", tmp_path)
+    text = shown(notebook, "stream")
+    assert "2 instances along axis 0" in text and "fewer bytes and cycles: True" in text
+    assert text.endswith("True\n")
+    assert shown(notebook, "text/html").count("<svg") > 10
+    assert not list(tmp_path.iterdir())
+
+
 def test_notebooks_are_stored_without_outputs() -> None:
     for path in FOLDER.glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells

@@ -1,4 +1,4 @@
-"""Looking at what daceopt does to a model: ``explain`` and its report. Names load on first use."""
+"""Looking at what daceopt does to a model: ``explain``, ``simulate`` and their reports. Names load on first use."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from daceopt.explore.explain import explain as explain
     from daceopt.explore.report import Report as Report
+    from daceopt.explore.simulate import simulate as simulate
 
-_NAMES = {"explain": "daceopt.explore.explain", "Report": "daceopt.explore.report"}
-__all__ = ["Report", "explain"]
+_NAMES = {
+    "explain": "daceopt.explore.explain",
+    "Report": "daceopt.explore.report",
+    "simulate": "daceopt.explore.simulate",
+}
+__all__ = ["Report", "explain", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,13 +4,13 @@ what."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dace import nodes
 from dace.sdfg.nodes import MapEntry
 
-from daceopt.ir import parts, plain_properties, pruning, validation
+from daceopt.ir import parts, placements, plain_properties, pruning, sub_graphs, validation, view_boxes
 from daceopt.ir.arrays import SEED, Arrays
 from daceopt.ir.build_options import BuildOptions
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
@@ -18,8 +18,10 @@ from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator, make
 from daceopt.ir.operands import Operands, all_required, required
 from daceopt.ir.order import Order
+from daceopt.ir.placements import Placement
 from daceopt.ir.provenance import Maker, Origins, joined
 from daceopt.ir.scopes import Scopes
+from daceopt.ir.sub_graphs import SubGraph
 from daceopt.ir.views import follow
 
 __all__ = ["SEED", "Dim", "Graph", "Shape", "dim", "row_major"]
@@ -52,6 +54,8 @@ class Graph(Arrays):
         self.schedules: dict[MapEntry, Any] = {}  # kernels that are scheduled -> their ir.schedule.Tree
         self.extracted: dict[MapEntry, Any] = {}  # what Kernel.extract has read of a scope, until that changes
         self._order = Order()
+        self._sub_graphs: tuple[SubGraph, ...] = ()
+        self._placements: dict[str, Placement] = {}
 
     # ---------------------------------------------------------------- provenance
 
@@ -134,8 +138,12 @@ class Graph(Arrays):
 
     def sources(self, name: str) -> list[str]:
         """The arrays, each written by one node or given, whose elements ``name`` shows: one, or parts of one."""
-        members = parts.within(self, self.written(name)) if self._parts else [self.written(name)]
-        return [m for m in members if not self._parts or not self.parts_of(m)]
+        whole = self.written(name)
+        if not self._parts or not self.parts_of(whole):
+            return [whole]
+        if self.is_view(name):
+            return view_boxes.sources(self, name)
+        return [m for m in parts.within(self, whole) if not self.parts_of(m)]
 
     def producers(self, name: str) -> list[Node]:
         """The nodes that write ``name``, what it is a view of, or a part of that; none for inputs and constants."""
@@ -207,6 +215,28 @@ class Graph(Arrays):
         self._order = Order()
         if nodes is not None:
             self._order.set(self, nodes)
+
+    @property
+    def sub_graphs(self) -> tuple[SubGraph, ...]:
+        """Nodes that are split together, as steps decide it (:mod:`daceopt.ir.sub_graphs`). What is assigned is checked
+        (ValueError); arrays that later edits remove leave it."""
+        return tuple(group.within(self) for group in self._sub_graphs)
+
+    @sub_graphs.setter
+    def sub_graphs(self, groups: Sequence[SubGraph]) -> None:
+        sub_graphs.check(self, groups)
+        self._sub_graphs = tuple(groups)
+
+    @property
+    def placements(self) -> dict[str, Placement]:
+        """Where arrays live on a machine with scratchpads (:mod:`daceopt.ir.placements`), as a step decided it; none of
+        arrays that later edits made. What is assigned is checked (ValueError)."""
+        return {name: placement for name, placement in self._placements.items() if self.has(name)}
+
+    @placements.setter
+    def placements(self, found: Mapping[str, Placement]) -> None:
+        placements.check(self, found)
+        self._placements = dict(found)
 
     def operators(self) -> list[Operator]:
         """Operator nodes (ONNX operators not lowered yet) in topological order."""

@@ -22,11 +22,16 @@ from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel_text import KernelReader
 from daceopt.ir.literal_text import array
 from daceopt.ir.node_text import NodeReader, WrittenArray
+from daceopt.ir.placements import Placement
 from daceopt.ir.render import stem
 from daceopt.ir.scanner import Lines, Scanner
+from daceopt.ir.sub_graphs import SubGraph
 from daceopt.ir.symbols import Counter, size
 
-_FACTS = r"(size|sizes|assume|save|replace|ordered|target|reuse|opset|speculative|trips|known)\b(?![:=,])"
+_FACTS = (
+    r"(size|sizes|assume|save|replace|ordered|group|instance|place|target|reuse|opset|speculative|trips|known)"
+    r"\b(?![:=,])"
+)
 
 
 def parse(text: str, large: Mapping[str, np.ndarray] | None = None) -> Graph:
@@ -48,6 +53,8 @@ class _Reader:
     def __init__(self, lines: Lines, large: Mapping[str, np.ndarray], counters: frozenset[str] = frozenset()):
         self._lines, self._large, self._counters = lines, large, counters
         self._is_ordered = False
+        self._groups: list[SubGraph] = []
+        self._placements: dict[str, Placement] = {}
 
     def graph(self, depth: int) -> Graph:
         """The graph whose first line stands at ``depth``."""
@@ -63,6 +70,8 @@ class _Reader:
             self._outputs()
             if self._is_ordered:
                 self._graph.order = tuple(self._graph.compute())
+            self._graph.sub_graphs = self._groups
+            self._graph.placements = self._placements
         assert inputs == self._graph.inputs
         return self._graph
 
@@ -224,6 +233,9 @@ class _Reader:
             "save": self._saved,
             "replace": self._replaced,
             "ordered": self._ordered,
+            "group": self._group,
+            "instance": self._instance,
+            "place": self._placement,
             "target": self._target_of_build,
             "reuse": self._memory,
             "opset": self._opset,
@@ -255,6 +267,36 @@ class _Reader:
     def _ordered(self, line: Scanner) -> None:
         """Nodes run in the order of their lines, not in any that computes the same."""
         self._is_ordered = True
+
+    def _group(self, line: Scanner) -> None:
+        """A sub-graph; its arrays are declared further down."""
+        factor = line.integer("a number of instances")
+        line.expect("on ")
+        clusters, halos = line.integer("a number of clusters"), line.name("what happens to halos")
+        line.expect(":")
+        axes = {}
+        while not line.is_empty():
+            name = line.name("an array")
+            axes[name] = line.integer("an axis")
+            if not line.is_empty():
+                line.expect(",")
+        self._groups.append(SubGraph(axes, factor, clusters, halos))
+
+    def _instance(self, line: Scanner) -> None:
+        if not self._groups:
+            raise line.error("a group before its instances")
+        names = tuple(line.names())
+        self._groups[-1] = replace(self._groups[-1], instances=(*self._groups[-1].instances, names))
+
+    def _placement(self, line: Scanner) -> None:
+        """Where an array lives, which is declared further down."""
+        name, level = line.name("an array"), line.name("a level")
+        line.expect("[")
+        binding = []
+        while not line.take("]"):
+            binding.append(line.integer("a number of cores"))
+            line.take(",")
+        self._placements[name] = Placement(level, tuple(binding))
 
     def _target_of_build(self, line: Scanner) -> None:
         self._graph.options = replace(self._graph.options, target=line.string())

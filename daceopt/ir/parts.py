@@ -134,7 +134,7 @@ def tile(boxes: Sequence[Box], shape: Sequence[Dim]) -> bool:
     inside = all(surely(s) and surely(n - s - e) for box in boxes for s, e, n in zip(*box, shape, strict=True))
     total: Any = sum(prod(extents) for _, extents in boxes)
     full = sympy.expand(total - prod(shape)) == 0
-    return inside and full and all(_apart(one, other) for one, other in combinations(boxes, 2))
+    return inside and full and all(apart(one, other) for one, other in combinations(boxes, 2))
 
 
 def check(graph: Graph, whole: str) -> None:
@@ -147,7 +147,7 @@ def check(graph: Graph, whole: str) -> None:
         if not all(surely(s) and surely(n - s - e) for s, e, n in zip(starts, extents, shape, strict=True)):
             raise IllegalParts(f"part {_shown(name, boxes)} leaves {whole}, of shape {_listed(shape)}")
     for one, other in combinations(boxes, 2):
-        if not _apart(boxes[one], boxes[other]):
+        if not apart(boxes[one], boxes[other]):
             raise IllegalParts(f"parts {_shown(one, boxes)} and {_shown(other, boxes)} of {whole} overlap")
     total: Any = sum(prod(extents) for _, extents in boxes.values())
     if sympy.expand(total - prod(shape)) != 0:
@@ -155,7 +155,7 @@ def check(graph: Graph, whole: str) -> None:
         raise IllegalParts(f"the parts of {whole}, of shape {_listed(shape)}, leave a gap: {found}")
 
 
-def _apart(one: Any, other: Any) -> bool:
+def apart(one: Any, other: Any) -> bool:
     """Do two boxes (starts, extents) have no element in common?"""
     if any(e == 0 for _, extents in (one, other) for e in extents):
         return True

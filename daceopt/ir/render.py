@@ -36,6 +36,7 @@ from daceopt.ir.literal_text import Large, literal, values
 from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.region import TRIPS, Region, Repeat
+from daceopt.ir.sub_graphs import SubGraph
 
 _WIDTH = 120
 _INDENT = "  "
@@ -94,6 +95,8 @@ class _Lines:
         lines += [f"save {_list(graph.saved)}"] if graph.saved else []
         lines += [f"replace {old} by output {k}" for k, old in sorted(graph.replaced.items())]
         lines += ["ordered"] if graph.is_ordered else []
+        lines += [line for group in graph.sub_graphs for line in _sub_graph(group)]
+        lines += [f"place {name} {p.level} [{_list(map(str, p.binding))}]" for name, p in graph.placements.items()]
         lines += [f"target {json.dumps(graph.options.target)}"] if graph.options.target != BuildOptions().target else []
         lines += ["reuse memory"] if graph.options.reuse_memory else []
         lines += [f"opset {_list(f'{json.dumps(d)} {v}' for d, v in known.opset.items())}"] if known.opset else []
@@ -219,6 +222,12 @@ def _repetition(node: Repeat) -> list[str]:
     lines += [f"carry {c.input} from {c.initial}{f' to {c.final}' if c.final else ''}" for c in node.carried]
     lines += [f"stack {s.connector} axis {s.axis}{' from the end' if s.reverse else ''}" for s in node.stacked]
     return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]
+
+
+def _sub_graph(group: SubGraph) -> list[str]:
+    head = f"group {group.factor} on {group.clusters} {group.halos}: "
+    first = head + _list(f"{name} {axis}" for name, axis in group.axes.items())
+    return [first, *(f"instance {_list(names)}" for names in group.instances)]
 
 
 def _called(node: Node | Operator, usual: str) -> str:

@@ -20,7 +20,7 @@ def contraction_split(graph: Graph, node: Contraction, axis: int) -> Division:
 
     def build(b: Builder, piece: Piece) -> None:
         axes = {c: None if fixed.get(c) == own else at(graph, n, own, rank) for c, n in reads.items()}
-        operands = {c: box(b, n, axes[c], piece.start, piece.extent) for c, n in reads.items()}
+        operands = {c: box(b, piece, n, axes[c], piece.start, piece.extent) for c, n in reads.items()}
         graph.add_node(copy.deepcopy(node), operands, {"Y": piece.outputs[y]})
 
     return Division({y: own}, build)

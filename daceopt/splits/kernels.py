@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from daceopt.ir.affine import affine
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.view_boxes import nearest
 from daceopt.splits.narrowing import narrowed
 from daceopt.splits.rules import CannotSplit, Division, Piece, splits
 
@@ -76,7 +78,7 @@ def _free(expr: Any) -> set[Any]:
 
 def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
     extents = {**kernel.extents, p: piece.extent}
-    stages = [_stage(b.graph, kernel, stage, p, piece, extents) for stage in kernel.stages]
+    stages = [_stage(b, kernel, stage, p, piece, extents) for stage in kernel.stages]
     written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
     local = {
         name: (dtype, tuple(piece.extent if e == p else n for e, n in zip(written[name], shape, strict=True)))
@@ -88,7 +90,7 @@ def _emit(b: Builder, kernel: Kernel, p: sympy.Symbol, piece: Piece) -> None:
     Kernel(label, extents, stages, kernel.outer, {names[n]: t for n, t in local.items()}).emit(b.graph)
 
 
-def _stage(graph: Graph, kernel: Kernel, stage: Stage, p: Any, piece: Piece, extents: dict[Any, Dim]) -> Stage:
+def _stage(b: Builder, kernel: Kernel, stage: Stage, p: Any, piece: Piece, extents: dict[Any, Dim]) -> Stage:
     """The stage over the piece: ``p`` counts from 0 again, so what it means is ``p + start``."""
     shifted = stage.subs({p: dim(p + piece.start)}, stage.params) if piece.start != 0 else stage
     inside = replace(
@@ -100,15 +102,37 @@ def _stage(graph: Graph, kernel: Kernel, stage: Stage, p: Any, piece: Piece, ext
         },
     )
     inside = narrowed(inside, extents)
-    reads = {c: a if a.array in kernel.locals else _nearest(graph, a, extents) for c, a in inside.reads.items()}
+    reads = {c: a if a.array in kernel.locals else _nearest(b, piece, a, extents) for c, a in inside.reads.items()}
     return replace(inside, reads=reads)
 
 
-def _nearest(graph: Graph, access: Access, extents: dict[Any, Dim]) -> Access:
-    """The same elements, read of the smallest part that has all of them."""
-    if not graph.parts_of(access.array):
+def _nearest(b: Builder, piece: Piece, access: Access, extents: dict[Any, Dim]) -> Access:
+    """The same elements, read of the smallest part that has all of them, or of a view of the parts that do."""
+    graph = b.graph
+    if (held := piece.held.get(access.array)) is not None:
+        return Access(held.name, _moved(access, {held.axis: held.start}), access.wcr)
+    if not graph.parts_of(graph.written(access.array)):
         return access
-    starts, ends = [], []
+    starts, box = _reach(graph, access, extents)
+    array, inside = parts.covering(graph, access.array, starts, box)
+    if len(graph.sources(array)) > 1 and tuple(box) != graph.shape(array) and 0 not in box:
+        view = nearest(graph, b.slice(array, inside, [s + n for s, n in zip(inside, box, strict=True)]))
+        if len(graph.sources(view)) < len(graph.sources(array)):
+            array, inside = view, [0] * len(box)
+    whole = any(e is None and graph.shape(array)[k] != graph.shape(access.array)[k] for k, e in enumerate(access.index))
+    shifts = {k: s - t for k, (s, t) in enumerate(zip(starts, inside, strict=True))}
+    return access if whole else Access(array, _moved(access, shifts), access.wcr)
+
+
+def _moved(access: Access, shifts: Mapping[int, Any]) -> tuple[Any, ...]:
+    """The index less ``shifts`` (axis -> elements)."""
+    return tuple(None if e is None else dim(e - shifts.get(k, 0)) for k, e in enumerate(access.index))
+
+
+def _reach(graph: Graph, access: Access, extents: Mapping[Any, Dim]) -> tuple[list[Dim], list[Dim]]:
+    """Starts and extents of a box that has all elements which are read."""
+    starts: list[Dim] = []
+    ends: list[Dim] = []
     for index, extent in zip(access.index, graph.shape(access.array), strict=True):
         form = None if index is None else affine(index, frozenset(extents))
         if form is None or not form.is_integral:
@@ -117,11 +141,7 @@ def _nearest(graph: Graph, access: Access, extents: dict[Any, Dim]) -> Access:
             continue
         starts.append(dim(form.constant + sum(c * (extents[q] - 1) for q, c in form.factors.items() if c < 0)))
         ends.append(dim(form.constant + sum(c * (extents[q] - 1) for q, c in form.factors.items() if c > 0) + 1))
-    box = [dim(e - s) for s, e in zip(starts, ends, strict=True)]
-    array, inside = parts.covering(graph, access.array, starts, box)
-    moved = [None if e is None else dim(e - s + t) for e, s, t in zip(access.index, starts, inside, strict=True)]
-    whole = any(e is None and graph.shape(array)[k] != graph.shape(access.array)[k] for k, e in enumerate(moved))
-    return access if whole else Access(array, tuple(moved), access.wcr)
+    return starts, [dim(e - s) for s, e in zip(starts, ends, strict=True)]
 
 
 def _renamed(stage: Stage, names: dict[str, str]) -> Stage:

@@ -26,7 +26,7 @@ def index_add_split(graph: Graph, node: IndexAdd, axis: int) -> Division:
 
     def build(b: Builder, piece: Piece) -> None:
         part = piece.outputs[target]
-        rows = b.contiguous(box(b, reads["dY"], lead + own, piece.start, piece.extent))
+        rows = b.contiguous(box(b, piece, reads["dY"], lead + own, piece.start, piece.extent))
         result = graph.add_array("rows", graph.shape(part), graph.dtype(part))
         graph.add_node(copy.deepcopy(node), {"Index": reads["Index"], "dY": rows}, {"dW": result})
         b.copy(result, out=part)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 
@@ -14,6 +14,7 @@ from daceopt.ir import parts
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.provenance import label_of
+from daceopt.ir.view_boxes import nearest
 from daceopt.store import identity
 
 
@@ -21,14 +22,24 @@ class CannotSplit(Unsupported):
     """A node cannot be split along an axis; says which, and why."""
 
 
+class Held(NamedTuple):
+    """An array that has what one piece needs of another: the elements from ``start`` on along ``axis``."""
+
+    name: str
+    axis: int
+    start: Dim
+
+
 @dataclass(frozen=True)
 class Piece:
     """Elements ``start`` to ``start + extent`` along the axis that is split; ``outputs``: array that the node writes ->
-    the part of it that the piece writes."""
+    the part of it that the piece writes. ``held``: array that the node reads -> where the piece finds its elements of
+    it, which is in no part of it."""
 
     start: Dim
     extent: Dim
     outputs: Mapping[str, str]
+    held: Mapping[str, Held] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,7 +70,7 @@ def splits(node_class: type) -> Callable[[Rule], Rule]:
     return register
 
 
-def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim]) -> list[Any]:
+def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim], within: Sequence[int] = ()) -> list[Any]:
     """Replace ``node`` by one node for each of ``parts`` along ``axis`` of the first array that it writes.
 
     before:  y = f(x)
@@ -67,27 +78,58 @@ def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim]) -> list
 
     ``into``: how many of about equal extent, or their extents in order (which may be symbolic). Arrays keep their
     names; those that the node writes consist of parts then. Each new node reads only the parts that it needs of arrays
-    that consist of parts themselves. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
+    that consist of parts themselves. ``within``: numbers of larger parts, each a divisor of the next, the last one of
+    the number of parts, which stand in these then: (2,) with 4 makes halves of quarters, so that who reads a half reads
+    an array of its own. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
     """
-    division = _division(graph, node, axis)
-    array, own = next(iter(division.axes.items()))
+    found = division(graph, node, axis)
+    array, own = next(iter(found.axes.items()))
     pieces = _pieces(graph.shape(array)[own], into, label_of(node))
     for start, extent in pieces:
-        if reason := division.check(start, extent):
+        if reason := found.check(start, extent):
             raise CannotSplit(f"{label_of(node)}, elements {start} to {start + extent} of axis {axis}: {reason}")
-    label, origins, before = label_of(node), graph.origins_of(node), set(graph.compute())
+
+    def make() -> list[Piece]:
+        outputs = {name: places(graph, name, k, pieces, within) for name, k in found.axes.items()}
+        return [Piece(*where, {n: parts[i] for n, parts in outputs.items()}) for i, where in enumerate(pieces)]
+
+    return replaced(graph, node, found, make)
+
+
+def replaced(graph: Graph, node: Any, found: Division, make: Callable[[], Sequence[Piece]]) -> list[Any]:
+    """Put a node for each piece in the place of ``node``, as ``found`` says; returns them. ``make`` gives the pieces
+    once ``node`` is gone, so that it can make arrays parts of what ``node`` wrote."""
+    label, origins = label_of(node), graph.origins_of(node)
     graph.remove(node)
+    others = len(graph.compute())
     with graph.made_for(label, origins):
-        for start, extent in pieces:
-            outputs = {name: _part(graph, name, k, start, extent) for name, k in division.axes.items()}
-            division.build(Builder(graph, label), Piece(start, extent, outputs))
-    return [n for n in graph.compute() if n not in before]
+        for piece in make():
+            found.build(Builder(graph, label), piece)
+    return graph.compute()[others:]
+
+
+def places(
+    graph: Graph, name: str, axis: int, pieces: Sequence[tuple[Dim, Dim]], within: Sequence[int] = ()
+) -> list[str]:
+    """A part of ``name`` for each of ``pieces``, (start, extent) along ``axis``; ``within`` as of :func:`split`."""
+    if not within:
+        return [_part(graph, name, axis, start, extent) for start, extent in pieces]
+    each, found = len(pieces) // within[0], []
+    for k in range(0, len(pieces), each):
+        own, start = pieces[k : k + each], pieces[k][0]
+        part = _part(graph, name, axis, start, dim(sum(extent for _, extent in own)))
+        if each == 1:
+            found.append(part)
+            continue
+        moved = [(dim(s - start), n) for s, n in own]
+        found += places(graph, part, axis, moved, [n // within[0] for n in within[1:]])
+    return found
 
 
 def why_not(graph: Graph, node: Any, axis: int) -> str | None:
     """Why ``node`` cannot be split along ``axis``; None if it can."""
     try:
-        _division(graph, node, axis)
+        division(graph, node, axis)
     except CannotSplit as error:
         return str(error)
     return None
@@ -99,7 +141,8 @@ def foreign_source() -> str:
     return identity.text_of(users) if users else ""
 
 
-def _division(graph: Graph, node: Any, axis: int) -> Division:
+def division(graph: Graph, node: Any, axis: int) -> Division:
+    """How ``node`` is split along ``axis`` of the first array that it writes. Raises CannotSplit."""
     for module in _BUILT_IN:
         import_module(f"daceopt.splits.{module}")
     rule = next((_RULES[c] for c in type(node).__mro__ if c in _RULES), None)
@@ -146,14 +189,18 @@ def at(graph: Graph, name: str, axis: int, rank: int) -> int | None:
     return own if own >= 0 and graph.shape(name)[own] != 1 else None
 
 
-def box(b: Builder, name: str, axis: int | None, start: Dim, extent: Dim) -> str:
+def box(b: Builder, piece: Piece, name: str, axis: int | None, start: Dim, extent: Dim) -> str:
     """Elements ``start`` to ``start + extent`` of ``name`` along ``axis`` (None: all of it): itself, a part, a view."""
-    if axis is None or (start == 0 and b.graph.shape(name)[axis] == extent):
+    graph = b.graph
+    if (held := piece.held.get(name)) is not None:
+        assert axis == held.axis, f"{name} stands in pieces along axis {held.axis} only"
+        name, start = held.name, dim(start - held.start)
+    if axis is None or (start == 0 and graph.shape(name)[axis] == extent):
         return name
-    starts: list[Dim] = [0] * len(b.graph.shape(name))
-    extents = list(b.graph.shape(name))
+    starts: list[Dim] = [0] * len(graph.shape(name))
+    extents = list(graph.shape(name))
     starts[axis], extents[axis] = start, extent
-    found, inside = parts.covering(b.graph, name, starts, extents)
-    if b.graph.shape(found) == tuple(extents):
+    found, inside = parts.covering(graph, name, starts, extents)
+    if graph.shape(found) == tuple(extents):
         return found
-    return b.slice(found, inside, [s + e for s, e in zip(inside, extents, strict=True)])
+    return nearest(graph, b.slice(found, inside, [s + e for s, e in zip(inside, extents, strict=True)]))

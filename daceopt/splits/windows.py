@@ -90,7 +90,7 @@ def _along(graph: Graph, node: Any, operands: Axes, outputs: dict[str, int]) -> 
     reads, writes = graph.reads(node), graph.writes(node)
 
     def build(b: Builder, piece: Piece) -> None:
-        found = {c: box(b, n, operands.get(c), piece.start, piece.extent) for c, n in reads.items()}
+        found = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in reads.items()}
         graph.add_node(copy.deepcopy(node), found, {c: piece.outputs[n] for c, n in writes.items()})
 
     return Division({writes[c]: k for c, k in outputs.items()}, build)
@@ -114,10 +114,11 @@ def _channels(graph: Graph, node: Any, grouped: Axes, operands: Axes, outputs: d
     def build(b: Builder, piece: Piece) -> None:
         twin, size = copy.deepcopy(node), channels // node.group
         first, twin.group = piece.start // size, piece.extent // size
-        found = {c: box(b, n, operands.get(c), piece.start, piece.extent) for c, n in reads.items()}
+        rest = {c: n for c, n in reads.items() if c not in grouped}
+        found = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in rest.items()}
         for c, k in grouped.items():
             each = graph.shape(reads[c])[k] // node.group
-            found[c] = box(b, reads[c], k, first * each, twin.group * each)
+            found[c] = box(b, piece, reads[c], k, first * each, twin.group * each)
         graph.add_node(twin, found, {c: piece.outputs[n] for c, n in writes.items()})
 
     return Division({writes[c]: k for c, k in outputs.items()}, build, check)
@@ -152,8 +153,9 @@ def _halo(graph: Graph, node: Any, axis: int, operands: Axes, outputs: dict[str,
         before, behind = list(begins), list(ends)
         before[k], behind[k] = low - first, last - high
         twin.pads = [*before, *behind]
-        found = {c: box(b, n, operands.get(c), piece.start, piece.extent) for c, n in reads.items()}
-        found["X"] = box(b, reads["X"], axis, low, high - low)
+        rest = {c: n for c, n in reads.items() if c != "X"}
+        found = {c: box(b, piece, n, operands.get(c), piece.start, piece.extent) for c, n in rest.items()}
+        found["X"] = box(b, piece, reads["X"], axis, low, high - low)
         graph.add_node(twin, found, {c: piece.outputs[n] for c, n in writes.items()})
 
     return Division({writes[c]: n for c, n in outputs.items()}, build, check)

@@ -1,0 +1,21 @@
+"""The recipe ``layer-wise``: one kernel for each layer, whose result goes to memory; what GraphTurbo is compared with.
+
+It says what computes and leaves out what is for the loops of a CPU, so it is for ``daceopt.simulate``.
+"""
+
+from daceopt.passes.recipe import Recipe
+from daceopt.recipes.cpu import PREPARATION
+
+LAYERS = (
+    *PREPARATION,
+    "lower-operators",
+    "channels-last",  # where cores and tiles take rows of images, and not channels
+    "product-transposition",
+    "map-fusion",
+    "reduction-lowering",
+    "epilogue-fusion",
+    "part-writing",
+)
+"""Up to layers: products with their epilogues, and fused kernels."""
+
+layer_wise = Recipe("layer-wise", LAYERS)

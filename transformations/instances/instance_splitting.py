@@ -1,0 +1,162 @@
+"""Replace each node of a sub-graph by one node for each instance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from daceopt.ir import sub_graphs
+from daceopt.ir.graph import Graph
+from daceopt.ir.sub_graphs import SubGraph
+from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.splits import CannotSplit, Held, Piece, places, replaced
+from daceopt.transformations.instances._cuts import Cut, Span, cut_along
+from daceopt.transformations.instances._pieces import Member, Pieces, pieces_of
+
+
+@dataclass(frozen=True)
+class InstanceSplitting(Transformation):
+    """Put the instances of ``graph.sub_graphs`` in the place of their nodes; each computes parts of the same arrays.
+
+    before:  y = f(x); z = g(y)                          sub-graphs {f: 4 instances}, {g: 2}
+    after:   y_0 = f(x[0:2]); ... y_3 = f(x[6:8]); z_0 = g(y_01); z_1 = g(y_23)
+             where y_01 consists of y_0 and y_1
+
+    GraphTurbo (Zhao et al., OSDI 2023, sections 3.3 and 3.5). An instance reads the smallest part that has what it
+    needs, and depends on those that write elements of it: redundant edges are not there, and what is concatenated is
+    not copied. Where instances share elements (halos), each computes them for itself, or reads them from the one before
+    it, as the sub-graph says.
+    """
+
+    level: ClassVar[str] = "hardware"
+    sites_are_independent: ClassVar[bool] = True
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        found: dict[int, list[Member]] = {}
+        groups = graph.sub_graphs
+        for position, group in enumerate(groups):
+            nodes = group.nodes(graph)
+            if group.is_split or not nodes:
+                continue
+            try:
+                found[position] = [(n, cut_along(graph, n, group.axes)) for n in nodes] if group.count > 1 else []
+            except CannotSplit as error:
+                yield NearMiss(nodes[0], str(error))
+        levels = _levels(groups, found)
+        for position, members in found.items():
+            yield self._site(graph, groups, position, members, levels)
+
+    def _site(
+        self,
+        graph: Graph,
+        groups: Sequence[SubGraph],
+        position: int,
+        members: Sequence[Member],
+        levels: Mapping[str, list[int]],
+    ) -> Site | NearMiss:
+        group = groups[position]
+        nodes = tuple(group.nodes(graph))
+        try:
+            pieces = pieces_of(graph, members, group.count, group.halos)
+        except CannotSplit as error:
+            return NearMiss(nodes[0], str(error))
+        own = f", {len(pieces.own)} arrays with halos of their own" if pieces.own else ""
+        title = f"sub-graph {position}: {len(nodes)} nodes in {group.count} instances{own}"
+        found = {"position": position, "members": members, "pieces": pieces, "levels": levels, "title": title}
+        return Site(graph, nodes, found)
+
+    def apply(self, site: Site) -> None:
+        graph, position = site.graph, site["position"]
+        group = graph.sub_graphs[position]
+        made = _Instances(graph, group, site["pieces"], site["levels"])
+        for node, cut in site["members"]:
+            made.split(node, cut)
+        sub_graphs.exchange(graph, position, made.record() if site["members"] else _unsplit(group))
+
+
+def _unsplit(group: SubGraph) -> SubGraph:
+    """One instance that has all nodes."""
+    return replace(group, instances=(tuple(group.axes),))
+
+
+def _levels(groups: Sequence[SubGraph], found: Mapping[int, Sequence[Member]]) -> dict[str, list[int]]:
+    """Array -> the numbers of larger parts that its readers want, each a divisor of the next, the last one of the
+    number of instances that write it."""
+    group_of = {node: k for k, members in found.items() for node, _ in members}
+    axis_of = {
+        n: (axis, k) for k, members in found.items() for _, cut in members for n, axis in cut.division.axes.items()
+    }
+    wanted: dict[str, set[int]] = {}
+    for k, members in found.items():
+        for node, cut in members:
+            for name, link in cut.links.items():
+                axis, maker = axis_of.get(name, (None, None))
+                if axis == link.axis and maker != group_of[node]:
+                    wanted.setdefault(name, set()).add(groups[k].count)
+    return {name: _chain(groups[axis_of[name][1]].count, counts) for name, counts in wanted.items()}
+
+
+def _chain(count: int, wanted: set[int]) -> list[int]:
+    chain: list[int] = []
+    for size in sorted(wanted, reverse=True):
+        if 1 < size < count and (chain[0] if chain else count) % size == 0:
+            chain.insert(0, size)
+    return chain
+
+
+class _Instances:
+    """Makes the nodes of each instance of one sub-graph, node by node in topological order."""
+
+    def __init__(self, graph: Graph, group: SubGraph, pieces: Pieces, levels: Mapping[str, list[int]]):
+        self._graph, self._group, self._pieces, self._levels = graph, group, pieces, levels
+        self._axes: dict[str, int] = {}
+        self._written: list[list[str]] = [[] for _ in range(group.count)]
+        self._held: list[dict[str, Held]] = [{} for _ in range(group.count)]
+
+    def split(self, node: Any, cut: Cut) -> None:
+        """Put the pieces of ``node`` in its place."""
+        spans = self._pieces.spans[node]
+
+        def make() -> list[Piece]:
+            outputs = {name: self._places(name, axis, spans) for name, axis in cut.division.axes.items()}
+            for name, made in outputs.items():
+                self._note(name, made, cut.division.axes[name], spans)
+            return [
+                Piece(start, end - start, {name: made[k] for name, made in outputs.items()}, self._held[k])
+                for k, (start, end) in enumerate(spans)
+            ]
+
+        replaced(self._graph, node, cut.division, make)
+
+    def _places(self, name: str, axis: int, spans: Sequence[Span]) -> list[str]:
+        """What each instance writes of ``name``: a part, or an array of its own that overlaps with its neighbours'."""
+        graph = self._graph
+        if name not in self._pieces.own:
+            size, count = int(graph.shape(name)[axis]), len(spans)
+            even = all(end == size * (k + 1) // count for k, (_, end) in enumerate(spans))
+            within = self._levels.get(name, []) if even else []
+            return places(graph, name, axis, [(start, end - start) for start, end in spans], within)
+        return [self._own(name, axis, end - start) for start, end in spans]
+
+    def _own(self, name: str, axis: int, extent: int) -> str:
+        """An array like ``name``, its axes in the same order in memory, of ``extent`` elements along ``axis``."""
+        graph = self._graph
+        shape = [extent if k == axis else n for k, n in enumerate(graph.shape(name))]
+        strides, step = [0] * len(shape), 1
+        old = graph.strides(name)
+        for k in sorted(range(len(shape)), key=lambda k: (old[k], k != axis, -k)):
+            strides[k], step = step, step * int(shape[k])
+        return graph.add_array(graph.source.names.get(name, name), shape, graph.dtype(name), strides)
+
+    def _note(self, name: str, made: Sequence[str], axis: int, spans: Sequence[Span]) -> None:
+        for k, own in enumerate(made):
+            self._axes[own] = axis
+            self._written[k].append(own)
+            if name in self._pieces.own:
+                self._held[k][name] = Held(own, axis, spans[k][0])
+
+    def record(self) -> SubGraph:
+        """The sub-graph with what its instances write."""
+        instances = tuple(tuple(names) for names in self._written)
+        return replace(self._group, axes=self._axes, instances=instances)

@@ -69,7 +69,7 @@ def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim]) -> list
     names; those that the node writes consist of parts then. Each new node reads only the parts that it needs of arrays
     that consist of parts themselves. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
     """
-    division = _division(graph, node, axis)
+    division = divided(graph, node, axis)
     array, own = next(iter(division.axes.items()))
     pieces = _pieces(graph.shape(array)[own], into, label_of(node))
     for start, extent in pieces:
@@ -87,7 +87,7 @@ def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim]) -> list
 def why_not(graph: Graph, node: Any, axis: int) -> str | None:
     """Why ``node`` cannot be split along ``axis``; None if it can."""
     try:
-        _division(graph, node, axis)
+        divided(graph, node, axis)
     except CannotSplit as error:
         return str(error)
     return None
@@ -99,7 +99,8 @@ def foreign_source() -> str:
     return identity.text_of(users) if users else ""
 
 
-def _division(graph: Graph, node: Any, axis: int) -> Division:
+def divided(graph: Graph, node: Any, axis: int) -> Division:
+    """How the rule of ``node`` splits it along ``axis`` of the first array that it writes. Raises CannotSplit."""
     for module in _BUILT_IN:
         import_module(f"daceopt.splits.{module}")
     rule = next((_RULES[c] for c in type(node).__mro__ if c in _RULES), None)

@@ -79,9 +79,7 @@ def _written(graph: Graph, members: Iterable[Any]) -> set[str]:
 
 
 class _Rolling:
-    def __init__(
-        self, graph: Graph, members: Sequence[Any], cuts: Mapping[Any, Cut], axis: SplitAxis, label: str
-    ):
+    def __init__(self, graph: Graph, members: Sequence[Any], cuts: Mapping[Any, Cut], axis: SplitAxis, label: str):
         self._graph, self._axis, self._label = graph, axis, label
         inside = set(members)
         self._members = [n for n in graph.nodes() if n in inside]

@@ -1,0 +1,70 @@
+"""Equal instances of sub-graphs become loops whose bodies fit the caches of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from daceopt.ir.graph import Graph
+from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
+from daceopt.splits.along import Cut, SplitAxis, cut_of, split_axes
+from daceopt.splits.rolling import roll, why_not_together
+from daceopt.splits.rules import CannotSplit
+from daceopt.transformations.instances._working_sets import Budget, Group, groups
+
+
+@dataclass(frozen=True)
+class InstanceLoops(Transformation):
+    """Run a sub-graph depth first: on as much of the batch at a time as stays in the caches, in a loop.
+
+    before:  y = f(x); z = g(y)                                         (y is written to memory and read again)
+    after:   for k < n // 4: y = f(x[4*k : 4*k + 4]); z[4*k : 4*k + 4] = g(y)     (y has 4 items and stays in a cache)
+
+    Sub-graph instances of GraphTurbo (Zhao et al., OSDI 2023, sections 3 and 4) for a machine whose cores run one
+    instance after the other together: equal instances share one body, operands are read and results written in place,
+    what stays inside needs the memory of one instance. Which nodes, and how many items each, is decided by what of
+    their arrays a cache holds (``_working_sets.py``). ``items``: of an instance, instead of that; ``cache``: its bytes.
+    """
+
+    level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = True
+    items: int | None = None
+    cache: int | None = None
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        axis = next(iter(split_axes(graph)), None)
+        if axis is None:
+            return
+        cuts: dict[Any, Cut] = {}
+        for node in graph.nodes():
+            try:
+                cuts[node] = cut_of(graph, node, axis)
+            except CannotSplit as error:
+                if any(n in axis.dims for n in graph.inputs_of(node) if n is not None):
+                    yield NearMiss(node, str(error))
+        for group in groups(graph, axis, cuts, Budget.of(self.cache), self.items):
+            if reason := why_not_together(graph, group.members, cuts):
+                yield NearMiss(group.members[0], reason)
+                continue
+            found = {"group": group, "axis": axis, "cuts": cuts, "arrays": set(graph.arrays())}
+            yield Site(graph, group.members, {**found, "title": _title(group, axis)})
+
+    def apply(self, site: Site) -> None:
+        graph, group = site.graph, site["group"]
+        axis, cuts = site["axis"], site["cuts"]
+        if any(n not in site["arrays"] for m in group.members for n in graph.inputs_of(m)):
+            axis, cuts = _again(graph, axis, group)
+        roll(graph, group.members, cuts, axis, group.items)
+
+
+def _again(graph: Graph, axis: SplitAxis, group: Group) -> tuple[SplitAxis, dict[Any, Cut]]:
+    """The axis with the arrays that other loops have made since."""
+    names = {n for m in group.members for n in graph.outputs_of(m)}
+    axis = next(found for found in split_axes(graph) if names & found.dims.keys() and found.items == axis.items)
+    return axis, {m: cut_of(graph, m, axis) for m in group.members}
+
+
+def _title(group: Group, axis: SplitAxis) -> str:
+    first, last = label_of(group.members[0]), label_of(group.members[-1])
+    return f"{len(group.members)} nodes from {first} to {last}: {group.items} of {axis.items} items at a time"

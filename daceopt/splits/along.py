@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dace import nodes
 
 import daceopt.ops.families.loop_nests  # noqa: F401  (library nodes as loops)
 from daceopt.errors import Unsupported
+from daceopt.ir import scalar
 from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim, assumed
+from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
 from daceopt.ir.provenance import label_of
-from daceopt.ir.relations import Flow, flows
+from daceopt.ir.relations import Flow, Flows, flows, kernel_flows
 from daceopt.splits.rules import CannotSplit, divided
 
 Place = tuple[str, int]  # an array and one of its dimensions
@@ -59,7 +61,7 @@ def split_axes(graph: Graph) -> list[SplitAxis]:
         for one, other in _same_memory(graph, name):
             classes.join(one, other)
     for node in graph.nodes():
-        for (read, written), flow in flows(graph, node).items():
+        for (read, written), flow in ways(graph, node).items():
             for d, relation in enumerate(flow.dims):
                 if relation.kind == "bijective" and relation.axis is not None:
                     classes.join((read, d), (written, relation.axis))
@@ -136,6 +138,37 @@ def _is_outermost(graph: Graph, name: str, d: int) -> bool:
 # -------------------------------------------------------------------- nodes
 
 
+def ways(graph: Graph, node: Any) -> Flows:
+    """The flows through ``node``; of a kernel also through its loads at places that follow from the loops."""
+    if not isinstance(node, nodes.MapEntry):
+        return flows(graph, node)
+    try:
+        kernel = Kernel.extract(graph, node)
+    except Unsupported:
+        return flows(graph, node)
+    settled = [replace(s, reads={c: settled_access(s, c) for c in s.reads}) for s in kernel.stages]
+    if all(a.reads == b.reads for a, b in zip(settled, kernel.stages, strict=True)):
+        return flows(graph, node)
+    kernel.stages = settled
+    return kernel_flows(graph, expand_locals(kernel))
+
+
+def settled_access(stage: Stage, connector: str) -> Access:
+    """A read with an index along those dimensions of which all loads take one element that follows from the loops."""
+    access = stage.reads[connector]
+    if None not in access.index:
+        return access
+    loads = {e for a in stage.assignments for e in a.expr.atoms(scalar.load) if str(e.args[0]) == connector}
+    places = [tuple(load.args[1:]) for load in loads]
+    is_open = [d for d, e in enumerate(access.index) if e is None]
+    index = list(access.index)
+    for k, d in enumerate(is_open):
+        found = {place[k] for place in places}
+        if len(found) == 1 and (place := next(iter(found))) in stage.params:
+            index[d] = place
+    return replace(access, index=tuple(index))
+
+
 def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> Cut:
     """How ``node`` is cut along ``axis``. Raises CannotSplit with the reason why it is not."""
     written = [n for n in graph.outputs_of(node) if n is not None]
@@ -148,7 +181,7 @@ def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> Cut:
     if isinstance(node, (Convolution, ConvolutionBackwardData, Pool, PoolBackward)) and axis.dims[written[0]] != 0:
         raise CannotSplit(f"{label_of(node)}: instances of channels or rows are other windows than the whole")
     along = _loop(graph, node, axis) if isinstance(node, nodes.MapEntry) else None
-    found = flows(graph, node)
+    found = ways(graph, node)
     sliced = {name for name in graph.inputs_of(node) if name is not None and _is_sliced(graph, node, name, axis, found)}
     if along is not None:
         _check_whole_reads(graph, node, along, sliced)
@@ -188,6 +221,6 @@ def _loop(graph: Graph, entry: nodes.MapEntry, axis: SplitAxis) -> Any:
 
 def _check_whole_reads(graph: Graph, entry: nodes.MapEntry, along: Any, sliced: set[str]) -> None:
     kernel = Kernel.extract(graph, entry)
-    for access in kernel.reads():
-        if access.array not in sliced and along in access.params():
+    for access in (a for stage in kernel.stages for a in stage.reads.values()):
+        if access.array not in sliced and access.array not in kernel.locals and along in access.params():
             raise CannotSplit(f"kernel {kernel.label} reads {access.array} in more than one way along the axis")

@@ -10,7 +10,7 @@ from typing import Any
 import sympy
 from dace import nodes
 
-from daceopt.ir import parts
+from daceopt.ir import parts, scalar
 from daceopt.ir.graph import SEED, Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import label_of
@@ -264,9 +264,23 @@ class _Body:
                 return access
             return replace(access, array=self.inner(access.array) if write else self._read(access.array, cut))
 
+        moved, back = stage.subs(shift, stage.params).assignments, {place: p for p, place in shift.items()}
         return replace(
             stage,
             reads={c: there(a, False) for c, a in stage.reads.items()},
             writes={c: there(a, True) for c, a in stage.writes.items()},
-            assignments=stage.subs(shift, stage.params).assignments,
+            assignments=tuple(replace(a, expr=self._reached(a.expr, stage, back, cut)) for a in moved),
         )
+
+    def _reached(self, expr: Any, stage: Stage, back: Mapping[Any, Any], cut: Cut) -> Any:
+        """``expr`` where loads of what is cut name elements of the instance again."""
+        if not expr.args or not expr.has(scalar.load):
+            return expr
+        args = [self._reached(a, stage, back, cut) for a in expr.args]
+        access = stage.reads.get(str(args[0])) if isinstance(expr, scalar.load) else None
+        if access is not None and access.array in cut.sliced:
+            d = self._axis.dims[access.array]
+            if access.index[d] is None:
+                k = 1 + access.index[:d].count(None)
+                args[k] = back[args[k]]
+        return expr.func(*args)

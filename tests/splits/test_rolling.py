@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import dace
@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import sympy
 
-from daceopt.errors import Unsupported
-from daceopt.ir import region_bounds, scalar
+from daceopt.ir import region_bounds
 from daceopt.ir.builder import Builder
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.graph import SEED, Graph
@@ -52,9 +51,9 @@ def _clusters(graph: Graph, cuts: dict[Any, Cut], rng: np.random.Generator) -> l
         one, other = edges[k]
         if {one, other} <= cuts.keys() and clusters.leader(one) != clusters.leader(other):
             together = [*clusters.members(one), *clusters.members(other)]
-            if rng.random() < 0.8 and clusters.obstacle(one, other) is None:
-                if why_not_together(graph, together, cuts) is None:
-                    clusters.merge(one, other)
+            free = rng.random() < 0.8 and clusters.obstacle(one, other) is None
+            if free and why_not_together(graph, together, cuts) is None:
+                clusters.merge(one, other)
     order = graph.nodes()
     found = [sorted(clusters.members(leader), key=order.index) for leader in clusters]
     return [members for members in found if set(members) <= cuts.keys()]

@@ -1,1 +1,1 @@
-"""GraphTurbo (Zhao et al., OSDI 2023): sub-graphs are split into instances, which run one after the other in fast memory."""
+"""GraphTurbo (Zhao et al., OSDI 2023): instances of sub-graphs, which run one after the other in fast memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
@@ -31,7 +31,7 @@ class WeightHolding(Transformation):
     def match(self, graph: Graph) -> Iterator[Site]:
         for loop in regions(graph):
             if isinstance(loop, Repeat):
-                yield from _inside(loop, {n: () for n in _captured(loop)}, ())
+                yield from _inside(loop, dict.fromkeys(_captured(loop), ()), ())
 
     def apply(self, site: Site) -> None:
         (node,) = site.nodes
@@ -44,7 +44,7 @@ def _captured(loop: Repeat) -> list[str]:
 
 
 def _inside(loop: Repeat, steady: dict[str, tuple[str, ...]], around: tuple[str, ...]) -> Iterator[Site]:
-    """The convolutions of a body. ``steady``: array of the body -> the loops ``around`` in which it is the same, too."""
+    """The convolutions of a body; ``steady``: array of it -> those of the loops ``around`` in which it is the same."""
     if loop.descending or loop.trips is None:
         return
     body, loops = loop.body, (*around, str(loop.counter))

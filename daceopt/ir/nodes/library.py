@@ -34,7 +34,7 @@ def _held_over() -> Any:
     return ListProperty(
         element_type=str,
         default=[],
-        desc="Counters of the loops around it in which W is the same: a library may prepare it once, in the first iteration",
+        desc="Counters of the loops around in which W is the same: a library may prepare it in the first iteration",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,13 +58,13 @@ def split_axes(graph: Graph) -> list[SplitAxis]:
     """
     classes = _Classes()
     for name in graph.arrays():
-        for one, other in _same_memory(graph, name):
-            classes.join(one, other)
+        for place, same_place in _same_memory(graph, name):
+            classes.join(place, same_place)
     for node in graph.nodes():
-        for (read, written), flow in ways(graph, node).items():
+        for (read, result), flow in ways(graph, node).items():
             for d, relation in enumerate(flow.dims):
                 if relation.kind == "bijective" and relation.axis is not None:
-                    classes.join((read, d), (written, relation.axis))
+                    classes.join((read, d), (result, relation.axis))
     written = {n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None}
     found = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
     return sorted(found, key=lambda axis: -sum(assumed(graph.size(n)) for n in axis.dims if n in written))
@@ -74,9 +74,9 @@ class _Classes:
     """Sets of places that grow together."""
 
     def __init__(self) -> None:
-        self._above: dict[Hashable, Any] = {}
+        self._above: dict[Place, Place] = {}
 
-    def _top(self, place: Any) -> Any:
+    def _top(self, place: Place) -> Place:
         while (above := self._above.setdefault(place, place)) != place:
             self._above[place] = self._above[above]
             place = above

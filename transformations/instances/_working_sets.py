@@ -14,6 +14,7 @@ from daceopt.ir.clusters import Clusters
 from daceopt.ir.dims import assumed
 from daceopt.ir.graph import Graph
 from daceopt.splits.along import Cut, SplitAxis
+from daceopt.splits.rolling import why_not_together
 
 _CALL = 64 << 10  # bytes that memory moves while a kernel starts: some 6 us at 10 GB/s
 _OPEN = 1 << 10  # items of a batch whose size is open
@@ -64,7 +65,8 @@ class _Growth:
     def __init__(self, graph: Graph, axis: SplitAxis, cuts: Mapping[Any, Cut], budget: Budget, items: int | None):
         self._graph, self._axis, self._cuts, self._budget = graph, axis, cuts, budget
         self._count = axis.items if isinstance(axis.items, int) else _OPEN
-        self._widths = [items] if items else [w for w in _widths(self._count) if w < self._count]
+        self._settled = items if items and items < self._count else None
+        self._widths = [] if items else [w for w in _widths(self._count) if w < self._count]
         self._order = {node: k for k, node in enumerate(graph.nodes())}
         self._streams = list(self._all_streams())
         self._touched: dict[Any, list[_Stream]] = {node: [] for node in cuts}
@@ -96,11 +98,14 @@ class _Growth:
         one, other = (self._sorted(clusters.members(n)) for n in (writer, reader))
         together = self._sorted((*one, *other))
         alone = self._gain(one)[0] + self._gain(other)[0]
-        if self._gain(together)[0] > alone and clusters.obstacle(writer, reader) is None:
+        if self._gain(together)[0] <= alone or clusters.obstacle(writer, reader) is not None:
+            return
+        if why_not_together(self._graph, together, self._cuts) is None:
             clusters.merge(writer, reader)
 
     def _successors(self) -> dict[Any, list[Any]]:
-        graph, found = self._graph, {node: [] for node in self._order}
+        graph = self._graph
+        found: dict[Any, list[Any]] = {node: [] for node in self._order}
         for node in self._order:
             for source in {s for n in graph.inputs_of(node) if n is not None for s in graph.producers(n)}:
                 found[source].append(node)
@@ -136,6 +141,8 @@ class _Growth:
 
     def _gain(self, members: tuple[Any, ...]) -> tuple[float, int]:
         """Bytes that memory does not move because ``members`` run in instances, and the items of each."""
+        if self._settled is not None:
+            return len(members) - 0.5, self._settled
         key = frozenset(members)
         if key not in self._gains:
             facts = _Facts(self, members)

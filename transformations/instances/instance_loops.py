@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 from daceopt.splits.along import Cut, SplitAxis, cut_of, split_axes
-from daceopt.splits.rolling import roll, why_not_together
+from daceopt.splits.rolling import roll
 from daceopt.splits.rules import CannotSplit
 from daceopt.transformations.instances._working_sets import Budget, Group, groups
 
@@ -24,7 +24,8 @@ class InstanceLoops(Transformation):
     Sub-graph instances of GraphTurbo (Zhao et al., OSDI 2023, sections 3 and 4) for a machine whose cores run one
     instance after the other together: equal instances share one body, operands are read and results written in place,
     what stays inside needs the memory of one instance. Which nodes, and how many items each, is decided by what of
-    their arrays a cache holds (``_working_sets.py``). ``items``: of an instance, instead of that; ``cache``: its bytes.
+    their arrays a cache of ``cache`` bytes holds (``_working_sets.py``). ``items``: of an instance, for all that can be
+    cut, instead of that.
     """
 
     level: ClassVar[str] = "local"
@@ -44,9 +45,6 @@ class InstanceLoops(Transformation):
                 if any(n in axis.dims for n in graph.inputs_of(node) if n is not None):
                     yield NearMiss(node, str(error))
         for group in groups(graph, axis, cuts, Budget.of(self.cache), self.items):
-            if reason := why_not_together(graph, group.members, cuts):
-                yield NearMiss(group.members[0], reason)
-                continue
             found = {"group": group, "axis": axis, "cuts": cuts, "arrays": set(graph.arrays())}
             yield Site(graph, group.members, {**found, "title": _title(group, axis)})
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.region import Repeat, regions
 from daceopt.ir.symbols import is_counter
-from daceopt.passes.transform import Site, Transformation
+from daceopt.passes.transform import Site, Transformation, label_of
+
+Call = tuple[Any, tuple[str, ...]]  # a convolution, and the loops in which its weights are the same
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class WeightHolding(Transformation):
 
     def match(self, graph: Graph) -> Iterator[Site]:
         for loop in regions(graph):
-            if isinstance(loop, Repeat):
-                yield from _inside(loop, dict.fromkeys(_captured(loop), ()), ())
+            calls = list(_inside(loop, dict.fromkeys(_captured(loop), ()), ())) if isinstance(loop, Repeat) else []
+            if calls:
+                title = f"{len(calls)} convolution{'s' * (len(calls) > 1)} in {label_of(loop)}"
+                yield Site(graph, (loop,), {"calls": calls, "title": title})
 
     def apply(self, site: Site) -> None:
-        (node,) = site.nodes
-        node.held_over = list(site["loops"])
+        for node, loops in site["calls"]:
+            node.held_over = list(loops)
 
 
 def _captured(loop: Repeat) -> list[str]:
@@ -43,8 +47,8 @@ def _captured(loop: Repeat) -> list[str]:
     return [*loop.captures[0], *loop.body.constants]
 
 
-def _inside(loop: Repeat, steady: dict[str, tuple[str, ...]], around: tuple[str, ...]) -> Iterator[Site]:
-    """The convolutions of a body; ``steady``: array of it -> those of the loops ``around`` in which it is the same."""
+def _inside(loop: Repeat, steady: dict[str, tuple[str, ...]], around: tuple[str, ...]) -> Iterator[Call]:
+    """The convolutions of a body that may hold theirs; ``steady``: its array -> the loops ``around`` that leave it."""
     if loop.descending or loop.trips is None:
         return
     body, loops = loop.body, (*around, str(loop.counter))
@@ -53,7 +57,7 @@ def _inside(loop: Repeat, steady: dict[str, tuple[str, ...]], around: tuple[str,
         if isinstance(node, (Convolution, ConvolutionBackwardData)) and not node.held_over:
             held = _steady_in(body, body.reads(node)["W"], known)
             if held:
-                yield Site(body, (node,), {"loops": held})
+                yield node, held
         if isinstance(node, Repeat):
             reads = body.reads(node)
             inner = {name: _steady_in(body, reads[c], known) for name, c in node.captures[0].items()}

@@ -17,7 +17,9 @@ graphturbo = Recipe(
         "reduction-lowering",
         "epilogue-fusion",
         "part-writing",
-        "instance-loops",  # of what fusion has made, before its loops are scheduled
+        # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
+        "instance-loops{aim='memory'}",
+        "instance-loops",
         "memory-ordering",
         "transient-reuse",
         *LOOPS,

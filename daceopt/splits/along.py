@@ -19,7 +19,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
 from daceopt.ir.provenance import label_of
 from daceopt.ir.relations import Flow, Flows, flows, kernel_flows
-from daceopt.splits.rules import CannotSplit, divided
+from daceopt.splits.rules import CannotSplit, division
 
 Place = tuple[str, int]  # an array and one of its dimensions
 
@@ -42,7 +42,7 @@ class SplitAxis:
 
 
 @dataclass(frozen=True)
-class Cut:
+class NodeCut:
     """How a node is cut: which of the arrays that it reads are cut with it; the others are read whole. ``param``: the
     loop of a kernel that goes along the axis."""
 
@@ -169,14 +169,14 @@ def settled_access(stage: Stage, connector: str) -> Access:
     return replace(access, index=tuple(index))
 
 
-def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> Cut:
+def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
     """How ``node`` is cut along ``axis``. Raises CannotSplit with the reason why it is not."""
     written = [n for n in graph.outputs_of(node) if n is not None]
     for name in written:
         if name not in axis.dims:
             raise CannotSplit(f"{label_of(node)} writes {name}, which has no elements for each of {axis.items} items")
-    division = divided(graph, node, axis.dims[written[0]])
-    if any(division.axes.get(n) != axis.dims[n] for n in written):
+    axes = division(graph, node, axis.dims[written[0]]).axes
+    if any(axes.get(n) != axis.dims[n] for n in written):
         raise CannotSplit(f"{label_of(node)} is split along other axes of what it writes")
     if isinstance(node, (Convolution, ConvolutionBackwardData, Pool, PoolBackward)) and axis.dims[written[0]] != 0:
         raise CannotSplit(f"{label_of(node)}: instances of channels or rows are other windows than the whole")
@@ -185,7 +185,7 @@ def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> Cut:
     sliced = {name for name in graph.inputs_of(node) if name is not None and _is_sliced(graph, node, name, axis, found)}
     if along is not None:
         _check_whole_reads(graph, node, along, sliced)
-    return Cut(frozenset(sliced), along)
+    return NodeCut(frozenset(sliced), along)
 
 
 def _is_sliced(graph: Graph, node: Any, name: str, axis: SplitAxis, found: Mapping[tuple[str, str], Flow]) -> bool:

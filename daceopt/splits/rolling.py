@@ -16,11 +16,11 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import label_of
 from daceopt.ir.region import Repeat
 from daceopt.ir.region_builder import LoopBuilder
-from daceopt.splits.along import Cut, SplitAxis
+from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rules import CannotSplit
 
 
-def why_not_together(graph: Graph, members: Iterable[Any], cuts: Mapping[Any, Cut]) -> str | None:
+def why_not_together(graph: Graph, members: Iterable[Any], cuts: Mapping[Any, NodeCut]) -> str | None:
     """Why ``members`` cannot be the body of one loop: something that they write is read as a whole, or is part of what
     others write, too."""
     inside = set(members)
@@ -38,7 +38,7 @@ def why_not_together(graph: Graph, members: Iterable[Any], cuts: Mapping[Any, Cu
 
 
 def roll(
-    graph: Graph, members: Sequence[Any], cuts: Mapping[Any, Cut], axis: SplitAxis, instance: int, label: str = ""
+    graph: Graph, members: Sequence[Any], cuts: Mapping[Any, NodeCut], axis: SplitAxis, instance: int, label: str = ""
 ) -> list[Repeat]:
     """Replace ``members``, a convex set of nodes that are cut along ``axis``, by a loop over ``instance`` items each.
 
@@ -79,7 +79,7 @@ def _written(graph: Graph, members: Iterable[Any]) -> set[str]:
 
 
 class _Rolling:
-    def __init__(self, graph: Graph, members: Sequence[Any], cuts: Mapping[Any, Cut], axis: SplitAxis, label: str):
+    def __init__(self, graph: Graph, members: Sequence[Any], cuts: Mapping[Any, NodeCut], axis: SplitAxis, label: str):
         self._graph, self._axis, self._label = graph, axis, label
         inside = set(members)
         self._members = [n for n in graph.nodes() if n in inside]
@@ -163,7 +163,7 @@ class _Rolling:
         stacked = [(body.inner(n), targets[n], self._axis.dims[n], False) for n in self._results]
         return body.loop.finish([], [], stacked, trips=run.trips, blocks=True)
 
-    def _in_order_cuts(self) -> list[Cut]:
+    def _in_order_cuts(self) -> list[NodeCut]:
         return [self._cuts[n] for n in self._members]
 
 
@@ -177,7 +177,7 @@ class _Body:
         self._made: dict[str, str] = {}
         self._slices: dict[str, str] = {}
 
-    def add(self, described: Any, cut: Cut, origins: Any) -> None:
+    def add(self, described: Any, cut: NodeCut, origins: Any) -> None:
         with self.loop.graph.made_for("", origins):
             if isinstance(described, Kernel):
                 self._kernel(described, cut)
@@ -211,7 +211,7 @@ class _Body:
         shape[self._axis.dims[name]] = dim(self._axis.each(self._graph, name) * self._run.size)
         return shape
 
-    def _read(self, name: str, cut: Cut) -> str:
+    def _read(self, name: str, cut: NodeCut) -> str:
         """What stands for ``name`` where a member reads it."""
         graph = self._graph
         if name == SEED:
@@ -242,7 +242,7 @@ class _Body:
 
     # ---------------------------------------------------------------- kernels
 
-    def _kernel(self, kernel: Kernel, cut: Cut) -> None:
+    def _kernel(self, kernel: Kernel, cut: NodeCut) -> None:
         p = cut.param
         each = dim(sympy.sympify(kernel.extents[p]) / self._axis.items)
         extent = dim(each * self._run.size)
@@ -256,7 +256,7 @@ class _Body:
         made = Kernel(kernel.label, {**kernel.extents, p: extent}, stages, kernel.outer, local)
         made.named_apart(self.loop.graph).emit(self.loop.graph)
 
-    def _stage(self, kernel: Kernel, stage: Stage, shift: dict[Any, Any], cut: Cut) -> Stage:
+    def _stage(self, kernel: Kernel, stage: Stage, shift: dict[Any, Any], cut: NodeCut) -> Stage:
         """Accesses reach the instance's arrays; scalar code that names the element means that of the whole."""
 
         def there(access: Access, write: bool) -> Access:
@@ -272,7 +272,7 @@ class _Body:
             assignments=tuple(replace(a, expr=self._reached(a.expr, stage, back, cut)) for a in moved),
         )
 
-    def _reached(self, expr: Any, stage: Stage, back: Mapping[Any, Any], cut: Cut) -> Any:
+    def _reached(self, expr: Any, stage: Stage, back: Mapping[Any, Any], cut: NodeCut) -> Any:
         """``expr`` where loads of what is cut name elements of the instance again."""
         if not expr.args or not expr.has(scalar.load):
             return expr

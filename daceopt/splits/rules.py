@@ -69,25 +69,25 @@ def split(graph: Graph, node: Any, axis: int, into: int | Sequence[Dim]) -> list
     names; those that the node writes consist of parts then. Each new node reads only the parts that it needs of arrays
     that consist of parts themselves. Returns the new nodes. Raises CannotSplit, and changes nothing, with the reason.
     """
-    division = divided(graph, node, axis)
-    array, own = next(iter(division.axes.items()))
+    found = division(graph, node, axis)
+    array, own = next(iter(found.axes.items()))
     pieces = _pieces(graph.shape(array)[own], into, label_of(node))
     for start, extent in pieces:
-        if reason := division.check(start, extent):
+        if reason := found.check(start, extent):
             raise CannotSplit(f"{label_of(node)}, elements {start} to {start + extent} of axis {axis}: {reason}")
     label, origins, before = label_of(node), graph.origins_of(node), set(graph.compute())
     graph.remove(node)
     with graph.made_for(label, origins):
         for start, extent in pieces:
-            outputs = {name: _part(graph, name, k, start, extent) for name, k in division.axes.items()}
-            division.build(Builder(graph, label), Piece(start, extent, outputs))
+            outputs = {name: _part(graph, name, k, start, extent) for name, k in found.axes.items()}
+            found.build(Builder(graph, label), Piece(start, extent, outputs))
     return [n for n in graph.compute() if n not in before]
 
 
 def why_not(graph: Graph, node: Any, axis: int) -> str | None:
     """Why ``node`` cannot be split along ``axis``; None if it can."""
     try:
-        divided(graph, node, axis)
+        division(graph, node, axis)
     except CannotSplit as error:
         return str(error)
     return None
@@ -99,7 +99,7 @@ def foreign_source() -> str:
     return identity.text_of(users) if users else ""
 
 
-def divided(graph: Graph, node: Any, axis: int) -> Division:
+def division(graph: Graph, node: Any, axis: int) -> Division:
     """How the rule of ``node`` splits it along ``axis`` of the first array that it writes. Raises CannotSplit."""
     for module in _BUILT_IN:
         import_module(f"daceopt.splits.{module}")

@@ -22,7 +22,7 @@ from daceopt.ir.render import render
 from daceopt.ir.symbols import size
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit
-from daceopt.splits.along import Cut, SplitAxis, cut_of, split_axes
+from daceopt.splits.along import NodeCut, SplitAxis, cut_of, split_axes
 from daceopt.splits.rolling import roll, why_not_together
 from tests.properties.graphs import NOMINAL, Maker
 from transformations.local.map_fusion import MapFusion
@@ -30,7 +30,7 @@ from transformations.local.map_fusion import MapFusion
 F = dace.float32
 
 
-def _cuts(graph: Graph, axis: SplitAxis) -> dict[Any, Cut]:
+def _cuts(graph: Graph, axis: SplitAxis) -> dict[Any, NodeCut]:
     found = {}
     for node in graph.nodes():
         try:
@@ -40,7 +40,7 @@ def _cuts(graph: Graph, axis: SplitAxis) -> dict[Any, Cut]:
     return found
 
 
-def _clusters(graph: Graph, cuts: dict[Any, Cut], rng: np.random.Generator) -> list[list[Any]]:
+def _clusters(graph: Graph, cuts: dict[Any, NodeCut], rng: np.random.Generator) -> list[list[Any]]:
     """Convex sets of nodes that are cut, grown at random."""
     edges = [(p, n) for n in graph.nodes() for a in graph.inputs_of(n) if a for p in graph.producers(a)]
     after: dict[Any, list[Any]] = {n: [] for n in graph.nodes()}

@@ -1,5 +1,5 @@
-"""Which nodes run depth first, and on how many items at a time: what of their arrays a cache holds, against what each
-instance reads again."""
+"""Which nodes run depth first, and on how many items at a time: what a cache holds of their arrays, or how much less
+memory they take, against what each instance reads again."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from daceopt.ir import types
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.dims import assumed
 from daceopt.ir.graph import Graph
-from daceopt.splits.along import Cut, SplitAxis
+from daceopt.splits.along import NodeCut, SplitAxis
 from daceopt.splits.rolling import why_not_together
 
 _CALL = 64 << 10  # bytes that memory moves while a kernel starts: some 6 us at 10 GB/s
 _OPEN = 1 << 10  # items of a batch whose size is open
+_WORTH = 3  # bytes of memory that must get free for a byte of weights that is read again
+AIMS = ("cache", "memory")
 
 
 @dataclass(frozen=True)
-class Budget:
+class CacheBudget:
     """What an instance may take: ``cache`` bytes that are near to all cores together."""
 
     cache: int
 
     @classmethod
-    def of(cls, cache: int | None) -> Budget:
+    def of(cls, cache: int | None) -> CacheBudget:
         """``cache`` bytes, or half of the largest cache of this machine: the rest is for weights and for others."""
         known = limits()
         return cls(cache or max(known.l3 // 2, known.l2 * known.cores))
@@ -42,13 +44,19 @@ class Group:
 
 
 def groups(
-    graph: Graph, axis: SplitAxis, cuts: Mapping[Any, Cut], budget: Budget, items: int | None = None
+    graph: Graph,
+    axis: SplitAxis,
+    cuts: Mapping[Any, NodeCut],
+    budget: CacheBudget,
+    items: int | None = None,
+    aim: str = "cache",
 ) -> list[Group]:
     """Sub-graphs that gain by running in instances; ``items``: of each, where that is settled already.
 
-    Nodes are merged along the largest arrays first, as long as the bytes that memory need not move grow.
+    Nodes are merged along the largest arrays first, as long as the gain grows: bytes that memory need not move because
+    a cache holds an instance's, or, with the ``aim`` of memory, bytes that it need not hold.
     """
-    return _Growth(graph, axis, cuts, budget, items).run()
+    return _Growth(graph, axis, cuts, budget, items, aim).run()
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,17 @@ class _Stream:
 
 
 class _Growth:
-    def __init__(self, graph: Graph, axis: SplitAxis, cuts: Mapping[Any, Cut], budget: Budget, items: int | None):
+    def __init__(
+        self,
+        graph: Graph,
+        axis: SplitAxis,
+        cuts: Mapping[Any, NodeCut],
+        budget: CacheBudget,
+        items: int | None,
+        aim: str,
+    ):
         self._graph, self._axis, self._cuts, self._budget = graph, axis, cuts, budget
+        self._aim = aim
         self._count = axis.items if isinstance(axis.items, int) else _OPEN
         self._settled = items if items and items < self._count else None
         self._widths = [] if items else [w for w in _widths(self._count) if w < self._count]
@@ -146,7 +163,8 @@ class _Growth:
         key = frozenset(members)
         if key not in self._gains:
             facts = _Facts(self, members)
-            self._gains[key] = max(((facts.gain(w), w) for w in self._widths), default=(0, self._count))
+            gain = facts.bytes_not_held if self._aim == "memory" else facts.bytes_not_moved
+            self._gains[key] = max(((gain(w), w) for w in self._widths), default=(0, self._count))
         return self._gains[key]
 
 
@@ -186,13 +204,21 @@ class _Facts:
                 total += stream.bytes * count * (near + ends_here)
         return total
 
-    def gain(self, width: int) -> float:
+    def bytes_not_moved(self, width: int) -> float:
+        """With ``width`` items at a time: what stays near, without what is read again and calls."""
         growth = self._growth
-        trips = -(-growth._count // width)
         if self._most * width > growth._budget.cache:
             return 0
-        again = (trips - 1) * self._weights
-        return self._saved - again - trips * len(self._members) * _CALL
+        trips = -(-growth._count // width)
+        return self._saved - (trips - 1) * self._weights - trips * len(self._members) * _CALL
+
+    def bytes_not_held(self, width: int) -> float:
+        """What arrays that end inside need no longer."""
+        growth = self._growth
+        trips = -(-growth._count // width)
+        ends = (s for s in self._inner if not s.kept and all(r in self._inside for r in s.readers))
+        held = sum(s.bytes for s in ends) * (growth._count - width)
+        return held - _WORTH * ((trips - 1) * self._weights + trips * len(self._members) * _CALL)
 
 
 def _widths(count: int) -> list[int]:

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from daceopt.errors import DaceoptError
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
-from daceopt.splits.along import Cut, SplitAxis, cut_of, split_axes
+from daceopt.splits.along import NodeCut, SplitAxis, cut_of, split_axes
 from daceopt.splits.rolling import roll
 from daceopt.splits.rules import CannotSplit
-from daceopt.transformations.instances._working_sets import Budget, Group, groups
+from daceopt.transformations.instances._working_sets import AIMS, CacheBudget, Group, groups
 
 
 @dataclass(frozen=True)
@@ -24,27 +25,33 @@ class InstanceLoops(Transformation):
     Sub-graph instances of GraphTurbo (Zhao et al., OSDI 2023, sections 3 and 4) for a machine whose cores run one
     instance after the other together: equal instances share one body, operands are read and results written in place,
     what stays inside needs the memory of one instance. Which nodes, and how many items each, is decided by what of
-    their arrays a cache of ``cache`` bytes holds (``_working_sets.py``). ``items``: of an instance, for all that can be
-    cut, instead of that.
+    their arrays a cache of ``cache`` bytes holds (``_working_sets.py``); with the ``aim`` of memory by how much less of
+    that they take. The second inside of the first gives nested loops, few large instances of few small ones. ``items``:
+    of an instance, for all that can be cut, instead of that.
     """
 
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = True
     items: int | None = None
     cache: int | None = None
+    aim: str = "cache"
+
+    def __post_init__(self) -> None:
+        if self.aim not in AIMS:
+            raise DaceoptError(f"{self.name}: aim {self.aim!r}; expected one of {', '.join(AIMS)}")
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         axis = next(iter(split_axes(graph)), None)
-        if axis is None:
+        if axis is None or not _is_batch(axis):
             return
-        cuts: dict[Any, Cut] = {}
+        cuts: dict[Any, NodeCut] = {}
         for node in graph.nodes():
             try:
                 cuts[node] = cut_of(graph, node, axis)
             except CannotSplit as error:
                 if any(n in axis.dims for n in graph.inputs_of(node) if n is not None):
                     yield NearMiss(node, str(error))
-        for group in groups(graph, axis, cuts, Budget.of(self.cache), self.items):
+        for group in groups(graph, axis, cuts, CacheBudget.of(self.cache), self.items, self.aim):
             found = {"group": group, "axis": axis, "cuts": cuts, "arrays": set(graph.arrays())}
             yield Site(graph, group.members, {**found, "title": _title(group, axis)})
 
@@ -56,7 +63,12 @@ class InstanceLoops(Transformation):
         roll(graph, group.members, cuts, axis, group.items)
 
 
-def _again(graph: Graph, axis: SplitAxis, group: Group) -> tuple[SplitAxis, dict[Any, Cut]]:
+def _is_batch(axis: SplitAxis) -> bool:
+    """Is it the first dimension of most arrays? Instances of rows of an image would need their neighbours' rows."""
+    return 2 * sum(d == 0 for d in axis.dims.values()) > len(axis.dims)
+
+
+def _again(graph: Graph, axis: SplitAxis, group: Group) -> tuple[SplitAxis, dict[Any, NodeCut]]:
     """The axis with the arrays that other loops have made since."""
     names = {n for m in group.members for n in graph.outputs_of(m)}
     axis = next(found for found in split_axes(graph) if names & found.dims.keys() and found.items == axis.items)

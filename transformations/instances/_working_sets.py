@@ -19,6 +19,7 @@ from daceopt.splits.rolling import why_not_together
 _CALL = 64 << 10  # bytes that memory moves while a kernel starts: some 6 us at 10 GB/s
 _OPEN = 1 << 10  # items of a batch whose size is open
 _WORTH = 3  # bytes of memory that must get free for a byte of weights that is read again
+_ROUNDS = 4  # what gains nothing by itself may once its neighbours have grown
 AIMS = ("cache", "memory")
 
 
@@ -96,10 +97,15 @@ class _Growth:
 
     def run(self) -> list[Group]:
         clusters = Clusters(self._successors())
-        for stream in sorted(self._streams, key=lambda s: -s.bytes):
-            for reader in stream.readers:
-                if reader in self._cuts and clusters.leader(reader) != clusters.leader(stream.writer):
-                    self._merge(clusters, stream.writer, reader)
+        streams = sorted(self._streams, key=lambda s: -s.bytes)
+        for _ in range(_ROUNDS):
+            before = len(clusters)
+            for stream in streams:
+                for reader in (r for r in stream.readers if r in self._cuts):
+                    if clusters.leader(reader) != clusters.leader(stream.writer):
+                        self._merge(clusters, stream.writer, reader)
+            if len(clusters) == before:
+                break
         found = []
         for leader in clusters:
             members = self._sorted(clusters.members(leader))

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import sympy
 from dace import nodes
 
 import daceopt.ops.families.loop_nests  # noqa: F401  (library nodes as loops)
@@ -17,6 +18,7 @@ from daceopt.ir.fusion import expand_locals
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
+from daceopt.ir.parts import surely
 from daceopt.ir.provenance import label_of
 from daceopt.ir.relations import Flow, Flows, flows, kernel_flows
 from daceopt.splits.rules import CannotSplit, division
@@ -127,12 +129,10 @@ def _axis(graph: Graph, places: list[Place]) -> SplitAxis | None:
 def _is_outermost(graph: Graph, name: str, d: int) -> bool:
     """Do the elements at one index along the dimension stand before all of those at the next one?"""
     shape, strides = graph.shape(name), graph.strides(name)
-    if not isinstance(strides[d], int) or strides[d] <= 0:
+    rest = [(n, s) for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if k != d and not same(n, 1)]
+    if same(strides[d], 0) or not all(surely(s) for s in (strides[d], *(s for _, s in rest))):
         return False
-    rest = [(n, s) for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if k != d]
-    if not all(isinstance(n, int) and isinstance(s, int) and s >= 0 for n, s in rest):
-        return False
-    return sum((n - 1) * s for n, s in rest if n) < strides[d]
+    return surely(sympy.sympify(strides[d] - 1 - sum((n - 1) * s for n, s in rest)))
 
 
 # -------------------------------------------------------------------- nodes

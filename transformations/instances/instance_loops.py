@@ -41,8 +41,8 @@ class InstanceLoops(Transformation):
             raise DaceoptError(f"{self.name}: aim {self.aim!r}; expected one of {', '.join(AIMS)}")
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        axis = next(iter(split_axes(graph)), None)
-        if axis is None or not _is_batch(axis):
+        axis = next((found for found in split_axes(graph) if _is_batch(found)), None)
+        if axis is None:
             return
         cuts: dict[Any, NodeCut] = {}
         for node in graph.nodes():
@@ -64,7 +64,10 @@ class InstanceLoops(Transformation):
 
 
 def _is_batch(axis: SplitAxis) -> bool:
-    """Is it the first dimension of most arrays? Instances of rows of an image would need their neighbours' rows."""
+    """Is it the first dimension of most arrays (instances of rows of an image would need their neighbours' rows), and
+    of a number of items that is known, or is a size itself (and not what other instances have left)?"""
+    if not isinstance(axis.items, int) and not axis.items.is_Symbol:
+        return False
     return 2 * sum(d == 0 for d in axis.dims.values()) > len(axis.dims)
 
 

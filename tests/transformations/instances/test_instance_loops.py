@@ -58,7 +58,7 @@ class Tokens(nn.Module):
 
 class Dropped(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(functional.dropout(torch.tanh(x), 0.5, training=True).sum(1, keepdim=True) + x)
+        return torch.tanh(functional.dropout(torch.tanh(x), 0.5, training=True))
 
 
 def _checked(module: nn.Module, *inputs: torch.Tensor) -> list[Graph]:
@@ -123,14 +123,14 @@ def test_built() -> None:
 
 
 def test_each_element_of_the_batch_draws_a_number_of_its_own() -> None:
-    x = torch.ones(7, 40)
     found = []
-    for recipe in ("none", RECIPE):
+    for recipe in ("none", RECIPE.without("map-fusion")):
         torch.manual_seed(3)
         module = optimized_module(Dropped(), recipe=recipe, fallback="raise")
-        found.append(module(x))
+        found.append(module(torch.ones(7, 40)))
     torch.testing.assert_close(found[0], found[1])
-    assert len(set(found[1][:, 0].tolist())) > 2
+    assert len({tuple(row) for row in (found[1] != 0).tolist()}) == 7
+    assert any(step["sites"] for step in module.daceopt.history if step["name"].startswith("instance-loops"))
 
 
 def _chain(n: Any) -> Graph:

@@ -49,6 +49,8 @@ def roll(
     What is cut is read through views and written into place; what stays inside is as large as one instance. Returns
     the loops. Raises CannotSplit, and changes nothing, as :func:`why_not_together` says.
     """
+    if not isinstance(axis.items, int) and not axis.items.is_Symbol:
+        raise CannotSplit(f"instances of {instance} of {axis.items} items: expected a number of items, or a size")
     if reason := why_not_together(graph, members, cuts):
         raise CannotSplit(reason)
     return _Rolling(graph, members, cuts, axis, label or label_of(members[0])).run(instance)

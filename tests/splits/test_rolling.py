@@ -94,14 +94,15 @@ def _rolled(graph: Graph, instance: int, items: Sequence[int] = (NOMINAL,)) -> t
     return twin, made
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_any_sub_graphs_of_a_random_graph(seed: int) -> None:
-    graph, rng = Maker(seed).build(), np.random.default_rng(seed)
+@pytest.mark.parametrize("kind", ["small", "open", "empty"])
+@pytest.mark.parametrize("seed", range(25))
+def test_any_sub_graphs_of_a_random_graph(seed: int, kind: str) -> None:
+    graph, rng = Maker(seed, kind).build(), np.random.default_rng(seed)
     lower_all(graph)
     if seed % 2:
         MapFusion().run(graph)
     twin = graph.copy()
-    for axis in split_axes(twin)[:1]:
+    for axis in [a for a in split_axes(twin) if isinstance(a.items, int) or a.items.is_Symbol][:1]:
         cuts = _cuts(twin, axis)
         for members in _clusters(twin, cuts, rng):
             if any(n not in twin for n in members):
@@ -137,6 +138,35 @@ def test_a_network_whose_batch_may_not_be_divisible(items: int, instance: int, l
     assert len(made) == loops == len(regions(twin))
     assert made[0].trips == items // instance
     assert len(twin.nodes()) == loops + 1  # the sum over the batch stays
+
+
+def test_what_is_no_size_is_refused() -> None:
+    graph = Graph("rows")
+    x = graph.add_input("x", (2 * size("n"), 3), F)
+    graph.add_output(Builder(graph).elementwise(lambda v: v + 1, x))
+    axis = split_axes(graph)[0]
+    before = render(graph)
+    with pytest.raises(CannotSplit, match=r"2\*n items: expected a number of items, or a size"):
+        roll(graph, graph.nodes(), _cuts(graph, axis), axis, 4)
+    assert render(graph) == before
+
+
+def test_a_node_that_reads_all_of_what_another_writes_is_in_no_loop_with_it() -> None:
+    graph = Graph("mixed")
+    b = Builder(graph)
+    x, w = graph.add_input("x", (6, 3), F), graph.add_input("w", (3, 6), F)
+    y = b.elementwise(lambda v: v + 1, x)
+    graph.add_output(b.matmul(b.matmul(x, w), y))
+    axis = next(a for a in split_axes(graph) if {x, y} <= a.dims.keys() and a.dims[x] == 0)
+    cuts = _cuts(graph, axis)
+    assert len(cuts) == 3
+    with pytest.raises(CannotSplit, match="reads all of"):
+        roll(graph, list(cuts), cuts, axis, 2)
+    twin = graph.copy()
+    products = [n for n in twin.nodes() if isinstance(n, library.Contraction)]
+    roll(twin, products, _cuts(twin, axis), axis, 2)
+    _finish(twin)
+    _same(graph, twin, _values(graph))
 
 
 def test_a_batch_of_open_size() -> None:

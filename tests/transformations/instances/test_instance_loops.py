@@ -126,6 +126,20 @@ def test_built() -> None:
     assert "HeldWeights" in module.daceopt.source()
 
 
+def test_a_batch_of_open_size_built() -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    plain = Residual().eval()
+    module = optimized_module(copy.deepcopy(plain), recipe=RECIPE, fallback="raise")
+    with torch.no_grad():
+        for batch in (5, 4, 9, 1, 2):
+            x = torch.randn(batch, 3, 6, 6)
+            if batch > 1:
+                torch._dynamo.mark_dynamic(x, 0)
+            for found, wanted in zip(module(x), plain(x), strict=True):
+                torch.testing.assert_close(found, wanted)
+
+
 def test_each_element_of_the_batch_draws_a_number_of_its_own() -> None:
     found = []
     for recipe in ("none", RECIPE):

@@ -26,6 +26,8 @@ from daceopt.ir.region_builder import LoopBuilder
 def _check(node: Repeat) -> None:
     if node.trips is None or node.condition is not None or node.is_checked:
         raise Unsupported(f"{node.label} has no gradient: its number of iterations is not known before running")
+    if any(s.extent is not None for s in node.stacked):
+        raise Unsupported(f"{node.label} has no gradient: it runs instances of a sub-graph; differentiate before that")
 
 
 @preparation(Repeat)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.ir.graph import SEED, Dim, Graph, dim
@@ -113,6 +114,6 @@ def _rounded(elements: Dim) -> Dim:
 def _captured(scope: Scope, node: Region, which: int) -> dict[str, Place]:
     reads = scope.graph.reads(node)
     bound = {name: scope.place(reads[connector]) for name, connector in node.captures[which].items()}
-    if node.bodies[which].uses_seed:
-        bound[SEED] = scope.place(SEED)
+    if node.bodies[which].uses_seed:  # which the graph around has from the time when regions are settled
+        bound[SEED] = scope.place(SEED) if scope.graph.uses_seed else (FrameBuffer(SEED, 1, dace.int64), 0)
     return bound

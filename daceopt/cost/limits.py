@@ -15,12 +15,13 @@ from math import isqrt
 
 from daceopt.store import system as facts
 
-_L1, _L2 = 32 << 10, 1 << 20  # where nothing is known of the caches
+_L1, _L2, _L3 = 32 << 10, 1 << 20, 16 << 20  # where nothing is known of the caches
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Thresholds of a machine with ``cores``, and ``l1`` and ``l2`` bytes of data cache of two levels per core.
+    """Thresholds of a machine with ``cores``, ``l1`` and ``l2`` bytes of data cache of two levels per core, and ``l3``
+    bytes that all share.
 
     Sizes are powers of two. The factors were found on 2 cores with 32 and 48 KiB, for which all figures in
     ``docs/decisions`` stand.
@@ -29,6 +30,7 @@ class Limits:
     cores: int
     l1: int = _L1
     l2: int = _L2
+    l3: int = _L3
 
     @property
     def worthwhile(self) -> int:
@@ -103,4 +105,4 @@ def limits() -> Limits:
 @cache
 def _own() -> Limits:
     caches = facts.caches()
-    return Limits(facts.cores(), caches.l1 or _L1, caches.l2 or _L2)
+    return Limits(facts.cores(), caches.l1 or _L1, caches.l2 or _L2, caches.l3 or _L3)

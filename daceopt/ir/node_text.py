@@ -201,7 +201,9 @@ class _RegionReader:
     def _stack(self, line: Scanner) -> None:
         connector = line.name("a connector")
         line.expect("axis ")
-        self._loop["stacked"].append(Stacked(connector, line.integer("an axis"), line.take("from the end")))
+        axis, reverse = line.integer("an axis"), line.take("from the end")
+        extent = dim(line.expression(line.remainder(), self._size)) if line.take("by ") else None
+        self._loop["stacked"].append(Stacked(connector, axis, reverse, extent))
 
     def _one_body(self, line: Scanner) -> None:
         line.expect("body")

@@ -15,6 +15,7 @@ from dace.subsets import Range
 from daceopt.errors import IllegalParts
 from daceopt.ir.dims import Dim
 from daceopt.ir.views import follow
+from daceopt.ir.whole_quotients import without_floors
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -171,6 +172,7 @@ def surely(value: Any) -> bool:
     """Is an integer 0 or more, whatever the sizes in it?"""
     if isinstance(value, int):
         return value >= 0
+    value = without_floors(value)
     names = {s: sympy.Dummy(str(s), integer=True, nonnegative=True) for s in value.free_symbols}
     return bool(sympy.expand(value.xreplace(names)).is_nonnegative)
 

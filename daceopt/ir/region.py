@@ -82,11 +82,15 @@ class Carried:
 
 @dataclass(frozen=True)
 class Stacked:
-    """An output that collects one slice per iteration along ``axis``, from the end if ``reverse``."""
+    """An output that collects one slice per iteration along ``axis``, from the end if ``reverse``.
+
+    ``extent``: of a slice along the axis, which it then has, too; None: one element, and the slice has no such axis.
+    """
 
     connector: str
     axis: int = 0
     reverse: bool = False
+    extent: Dim | None = None
 
 
 @dace.library.node
@@ -94,9 +98,9 @@ class Repeat(Region):
     """``for counter in range(trips): body``, for as long as the carried bool number ``condition`` is true.
 
     The outputs of the body are the next carried values, then one slice for each ``stacked`` output. ``trips`` is an
-    expression over size symbols; None takes the int64 at operand ``Trips``, where one is given. ``limit`` is the extent
-    of the stacked axes: a loop that makes fewer or more iterations reports an error and never writes beyond. A
-    ``descending`` loop has known ``trips`` and counts down.
+    expression over size symbols; None takes the int64 at operand ``Trips``, where one is given. ``limit`` is the number
+    of slices for which stacked axes have room: a loop that makes fewer or more iterations reports an error and never
+    writes beyond. A ``descending`` loop has known ``trips`` and counts down.
     """
 
     def __init__(
@@ -336,7 +340,12 @@ def _repeat(memory: Memory, node: Repeat) -> None:
         values = dict(zip(values, results))
         for s, value in zip(node.stacked, results[len(node.carried) :]):
             target = np.moveaxis(memory.array(writes[s.connector]), s.axis, 0)
-            target[(limit or 0) - 1 - t if s.reverse else t] = value
+            place = (limit or 0) - 1 - t if s.reverse else t
+            if s.extent is None:
+                target[place] = value
+                continue
+            extent = memory.number(s.extent)
+            target[place * extent : (place + 1) * extent] = np.moveaxis(value, s.axis, 0)
         made += 1
     if node.is_checked and made != limit:
         raise DaceoptError(f"{node.label}: {made} iterations, but its outputs have an extent of {limit}")
@@ -348,4 +357,5 @@ def _repeat(memory: Memory, node: Repeat) -> None:
 def stacked_offset(node: Repeat, stacked: Stacked, stride: Dim) -> Dim:
     """Where the slice of the present iteration starts in a stacked output."""
     assert node.limit is not None
-    return dim((node.limit - 1 - node.counter if stacked.reverse else node.counter) * stride)
+    position: Any = node.limit - 1 - node.counter if stacked.reverse else node.counter
+    return dim(position * stride * (1 if stacked.extent is None else stacked.extent))

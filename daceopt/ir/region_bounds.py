@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -15,6 +15,7 @@ from daceopt.ir.dims import Dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import Repeat, regions
+from daceopt.ir.whole_quotients import without_floors
 
 Ranges = Mapping[Any, "Dim | None"]  # counter -> number of iterations at most; None: unknown
 
@@ -51,10 +52,10 @@ def _check_view(graph: Graph, name: str, ranges: Ranges) -> None:
     if not moving or 0 in graph.shape(name):
         return
     last = sum((n - 1) * s for n, s in zip(graph.shape(name), graph.strides(name)))
-    room = graph.desc(root).total_size - 1
+    room, counts = graph.desc(root).total_size - 1, [ranges[t] for t in moving]
     for corner in _corners(offset, moving, ranges, name):
         start = sympy.sympify(offset).xreplace(corner)
-        if not (_is_natural(start) and _is_natural(room - last - start)):
+        if not (_is_natural(start, counts) and _is_natural(room - last - start, counts)):
             raise Unsupported(
                 f"{graph.source.names.get(name, name)!r} moves along {root} with a loop, and may leave it: "
                 f"it starts at element {offset}"
@@ -80,13 +81,22 @@ def _corners(offset: Any, moving: list[Any], ranges: Ranges, name: str) -> list[
             raise Unsupported(f"{name} moves with a loop whose number of iterations is not known before running")
     if not affine(offset, moving).is_exact:
         raise Unsupported(f"{name} does not move evenly with a loop: it starts at element {offset}")
-    ends = [(sympy.Integer(0), sympy.sympify(ranges[t]) - 1) for t in moving]
+    ends = [(sympy.Integer(0), _last(ranges[t])) for t in moving]
     return [dict(zip(moving, corner)) for corner in product(*ends)]
 
 
-def _is_natural(expr: Any) -> bool:
-    """Never negative for sizes of at least one: a polynomial in size - 1 without negative coefficients."""
-    expr = sympy.sympify(expr)
+def _last(count: Any) -> Any:
+    """The last iteration of a loop that runs."""
+    count = sympy.sympify(count)
+    return sympy.Integer(0) if isinstance(count, sympy.Min) and 1 in count.args else count - 1
+
+
+def _is_natural(expr: Any, counts: Sequence[Any]) -> bool:
+    """Never negative for sizes of at least one, and loops that run so many times, at least once: a polynomial in
+    size - 1 without negative coefficients."""
+    expr = sympy.sympify(without_floors(expr, counts))
+    names = {s for s in expr.free_symbols if isinstance(s, sympy.Dummy)}
+    expr = expr.xreplace({s: s - 1 for s in names})  # which may be 0
     if not expr.free_symbols:
         return bool(expr >= 0)
     shifted = sympy.expand(expr.xreplace({s: s + 1 for s in expr.free_symbols}))

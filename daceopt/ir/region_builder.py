@@ -81,7 +81,7 @@ class Body:
                 what = self.graph.source.names.get(name, name)
                 raise Unsupported(f"the size of {what!r} changes from iteration to iteration")
         for name in names:
-            taken = name in self.graph.outputs or self.graph.producer(name) is None or self.graph.is_view(name)
+            taken = name in self.graph.outputs or not self.graph.producers(name) or self.graph.is_view(name)
             self.graph.add_output(self.b.copy(name) if taken else name)
 
 
@@ -142,16 +142,18 @@ class LoopBuilder(Body):
         trips: Dim | str | None,
         condition: int | None = None,
         descending: bool = False,
+        blocks: bool = False,
     ) -> Repeat:
         """Add the node. ``carried``: the body's arrays with the next values; ``finals``: arrays for the last ones;
         ``stacked``: (array of the body, array around, axis, from the end?); ``trips``: the number of iterations, the
-        name of an int64 array that holds it, or None.
+        name of an int64 array that holds it, or None. ``blocks``: the body's arrays have the axes along which they are
+        stacked, and ``trips`` of them fill the arrays around.
         """
         self._check_carried(carried)
         self.declare_outputs([*carried, *(name for name, *_ in stacked)])
         writes = {f"Out{k}": name for k, name in enumerate([*finals, *(s[1] for s in stacked)]) if name is not None}
         first = len(finals)
-        limit = self.outer.shape(stacked[0][1])[stacked[0][2]] if stacked else None
+        limit: Any = self.outer.shape(stacked[0][1])[stacked[0][2]] if stacked and not blocks else None
         if isinstance(trips, str):
             self._own.reads[TRIPS] = trips
         node = Repeat(
@@ -164,9 +166,12 @@ class LoopBuilder(Body):
                 Carried(inner, connector, None if final is None else f"Out{k}")
                 for k, ((inner, connector), final) in enumerate(zip(self._carried, finals, strict=True))
             ],
-            stacked=[Stacked(f"Out{first + k}", axis, reverse) for k, (_, _, axis, reverse) in enumerate(stacked)],
+            stacked=[
+                Stacked(f"Out{first + k}", axis, reverse, self.graph.shape(name)[axis] if blocks else None)
+                for k, (name, _, axis, reverse) in enumerate(stacked)
+            ],
             condition=condition,
-            limit=limit,
+            limit=trips if blocks else limit,
             descending=descending,
         )
         self.outer.add_node(node, self._own.reads, writes)

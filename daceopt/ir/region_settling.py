@@ -8,7 +8,8 @@ from typing import Any
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.dims import Dim, row_major
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import Region, Repeat, operand, regions
 
 
@@ -49,9 +50,20 @@ def _move_constants(graph: Graph, node: Region, which: int, known: dict[Any, str
 def _share_seed(graph: Graph, node: Region, body: Graph) -> None:
     if not body.uses_seed:
         return
-    if isinstance(node, Repeat):
+    if isinstance(node, Repeat) and not all(node.counter in _drawn(body, entry) for entry in _random(body)):
         raise Unsupported(f"{node.label}: random numbers in a loop would be the same in every iteration")
     graph.seed()
+
+
+def _random(body: Graph) -> list[Any]:
+    """The kernels that draw random numbers."""
+    return [n for n in body.kernels() if SEED in body.inputs_of(n)]
+
+
+def _drawn(body: Graph, entry: Any) -> set[Any]:
+    """What the kernel's scalar code names: numbers are drawn by the element that it computes, of all iterations."""
+    stages = Kernel.extract(body, entry).stages
+    return {s for stage in stages for a in stage.assignments for s in a.expr.free_symbols}
 
 
 def _lay_out_captures(graph: Graph, node: Region, which: int) -> None:
@@ -83,7 +95,7 @@ def _lay_out_loop(graph: Graph, node: Repeat) -> None:
             raise Unsupported(f"{node.label}: the final value {writes[c.final]} must be row-major")
     for s in node.stacked:
         strides = graph.strides(writes[s.connector])
-        layouts.append(strides[: s.axis] + strides[s.axis + 1 :])
+        layouts.append(strides if s.extent is not None else strides[: s.axis] + strides[s.axis + 1 :])
     _lay_out_outputs([body], layouts)
 
 

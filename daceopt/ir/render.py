@@ -35,7 +35,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.literal_text import Large, literal, values
 from daceopt.ir.nodes.kinds import Node, is_operator
 from daceopt.ir.nodes.operator import Operator
-from daceopt.ir.region import TRIPS, Region, Repeat
+from daceopt.ir.region import TRIPS, Region, Repeat, Stacked
 from daceopt.ir.sub_graphs import SubGraph
 
 _WIDTH = 120
@@ -220,7 +220,7 @@ def _repetition(node: Repeat) -> list[str]:
     last = "" if node.condition is None else f" while {node.carried[node.condition].input}"
     lines = [f"for {node.counter}{count}{given}{limit}{' descending' if node.descending else ''}{last}"]
     lines += [f"carry {c.input} from {c.initial}{f' to {c.final}' if c.final else ''}" for c in node.carried]
-    lines += [f"stack {s.connector} axis {s.axis}{' from the end' if s.reverse else ''}" for s in node.stacked]
+    lines += [_stacked(s) for s in node.stacked]
     return lines + [f"states {name} in {connector}" for name, connector in node.states.items()]
 
 
@@ -228,6 +228,11 @@ def _sub_graph(group: SubGraph) -> list[str]:
     head = f"group {group.factor} on {group.clusters} {group.halos}: "
     first = head + _list(f"{name} {axis}" for name, axis in group.axes.items())
     return [first, *(f"instance {_list(names)}" for names in group.instances)]
+
+
+def _stacked(stacked: Stacked) -> str:
+    by = "" if stacked.extent is None else f" by {text(stacked.extent)}"
+    return f"stack {stacked.connector} axis {stacked.axis}{' from the end' if stacked.reverse else ''}{by}"
 
 
 def _called(node: Node | Operator, usual: str) -> str:

@@ -75,10 +75,11 @@ class OneDnn(Library):
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
         rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
         shared = f"daceopt::Window{{{', '.join(braces(v) for v in node.window(rank))}}}, {extent(node.group)}"
+        declared, held = _held(node)
         if isinstance(node, Convolution):
-            return f"daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared});"
+            return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}{held});"
         if isinstance(node, ConvolutionBackwardData):
-            return f"daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared});"
+            return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{held});"
         return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW', 'dB')}, {shared});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
@@ -93,6 +94,15 @@ def flags() -> Flags:
     assert files is not None
     link = (str(files.library), f"-Wl,-rpath,{files.library.parent}")
     return Flags(includes=(str(files.include),), link=link)
+
+
+def _held(node: DenseNode) -> tuple[str, str]:
+    """(declaration, argument) of what keeps the weights from iteration to iteration of the loops around the call."""
+    loops = getattr(node, "held_over", ())
+    if not loops:
+        return "", ""
+    first = " && ".join(f"{counter} == 0" for counter in loops)
+    return "static thread_local daceopt::HeldWeights held; ", f", held.in({first})"
 
 
 def _tensor(graph: Graph, connector: str, name: str | None) -> str:

@@ -12,12 +12,12 @@ from tests.transformations.graphs import Net
 
 
 def test_names() -> None:
-    assert {"apollo", "auto", "cpu", "none"} <= set(recipes.names())
+    assert {"apollo", "auto", "cpu", "graphturbo", "none"} <= set(recipes.names())
     with pytest.raises(DaceoptError, match="no recipe is called 'fast'; there are: apollo, auto, cpu"):
         recipes.get("fast")
 
 
-@pytest.mark.parametrize("name", ["apollo", "auto", "cpu", "none"])
+@pytest.mark.parametrize("name", ["apollo", "auto", "cpu", "graphturbo", "none"])
 def test_steps_exist_and_are_in_order(name: str) -> None:
     recipe = recipes.get(name)
     assert [str(s) for s in recipe.resolved()] == list(recipe.steps)
@@ -31,7 +31,7 @@ def test_fingerprints_differ() -> None:
     assert len({cpu.fingerprint(), cpu.without("map-fusion").fingerprint(), recipes.get("none").fingerprint()}) == 3
 
 
-@pytest.mark.parametrize("name", ["apollo", "cpu", "none"])
+@pytest.mark.parametrize("name", ["apollo", "cpu", "graphturbo", "none"])
 def test_the_numbers_hold_step_by_step(name: str) -> None:
     """A network with a decomposed softmax and layer norm goes through the whole recipe, checked after every step."""
     import numpy as np

@@ -30,6 +30,14 @@ def _activation() -> Any:
     return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
 
 
+def _held_over() -> Any:
+    return ListProperty(
+        element_type=str,
+        default=[],
+        desc="Counters of the loops around in which W is the same: a library may prepare it in the first iteration",
+    )
+
+
 @make_properties
 class DenseNode(LibraryNode):
     """Base of all library nodes: named connectors, attributes as properties, and the cost of one execution."""
@@ -170,6 +178,7 @@ class Convolution(_ConvolutionBase):
 
     required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)
     activation = _activation()
+    held_over = _held_over()
 
 
 @dace.library.node
@@ -178,6 +187,7 @@ class ConvolutionBackwardData(_ConvolutionBase):
 
     required, results = ("dY", "W"), ("dX",)
     _result = "dY"
+    held_over = _held_over()
 
 
 @dace.library.node

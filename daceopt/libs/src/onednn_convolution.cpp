@@ -176,7 +176,7 @@ const Tensor kNone{nullptr, {}, {}};
 }  // namespace
 
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups) {
+                        const Window& window, int64_t groups, HeldWeights* held) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
         const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups), [&] {
@@ -186,17 +186,18 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
         if (bias.data) data.push_back(bias.data);
         if (residual.data) data.push_back(residual.data);
         data.push_back(y.data);
-        entry.run(data);
+        entry.run(data, held);
     });
 }
 
-void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups) {
+void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
+                                      HeldWeights* held) {
     if (is_empty(dy) || is_empty(dx)) return zero(dx);
     guarded("ConvolutionBackwardData", [&] {
         const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups), [&] {
             return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups));
         });
-        entry.run({dy.data, w.data, dx.data});
+        entry.run({dy.data, w.data, dx.data}, held);
     });
 }
 

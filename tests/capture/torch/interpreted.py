@@ -19,9 +19,9 @@ from daceopt.runtime.executable import ProgramSizes
 _saved: dict[int, dict[str, np.ndarray]] = {}  # address of a saved block -> what a forward left there
 
 
-def compile_interpreted(fingerprint: str, load: Callable[[], Any], **_: Any) -> Any:
-    """Stands in for ``pipeline.compile_graph``: recipe ``none``, both directions interpreted."""
-    source = pipeline.source_of(load, "none")
+def compile_interpreted(fingerprint: str, load: Callable[[], Any], through: Any = "none", **_: Any) -> Any:
+    """Stands in for ``pipeline.compile_graph``: both directions interpreted, after the recipe ``through``."""
+    source = pipeline.source_of(load, through)
     source.graphs = graphs = source.derive()
     forward, *backward = [Interpreted(g, roles, graphs.forward.saved) for g, roles in graphs.directions()]
     made = report(graphs, [])

@@ -77,9 +77,11 @@ struct Entry {
         arguments.push_back(std::move(argument));
     }
 
-    void run(const std::vector<float*>& data) const {
+    // Weights that are held are copied where `held` says that the loop begins.
+    void run(const std::vector<float*>& data, HeldWeights* held = nullptr) const {
         std::unordered_map<int, memory> operands;
-        for (size_t i = 0; i < arguments.size(); ++i) operands[arguments[i].name] = bind(arguments[i], data[i]);
+        for (size_t i = 0; i < arguments.size(); ++i)
+            operands[arguments[i].name] = bind(arguments[i], data[i], arguments[i].name == DNNL_ARG_WEIGHTS ? held : nullptr);
         if (scratchpad.get_size())
             operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), scratch(kScratchpad).get(scratchpad.get_size()));
         primitive.execute(stream(), operands);
@@ -87,11 +89,14 @@ struct Entry {
     }
 
 private:
-    static memory bind(const Argument& argument, float* data) {
+    static memory bind(const Argument& argument, float* data, HeldWeights* held) {
         memory given(argument.given, engine(), data);
         if (!argument.reorder) return given;
-        memory copy(argument.wanted, engine(), scratch(argument.name).get(argument.wanted.get_size()));
-        if (!argument.output) argument.reorder->execute(stream(), given, copy);
+        const size_t bytes = argument.wanted.get_size();
+        void* place = held ? held->get(bytes) : scratch(argument.name).get(bytes);
+        if (!place) throw std::bad_alloc();
+        memory copy(argument.wanted, engine(), place);
+        if (!argument.output && (!held || held->is_first)) argument.reorder->execute(stream(), given, copy);
         return copy;
     }
 

@@ -1,0 +1,226 @@
+"""Splitting information: along which axes the arrays of a graph can be cut into instances that nodes compute apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sympy
+from dace import nodes
+
+import daceopt.ops.families.loop_nests  # noqa: F401  (library nodes as loops)
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar
+from daceopt.ir.affine import quotient, same
+from daceopt.ir.dims import Dim, assumed
+from daceopt.ir.fusion import expand_locals
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
+from daceopt.ir.parts import surely
+from daceopt.ir.provenance import label_of
+from daceopt.ir.relations import Flow, Flows, flows, kernel_flows
+from daceopt.splits.rules import CannotSplit, division
+
+Place = tuple[str, int]  # an array and one of its dimensions
+
+
+@dataclass(frozen=True)
+class SplitAxis:
+    """One axis of a program, such as its batch: ``dims`` has the dimension of each array that goes along it.
+
+    There are ``items`` along it; an array may have several elements for each (the rows of all sequences of a batch).
+    """
+
+    dims: Mapping[str, int]
+    items: Dim
+
+    def each(self, graph: Graph, name: str) -> Dim:
+        """Elements of ``name`` along the axis for one item."""
+        found = quotient(graph.shape(name)[self.dims[name]], self.items)
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True)
+class NodeCut:
+    """How a node is cut: which of the arrays that it reads are cut with it; the others are read whole. ``param``: the
+    loop of a kernel that goes along the axis."""
+
+    sliced: frozenset[str]
+    param: Any = None
+
+
+def split_axes(graph: Graph) -> list[SplitAxis]:
+    """The axes of ``graph``, the one along which most is written first.
+
+    Dimensions belong to one axis where nodes, views and parts map them to each other one to one (GraphTurbo, Zhao et
+    al., OSDI 2023, Algorithm 1, with flows instead of a rule for each operator).
+    """
+    classes = _Classes()
+    for name in graph.arrays():
+        for place, same_place in _same_memory(graph, name):
+            classes.join(place, same_place)
+    for node in graph.nodes():
+        for (read, result), flow in ways(graph, node).items():
+            for d, relation in enumerate(flow.dims):
+                if relation.kind == "bijective" and relation.axis is not None:
+                    classes.join((read, d), (result, relation.axis))
+    written = {n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None}
+    found = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
+    return sorted(found, key=lambda axis: -sum(assumed(graph.size(n)) for n in axis.dims if n in written))
+
+
+class _Classes:
+    """Sets of places that grow together."""
+
+    def __init__(self) -> None:
+        self._above: dict[Place, Place] = {}
+
+    def _top(self, place: Place) -> Place:
+        while (above := self._above.setdefault(place, place)) != place:
+            self._above[place] = self._above[above]
+            place = above
+        return place
+
+    def join(self, one: Place, other: Place) -> None:
+        self._above[self._top(one)] = self._top(other)
+
+    def all(self) -> list[list[Place]]:
+        found: dict[Place, list[Place]] = {}
+        for place in list(self._above):
+            found.setdefault(self._top(place), []).append(place)
+        return list(found.values())
+
+
+def _same_memory(graph: Graph, name: str) -> Iterator[tuple[Place, Place]]:
+    """Dimensions of a view or part that walk over the same memory as one of what they show."""
+    if graph.is_part(name):
+        whole = graph.part(name).whole
+        for d, (n, w) in enumerate(zip(graph.shape(name), graph.shape(whole), strict=True)):
+            if same(n, w):
+                yield (name, d), (whole, d)
+    if not graph.is_view(name):
+        return
+    source = graph.view_source(name)
+    for d, (n, s) in enumerate(zip(graph.shape(name), graph.strides(name), strict=True)):
+        for e, (m, t) in enumerate(zip(graph.shape(source), graph.strides(source), strict=True)):
+            if s != 0 and t != 0 and not same(n, 1) and not same(m, 1) and same(n * s, m * t):
+                yield (name, d), (source, e)
+
+
+def _axis(graph: Graph, places: list[Place]) -> SplitAxis | None:
+    """The axis of a class; arrays with two dimensions in it, or not outermost in memory, are none of it."""
+    dims: dict[str, int] = {}
+    twice = set()
+    for name, d in places:
+        if name in dims:
+            twice.add(name)
+        dims[name] = d
+    dims = {n: d for n, d in dims.items() if n not in twice and _is_outermost(graph, n, d)}
+    extents = sorted({graph.shape(n)[d] for n, d in dims.items()}, key=assumed)
+    items = next((e for e in extents if all(quotient(other, e) is not None for other in extents)), None)
+    if items is None or same(items, 1):
+        return None
+    return SplitAxis(dims, items)
+
+
+def _is_outermost(graph: Graph, name: str, d: int) -> bool:
+    """Do the elements at one index along the dimension stand before all of those at the next one?"""
+    shape, strides = graph.shape(name), graph.strides(name)
+    rest = [(n, s) for k, (n, s) in enumerate(zip(shape, strides, strict=True)) if k != d and not same(n, 1)]
+    if same(strides[d], 0) or not all(surely(s) for s in (strides[d], *(s for _, s in rest))):
+        return False
+    return surely(sympy.sympify(strides[d] - 1 - sum((n - 1) * s for n, s in rest)))
+
+
+# -------------------------------------------------------------------- nodes
+
+
+def ways(graph: Graph, node: Any) -> Flows:
+    """The flows through ``node``; of a kernel also through its loads at places that follow from the loops."""
+    if not isinstance(node, nodes.MapEntry):
+        return flows(graph, node)
+    try:
+        kernel = Kernel.extract(graph, node)
+    except Unsupported:
+        return flows(graph, node)
+    settled = [replace(s, reads={c: settled_access(s, c) for c in s.reads}) for s in kernel.stages]
+    if all(a.reads == b.reads for a, b in zip(settled, kernel.stages, strict=True)):
+        return flows(graph, node)
+    kernel.stages = settled
+    return kernel_flows(graph, expand_locals(kernel))
+
+
+def settled_access(stage: Stage, connector: str) -> Access:
+    """A read with an index along those dimensions of which all loads take one element that follows from the loops."""
+    access = stage.reads[connector]
+    if None not in access.index:
+        return access
+    loads = {e for a in stage.assignments for e in a.expr.atoms(scalar.load) if str(e.args[0]) == connector}
+    places = [tuple(load.args[1:]) for load in loads]
+    is_open = [d for d, e in enumerate(access.index) if e is None]
+    index = list(access.index)
+    for k, d in enumerate(is_open):
+        found = {place[k] for place in places}
+        if len(found) == 1 and (place := next(iter(found))) in stage.params:
+            index[d] = place
+    return replace(access, index=tuple(index))
+
+
+def cut_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
+    """How ``node`` is cut along ``axis``. Raises CannotSplit with the reason why it is not."""
+    written = [n for n in graph.outputs_of(node) if n is not None]
+    for name in written:
+        if name not in axis.dims:
+            raise CannotSplit(f"{label_of(node)} writes {name}, which has no elements for each of {axis.items} items")
+    axes = division(graph, node, axis.dims[written[0]]).axes
+    if any(axes.get(n) != axis.dims[n] for n in written):
+        raise CannotSplit(f"{label_of(node)} is split along other axes of what it writes")
+    if isinstance(node, (Convolution, ConvolutionBackwardData, Pool, PoolBackward)) and axis.dims[written[0]] != 0:
+        raise CannotSplit(f"{label_of(node)}: instances of channels or rows are other windows than the whole")
+    along = _loop(graph, node, axis) if isinstance(node, nodes.MapEntry) else None
+    found = ways(graph, node)
+    sliced = {name for name in graph.inputs_of(node) if name is not None and _is_sliced(graph, node, name, axis, found)}
+    if along is not None:
+        _check_whole_reads(graph, node, along, sliced)
+    return NodeCut(frozenset(sliced), along)
+
+
+def _is_sliced(graph: Graph, node: Any, name: str, axis: SplitAxis, found: Mapping[tuple[str, str], Flow]) -> bool:
+    """Is ``name`` cut together with what is written (True), or read as a whole by each instance?"""
+    ways = {w: flow for (r, w), flow in found.items() if r == name}
+    own = axis.dims.get(name)
+    if own is not None and ways and all(_is_cut(flow, own, axis.dims[w]) for w, flow in ways.items()):
+        return True
+    for w, flow in ways.items():
+        if any(r.axis == axis.dims[w] for r in flow.dims):
+            raise CannotSplit(f"{label_of(node)} reads other elements of {name} along the axis than it writes")
+        if not isinstance(node, nodes.MapEntry) and any(r.kind == "opaque" for r in flow.dims):
+            raise CannotSplit(f"{label_of(node)}: which elements of {name} it reads is not known")
+    return False
+
+
+def _is_cut(flow: Flow, own: int, axis: int) -> bool:
+    others = (r for d, r in enumerate(flow.dims) if d != own)
+    return flow.dims[own].kind == "bijective" and flow.dims[own].axis == axis and all(r.axis != axis for r in others)
+
+
+def _loop(graph: Graph, entry: nodes.MapEntry, axis: SplitAxis) -> Any:
+    """The parameter of a kernel that walks along the axis."""
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported as error:
+        raise CannotSplit(f"kernel {entry.map.label}: {error}") from error
+    if kernel.is_tiled or kernel.schedule is not None:
+        raise CannotSplit(f"kernel {kernel.label} has loops of its own already")
+    access = kernel.writes()[0]
+    return access.index[axis.dims[access.array]]
+
+
+def _check_whole_reads(graph: Graph, entry: nodes.MapEntry, along: Any, sliced: set[str]) -> None:
+    kernel = Kernel.extract(graph, entry)
+    for access in (a for stage in kernel.stages for a in stage.reads.values()):
+        if access.array not in sliced and access.array not in kernel.locals and along in access.params():
+            raise CannotSplit(f"kernel {kernel.label} reads {access.array} in more than one way along the axis")

@@ -1,0 +1,28 @@
+"""The recipe ``graphturbo``: sub-graphs run depth first, on as much of the batch at a time as the caches hold.
+
+GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then instances of sub-graphs as loops.
+"""
+
+from daceopt.passes.recipe import Recipe
+from daceopt.recipes.cpu import LOOPS, PREPARATION
+
+graphturbo = Recipe(
+    "graphturbo",
+    (
+        *PREPARATION,
+        "lower-operators",
+        "channels-last",  # before fusion, which looks at how the loops walk memory
+        "product-transposition",
+        "map-fusion",
+        "reduction-lowering",
+        "epilogue-fusion",
+        "part-writing",
+        # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
+        "instance-loops{aim='memory'}",
+        "instance-loops",
+        "memory-ordering",
+        "transient-reuse",
+        *LOOPS,
+        "weight-holding",
+    ),
+)

@@ -1,0 +1,177 @@
+"""Sub-graphs in instances: the numbers of the whole, for any batch, in inference and training."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import dace
+import pytest
+import sympy
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daceopt import optimized_module, recipes
+from daceopt.codegen import memory_plan
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.region import Repeat, everything, regions
+from daceopt.modules.backend import Backend
+from daceopt.passes.transform import NearMiss, look
+from daceopt.transformations.instances.instance_loops import InstanceLoops
+from tests.capture.torch.checking import make_backend
+from tests.capture.torch.interpreted import compile_interpreted
+from tests.numerics import assert_within_rounding
+
+RECIPE = recipes.get("graphturbo").with_options("instance-loops", items=2)
+
+
+class Residual(nn.Module):
+    """A convolutional network with a skip, a concatenation, a pool, and several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.second, self.third = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.Conv2d(8, 8, 1)
+        self.last = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = functional.relu(self.norm(self.first(x)))
+        z = functional.relu6(self.third(self.second(y)) + y)
+        both = functional.max_pool2d(torch.cat([y, z], 1), 2)
+        return self.last(both.mean((2, 3))), y
+
+
+class Tokens(nn.Module):
+    """Attention over sequences: rows of all sequences of a batch are cut by sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.table(x))
+
+
+class Dropped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.eye(40))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x, 0.5, training=True) @ self.w
+
+
+def _checked(module: nn.Module, *inputs: torch.Tensor) -> list[Graph]:
+    """The module through our recipe, interpreted, beside eager float64, with gradients and buffers in training;
+    returns the graphs."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    exact = copy.deepcopy(module).double()
+    backend: Backend = make_backend(partial(compile_interpreted, through=RECIPE))
+    with torch.set_grad_enabled(module.training):
+        found = torch._dynamo.optimize(backend, nopython=True, dynamic=None)(module)(*inputs)
+        wanted = exact(*(x.double() if x.is_floating_point() else x for x in inputs))
+    outcomes = [list(r) if isinstance(r, tuple) else [r] for r in (found, wanted)]
+    if module.training:
+        for net, results in zip((module, exact), outcomes):
+            sum(r.sin().sum() for r in results).backward()
+            results += [p.grad for p in net.parameters()] + list(net.buffers())
+    for one, other in zip(*outcomes, strict=True):
+        assert_within_rounding(one, other, ulps=512)
+    return [graph for piece in backend.graphs for graph, _ in piece.pair.source.graphs.directions()]
+
+
+def _loops(graph: Graph) -> list[Repeat]:
+    return [n for g in everything(graph) for n in regions(g) if isinstance(n, Repeat)]
+
+
+@pytest.mark.parametrize(("batch", "count"), [(6, 1), (7, 2), (3, 2), (2, 0), (1, 0)])
+def test_a_network_in_inference(batch: int, count: int) -> None:
+    (graph,) = _checked(Residual().eval(), torch.randn(batch, 3, 6, 6))
+    assert len(_loops(graph)) == count
+    assert all(node.held_over for loop in _loops(graph) for node in loop.body.nodes() if "W" in node.in_connectors)
+
+
+@pytest.mark.parametrize("batch", [6, 5])
+def test_training_whose_statistics_need_the_whole_batch(batch: int) -> None:
+    forward, backward = _checked(Residual().train(), torch.randn(batch, 3, 6, 6))
+    assert _loops(forward) and _loops(backward)
+
+
+def test_sequences_forward_and_backward() -> None:
+    forward, backward = _checked(Tokens(), torch.randint(0, 11, (5, 7)))
+    assert _loops(forward) and _loops(backward)
+
+
+def test_a_batch_of_open_size() -> None:
+    x = torch.randn(5, 3, 6, 6)
+    torch._dynamo.mark_dynamic(x, 0)
+    (graph,) = _checked(Residual().eval(), x)
+    assert [str(loop.trips) for loop in _loops(graph)] == ["floor(s0/2)", "Min(1, s0 - 2*floor(s0/2))"]
+
+
+def test_built() -> None:
+    torch.manual_seed(0)
+    exact, module = Residual().eval().double(), Residual().eval()
+    module.load_state_dict(exact.state_dict())
+    module = optimized_module(module, recipe=RECIPE, fallback="raise", verify="numerics")
+    x = torch.randn(7, 3, 6, 6)
+    with torch.no_grad():
+        for found, wanted in zip(module(x), exact(x.double()), strict=True):
+            assert_within_rounding(found, wanted, ulps=64)
+    assert "HeldWeights" in module.daceopt.source()
+
+
+def test_a_batch_of_open_size_built() -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    plain = Residual().eval()
+    module = optimized_module(copy.deepcopy(plain), recipe=RECIPE, fallback="raise")
+    with torch.no_grad():
+        for batch in (5, 4, 9, 1, 2):
+            x = torch.randn(batch, 3, 6, 6)
+            if batch > 1:
+                torch._dynamo.mark_dynamic(x, 0)
+            for found, wanted in zip(module(x), plain(x), strict=True):
+                torch.testing.assert_close(found, wanted)
+
+
+def test_each_element_of_the_batch_draws_a_number_of_its_own() -> None:
+    found = []
+    for recipe in ("none", RECIPE):
+        torch.manual_seed(3)
+        module = optimized_module(Dropped(), recipe=recipe, fallback="raise")
+        found.append(module(torch.ones(7, 40)))
+    torch.testing.assert_close(found[0], found[1])
+    assert len({tuple(row) for row in (found[1] != 0).tolist()}) == 7
+    assert any(step["sites"] for step in module.daceopt.history if step["name"].startswith("instance-loops"))
+
+
+def _chain(n: Any) -> Graph:
+    """Three functions over large rows, of which the last two read what a sum over the batch gives."""
+    graph = Graph("chain")
+    b = Builder(graph)
+    x = graph.add_input("x", (n, 1 << 18), dace.float32)
+    y = b.elementwise(lambda v: sympy.tanh(v), x)
+    z = b.elementwise(lambda v: v * v, y)
+    mean = b.reduce("sum", None, z, axes=(0,))
+    graph.add_output(b.elementwise(lambda v, m: v - m, z, mean))
+    return graph
+
+
+def test_what_gains_by_instances_is_decided_by_the_cache() -> None:
+    graph = _chain(64)
+    before = memory_plan.plan(graph).arena_bytes
+    (site,) = InstanceLoops(cache=16 << 20).run(graph).sites
+    assert "8 of 64 items at a time" in site or "4 of 64 items at a time" in site
+    assert memory_plan.plan(graph).arena_bytes <= before / 2 + (16 << 20)
+    assert InstanceLoops(cache=1 << 30).run(_chain(64)).sites == []  # it fits as it is
+
+
+def test_a_sum_over_the_batch_ends_an_instance() -> None:
+    found = look(InstanceLoops(items=4), _chain(64))
+    assert any("no elements for each of 64 items" in str(m) for m in found if isinstance(m, NearMiss))

@@ -1,0 +1,233 @@
+"""Which nodes run depth first, and on how many items at a time: what a cache holds of their arrays, or how much less
+memory they take, against what each instance reads again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from daceopt.cost.limits import limits
+from daceopt.ir import types
+from daceopt.ir.clusters import Clusters
+from daceopt.ir.dims import assumed
+from daceopt.ir.graph import Graph
+from daceopt.splits.along import NodeCut, SplitAxis
+from daceopt.splits.rolling import why_not_together
+
+_CALL = 64 << 10  # bytes that memory moves while a kernel starts: some 6 us at 10 GB/s
+_OPEN = 1 << 10  # items of a batch whose size is open
+_WORTH = 3  # bytes of memory that must get free for a byte of weights that is read again
+_ROUNDS = 4  # what gains nothing by itself may once its neighbours have grown
+AIMS = ("cache", "memory")
+
+
+@dataclass(frozen=True)
+class CacheBudget:
+    """What an instance may take: ``cache`` bytes that are near to all cores together."""
+
+    cache: int
+
+    @classmethod
+    def of(cls, cache: int | None) -> CacheBudget:
+        """``cache`` bytes, or half of the largest cache of this machine: the rest is for weights and for others."""
+        known = limits()
+        return cls(cache or max(known.l3 // 2, known.l2 * known.cores))
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes in their order, and the items of one instance of them."""
+
+    members: tuple[Any, ...]
+    items: int
+
+
+def groups(
+    graph: Graph,
+    axis: SplitAxis,
+    cuts: Mapping[Any, NodeCut],
+    budget: CacheBudget,
+    items: int | None = None,
+    aim: str = "cache",
+) -> list[Group]:
+    """Sub-graphs that gain by running in instances; ``items``: of each, where that is settled already.
+
+    Nodes are merged along the largest arrays first, as long as the gain grows: bytes that memory need not move because
+    a cache holds an instance's, or, with the ``aim`` of memory, bytes that it need not hold.
+    """
+    return _Growth(graph, axis, cuts, budget, items, aim).run()
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """An array that members write: bytes per item, and who reads it."""
+
+    bytes: int
+    writer: Any
+    readers: tuple[Any, ...]
+    kept: bool
+
+
+class _Growth:
+    def __init__(
+        self,
+        graph: Graph,
+        axis: SplitAxis,
+        cuts: Mapping[Any, NodeCut],
+        budget: CacheBudget,
+        items: int | None,
+        aim: str,
+    ):
+        self._graph, self._axis, self._cuts, self._budget = graph, axis, cuts, budget
+        self._aim = aim
+        self._count = axis.items if isinstance(axis.items, int) else _OPEN
+        self._settled = items if items and items < self._count else None
+        self._widths = [] if items else [w for w in _widths(self._count) if w < self._count]
+        self._order = {node: k for k, node in enumerate(graph.nodes())}
+        self._streams = list(self._all_streams())
+        self._touched: dict[Any, list[_Stream]] = {node: [] for node in cuts}
+        for stream in self._streams:
+            for node in {stream.writer, *stream.readers} & cuts.keys():
+                self._touched[node].append(stream)
+        self._weights = {node: self._whole_bytes(node) for node in cuts}
+        self._fresh = {node: self._given_bytes(node) for node in cuts}
+        self._gains: dict[frozenset[Any], tuple[float, int]] = {}
+
+    def run(self) -> list[Group]:
+        clusters = Clusters(self._successors())
+        streams = sorted(self._streams, key=lambda s: -s.bytes)
+        for _ in range(_ROUNDS):
+            before = len(clusters)
+            for stream in streams:
+                for reader in (r for r in stream.readers if r in self._cuts):
+                    if clusters.leader(reader) != clusters.leader(stream.writer):
+                        self._merge(clusters, stream.writer, reader)
+            if len(clusters) == before:
+                break
+        found = []
+        for leader in clusters:
+            members = self._sorted(clusters.members(leader))
+            if all(m in self._cuts for m in members):
+                gain, items = self._gain(members)
+                found += [Group(members, items)] if gain > 0 and len(members) > 1 else []
+        return found
+
+    def _sorted(self, members: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(sorted(members, key=self._order.__getitem__))
+
+    def _merge(self, clusters: Clusters[Any], writer: Any, reader: Any) -> None:
+        one, other = (self._sorted(clusters.members(n)) for n in (writer, reader))
+        together = self._sorted((*one, *other))
+        alone = self._gain(one)[0] + self._gain(other)[0]
+        if self._gain(together)[0] <= alone or clusters.obstacle(writer, reader) is not None:
+            return
+        if why_not_together(self._graph, together, self._cuts) is None:
+            clusters.merge(writer, reader)
+
+    def _successors(self) -> dict[Any, list[Any]]:
+        graph = self._graph
+        found: dict[Any, list[Any]] = {node: [] for node in self._order}
+        for node in self._order:
+            for source in {s for n in graph.inputs_of(node) if n is not None for s in graph.producers(n)}:
+                found[source].append(node)
+        return found
+
+    # ---------------------------------------------------------------- bytes
+
+    def _bytes(self, name: str) -> int:
+        return assumed(self._graph.size(name)) * types.itemsize(self._graph.dtype(name))
+
+    def _per_item(self, name: str) -> int:
+        items = assumed(self._axis.items)
+        return -(-self._bytes(name) // max(items, 1))
+
+    def _all_streams(self) -> Iterator[_Stream]:
+        graph = self._graph
+        for node in self._cuts:
+            for name in (n for n in graph.outputs_of(node) if n is not None):
+                readers = tuple(sorted(set(graph.all_consumers(name)), key=self._order.__getitem__))
+                yield _Stream(self._per_item(name), node, readers, graph.is_kept(name))
+
+    def _whole_bytes(self, node: Any) -> int:
+        """What each instance of ``node`` reads as a whole: weights."""
+        whole = {n for n in self._graph.inputs_of(node) if n is not None and n not in self._cuts[node].sliced}
+        return sum(self._bytes(n) for n in whole)
+
+    def _given_bytes(self, node: Any) -> int:
+        """Bytes per item of what is cut with ``node`` and comes from elsewhere than a member."""
+        graph, cut = self._graph, self._cuts[node]
+        return sum(self._per_item(n) for n in cut.sliced if not any(p in self._cuts for p in graph.producers(n)))
+
+    # ---------------------------------------------------------------- gains
+
+    def _gain(self, members: tuple[Any, ...]) -> tuple[float, int]:
+        """Bytes that memory does not move because ``members`` run in instances, and the items of each."""
+        if self._settled is not None:
+            return len(members) - 0.5, self._settled
+        key = frozenset(members)
+        if key not in self._gains:
+            facts = _Facts(self, members)
+            gain = facts.bytes_not_held if self._aim == "memory" else facts.bytes_not_moved
+            self._gains[key] = max(((gain(w), w) for w in self._widths), default=(0, self._count))
+        return self._gains[key]
+
+
+class _Facts:
+    """What one set of nodes moves and holds."""
+
+    def __init__(self, growth: _Growth, members: tuple[Any, ...]):
+        self._growth, self._members, inside = growth, members, set(members)
+        self._inner = [s for m in members for s in growth._touched[m] if s.writer is m]
+        self._inside = inside
+        self._weights = sum(growth._weights[m] for m in members)
+
+    @cached_property
+    def _most(self) -> int:
+        """Bytes per item that are alive together at most."""
+        place = {m: k for k, m in enumerate(self._members)}
+        change = [0] * (len(self._members) + 1)
+        for stream in {s for m in self._members for s in self._growth._touched[m]}:
+            users = [place[n] for n in (stream.writer, *stream.readers) if n in place]
+            change[min(users)] += stream.bytes
+            change[max(users) + 1] -= stream.bytes
+        most = alive = 0
+        for k, member in enumerate(self._members):
+            alive += change[k]
+            most = max(most, alive + self._growth._fresh[member])
+        return most
+
+    @cached_property
+    def _saved(self) -> int:
+        """Bytes that stay near if an instance does, and did not before."""
+        count, cache = self._growth._count, self._growth._budget.cache
+        total = 0
+        for stream in self._inner:
+            near = sum(r in self._inside for r in stream.readers)
+            if stream.bytes * count > cache and near:
+                ends_here = not stream.kept and near == len(stream.readers)
+                total += stream.bytes * count * (near + ends_here)
+        return total
+
+    def bytes_not_moved(self, width: int) -> float:
+        """With ``width`` items at a time: what stays near, without what is read again and calls."""
+        growth = self._growth
+        if self._most * width > growth._budget.cache:
+            return 0
+        trips = -(-growth._count // width)
+        return self._saved - (trips - 1) * self._weights - trips * len(self._members) * _CALL
+
+    def bytes_not_held(self, width: int) -> float:
+        """What arrays that end inside need no longer."""
+        growth = self._growth
+        trips = -(-growth._count // width)
+        ends = (s for s in self._inner if not s.kept and all(r in self._inside for r in s.readers))
+        held = sum(s.bytes for s in ends) * (growth._count - width)
+        return held - _WORTH * ((trips - 1) * self._weights + trips * len(self._members) * _CALL)
+
+
+def _widths(count: int) -> list[int]:
+    """Items of an instance to choose from: divisors, and powers of two where there are hardly any."""
+    divisors = [w for w in range(1, min(count, 4096)) if count % w == 0]
+    return divisors if len(divisors) > 2 else [1 << k for k in range(count.bit_length()) if 1 << k < count]

@@ -37,7 +37,7 @@ class CacheBudget:
 
 
 @dataclass(frozen=True)
-class Group:
+class InstanceGroup:
     """Nodes in their order, and the items of one instance of them."""
 
     members: tuple[Any, ...]
@@ -51,7 +51,7 @@ def groups(
     budget: CacheBudget,
     items: int | None = None,
     aim: str = "cache",
-) -> list[Group]:
+) -> list[InstanceGroup]:
     """Sub-graphs that gain by running in instances; ``items``: of each, where that is settled already.
 
     Nodes are merged along the largest arrays first, as long as the gain grows: bytes that memory need not move because
@@ -95,7 +95,7 @@ class _Growth:
         self._fresh = {node: self._given_bytes(node) for node in cuts}
         self._gains: dict[frozenset[Any], tuple[float, int]] = {}
 
-    def run(self) -> list[Group]:
+    def run(self) -> list[InstanceGroup]:
         clusters = Clusters(self._successors())
         streams = sorted(self._streams, key=lambda s: -s.bytes)
         for _ in range(_ROUNDS):
@@ -111,7 +111,7 @@ class _Growth:
             members = self._sorted(clusters.members(leader))
             if all(m in self._cuts for m in members):
                 gain, items = self._gain(members)
-                found += [Group(members, items)] if gain > 0 and len(members) > 1 else []
+                found += [InstanceGroup(members, items)] if gain > 0 and len(members) > 1 else []
         return found
 
     def _sorted(self, members: Sequence[Any]) -> tuple[Any, ...]:

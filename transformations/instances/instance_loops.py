@@ -12,7 +12,7 @@ from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
 from daceopt.splits.along import NodeCut, SplitAxis, cut_of, split_axes
 from daceopt.splits.rolling import roll
 from daceopt.splits.rules import CannotSplit
-from daceopt.transformations.instances._working_sets import AIMS, CacheBudget, Group, groups
+from daceopt.transformations.instances._working_sets import AIMS, CacheBudget, InstanceGroup, groups
 
 
 @dataclass(frozen=True)
@@ -71,13 +71,13 @@ def _is_batch(axis: SplitAxis) -> bool:
     return 2 * sum(d == 0 for d in axis.dims.values()) > len(axis.dims)
 
 
-def _again(graph: Graph, axis: SplitAxis, group: Group) -> tuple[SplitAxis, dict[Any, NodeCut]]:
+def _again(graph: Graph, axis: SplitAxis, group: InstanceGroup) -> tuple[SplitAxis, dict[Any, NodeCut]]:
     """The axis with the arrays that other loops have made since."""
     names = {n for m in group.members for n in graph.outputs_of(m)}
     axis = next(found for found in split_axes(graph) if names & found.dims.keys() and found.items == axis.items)
     return axis, {m: cut_of(graph, m, axis) for m in group.members}
 
 
-def _title(group: Group, axis: SplitAxis) -> str:
+def _title(group: InstanceGroup, axis: SplitAxis) -> str:
     first, last = label_of(group.members[0]), label_of(group.members[-1])
     return f"{len(group.members)} nodes from {first} to {last}: {group.items} of {axis.items} items at a time"

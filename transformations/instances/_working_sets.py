@@ -3,7 +3,7 @@ memory they take, against what each instance reads again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -118,13 +118,16 @@ class _Growth:
         return tuple(sorted(members, key=self._order.__getitem__))
 
     def _merge(self, clusters: Clusters[Any], writer: Any, reader: Any) -> None:
-        one, other = (self._sorted(clusters.members(n)) for n in (writer, reader))
-        together = self._sorted((*one, *other))
-        alone = self._gain(one)[0] + self._gain(other)[0]
-        if self._gain(together)[0] <= alone or clusters.obstacle(writer, reader) is not None:
+        """Make one cluster of two and of all that lies between them, if that gains."""
+        leaders = _between(clusters, writer, reader)
+        parts = [self._sorted(clusters.members(leader)) for leader in leaders]
+        if any(member not in self._cuts for part in parts for member in part):
+            return
+        together = self._sorted([member for part in parts for member in part])
+        if self._gain(together)[0] <= sum(self._gain(part)[0] for part in parts):
             return
         if why_not_together(self._graph, together, self._cuts) is None:
-            clusters.merge(writer, reader)
+            _contract(clusters, leaders)
 
     def _successors(self) -> dict[Any, list[Any]]:
         graph = self._graph
@@ -172,6 +175,30 @@ class _Growth:
             gain = facts.bytes_not_held if self._aim == "memory" else facts.bytes_not_moved
             self._gains[key] = max(((gain(w), w) for w in self._widths), default=(0, self._count))
         return self._gains[key]
+
+
+def _between(clusters: Clusters[Any], first: Any, last: Any) -> list[Any]:
+    """The leaders of two clusters, of which one is reached from the other, and of those on paths between them."""
+    after = _reached(clusters.successors, clusters.leader(first))
+    before = _reached(clusters.predecessors, clusters.leader(last))
+    return [leader for leader in after if leader in before]
+
+
+def _reached(step: Callable[[Any], Sequence[Any]], start: Any) -> dict[Any, None]:
+    found = {start: None}
+    waiting = [start]
+    for leader in waiting:
+        fresh = [n for n in step(leader) if n not in found]
+        found |= dict.fromkeys(fresh)
+        waiting += fresh
+    return found
+
+
+def _contract(clusters: Clusters[Any], leaders: Sequence[Any]) -> None:
+    """One cluster of a convex set of them: of two neighbours at a time that no path joins around."""
+    while len(left := list(dict.fromkeys(map(clusters.leader, leaders)))) > 1:
+        pairs = ((a, b) for a in left for b in clusters.successors(a) if b in left)
+        clusters.merge(*next((a, b) for a, b in pairs if clusters.obstacle(a, b) is None))
 
 
 class _Facts:

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from daceopt import optimized_module, recipes
 from daceopt.codegen import memory_plan
+from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.region import Repeat, everything, regions
@@ -25,6 +26,7 @@ from tests.capture.torch.checking import make_backend
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding
 
+F = dace.float32
 RECIPE = recipes.get("graphturbo").with_options("instance-loops", items=2)
 
 
@@ -165,11 +167,36 @@ def _chain(n: Any) -> Graph:
 
 def test_what_gains_by_instances_is_decided_by_the_cache() -> None:
     graph = _chain(64)
-    before = memory_plan.plan(graph).arena_bytes
     (site,) = InstanceLoops(cache=16 << 20).run(graph).sites
     assert "8 of 64 items at a time" in site or "4 of 64 items at a time" in site
-    assert memory_plan.plan(graph).arena_bytes <= before / 2 + (16 << 20)
+    (loop,) = _loops(graph)
+    assert all(loop.body.shape(n)[0] <= 8 for node in loop.body.nodes() for n in loop.body.outputs_of(node) if n)
     assert InstanceLoops(cache=1 << 30).run(_chain(64)).sites == []  # it fits as it is
+
+
+def _network(n: int) -> Graph:
+    """A skip around three products: between its ends stands what gains nothing by itself."""
+    graph = Graph("skip")
+    b = Builder(graph)
+    x = graph.add_input("x", (n, 1 << 14), dace.float32)
+    first = b.elementwise(lambda v: sympy.tanh(v), x)
+    small = b.matmul(first, graph.add_input("v", (1 << 14, 8), dace.float32))
+    large = b.matmul(small, graph.add_input("w", (8, 1 << 14), dace.float32))
+    graph.add_output(b.matmul(b.elementwise(lambda v, u: v + u, first, large), graph.add_input("u", (1 << 14, 8), F)))
+    return graph
+
+
+def test_memory_falls_by_the_number_of_instances() -> None:
+    graph = _network(1 << 12)
+    before = memory_plan.plan(graph).arena_bytes
+    (site, *_) = InstanceLoops(aim="memory").run(graph).sites
+    assert site.startswith("5 nodes")  # with what lies between the ends of the skip
+    assert memory_plan.plan(graph).arena_bytes < before / 8
+
+
+def test_another_aim_is_refused() -> None:
+    with pytest.raises(DaceoptError, match="aim 'speed'; expected one of cache, memory"):
+        InstanceLoops(aim="speed")
 
 
 def test_a_sum_over_the_batch_ends_an_instance() -> None:

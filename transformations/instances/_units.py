@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.sub_graphs import instance_of
 
@@ -160,4 +161,4 @@ def _buffers(graph: Graph, names: Iterable[str | None]) -> list[str]:
 def _bytes(graph: Graph, name: str) -> int:
     size = graph.desc(name).total_size
     known = size if isinstance(size, int) else int(size.xreplace(dict.fromkeys(size.free_symbols, HINT)))
-    return known * int(graph.dtype(name).bytes)
+    return known * types.itemsize(graph.dtype(name))

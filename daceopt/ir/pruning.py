@@ -21,8 +21,11 @@ def prune(graph: Graph) -> int:
         elif hasattr(node, "output_connectors"):
             _drop_unused_outputs(graph, node)
     parts.dissolve(graph)
-    for name in reversed(graph.arrays()):
-        if _is_droppable(graph, name):
+    waiting = graph.arrays()
+    while waiting:
+        name = waiting.pop()
+        if graph.has(name) and _is_droppable(graph, name):
+            waiting += [graph.view_source(name)] if graph.is_view(name) else []  # which may have been declared later
             graph.drop(name)
     return before - len(graph.compute()) - len(graph.arrays())
 

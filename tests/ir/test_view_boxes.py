@@ -111,3 +111,20 @@ def test_an_empty_view_shows_nothing_that_it_need_not() -> None:
     graph, b, whole, _ = _halves()
     view = b.slice(whole, [1, 0, 0], [1, 6, 8])
     assert graph.shape(view)[0] == 0 and len(graph.sources(view)) == 2
+
+
+def test_views_go_with_the_array_that_nobody_reads_whatever_was_declared_first() -> None:
+    graph = Graph("order")
+    b = Builder(graph)
+    x = graph.add_input("x", (4, 4), dace.float32)
+    whole = graph.add_array("whole", (4, 4), dace.float32)
+    rows = [b.slice(x, [2 * k], [2 * k + 2], axes=[0]) for k in range(2)]
+    for k in range(2):
+        b.elementwise(lambda v: v + 1, rows[k], out=graph.add_part(whole, "p", [2 * k, 0], (2, 4)))
+    first = b.slice(x, [0], [2], axes=[0])
+    inner = b.slice(first, [0], [2], axes=[1])
+    graph.replace_uses(first, b.slice(whole, [0], [2], axes=[0]))
+    assert graph.arrays().index(inner) < graph.arrays().index(graph.view_source(inner))
+    graph.add_output(b.elementwise(lambda v: v * 2, x))
+    graph.prune()
+    assert graph.arrays() == [x, graph.outputs[0]]

@@ -10,6 +10,7 @@ from typing import Any
 
 from dace import nodes
 
+import daceopt.ops  # noqa: F401  (registers which loop nests library nodes are)
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.relations import Flow, Relation, flows, view_flow

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil, gcd
 from typing import Any
 
 from daceopt.errors import DaceoptError
@@ -105,12 +106,17 @@ class _Program:
         self._highs.minimize(self._peak)
         info = self._highs.getInfo()
         bound = max(info.mip_dual_bound, 0.0) * self._scale
-        proved = int(bound - 1e-6 * self._scale) + 1 if bound < float("inf") else 0
+        proved = self._rounded(bound) if bound < float("inf") else 0
         if info.primal_solution_status != _FEASIBLE:
-            return list(start), max(proved, 0)
+            return list(start), proved
         values = self._highs.getSolution().col_value
         ran = [sum(values[variable.index] for variable in row) for row in self._done]
-        return sorted(self._range, key=lambda u: -ran[u]), max(proved, 0)
+        return sorted(self._range, key=lambda u: -ran[u]), proved
+
+    def _rounded(self, bound: float) -> int:
+        """What sums of sizes can be, at ``bound`` or just above; the solver's numbers are right to six digits."""
+        step = gcd(*self._units.sizes.values(), *self._units.inner)
+        return max(ceil((bound - _TOLERANCE * self._scale) / step) * step, 0)
 
     def _guess(self, start: Sequence[int]) -> None:
         """Begin with the order ``start``."""
@@ -131,6 +137,7 @@ class _Program:
         self._highs.setSolution(solution)
 
 
+_TOLERANCE = 1e-6
 _FEASIBLE = 2  # of HiGHS's solution statuses
 
 

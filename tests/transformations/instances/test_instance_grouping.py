@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
@@ -22,7 +24,9 @@ from tests.transformations.instances.machines import tiny
 from tests.transformations.instances.networks import F, Network, bottleneck, resnet, stages
 from transformations.instances._cuts import cuts_of
 from transformations.instances._merging import Merging
+from transformations.instances._orders import HEURISTICS
 from transformations.instances._splitting_information import Budget
+from transformations.instances._units import units_of
 from transformations.instances.instance_grouping import InstanceGrouping
 
 
@@ -249,7 +253,7 @@ def test_sites_show_what_halos_cost() -> None:
 # ---------------------------------------------------------------- time
 
 
-def _long(blocks: int) -> Merging:
+def _long(blocks: int) -> Graph:
     graph = Graph("long")
     b = Builder(graph)
     x = graph.add_input("x", (8, 16), F)
@@ -257,14 +261,35 @@ def _long(blocks: int) -> Merging:
         y = b.elementwise(lambda v: v + 1, b.elementwise(lambda v: v * 2, x))
         x = b.elementwise(lambda v, w: v + w, x, y)
     graph.add_output(x)
-    planned = [cuts_of(graph, node) for node in graph.nodes()]
-    return Merging(graph, planned, Budget(tiny(512), "local"))
+    return graph
 
 
-def test_grouping_takes_time_that_grows_with_the_network() -> None:
-    trials = []
+def _calls(function: Callable[[], object]) -> int:
+    """How many Python functions run meanwhile."""
+    count = 0
+
+    def called(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(called)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_grouping_and_ordering_grow_with_the_network() -> None:
+    trials, merges, orders = [], [], []
     for blocks in (50, 200):
-        merging = _long(blocks).run()
+        graph = _long(blocks)
+        planned = [cuts_of(graph, node) for node in graph.nodes()]
+        merging = Merging(graph, planned, Budget(tiny(512), "local"))
+        merges.append(_calls(merging.run))
         assert len(merging.groups) == 1
-        trials.append(merging.trials / (3 * blocks))
-    assert trials[1] <= 1.05 * trials[0] + 0.1
+        trials.append(merging.trials)
+        orders.append(_calls(lambda g=graph: [order(units_of(g)) for order in HEURISTICS.values()]))
+    assert trials[1] <= 4.1 * trials[0]
+    assert merges[1] <= 4 * 1.4 * merges[0]  # n log n: profiles are trees
+    assert orders[1] <= 4.2 * orders[0]

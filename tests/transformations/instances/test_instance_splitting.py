@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daceopt.errors import Unsupported
+from daceopt.ir import region
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.parse import parse
+from daceopt.ir.region_builder import LoopBuilder
 from daceopt.ir.render import render
 from daceopt.ir.sub_graphs import HALOS, SubGraph, instance_of
 from daceopt.ops import lower_all
@@ -183,6 +185,26 @@ def test_concatenations_in_parts_stay_parts() -> None:
     graph.validate()
     assert_same(graph, expected)
     assert not any(units_of(graph).after)  # an image of the whole is two images of its parts
+
+
+def test_bodies_of_control_flow_have_instances_of_their_own() -> None:
+    graph = Graph("loop")
+    b = Builder(graph)
+    x = graph.add_input("x", (64, 8), F)
+    loop = LoopBuilder(graph, "loop")
+    state = loop.carry(b.elementwise(lambda v: sympy.tanh(v), x))
+    last = graph.add_array("last", (64, 8), F)
+    changed = loop.b.elementwise(lambda v: v + 1, loop.b.elementwise(lambda v: v * v, state))
+    loop.finish([changed], [last], [], trips=3)
+    graph.add_output(b.elementwise(lambda v: v * 2, last))
+    expected = values(graph)
+    InstanceGrouping(machine=tiny(1024), buffer="local").run(graph)
+    InstanceSplitting().run(graph)
+    InstanceOrdering().run(graph)
+    graph.validate()
+    assert_same(graph, expected)
+    (body,) = region.bodies(graph)
+    assert [group.count for group in body.sub_graphs] == [4] and len(body.nodes()) == 8
 
 
 # ---------------------------------------------------------------- random graphs

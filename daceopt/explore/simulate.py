@@ -24,12 +24,15 @@ from daceopt.modules.frozen import freeze
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.recipe import Recipe, recipes
 
+_ON_SCRATCHPADS = {"graphturbo": "graphturbo-scratchpad"}
+"""Recipes of this CPU -> what they are where software places data: instances are nodes there, not loops."""
+
 
 def simulate(
     model: Any,
     *inputs: Any,
     machine: str | MachineModel = "stcp920",
-    recipe: str | Recipe = "graphturbo-scratchpad",
+    recipe: str | Recipe = "graphturbo",
     keep: str = "local",
     pipelined: bool = True,
     spill: str = "longest",
@@ -42,7 +45,7 @@ def simulate(
     a call, with the data of one cluster: the clusters of a machine work on data of their own and share its memory. A
     graph or an ONNX file gets random ones where none are given.
 
-    ``machine``: a name or file of ``cost.machines``, or a model of one. ``recipe``: ``layer-wise`` is the baseline, one
+    ``machine``: a name or file of ``cost.machines``, or a model of one. ``recipe``: ``graphturbo`` is ``graphturbo-scratchpad`` here; ``layer-wise`` is the baseline, one
     kernel per layer with all results in memory. ``keep``, ``pipelined``, ``spill``: parts of the generation of kernels
     that can be switched off, as of :class:`daceopt.cost.simulator.Policy`.
 
@@ -56,7 +59,7 @@ def simulate(
         values = _values(graph, inputs)
     else:
         imported, given, title = _imported(model, inputs, kwargs)
-        chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
+        chosen = recipes.get(_ON_SCRATCHPADS.get(recipe, recipe)) if isinstance(recipe, str) else recipe
         with machines.assumed(target):
             derived = pipeline.derive(imported, chosen)
         graph, history = derived.forward, derived.history

@@ -45,9 +45,10 @@ def simulate(
     a call, with the data of one cluster: the clusters of a machine work on data of their own and share its memory. A
     graph or an ONNX file gets random ones where none are given.
 
-    ``machine``: a name or file of ``cost.machines``, or a model of one. ``recipe``: ``graphturbo`` is ``graphturbo-scratchpad`` here; ``layer-wise`` is the baseline, one
-    kernel per layer with all results in memory. ``keep``, ``pipelined``, ``spill``: parts of the generation of kernels
-    that can be switched off, as of :class:`daceopt.cost.simulator.Policy`.
+    ``machine``: a name or file of ``cost.machines``, or a model of one. ``recipe``: ``graphturbo`` is ``graphturbo-
+    scratchpad`` here; ``layer-wise`` is the baseline, one kernel per layer with all results in memory. ``keep``,
+    ``pipelined``, ``spill``: parts of the generation of kernels that can be switched off, as of
+    :class:`daceopt.cost.simulator.Policy`.
 
     Raises DaceoptError, with the reason, where the model is no single graph, cannot be imported, or has open sizes that
     the inputs do not settle.

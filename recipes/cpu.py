@@ -27,6 +27,17 @@ PREPARATION = (
 )
 """Up to the derivative: what recipes for this machine have in common, so that a choice among them runs it once."""
 
+FUSION = (
+    "lower-operators",
+    "channels-last",  # before fusion, which looks at how the loops walk memory
+    "product-transposition",
+    "map-fusion",
+    "reduction-lowering",
+    "epilogue-fusion",
+    "part-writing",
+)
+"""Library calls with their epilogues, and fused kernels."""
+
 LOOPS = (
     "tile-scheduling",
     "loop-fusion",
@@ -45,13 +56,7 @@ cpu = Recipe(
     "cpu",
     (
         *PREPARATION,
-        "lower-operators",
-        "channels-last",  # before fusion, which looks at how the loops walk memory
-        "product-transposition",
-        "map-fusion",
-        "reduction-lowering",
-        "epilogue-fusion",
-        "part-writing",
+        *FUSION,
         "memory-ordering",
         "transient-reuse",
         *LOOPS,

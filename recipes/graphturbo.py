@@ -4,19 +4,13 @@ GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import LOOPS, PREPARATION
+from daceopt.recipes.cpu import FUSION, LOOPS, PREPARATION
 
 graphturbo = Recipe(
     "graphturbo",
     (
         *PREPARATION,
-        "lower-operators",
-        "channels-last",  # before fusion, which looks at how the loops walk memory
-        "product-transposition",
-        "map-fusion",
-        "reduction-lowering",
-        "epilogue-fusion",
-        "part-writing",
+        *FUSION,
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",

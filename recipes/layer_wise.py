@@ -4,18 +4,9 @@ It says what computes and leaves out what is for the loops of a CPU, so it is fo
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import PREPARATION
+from daceopt.recipes.cpu import FUSION, PREPARATION
 
-LAYERS = (
-    *PREPARATION,
-    "lower-operators",
-    "channels-last",  # where cores and tiles take rows of images, and not channels
-    "product-transposition",
-    "map-fusion",
-    "reduction-lowering",
-    "epilogue-fusion",
-    "part-writing",
-)
+LAYERS = (*PREPARATION, *FUSION)
 """Up to layers: products with their epilogues, and fused kernels."""
 
 layer_wise = Recipe("layer-wise", LAYERS)

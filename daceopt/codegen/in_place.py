@@ -8,7 +8,6 @@ succeeds: what checks numbers, or calls what may fail, runs before.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes import library
+from daceopt.ir.order import by_priority, sources_of
 
 _SURE = (
     *(library.Contraction, library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights),
@@ -73,15 +73,14 @@ def waits(graph: Graph) -> Waits:
 
 def _dependents(graph: Graph, node: Any) -> set[Any]:
     """All nodes that read what ``node`` computes, or what is computed of that."""
-    found: dict[Any, None] = {node: None}
-    for one in found.copy():
-        waiting = [one]
-        while waiting:
-            for name in _written(graph, waiting.pop()):
-                new = [n for n in graph.all_consumers(name) if n not in found]
-                found.update(dict.fromkeys(new))
-                waiting.extend(new)
-    return set(found) - {node}
+    found: dict[Any, None] = {}
+    waiting = [node]
+    while waiting:
+        for name in _written(graph, waiting.pop()):
+            new = [n for n in graph.all_consumers(name) if n not in found]
+            found.update(dict.fromkeys(new))
+            waiting.extend(new)
+    return set(found)
 
 
 def ordered(graph: Graph) -> list[Any]:
@@ -93,24 +92,8 @@ def ordered(graph: Graph) -> list[Any]:
 
 def _sorted(graph: Graph, order: Sequence[Any], found: Waits) -> list[Any]:
     """``order`` with ``found`` kept; shorter where there is a cycle."""
-    rank = {node: k for k, node in enumerate(order)}
-    sources = {n: {*_sources(graph, n), *found.get(n, ())} for n in order}
-    users: Waits = {}
-    for node, before in sources.items():
-        for source in before:
-            users.setdefault(source, []).append(node)
-    waiting = {node: len(before) for node, before in sources.items()}
-    ready = [rank[node] for node, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    result = []
-    while ready:
-        node = order[heapq.heappop(ready)]
-        result.append(node)
-        for user in users.get(node, ()):
-            waiting[user] -= 1
-            if not waiting[user]:
-                heapq.heappush(ready, rank[user])
-    return result
+    sources = {n: [*(source for _, source in sources_of(graph, n)), *found.get(n, ())] for n in order}
+    return by_priority(order, sources, {node: k for k, node in enumerate(order)})
 
 
 def decided(graph: Graph, failing: Collection[str]) -> dict[str, str]:
@@ -145,7 +128,3 @@ def _only_its_own(graph: Graph, writer: Any, new: str, old: str) -> bool:
 
 def _written(graph: Graph, node: Any) -> Iterator[str]:
     return (n for n in graph.outputs_of(node) if n is not None)
-
-
-def _sources(graph: Graph, node: Any) -> Iterator[Any]:
-    return (source for n in graph.inputs_of(node) if n is not None for source in graph.producers(n))

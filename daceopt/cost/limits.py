@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import isqrt
 
+from daceopt.scoped import scoped
 from daceopt.store import system as facts
 
 _L1, _L2, _L3 = 32 << 10, 1 << 20, 16 << 20  # where nothing is known of the caches
@@ -85,11 +86,8 @@ _assumed: ContextVar[Limits | None] = ContextVar("daceopt_assumed_limits", defau
 @contextmanager
 def assumed(limits: Limits) -> Iterator[None]:
     """Within the block, schedules are made for this machine: for tests, and for code that runs elsewhere."""
-    token = _assumed.set(limits)
-    try:
+    with scoped(_assumed, limits):
         yield
-    finally:
-        _assumed.reset(token)
 
 
 def assumed_limits() -> Limits | None:

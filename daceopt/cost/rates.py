@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from daceopt.cost.limits import Limits, assumed_limits
+from daceopt.scoped import scoped
 from daceopt.store import system as facts
 from daceopt.store.cache import default_cache, key
 
@@ -97,11 +98,8 @@ _assumed: ContextVar[Rates | None] = ContextVar("daceopt_assumed_rates", default
 @contextmanager
 def assumed(rates: Rates) -> Iterator[None]:
     """Within the block, costs are those of this machine."""
-    token = _assumed.set(rates)
-    try:
+    with scoped(_assumed, rates):
         yield
-    finally:
-        _assumed.reset(token)
 
 
 def rates() -> Rates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ def check(graph: Graph, nodes: Sequence[Node]) -> None:
             raise IllegalOrder(f"{where}: {label_of(node)} is no node of it")
         if node in done:
             raise IllegalOrder(f"{where}: {_named(graph, node)} runs twice")
-        for name, source in _sources(graph, node):
+        for name, source in sources_of(graph, node):
             if source not in done:
                 needed = f"reads {name}, which {_named(graph, source)} writes"
                 raise IllegalOrder(f"{where}: {_named(graph, node)} {needed}, and that does not run before it")
@@ -83,7 +83,7 @@ def topological(graph: Graph) -> list[Node]:
     waiting: dict[Node, int] = {}
     users: dict[Node, list[Node]] = {}
     for node in graph.compute():
-        sources = {source for _, source in _sources(graph, node)}
+        sources = {source for _, source in sources_of(graph, node)}
         waiting[node] = len(sources)
         for source in sources:
             users.setdefault(source, []).append(node)
@@ -101,7 +101,7 @@ def topological(graph: Graph) -> list[Node]:
 def _settled(graph: Graph, nodes: Sequence[Node], position: dict[str, int]) -> list[Node]:
     """The legal order nearest to ``position``: what is ready and comes first runs; new nodes run just before their
     first reader, or last."""
-    sources = {node: [s for _, s in _sources(graph, node)] for node in nodes}
+    sources = {node: [s for _, s in sources_of(graph, node)] for node in nodes}
     place = {node: _place(graph, node, position) for node in nodes}
     first: dict[Node, float] = {}
     for node in reversed(nodes):
@@ -109,10 +109,14 @@ def _settled(graph: Graph, nodes: Sequence[Node], position: dict[str, int]) -> l
             place[node] = first.get(node, len(position))
         for source in sources[node]:
             first[source] = min(first.get(source, place[node]), place[node])
-    return _by_priority(nodes, sources, place)
+    return by_priority(nodes, sources, place)
 
 
-def _by_priority(nodes: Sequence[Node], sources: dict[Node, list[Node]], place: dict[Node, float]) -> list[Node]:
+def by_priority(
+    nodes: Sequence[Node], sources: Mapping[Node, Sequence[Node]], place: Mapping[Node, float]
+) -> list[Node]:
+    """``nodes`` after their ``sources``; of those that are ready, the one of the first ``place`` runs, of equal ones
+    the first of ``nodes``. What waits for itself is left out."""
     users: dict[Node, list[Node]] = {}
     waiting = {node: len(set(sources[node])) for node in nodes}
     for node in nodes:
@@ -137,7 +141,7 @@ def _place(graph: Graph, node: Node, position: dict[str, int]) -> float:
     return max((position.get(name, -1) for name in _written(graph, node)), default=-1)
 
 
-def _sources(graph: Graph, node: Node) -> list[tuple[str, Node]]:
+def sources_of(graph: Graph, node: Node) -> list[tuple[str, Node]]:
     """(array read, node that writes it or a part of it)"""
     reads = dict.fromkeys(n for n in graph.inputs_of(node) if n is not None)
     return [(name, source) for name in reads for source in graph.producers(name)]

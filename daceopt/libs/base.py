@@ -17,6 +17,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import DenseNode
 from daceopt.ir.references import resolved
 from daceopt.ir.region import Region, Repeat
+from daceopt.scoped import scoped
 from daceopt.store import identity
 
 if TYPE_CHECKING:
@@ -122,11 +123,8 @@ def get(name: str) -> Library:
 @contextmanager
 def prefer(**choice: str) -> Iterator[None]:
     """Within the block, use the named library for a node kind: ``prefer(Contraction="native")``."""
-    token = _preferred.set({**(_preferred.get() or {}), **choice})
-    try:
+    with scoped(_preferred, {**(_preferred.get() or {}), **choice}):
         yield
-    finally:
-        _preferred.reset(token)
 
 
 def candidates(kind: str) -> tuple[str, ...]:
@@ -138,11 +136,8 @@ def candidates(kind: str) -> tuple[str, ...]:
 @contextmanager
 def portable() -> Iterator[None]:
     """Within the block, programs call only libraries that work without PyTorch in the process."""
-    token = _portable_only.set(True)
-    try:
+    with scoped(_portable_only, True):
         yield
-    finally:
-        _portable_only.reset(token)
 
 
 def why_not(name: str, node: DenseNode, graph: Graph) -> str | None:

@@ -224,14 +224,19 @@ class Dispatcher:
         return f"it has {RECOMPILE_LIMIT} programs already; last, this did not hold: {self._changed}"
 
     def _note(self, reason: str, where: str = "") -> None:
-        known = self.reasons.get(reason, 0)
-        self.reasons[reason] = known + 1
-        if known:
-            return
-        message = f"{self._name} runs in eager PyTorch{where}: {reason}"
-        logger.info("%s", message)
-        if self.options.fallback == "warn":
-            warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
+        note(self.reasons, reason, f"{self._name} runs in eager PyTorch{where}", self.options.fallback)
+
+
+def note(reasons: dict[str, int], reason: str, what: str, fallback: str) -> None:
+    """Count ``reason``; say ``what`` and why at the first time."""
+    known = reasons.get(reason, 0)
+    reasons[reason] = known + 1
+    if known:
+        return
+    message = f"{what}: {reason}"
+    logger.info("%s", message)
+    if fallback == "warn":
+        warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
 
 
 def first_line(error: BaseException) -> str:

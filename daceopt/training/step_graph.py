@@ -107,7 +107,7 @@ class StepProgram:
         self.piece = CompiledPiece(self.pair, binding)
         self._effects = effects.lasting(traced.graph.graph)
         written = [a for a, _ in binding.mutations if a < len(traced.inputs)]  # nobody else has an optimizer's state
-        self._overlaps = overlap.check(written, [False] * len(traced.inputs))  # of two parameters as well
+        self._overlaps = overlap.check(written, traced.is_state)
 
     operators = CompiledGraph.operators
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, FallbackWarning, RunError, Unsupported
-from daceopt.logs import caller_depth
+from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, RunError, Unsupported
 from daceopt.modules import options as checked
-from daceopt.modules.dispatch import Dispatcher
+from daceopt.modules.dispatch import Dispatcher, note
 from daceopt.modules.module import Handle, optimized_module
 from daceopt.modules.options import Options
 from daceopt.training import obstacles
@@ -23,8 +20,6 @@ from daceopt.training.objective import Objective, check_loss, target_count
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
     from daceopt.passes.recipe import Recipe
-
-logger = logging.getLogger("daceopt.dispatch")
 
 
 def training_step(
@@ -154,14 +149,7 @@ class TrainingStep:
             nn.utils.clip_grad_value_(parameters, options.bound)
 
     def _note(self, reason: str) -> None:
-        known = self.reasons.get(reason, 0)
-        self.reasons[reason] = known + 1
-        if known:
-            return
-        message = f"a step of {type(self.model).__name__} runs in parts: {reason}"
-        logger.info("%s", message)
-        if self._options.fallback == "warn":
-            warnings.warn(message, FallbackWarning, stacklevel=caller_depth())
+        note(self.reasons, reason, f"a step of {type(self.model).__name__} runs in parts", self._options.fallback)
 
     def __repr__(self) -> str:
         return f"<training step of {type(self.model).__name__} with {type(self.optimizer).__name__}>"

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from daceopt.errors import Unsupported
+from daceopt.scoped import scoped
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +61,8 @@ _collected: ContextVar[list[Backward]] = ContextVar("backward graphs of the trac
 @contextmanager
 def collected() -> Iterator[list[Backward]]:
     """The backward graphs of the custom functions traced inside; a marker knows its own by position."""
-    found: list[Backward] = []
-    token = _collected.set(found)
-    try:
+    with scoped(_collected, list[Backward]()) as found:
         yield found
-    finally:
-        _collected.reset(token)
 
 
 @torch.library.custom_op("daceopt::with_gradient", mutates_args=())

@@ -13,6 +13,7 @@ from daceopt.cost.machines.hierarchy import WORK, Buffer, MachineModel, Unit
 from daceopt.cost.machines.this_cpu import model_of
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.placements import LEVELS
+from daceopt.scoped import scoped
 
 __all__ = ["LEVELS", "WORK", "Buffer", "MachineModel", "Unit", "assumed", "get", "load", "names"]
 
@@ -24,11 +25,8 @@ _assumed: ContextVar[MachineModel | None] = ContextVar("daceopt_assumed_machine"
 @contextmanager
 def assumed(machine: MachineModel) -> Iterator[None]:
     """Within the block, steps that name no machine work for this one."""
-    token = _assumed.set(machine)
-    try:
+    with scoped(_assumed, machine):
         yield
-    finally:
-        _assumed.reset(token)
 
 
 def names() -> list[str]:

@@ -155,7 +155,7 @@ def test_no_reference_kernel_where_layouts_differ(last: bool, name: str, capfd: 
     ):
         assert_within_rounding(ours, exact, peer)
     ran = [line for line in capfd.readouterr().out.splitlines() if ",exec," in line and ",convolution," in line]
-    assert len(ran) == 3
+    assert len(ran) == 3, ran
     assert not [line for line in ran if ",ref" in line]
 
 

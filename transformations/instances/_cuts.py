@@ -220,9 +220,9 @@ class _Flows:
         own = dict.fromkeys(names, 0)
         for name, shape, flow in computed:
             own[name] += prod(int(n) for n, r in zip(shape, flow.dims) if not fresh or r.kind != "surjective")
-        if size in own.values():
-            return Fraction(1)
         total = sum(own.values())
+        if size in own.values() or not total:  # nothing is read of empty views
+            return Fraction(1)
         return Fraction(size, total if total <= size else max(own.values()))
 
 

@@ -153,9 +153,11 @@ class Merging:
             for into, split in information(ways, profile.peak, count, self.budget).items()
             if _is_allowed(allowed, one.information.get(into), other.information.get(joins.get(into)), split)
         }
+        if not found or _is_finer(best_of(found.values()), one.best, other.best):
+            return None
         ways = {into: way for into, way in ways.items() if into in found}
         scale = max(one.scale, other.scale)
-        return _Trial(Group(count, scale, uses, ways, profile, found), joins) if found else None
+        return _Trial(Group(count, scale, uses, ways, profile, found), joins)
 
     def _joined(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
@@ -332,3 +334,9 @@ def _is_allowed(allowed: Allowed, first: AxisSplit | None, second: AxisSplit | N
     if first is None or second is None or len({first.clusters, second.clusters, both.clusters}) > 1:
         return False
     return allowed(first, second, both)
+
+
+def _is_finer(both: AxisSplit | None, first: AxisSplit | None, second: AxisSplit | None) -> bool:
+    """Does what is left of the ways lead to more instances than either group would have had? An axis of 197 elements
+    has no other factors, and allows what the batch does not."""
+    return both is not None and both.factor > max(split.factor for split in (first, second) if split is not None)

@@ -101,6 +101,20 @@ def test_what_fits_is_not_split() -> None:
     assert _factors(graph) == [1]
 
 
+def test_an_axis_of_prime_length_does_not_join_what_the_batch_keeps_apart() -> None:
+    """Four images of 13 tokens: all together need 4 instances of the batch, or 13, one for each token."""
+    graph = Graph("tokens")
+    b, first, scale = Builder(graph), graph.add_input("x", (4, 13, 16, 1), F), graph.add_input("s", (1, 1, 1, 4), F)
+    x = b.elementwise(lambda v: v + 1, first)
+    for _ in range(2):
+        wide = b.elementwise(lambda v: v * v, b.elementwise(lambda v, s: v * s, x, scale))
+        x = b.elementwise(lambda v, w: v + w, x, b.reduce("sum", None, wide, axes=(3,), keepdims=True))
+    graph.add_output(x)
+    _group(graph, 9000)
+    assert max(_factors(graph)) == 2
+    assert {axis for group in graph.sub_graphs if group.factor > 1 for axis in group.axes.values()} == {0}
+
+
 def test_a_match_edits_nothing_and_a_second_run_finds_nothing() -> None:
     graph = stages()
     before = contents(graph)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import sympy
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from daceopt.errors import Unsupported
@@ -255,6 +255,7 @@ def test_random_networks_most_of_which_have_instances() -> None:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(st.integers(0, 10**6), st.sampled_from(["small", "large", "empty", "open"]))
+@example(1253223, "empty")  # reduces a view of nothing
 def test_random_graphs(seed: int, kind: str) -> None:
     _general(seed, kind)
 

@@ -51,11 +51,14 @@ def _adam_flags(group: Group) -> tuple[str, ...]:
 
 
 def _adam(group: Group, step: float, fresh: bool) -> tuple[float, ...]:
-    """Weight decay (1 - lr * it where decoupled), betas and what they leave, the factors of both moments, epsilon."""
-    lr, decay = float(group["lr"]), float(group["weight_decay"])
+    """Weight decay (1 - lr * it where decoupled), betas and what they leave, the factors of both moments, epsilon.
+
+    A learning rate that is a tensor has its type's precision in what is computed of it, as in torch.optim.
+    """
+    lr, decay = group["lr"], float(group["weight_decay"])
     beta1, beta2 = map(float, group["betas"])
-    first, second = lr / (1 - beta1**step), 1 / (1 - beta2**step) ** 0.5
-    decay = 1 - lr * decay if group.get("decoupled_weight_decay", False) else decay
+    first, second = float(lr / (1 - beta1**step)), 1 / (1 - beta2**step) ** 0.5
+    decay = float(1 - lr * decay) if group.get("decoupled_weight_decay", False) else decay
     return decay, beta1, 1 - beta1, beta2, 1 - beta2, first, second, float(group["eps"])
 
 

@@ -116,6 +116,21 @@ def test_groups_have_options_of_their_own() -> None:
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_is_computed_of_a_rate_that_is_a_tensor_has_its_precision() -> None:
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.01), weight_decay=0.2)
+
+    model = perceptron().double()
+    loop = Loop(copy.deepcopy(model), CROSS, make)
+    step = training_step(model, CROSS, make(model), fallback="raise")
+    for x, y in batches(3):
+        step(x.double(), y)
+        loop(x.double(), y)
+    for p, q in zip(model.parameters(), loop.model.parameters()):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_group_that_comes_later_starts_at_its_own_first_step() -> None:
     model, twin = perceptron(), perceptron()
     ours, loop = (torch.optim.Adam(m[0].parameters(), lr=0.01) for m in (model, twin))

@@ -1,10 +1,37 @@
-"""The recipe ``auto``: ``cpu`` or ``apollo``, whichever the cost model says is faster for the program at hand.
+"""The recipe ``auto``: ``cpu``, ``apollo`` or ``graphturbo``, whichever the cost model says is faster for the program.
 
-With ``tune`` programs of both are measured instead, beside eager PyTorch (``daceopt/modules/tuning.py``).
+With ``tune`` programs of all are measured instead, beside eager PyTorch (``daceopt/modules/tuning.py``).
 """
 
-from daceopt.passes.choice import Choice
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from daceopt.passes.choice import Candidate, Choice
 from daceopt.recipes.apollo import apollo
 from daceopt.recipes.cpu import cpu
+from daceopt.recipes.graphturbo import graphturbo
 
-auto = Choice.of("auto", cpu, apollo)
+if TYPE_CHECKING:
+    from daceopt.cost.program_time import ProgramTime
+
+SHARE = 0.02
+"""Of the whole time: what running depth first must save, of library calls as well."""
+
+
+def _way_to_memory(first: ProgramTime) -> float:
+    return first.far
+
+
+def _share(first: ProgramTime) -> float:
+    return SHARE * first.total
+
+
+auto = Choice.of(
+    "auto",
+    cpu,
+    apollo,
+    Candidate(
+        graphturbo, _way_to_memory, _share, trains=False
+    ),  # in training nothing was gained where the model said so
+)

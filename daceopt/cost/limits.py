@@ -70,6 +70,11 @@ class Limits:
         return 8 * self.l1
 
     @property
+    def together(self) -> int:
+        """Bytes near to all cores: half of the cache that they share, for weights and others need the rest."""
+        return max(self.l3 // 2, self.l2 * self.cores)
+
+    @property
     def edge(self) -> int:
         """The edge of a square tile of float32, of which two fill a quarter of it."""
         return _power(isqrt(self.l1 // 32))

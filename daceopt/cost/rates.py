@@ -75,6 +75,11 @@ class Rates:
             rate = min(rate, _at(self.together, nbytes + beside) * threads / busy)
         return nbytes / rate + operations * self.operation / threads
 
+    def far(self, nbytes: float) -> float:
+        """Seconds that all cores need longer for ``nbytes`` than if their own caches had them."""
+        own = next(rate for size, rate in reversed(self.together) if size < _SHARED)
+        return max(0.0, nbytes / _at(self.together, nbytes) - nbytes / own)
+
     def product_seconds(self, nbytes: float, operations: float) -> float:
         """The time of a library call by all cores."""
         return self.call + max(nbytes / _at(self.together, nbytes), operations / self.product)

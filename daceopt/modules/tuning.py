@@ -66,7 +66,7 @@ def _shown(options: Mapping[str, int]) -> str:
 
 def alternatives(recipe: Recipe) -> tuple[Recipe, ...]:
     """The recipes to choose from."""
-    return recipe.among if isinstance(recipe, Choice) else (recipe,)
+    return recipe.recipes() if isinstance(recipe, Choice) else (recipe,)
 
 
 def identity(graph: str, recipe: Recipe, code: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -20,27 +20,54 @@ if TYPE_CHECKING:
 logger = logging.getLogger("daceopt.recipe")
 
 MARGIN = 0.05
-"""The share of its kernels' time by which a later recipe must be faster than those before it: less is nothing that the
-model knows. Library calls are mostly the same ones in all recipes, and their time is no reason to look away."""
+"""The share of its kernels' time by which a recipe for them must be faster: less is nothing that the model knows."""
+
+
+def _fusible(first: ProgramTime) -> float:
+    return first.fusible
+
+
+def _noticed(first: ProgramTime) -> float:
+    return MARGIN * first.kernels
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe to choose. ``most``: the seconds that it can save at most, ``least``: that it must save, both of what is
+    known of the first one's time. ``trains``: may it be chosen for programs with gradients?
+
+    The rule that is taken where none is given is about kernels. Library calls are mostly the same ones in all recipes,
+    and their time is no reason to look away.
+    """
+
+    recipe: Recipe
+    most: Callable[[ProgramTime], float] = _fusible
+    least: Callable[[ProgramTime], float] = _noticed
+    trains: bool = True
 
 
 @dataclass(frozen=True)
 class Choice(Recipe):
-    """``among`` several recipes; its own steps, which edits of it start from, are those of the first."""
+    """One of ``among``; its own steps, which edits of it start from, are those of the first."""
 
-    among: tuple[Recipe, ...] = ()
+    among: tuple[Candidate, ...] = ()
 
     @classmethod
-    def of(cls, name: str, *among: Recipe) -> Choice:
+    def of(cls, name: str, *among: Recipe | Candidate) -> Choice:
         """The choice called ``name`` among recipes of which the first is taken in doubt."""
-        return cls(name, among[0].steps, among)
+        made = tuple(one if isinstance(one, Candidate) else Candidate(one) for one in among)
+        return cls(name, made[0].recipe.steps, made)
+
+    def recipes(self) -> tuple[Recipe, ...]:
+        """Those to choose from."""
+        return tuple(candidate.recipe for candidate in self.among)
 
     def fingerprint(self) -> str:
-        return " ".join(r.fingerprint() for r in self.among)
+        return " ".join(r.fingerprint() for r in self.recipes())
 
     def _edited(self, steps: Iterable[Any]) -> Recipe:
         """An edited choice is none: whoever edits it has chosen."""
-        return replace(self.among[0], name=self.name)._edited(steps)
+        return replace(self.among[0].recipe, name=self.name)._edited(steps)
 
 
 @dataclass(frozen=True)
@@ -53,46 +80,45 @@ class Decision:
 
     def __str__(self) -> str:
         times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
-        left = "; the kernels pass too little to one another for another" if len(self.seconds) < self.count else ""
+        left = "; there is too little to save for another" if len(self.seconds) < self.count else ""
         return f"recipe {self.chosen}, by the cost model ({times}{left})"
 
 
 def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, list[Step], Decision]:
-    """Apply the steps that all recipes begin with once, then the rest of the first; then that of each other one to a
-    program of its own, but only where that may save what counts: intermediate arrays between kernels, and starts of
-    threads. Returns the program that the model says is fastest, the steps that led to it, and why it is that one.
+    """Apply the first recipe; then each other one, from where it parts from the first, to a program of its own, but
+    only where that may save what it must. Returns the program that the model says is fastest, the steps that led to it,
+    and why it is that one.
 
     Raises what a step raises.
     """
     from daceopt.cost.program_time import ProgramTime
 
-    recipes = [r.with_differentiation() if program.wanted is not None else r for r in choice.among]
+    among = [c for c in choice.among if c.trains or program.wanted is None]
+    recipes = [c.recipe.with_differentiation() if program.wanted is not None else c.recipe for c in among]
     steps = [r.resolved() for r in recipes]
-    shared = common_prefix(steps)
-    runner = Runner(choice.among[0], verify)
-    runner.apply(program, steps[0][:shared])
-    branches: list[tuple[Program, list[Step], ProgramTime]] = []
-    for recipe, own in zip(recipes, steps):
-        if branches and not branches[0][2].fusible > MARGIN * branches[0][2].kernels:
-            break
-        made, rest = program.copy(), Runner(recipe, verify)
-        rest.apply(made, own[shared:])
-        branches.append((made, rest.history, ProgramTime.of(made)))
-    at = fastest([time for _, _, time in branches])
-    decision = Decision(recipes[at].name, {r.name: b[2].total for r, b in zip(recipes, branches)}, len(recipes))
+    partings = [common_prefix([steps[0], own]) for own in steps]
+    runner, done = Runner(recipes[0], verify), 0
+    started: dict[int, tuple[Program, list[Step]]] = {}
+    for parting in sorted({*partings[1:]}):
+        runner.apply(program, steps[0][done:parting])
+        started[parting], done = (program.copy(), list(runner.history)), parting
+    runner.apply(program, steps[0][done:])
+    first = ProgramTime.of(program)
+    best, fastest, seconds = (program, runner.history, recipes[0].name), first.total, {recipes[0].name: first.total}
+    for candidate, recipe, own, parting in list(zip(among, recipes, steps, partings))[1:]:
+        if candidate.most(first) <= candidate.least(first):
+            continue
+        (start, before), rest = started[parting], Runner(recipe, verify)
+        made = start.copy()
+        rest.apply(made, own[parting:])
+        seconds[recipe.name] = ProgramTime.of(made).total
+        if seconds[recipe.name] < fastest - candidate.least(first):
+            best, fastest = (made, [*before, *rest.history], recipe.name), seconds[recipe.name]
+    decision = Decision(best[2], seconds, len(recipes))
     logger.info("%s", decision)
-    return branches[at][0], [*runner.history, *branches[at][1]], decision
+    return best[0], best[1], decision
 
 
 def common_prefix(recipes: Sequence[Sequence[Transformation]]) -> int:
     """How many steps all of them begin with."""
     return sum(1 for _ in takewhile(lambda steps: len({*map(repr, steps)}) == 1, zip(*recipes)))
-
-
-def fastest(times: Sequence[ProgramTime]) -> int:
-    """The first that no later one beats by the margin."""
-    best = 0
-    for k, time in enumerate(times):
-        if time.total < times[best].total - MARGIN * times[best].kernels:
-            best = k
-    return best

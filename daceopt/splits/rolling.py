@@ -88,6 +88,10 @@ class _Rolling:
         self._cuts = cuts
         written = _written(graph, self._members)
         self._inner = written | self._wholes(written)
+        # as they are before the writers of parts are gone
+        self._parts = {n: graph.part(n) for n in self._inner if graph.is_part(n)}
+        reads = {n for node in self._members for n in graph.inputs_of(node) if n is not None}
+        self._bases = {name: graph.written(name) for name in reads}
         self._results = self._find_results(inside)
         self._nodes = [self._described(n) for n in self._members]
         self._origins = [graph.origins_of(n) for n in self._members]
@@ -174,7 +178,7 @@ class _Body:
 
     def __init__(self, rolling: _Rolling, run: _Run):
         self._graph, self._axis, self._run = rolling._graph, rolling._axis, run
-        self._inside = rolling._inner
+        self._inside, self._parts, self._bases = rolling._inner, rolling._parts, rolling._bases
         self.loop = LoopBuilder(self._graph, rolling._label)
         self._made: dict[str, str] = {}
         self._slices: dict[str, str] = {}
@@ -200,9 +204,9 @@ class _Body:
     def _declare(self, name: str) -> str:
         graph, body = self._graph, self.loop.graph
         hint, shape = graph.source.names.get(name, name), self._extents(name)
-        if graph.is_part(name) and graph.part(name).whole in self._inside:
-            whole, starts = graph.part(name)
-            return body.add_part(self.inner(whole), hint, starts, shape)
+        part = self._parts.get(name)
+        if part is not None and part.whole in self._inside:
+            return body.add_part(self.inner(part.whole), hint, part.starts, shape)
         return body.add_array(hint, shape, graph.dtype(name), self._strides(name))
 
     def _strides(self, name: str) -> tuple[Dim, ...] | None:
@@ -215,12 +219,11 @@ class _Body:
 
     def _read(self, name: str, cut: NodeCut) -> str:
         """What stands for ``name`` where a member reads it."""
-        graph = self._graph
         if name == SEED:
             return self.loop.graph.seed()
         if name not in cut.sliced:
             return self.loop.capture(name)
-        base = graph.written(name)
+        base = self._bases[name]
         if name == base and base in self._inside:
             return self.inner(name)
         if name not in self._slices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,15 +10,16 @@ import dace
 import pytest
 
 from daceopt import pipeline, recipes
-from daceopt.cost import program_time
+from daceopt.cost import limits, program_time, rates
+from daceopt.cost.limits import Limits
 from daceopt.cost.program_time import ProgramTime
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ir.interpret import interpret
 from daceopt.ir.program import Program
-from daceopt.passes import choice
-from daceopt.passes.choice import Choice, common_prefix
+from daceopt.ir.region import Repeat
+from daceopt.passes.choice import Candidate, Choice, common_prefix
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.transform import Transformation
 from daceopt.store.cache import key
@@ -73,7 +75,7 @@ class NeverRuns(Transformation):
 def test_another_recipe_is_not_tried_where_nothing_can_be_saved() -> None:
     """One kernel left: no array between kernels, one start of threads."""
     derived = derive(Choice.of("either", FUSED, replace(FUSED + NeverRuns(), name="never")))
-    assert "pass too little to one another" in derived.choice and "never" not in derived.choice
+    assert "too little to save" in derived.choice and "never" not in derived.choice
 
 
 def test_both_directions_count() -> None:
@@ -82,8 +84,59 @@ def test_both_directions_count() -> None:
 
 
 def test_the_margin_is_a_share_of_the_kernels() -> None:
-    assert choice.fastest([ProgramTime(10.0, 1.0, 1.0), ProgramTime(9.96, 0.96, 0.0)]) == 0
-    assert choice.fastest([ProgramTime(10.0, 1.0, 1.0), ProgramTime(9.9, 0.9, 0.0)]) == 1
+    """The library calls of a program are no reason to look away."""
+    rule = Candidate(FUSED)
+    time = ProgramTime(10.0, 1.0, 0.06)
+    assert rule.most(time) > rule.least(time)
+    assert not rule.most(replace(time, fusible=0.04)) > rule.least(time)
+
+
+def test_a_candidate_must_save_what_it_says() -> None:
+    """The model says that the plain recipe takes longer; a rule may ask for more than the fused one saves."""
+    greedy = Candidate(FUSED, most=lambda first: 1.0, least=lambda first: 0.99 * first.total)
+    derived = derive(Choice.of("either", PLAIN, greedy))
+    assert derived.choice.startswith("recipe plain") and "fused" in derived.choice
+    modest = replace(greedy, least=lambda first: 0.01 * first.total)
+    assert derive(Choice.of("either", PLAIN, modest)).choice.startswith("recipe fused")
+
+
+def test_a_candidate_for_inference_is_not_tried_in_training() -> None:
+    choice_of = Choice.of("either", PLAIN, Candidate(FUSED, trains=False))
+    assert derive(choice_of).choice.startswith("recipe fused")
+    derived = derive(choice_of, Gradients((0,), (0,)))
+    assert derived.choice.startswith("recipe plain") and "fused" not in derived.choice
+
+
+def test_recipes_part_from_the_first_at_places_of_their_own() -> None:
+    early, late = replace(FUSED.without("gelu-lifting"), name="early"), replace(FUSED + NeverRuns(), name="late")
+    never = Candidate(late, most=lambda first: 0.0)
+    derived = derive(Choice.of("either", PLAIN, never, Candidate(early, most=lambda first: 1.0)))
+    steps = [s.name for s in derived.history]
+    assert derived.choice.startswith("recipe early") and "gelu-lifting" not in steps
+    assert steps.count("differentiate") == 0 and steps.count("map-fusion") == 1
+
+
+def test_auto_runs_depth_first_where_caches_hold_no_layer() -> None:
+    """Four layers on 64 MB: what they pass to one another stays in the cache of the assumed machine."""
+    made = Graph("deep")
+    b, x = Builder(made), made.add_input("x", (64, 512, 512), dace.float32)
+    for _ in range(3):
+        x = b.reduce(
+            "sum",
+            None,
+            b.elementwise(lambda v, w: v / w, x, b.reduce("max", None, x, axes=(1,), keepdims=True)),
+            axes=(2,),
+            keepdims=True,
+        )
+        x = b.elementwise(lambda v, w: v - w, made.inputs[0], x)
+    made.add_output(b.reduce("sum", None, x, axes=(1, 2)))
+    machine = Limits(cores=2)
+    with limits.assumed(machine), rates.assumed(rates.typical(machine)):
+        derived = pipeline.derive(Imported(made.copy(), None), recipes.get("auto"))
+        small = pipeline.derive(Imported(graph(), None), recipes.get("auto"))
+    assert derived.choice.startswith("recipe graphturbo, by the cost model (cpu ")
+    assert any(isinstance(node, Repeat) for node in derived.forward.nodes())
+    assert "graphturbo" not in small.choice
 
 
 def test_the_common_prefix() -> None:
@@ -97,6 +150,7 @@ def test_a_choice_has_the_steps_of_its_first_and_a_fingerprint_of_all() -> None:
     auto = recipes.get("auto")
     assert isinstance(auto, Choice) and auto.steps == recipes.get("cpu").steps
     assert key(auto.fingerprint()) != key(recipes.get("cpu").fingerprint())
+    assert pickle.loads(pickle.dumps(auto)) == auto
     edited = auto.without("channels-last")
     assert type(edited) is Recipe and edited.name == "auto" and "channels-last" not in str(edited)
 

@@ -140,6 +140,23 @@ def test_a_network_whose_batch_may_not_be_divisible(items: int, instance: int, l
     assert len(twin.nodes()) == loops + 1  # the sum over the batch stays
 
 
+@pytest.mark.parametrize(("items", "instance"), [(6, 2), (7, 3)])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_result_that_consists_of_parts(items: int, instance: int, kept: bool) -> None:
+    """Its parts are parts in the body, too: what reads the whole there comes after their writers."""
+    graph = Graph("parts")
+    b, x = Builder(graph), graph.add_input("x", (items, 3), F)
+    whole = graph.add_array("whole", (items, 7), F)
+    one = b.elementwise(lambda v: v + 1, x, out=graph.add_part(whole, "one", [0, 0], [items, 3]))
+    b.elementwise(lambda v: v * 2, x, out=graph.add_part(whole, "two", [0, 3], [items, 3]))
+    last = graph.add_part(whole, "last", [0, 6], [items, 1])
+    b.reduce("sum", None, one, axes=(1,), keepdims=True, out=last)
+    graph.add_output(b.elementwise(lambda v: v * v, whole))
+    if kept:
+        graph.add_output(whole)
+    _rolled(graph, instance)
+
+
 def test_what_is_no_size_is_refused() -> None:
     graph = Graph("rows")
     x = graph.add_input("x", (2 * size("n"), 3), F)

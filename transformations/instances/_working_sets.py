@@ -31,9 +31,8 @@ class CacheBudget:
 
     @classmethod
     def of(cls, cache: int | None) -> CacheBudget:
-        """``cache`` bytes, or half of the largest cache of this machine: the rest is for weights and for others."""
-        known = limits()
-        return cls(cache or max(known.l3 // 2, known.l2 * known.cores))
+        """``cache`` bytes, or those near to all cores of this machine."""
+        return cls(cache or limits().together)
 
 
 @dataclass(frozen=True)

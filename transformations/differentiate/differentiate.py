@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from daceopt.autodiff import Derivative, differentiate
+from daceopt.autodiff.storage import POLICIES, Storage
+from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.grafting import graft
 from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Update
+from daceopt.ir.imported import Gradients, Update
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.program import Kind, Program, Role
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
@@ -28,11 +30,23 @@ class Differentiate(Transformation):
              of a training step: forward: y = f(x), dx = f'(t), update of x by dx
 
     Fusing before it means recomputing, after it storing (Rausch et al., DaCeML, section 5.3). ``policy``: ``recompute``
-    or ``store`` what both could do; None: as the program asks.
+    or ``store`` what both could do; None: as the program asks. ``store``, ``recompute``: names of forward arrays, or of
+    modules that they come from, with wildcards as in file names.
     """
 
     level: ClassVar[str] = "differentiate"
     policy: str | None = None
+    store: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option in ("store", "recompute"):
+            object.__setattr__(self, option, _names(option, getattr(self, option)))
+        if self.policy not in (None, *POLICIES):
+            raise DaceoptError(f"policy={self.policy!r} of differentiate; expected None or one of {POLICIES}")
+
+    def _storage(self, wanted: Gradients) -> Storage:
+        return Storage(self.policy or wanted.policy, self.store, self.recompute, joined=wanted.update is not None)
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """No site: a program is differentiated, not a graph."""
@@ -47,7 +61,10 @@ class Differentiate(Transformation):
         outputs = [n for n in (graph.outputs[k] for k in wanted.outputs) if types.is_float(graph.dtype(n))]
         inputs = {role.position: name for name, role in program.inputs.items()}
         names = [inputs[k] for k in wanted.inputs]
-        result = differentiate(graph, outputs, names, policy=self.policy or wanted.policy)
+        try:
+            result = differentiate(graph, outputs, names, self._storage(wanted))
+        except ValueError as error:
+            raise DaceoptError(f"differentiate: {error}") from error
         if wanted.update is not None:
             _join(program, result, wanted.update)
             return Outcome([f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs, and their update"], [])
@@ -55,6 +72,13 @@ class Differentiate(Transformation):
             return Outcome([], [f"{graph.sdfg.name}: every gradient is zero"])
         _add_backward(program, result)
         return Outcome([f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"], [])
+
+
+def _names(option: str, value: Any) -> tuple[str, ...]:
+    """Raises DaceoptError for what is no list of names."""
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise DaceoptError(f"{option}={value!r} of differentiate; expected a list of names of arrays or modules")
+    return tuple(value)
 
 
 def _add_backward(program: Program, result: Derivative) -> None:

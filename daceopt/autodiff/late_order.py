@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from daceopt.ir.graph import Graph
@@ -22,6 +22,25 @@ def late_order(graph: Graph, again: Collection[Any]) -> list[Any]:
         others = sorted((n for n in missing if n not in again), key=place.__getitem__)
         order |= dict.fromkeys([*repeated, *others])
     return list(order)
+
+
+def with_prompt(graph: Graph, first: Sequence[Any], prompt: Sequence[Any]) -> list[Any]:
+    """The nodes ``first`` in their order, and each of ``prompt`` as soon as all that it reads is there."""
+    users: dict[Any, list[Any]] = {}
+    missing: dict[Any, int] = {}
+    for node in prompt:
+        sources = {source for _, source in sources_of(graph, node)}
+        missing[node] = len(sources)
+        for source in sources:
+            users.setdefault(source, []).append(node)
+    order: list[Any] = []
+    waiting = [n for n in reversed(first)] + [n for n in reversed(prompt) if not missing[n]]
+    while waiting:
+        order.append(node := waiting.pop())
+        for user in users.get(node, ()):
+            missing[user] -= 1
+            waiting += [] if missing[user] else [user]
+    return order
 
 
 def _missing(graph: Graph, node: Any, done: Collection[Any]) -> list[Any]:

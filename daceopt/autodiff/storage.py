@@ -22,8 +22,8 @@ class Storage:
 
     ``store`` and ``recompute``: names of forward arrays, or of modules that they come from, with ``*``, ``?`` and
     ``[...]`` as in file names. ``budget``: the bytes that the arrays of a step may take at once, beside what the caller
-    gives and gets; ``by``: who chooses then (:mod:`daceopt.autodiff.storage_choice`), in at most ``seconds``.
-    ``joined``: forward and backward are one program.
+    gives and gets; ``by``: who chooses then (:mod:`daceopt.autodiff.storage_choice`), in at most ``seconds``, for these
+    ``sizes`` of symbols. ``joined``: forward and backward are one program.
     """
 
     policy: str = "recompute"
@@ -32,6 +32,7 @@ class Storage:
     budget: int | None = None
     by: str = "best"
     seconds: float = 5.0
+    sizes: tuple[tuple[str, int], ...] = ()
     joined: bool = False
 
     def __post_init__(self) -> None:

@@ -149,12 +149,13 @@ class _Run:
     def _touch(self, reads: Iterable[int], in_place: bool) -> None:
         """``reads`` are read here, and what is fused into their readers reads its operands here."""
         here = len(self.base)
-        waiting = list(reads)
+        waiting, seen = list(reads), set()
         while waiting:
             v = waiting.pop()
             value = self.problem.values[v]
-            if not value.makers:
+            if not value.makers or v in seen:
                 continue
+            seen.add(v)
             if v in self.kept:
                 self.used[v] = here
                 continue

@@ -58,6 +58,12 @@ def plan(
     return _Planner(Scope(graph), set(result.saved), reuse, order).place(result)
 
 
+def lifetimes(graph: Graph, saved: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
+    """Each buffer of the arena -> the positions of the first and of the last node that uses it; those inside of regions
+    are not among them."""
+    return _Planner(Scope(graph), set(saved), True).lifetimes()
+
+
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
     """Where each of the arrays ``saved`` stands in the saved block, and the bytes of the block."""
     offsets: dict[str, Dim] = {}
@@ -120,6 +126,10 @@ class _Planner:
             for name in self._roots((*self._graph.inputs_of(node), *self._graph.outputs_of(node))):
                 self._first.setdefault(name, position)
                 self._last[name] = position
+
+    def lifetimes(self) -> dict[str, tuple[int, int]]:
+        self._liveness()
+        return {name: (first, self._last[name]) for name, first in self._first.items()}
 
     def _roots(self, names: Iterable[str | None]) -> list[str]:
         """The buffers behind ``names`` that live in the arena."""

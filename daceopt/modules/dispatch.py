@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from daceopt.capture.torch.dynamic import mark
-from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
+from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.modules import frames
 from daceopt.modules.options import Options
@@ -126,6 +126,8 @@ class Dispatcher:
                 self._forget(compiled)
             if type(error).__module__ != "torch._dynamo.exc":
                 raise
+            if isinstance(inner := getattr(error, "inner_exception", None), MemoryBudgetError):
+                raise inner from error
             if type(error).__name__ == "TorchRuntimeError":
                 compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
             if self.options.fallback == "raise":
@@ -192,8 +194,8 @@ class Dispatcher:
     # ---------------------------------------------------------------- what did not compile
 
     def _refused(self, reason: str, error: BaseException) -> None:
-        """A graph stays in eager PyTorch."""
-        if self.options.fallback == "raise":
+        """A graph stays in eager PyTorch, but one that is not to take so much memory."""
+        if self.options.fallback == "raise" or isinstance(error, MemoryBudgetError):
             raise error if isinstance(error, DaceoptError) else Unsupported(reason)
         self._note(reason)
 

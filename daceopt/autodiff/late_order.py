@@ -34,7 +34,7 @@ def with_prompt(graph: Graph, first: Sequence[Any], prompt: Sequence[Any]) -> li
         for source in sources:
             users.setdefault(source, []).append(node)
     order: list[Any] = []
-    waiting = [n for n in reversed(first)] + [n for n in reversed(prompt) if not missing[n]]
+    waiting = [*reversed(first), *(n for n in reversed(prompt) if not missing[n])]
     while waiting:
         order.append(node := waiting.pop())
         for user in users.get(node, ()):

@@ -10,9 +10,10 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class Value:
-    """A forward array: ``bytes`` in memory if it is stored; ``forward`` and ``again``: while it is alive in the forward,
-    and in the backward if it is computed again, 0 where its writer fuses into all that read it there. ``makers``: the
-    computations that write it (it, or parts of it), none if it is given. ``writing``: seconds that storing it costs.
+    """A forward array: ``bytes`` in memory if it is stored; ``forward`` and ``again``: while it is alive in the
+    forward, and in the backward if it is computed again, 0 where its writer fuses into all that read it there.
+    ``makers``: the computations that write it (it, or parts of it), none if it is given. ``writing``: seconds that
+    storing it costs.
     """
 
     name: str
@@ -58,8 +59,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class StorageProblem:
-    """``forward`` and ``backward`` in the order in which they run; ``budget`` in bytes. ``fixed``: values that are stored
-    if they are read, ``repeated``: those that are not. ``joined``: both are one program, in which a stored value is
+    """``forward`` and ``backward`` in the order in which they run; ``budget`` in bytes. ``fixed``: values that are
+    stored if they are read, ``repeated``: those that are not. ``joined``: both are one program, in which a stored value is
     alive from its writer to its last reader; otherwise all of them stand in one block from begin to end.
     """
 

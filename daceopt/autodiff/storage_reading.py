@@ -41,8 +41,8 @@ def _said(problem: StorageProblem, found: StorageChoice) -> str:
     outcome = found.outcome
     proved = f", at most {found.gap:.0%} from the best" if found.bound else ""
     return (
-        f"stores {len(outcome.stored)} arrays, computes {len(outcome.again)} nodes again in {1e3 * outcome.seconds:.3f} ms "
-        f"(as modelled, by {found.by}{proved}); planned {outcome.peak} of {problem.budget} bytes"
+        f"stores {len(outcome.stored)} arrays, computes {len(outcome.again)} nodes again; that takes "
+        f"{1e3 * outcome.seconds:.3f} ms (as modelled, by {found.by}{proved}); planned {outcome.peak} of {problem.budget} bytes"
     )
 
 

@@ -20,6 +20,8 @@ Steps = tuple[Transformation, ...]
 logger = logging.getLogger("daceopt.recipe")
 
 TRIES = 5
+LEAST = 1  # bytes: what is asked for to see what is possible
+_LESS = 0.85
 _TIGHT = 0.9  # of the budget: a plan that leaves more was asked for too little
 
 
@@ -85,13 +87,14 @@ def _targets(budget: int, attempts: list[_Attempt]) -> Iterator[int]:
             low = target
         else:
             high = target
+        # model and plan differ by about as much as last time; where that changed nothing, by more
         settled = len(attempts) > 1 and attempts[-2].kept == latest.kept
         logger.info("asked for %d bytes, planned %d", target, peak)
-        if (peak <= budget and (peak >= _TIGHT * budget or settled or k > 1)) or target == 1:
+        if (peak <= budget and (peak >= _TIGHT * budget or settled or k > 1)) or target == LEAST:
             return
-        hopeless = settled or k == TRIES - 2
-        target = int(target * min(max(budget / max(peak, 1), 0.5), 1.5) * (1.0 if peak <= budget else 0.98))
-        target = min(max(target, low + 1), high - 1) if not (hopeless and low == 0) else 1
+        target += budget - peak
+        target = int(_LESS * latest.target) if settled else target
+        target = LEAST if low == 0 and k == TRIES - 2 else min(max(target, low + 1), high - 1)
 
 
 def _refusal(recipe: Recipe, budget: int, least: WorkingMemory) -> str:

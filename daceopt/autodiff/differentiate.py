@@ -30,8 +30,9 @@ class Derivative:
     ``grad_outputs``: forward output -> the backward input that takes its gradient (same shape and dtype; outputs that
     depend on no wanted input have none). ``grad_inputs``: wanted input -> the backward output with its gradient, None
     when no path leads there. ``forward_inputs_needed``: forward inputs that the backward reads again, under the same
-    name. ``decision``: what was chosen for a budget. The inputs of ``backward`` are the gradients, then ``saved``, then those. Size symbols are the forward's; the
-    backward defines each by one of its own inputs where one has that extent, else as the forward does.
+    name. ``decision``: what was chosen for a budget. The inputs of ``backward`` are the gradients, then ``saved``, then
+    those. Size symbols are the forward's; the backward defines each by one of its own inputs where one has that extent,
+    else as the forward does.
     """
 
     forward: Graph

@@ -60,8 +60,8 @@ class Outcome:
 @dataclass(frozen=True)
 class StorageProblem:
     """``forward`` and ``backward`` in the order in which they run; ``budget`` in bytes. ``fixed``: values that are
-    stored if they are read, ``repeated``: those that are not. ``joined``: both are one program, in which a stored value is
-    alive from its writer to its last reader; otherwise all of them stand in one block from begin to end.
+    stored if they are read, ``repeated``: those that are not. ``joined``: both are one program, in which a
+    stored value is alive from its writer to its last reader; otherwise all stand in one block from begin to end.
     """
 
     values: tuple[Value, ...]

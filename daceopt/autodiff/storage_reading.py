@@ -41,8 +41,9 @@ def _said(problem: StorageProblem, found: StorageChoice) -> str:
     outcome = found.outcome
     proved = f", at most {found.gap:.0%} from the best" if found.bound else ""
     return (
-        f"stores {len(outcome.stored)} arrays, computes {len(outcome.again)} nodes again; that takes "
-        f"{1e3 * outcome.seconds:.3f} ms (as modelled, by {found.by}{proved}); planned {outcome.peak} of {problem.budget} bytes"
+        f"stores {len(outcome.stored)} arrays, computes {len(outcome.again)} nodes again "
+        f"({1e3 * outcome.seconds:.3f} ms as modelled, by {found.by}{proved}); asked for "
+        f"{problem.budget} bytes, planned {outcome.peak}"
     )
 
 
@@ -129,8 +130,10 @@ class _Reading:
         """Does its writer become a part of each node (``among`` some) that reads it?"""
         makers = self.graph.producers(name)
         readers = [n for n in self.graph.all_consumers(name) if among is None or n in among]
-        one = len(makers) == 1 and is_cheap(self.graph, makers[0])
-        return one and bool(readers) and all(isinstance(n, nodes.MapEntry) for n in readers)
+        if len(makers) != 1 or not is_cheap(self.graph, makers[0]) or not readers:
+            return False
+        alone = len(readers) == 1 and isinstance(readers[0], nodes.MapEntry)
+        return alone or (name in self.index and all(is_cheap(self.graph, n) for n in readers))
 
     def _bytes(self, name: str) -> int:
         return int(self._times.number(aligned_bytes(self.graph, name)))

@@ -43,8 +43,8 @@ class Direction:
 
 @dataclass(frozen=True)
 class WorkingMemory:
-    """``saved``: arrays from the forward to the backward, which stand in one block of ``saved_bytes`` until that has run;
-    ``directions``: forward and backward, each with an arena of its own."""
+    """``saved``: arrays from the forward to the backward, which stand in one block of ``saved_bytes`` until that has
+    run; ``directions``: forward and backward, each with an arena of its own."""
 
     saved: tuple[tuple[str, int], ...]
     saved_bytes: int

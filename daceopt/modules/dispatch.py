@@ -67,6 +67,7 @@ class Dispatcher:
         self.reasons = self.stats.fallbacks
         self._compiled: _Compiled | None = None
         self._name = ""  # of the module's class, for messages
+        self._beyond: MemoryBudgetError | None = None
         self._changed = ""  # what made Dynamo look at the code again
         self._lock = threading.RLock()
 
@@ -126,13 +127,15 @@ class Dispatcher:
                 self._forget(compiled)
             if type(error).__module__ != "torch._dynamo.exc":
                 raise
-            if isinstance(inner := getattr(error, "inner_exception", None), MemoryBudgetError):
-                raise inner from error
             if type(error).__name__ == "TorchRuntimeError":
                 compiled.original(module, *args, **kwargs)  # a wrong call gets the error that PyTorch has for it
             if self.options.fallback == "raise":
                 raise self._translated(module, error) from error
             return self._eagerly(module, compiled.original, args, kwargs, first_line(error))
+        if self._beyond is not None:
+            beyond, self._beyond = self._beyond, None
+            self._forget(compiled)
+            raise beyond
         if backend.frames() != seen:
             self._note_breaks(backend)
         if backend.ran == ran:
@@ -194,8 +197,10 @@ class Dispatcher:
     # ---------------------------------------------------------------- what did not compile
 
     def _refused(self, reason: str, error: BaseException) -> None:
-        """A graph stays in eager PyTorch, but one that is not to take so much memory."""
-        if self.options.fallback == "raise" or isinstance(error, MemoryBudgetError):
+        """A graph stays in eager PyTorch."""
+        if isinstance(error, MemoryBudgetError):
+            self._beyond = error  # eager PyTorch would not stay within the budget either
+        if self.options.fallback == "raise":
             raise error if isinstance(error, DaceoptError) else Unsupported(reason)
         self._note(reason)
 

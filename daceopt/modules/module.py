@@ -62,8 +62,8 @@ def optimized_module(
     tune      None: the cost model chooses; True, or a budget such as "30s": the first call measures recipes, options of
               their steps and (for the recipe "auto") eager PyTorch; what is fastest is kept in the cache
     memory_budget  None: what is fast; bytes (an integer, or "512MB"), or a share of what eager PyTorch saves for the
-              backward ("60%"): what forward and backward may take at once, beside arguments, results and gradients. What
-              does not fit is computed again. A call raises MemoryBudgetError where that is impossible
+              backward ("60%"): what forward and backward may take at once, beside arguments, results and gradients.
+              What does not fit is computed again. A call raises MemoryBudgetError where that is impossible
 
     Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules, and
     for options of the wrong type, ValueError for options that do not exist.

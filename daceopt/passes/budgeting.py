@@ -35,8 +35,8 @@ class _Attempt:
     memory: WorkingMemory
 
     @property
-    def kept(self) -> tuple[str, ...]:
-        """What decides about memory: two attempts that agree in it are the same."""
+    def said(self) -> tuple[str, ...]:
+        """What became of the differentiation."""
         return tuple(s for step in self.runner.history if step.level == DIFFERENTIATE for s in step.sites)
 
 
@@ -63,7 +63,7 @@ def run(recipe: Recipe, program: Program, verify: str | None) -> tuple[Program, 
     best = max(fitting, key=lambda a: a.target)
     best.runner.apply(best.program, schedules)
     history = [*runner.history, *best.runner.history]
-    return best.program, history, f"memory: {best.memory.peak} of {budget} bytes; {'; '.join(best.kept)}"
+    return best.program, history, f"memory: {best.memory.peak} of {budget} bytes; {'; '.join(best.said)}"
 
 
 def _parts(recipe: Recipe) -> tuple[Steps, Steps, Steps]:
@@ -88,7 +88,7 @@ def _targets(budget: int, attempts: list[_Attempt]) -> Iterator[int]:
         else:
             high = target
         # model and plan differ by about as much as last time; where that changed nothing, by more
-        settled = len(attempts) > 1 and attempts[-2].kept == latest.kept
+        settled = len(attempts) > 1 and attempts[-2].memory == latest.memory
         logger.info("asked for %d bytes, planned %d", target, peak)
         if (peak <= budget and (peak >= _TIGHT * budget or settled or k > 1)) or target == LEAST:
             return

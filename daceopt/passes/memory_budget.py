@@ -36,7 +36,7 @@ def resolved(budget: int | str, reference: Callable[[], int] | None) -> int:
         return int(count or 0)
     if reference is None:
         raise DaceoptError(
-            f"a budget of {budget} is a share of what eager PyTorch saves, and this is no module of PyTorch's; expected bytes"
+            f"a budget of {budget} is a share of what eager PyTorch saves, which is not known here; give bytes instead"
         )
     return int(share * reference())
 

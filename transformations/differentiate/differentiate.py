@@ -34,10 +34,10 @@ class Differentiate(Transformation):
 
     Fusing before it means recomputing, after it storing (Rausch et al., DaCeML, section 5.3). ``policy``: ``recompute``
     or ``store`` what both could do; None: as the program asks. ``store``, ``recompute``: names of forward arrays, or of
-    modules that they come from, with wildcards as in file names. ``budget``: the bytes that a step may take beside what
-    its caller gives and gets, or a share of what eager PyTorch saves ("60%"); ``by`` (``best greedy``) chooses what to
-    store then, in at most ``seconds``. It is held where programs are compiled (``pipeline.derive``), which looks at what
-    all steps have made of it.
+    modules that they come from, with wildcards as in file names. ``budget``: the bytes that a step may take beside
+    what its caller gives and gets, or a share of what eager PyTorch saves ("60%"); ``by`` (of
+    ``autodiff/storage_choice.py``) chooses what to store then, in at most ``seconds``. It is held where programs are
+    compiled (``pipeline.derive``), which looks at what all steps have made of it.
     """
 
     level: ClassVar[str] = "differentiate"

@@ -1,4 +1,4 @@
-"""How many bytes eager PyTorch saves for the backward of a graph: autograd is asked, with tensors that have no memory."""
+"""How many bytes eager PyTorch saves for the backward of a graph: autograd is asked, on tensors without memory."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def differentiate(
 
     ``storage`` says what is stored and what is computed again. An output listed twice has one gradient: the caller
     adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated; ValueError for a name
-    that is no output or input, and for names in ``storage`` that do not exist.
+    that is no output or input; DaceoptError for names in ``storage`` that do not exist.
     """
     _check_names(graph, outputs, wanted)
     forward = graph.copy()

@@ -56,7 +56,7 @@ def choose(graph: Graph, boundary: Boundary, policy: str, pinned: Pins) -> list[
 
 
 def settled(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
-    """What ``storage`` names, in the joint graph as a whole. Raises ValueError for names that do not exist."""
+    """What ``storage`` names, in the joint graph as a whole. Raises DaceoptError for names that do not exist."""
     if not storage.store and not storage.recompute:
         return Pins()
     known = [n for n in boundary.arrays if n not in boundary.local]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from daceopt.errors import did_you_mean
+from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.nodes.operator import Operator
@@ -59,7 +59,7 @@ class Pins:
 def pins(graph: Graph, storage: Storage, arrays: Collection[str], fixed: Callable[[str], str | None]) -> Pins:
     """The arrays that ``storage`` names, as buffers among ``arrays``.
 
-    ``fixed(array)`` says why it cannot be computed again, or None. Raises ValueError for a name that is neither an
+    ``fixed(array)`` says why it cannot be computed again, or None. Raises DaceoptError for a name that is neither an
     array nor a module, with the nearest one; for an array that is asked to be both; and, where it is named in full, for
     one that cannot be computed again.
     """
@@ -69,10 +69,10 @@ def pins(graph: Graph, storage: Storage, arrays: Collection[str], fixed: Callabl
         found = _matching(graph, arrays, "recompute", text)
         reasons = {n: why for n in found if (why := fixed(n)) is not None}
         if text in graph.sdfg.arrays and reasons:
-            raise ValueError(f"recompute={text!r}: {next(iter(reasons.values()))}")
+            raise DaceoptError(f"recompute={text!r}: {next(iter(reasons.values()))}")
         again |= found - reasons.keys()
     if both := sorted(store & again):
-        raise ValueError(f"{both[0]} is named by store and by recompute; expected one of them")
+        raise DaceoptError(f"{both[0]} is named by store and by recompute; expected one of them")
     return Pins(frozenset(store), frozenset(again))
 
 
@@ -86,7 +86,7 @@ def _matching(graph: Graph, arrays: Collection[str], option: str, text: str) -> 
     if found:
         return found
     known = sorted({*arrays, *(o for name in arrays for o in graph.origins.get(name, ()))})
-    raise ValueError(
+    raise DaceoptError(
         f"{option}={text!r}: no array of the forward pass, and no module that one comes from, is called so"
         f"{did_you_mean(text, known)}"
     )

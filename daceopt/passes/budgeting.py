@@ -22,6 +22,7 @@ logger = logging.getLogger("daceopt.recipe")
 TRIES = 5
 LEAST = 1  # bytes: what is asked for to see what is possible
 _LESS = 0.85
+_MORE = 1.25
 _TIGHT = 0.9  # of the budget: a plan that leaves more was asked for too little
 
 
@@ -92,7 +93,7 @@ def _targets(budget: int, attempts: list[_Attempt]) -> Iterator[int]:
         logger.info("asked for %d bytes, planned %d", target, peak)
         if (peak <= budget and (peak >= _TIGHT * budget or settled or k > 1)) or target == LEAST:
             return
-        target += budget - peak
+        target += budget - peak if peak <= budget else int(_MORE * (budget - peak))
         target = int(_LESS * latest.target) if settled else target
         target = LEAST if low == 0 and k == TRIES - 2 else min(max(target, low + 1), high - 1)
 

@@ -79,10 +79,7 @@ class Differentiate(Transformation):
         outputs = [n for n in (graph.outputs[k] for k in wanted.outputs) if types.is_float(graph.dtype(n))]
         inputs = {role.position: name for name, role in program.inputs.items()}
         names = [inputs[k] for k in wanted.inputs]
-        try:
-            result = differentiate(graph, outputs, names, self._storage(wanted))
-        except ValueError as error:
-            raise DaceoptError(f"differentiate: {error}") from error
+        result = differentiate(graph, outputs, names, self._storage(wanted))
         title = f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"
         decision = f"; {result.decision}" if result.decision else ""
         if wanted.update is not None:

@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import numpy as np
 
-from daceopt.autodiff.storage_problem import Outcome, StorageProblem
+from daceopt.autodiff.storage_problem import StorageOutcome, StorageProblem
 
 _SHARES = 256
 _BOUNDS = 24
@@ -29,7 +29,7 @@ def chain_of(problem: StorageProblem) -> list[int] | None:
     return values if len(values) <= _LONGEST else None
 
 
-def solve(problem: StorageProblem, chain: list[int]) -> Outcome | None:
+def solve(problem: StorageProblem, chain: list[int]) -> StorageOutcome | None:
     """The fastest choice that was found within the budget; None where none was."""
     sizes = np.array([problem.values[v].again for v in chain])
     ends = [0, *accumulate(sizes)]

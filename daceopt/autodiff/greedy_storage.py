@@ -10,19 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from daceopt.autodiff.storage_problem import Outcome, StorageProblem
+from daceopt.autodiff.storage_problem import StorageOutcome, StorageProblem
 
 _SEGMENTS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _ROUNDS = 3
 
 
-def solve(problem: StorageProblem, starts: Collection[frozenset[int]], deadline: float) -> Outcome:
+def solve(problem: StorageProblem, starts: Collection[frozenset[int]], deadline: float) -> StorageOutcome:
     """The fastest choice that fits the budget; where none was found, the one of which least is alive at once.
 
     ``starts``: choices to begin with. At ``deadline`` (of ``time.monotonic``) it takes what it has.
     """
     found = {problem.outcome(start) for start in (*starts, frozenset(problem.free), *_segments(problem))}
-    best: Outcome | None = None
+    best: StorageOutcome | None = None
     for start in sorted(found, key=lambda o: rank(problem, o)):
         improved = _improved(problem, start, deadline)
         if best is None or rank(problem, improved) < rank(problem, best):
@@ -33,14 +33,14 @@ def solve(problem: StorageProblem, starts: Collection[frozenset[int]], deadline:
     return best
 
 
-def rank(problem: StorageProblem, outcome: Outcome) -> tuple[bool, float, float]:
+def rank(problem: StorageProblem, outcome: StorageOutcome) -> tuple[bool, float, float]:
     """Less is better: what fits, by time; what does not, by its peak."""
     if outcome.peak <= problem.budget:
         return False, outcome.seconds, outcome.peak
     return True, outcome.peak, outcome.seconds
 
 
-def _improved(problem: StorageProblem, outcome: Outcome, deadline: float) -> Outcome:
+def _improved(problem: StorageProblem, outcome: StorageOutcome, deadline: float) -> StorageOutcome:
     for _ in range(_ROUNDS):
         if outcome.peak <= problem.budget:
             break
@@ -57,11 +57,11 @@ def _improved(problem: StorageProblem, outcome: Outcome, deadline: float) -> Out
 
 def _changed(
     problem: StorageProblem,
-    outcome: Outcome,
-    moves: Callable[[StorageProblem, Outcome], list[int]],
-    better: Callable[[Outcome, Outcome], bool],
+    outcome: StorageOutcome,
+    moves: Callable[[StorageProblem, StorageOutcome], list[int]],
+    better: Callable[[StorageOutcome, StorageOutcome], bool],
     deadline: float,
-) -> Outcome:
+) -> StorageOutcome:
     """``outcome`` with those of ``moves`` (values that change sides, the best first) that make it better, many at once
     where that works."""
     waiting = moves(problem, outcome)
@@ -80,13 +80,13 @@ def _changed(
     return outcome
 
 
-def _dropping(problem: StorageProblem, outcome: Outcome) -> list[int]:
+def _dropping(problem: StorageProblem, outcome: StorageOutcome) -> list[int]:
     """Stored values, those first that free most bytes for the seconds that they take."""
     stored = [v for v in problem.free if v in outcome.stored and problem.values[v].bytes]
     return sorted(stored, key=lambda v: _rate(problem, v))
 
 
-def _adding(problem: StorageProblem, outcome: Outcome) -> list[int]:
+def _adding(problem: StorageProblem, outcome: StorageOutcome) -> list[int]:
     """Values that are computed again, those first that save most seconds for their bytes."""
     again = {v for c in outcome.again for v in problem.forward[c].writes}
     return sorted((v for v in problem.free if v in again), key=lambda v: -_rate(problem, v))

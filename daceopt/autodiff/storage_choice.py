@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 
 from daceopt.autodiff import chain_storage, greedy_storage
-from daceopt.autodiff.storage_problem import Outcome, StorageProblem
+from daceopt.autodiff.storage_problem import StorageOutcome, StorageProblem
 from daceopt.autodiff.storage_program import FEW_VARIABLES, MOST_VARIABLES, StorageProgram
 from daceopt.errors import DaceoptError
 
@@ -16,7 +16,7 @@ class StorageChoice:
     """``outcome`` of the choice that ``by`` found; ``bound``: seconds below which none stays that fits the budget, as
     far as that was proved."""
 
-    outcome: Outcome
+    outcome: StorageOutcome
     by: str
     bound: float = 0.0
 

@@ -9,7 +9,7 @@ from itertools import accumulate
 
 
 @dataclass(frozen=True)
-class Value:
+class ForwardValue:
     """A forward array: ``bytes`` in memory if it is stored; ``forward`` and ``again``: while it is alive in the
     forward, and in the backward if it is computed again, 0 where its writer fuses into all that read it there.
     ``makers``: the computations that write it (it, or parts of it), none if it is given. ``writing``: seconds that
@@ -45,7 +45,7 @@ class GradientNode:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StorageOutcome:
     """What a choice comes to: seconds more than a backward for which all was there; the bytes alive at once, at most;
     the values that are read from memory, and the computations that run again, in order."""
 
@@ -64,7 +64,7 @@ class StorageProblem:
     stored value is alive from its writer to its last reader; otherwise all stand in one block from begin to end.
     """
 
-    values: tuple[Value, ...]
+    values: tuple[ForwardValue, ...]
     forward: tuple[Computation, ...]
     backward: tuple[GradientNode, ...]
     budget: int
@@ -86,7 +86,7 @@ class StorageProblem:
 
     @cached_property
     def last_forward_read(self) -> dict[int, int]:
-        """Value -> the last position of the forward at which it has to be there."""
+        """ForwardValue -> the last position of the forward at which it has to be there."""
         last: dict[int, int] = {}
         for position, node in enumerate(self.forward):
             for v in node.reads:
@@ -97,10 +97,10 @@ class StorageProblem:
 
     @cached_property
     def birth(self) -> dict[int, int]:
-        """Value -> the position of the forward at which it is written, or written first."""
+        """ForwardValue -> the position of the forward at which it is written, or written first."""
         return {v: min(value.makers) for v, value in enumerate(self.values) if value.makers}
 
-    def outcome(self, stored: Collection[int]) -> Outcome:
+    def outcome(self, stored: Collection[int]) -> StorageOutcome:
         """What storing ``stored`` comes to, and all that is fixed; values that nobody then reads are not stored."""
         return _Run(self, (frozenset(stored) | self.fixed) - self.repeated).outcome()
 
@@ -117,7 +117,7 @@ class _Run:
     done: dict[int, None] = field(default_factory=dict)  # computations, in order
     base: list[int] = field(default_factory=list)  # bytes of gradients at each position
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> StorageOutcome:
         for node in self.problem.backward:
             self._backward(node)
         return self._summary()
@@ -164,7 +164,7 @@ class _Run:
             if value.again == 0:
                 waiting += [r for c in value.makers for r in self.problem.forward[c].reads]
 
-    def _summary(self) -> Outcome:
+    def _summary(self) -> StorageOutcome:
         problem, values = self.problem, self.problem.values
         saved = sum(values[v].bytes for v in self.used)
         stored = frozenset(self.used)
@@ -182,7 +182,7 @@ class _Run:
         forward = block + max(accumulate(ahead), default=0)
         backward = block + max((a + b for a, b in zip(accumulate(behind), self.base)), default=0)
         seconds = sum(problem.forward[c].seconds for c in self.done) + sum(values[v].writing for v in stored)
-        return Outcome(seconds, max(forward, backward), stored, tuple(self.done), forward, backward)
+        return StorageOutcome(seconds, max(forward, backward), stored, tuple(self.done), forward, backward)
 
 
 def _add(changes: list[int], first: int, last: int, amount: int) -> None:

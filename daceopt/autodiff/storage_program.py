@@ -1,8 +1,8 @@
 """What to store within a budget, as an integer program: the best choice, or how far from it the one found may be.
 
-After Jain et al., Checkmate: Breaking the memory wall with optimal tensor rematerialization (MLSys 2020), section 4; here
-every node runs again at most once, and just before it is needed. The program counts no byte that a choice would not
-take (it leaves out what is read by way of fused kernels), so the seconds it proves hold for all choices.
+After Jain et al., Checkmate: Breaking the memory wall with optimal tensor rematerialization (MLSys 2020), section 4;
+here every node runs again at most once, and just before it is needed. The program counts no byte that a choice would
+not take (it leaves out what is read by way of fused kernels), so the seconds it proves hold for all choices.
 """
 
 from __future__ import annotations
@@ -49,12 +49,8 @@ class StorageProgram:
         import highspy
 
         self._highs: Any = highspy.Highs()
-        for option, value in (
-            ("output_flag", False),
-            ("threads", 1),
-            ("random_seed", 0),
-            ("mip_rel_gap", _OPTIMAL_GAP),
-        ):
+        options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": _OPTIMAL_GAP}
+        for option, value in options.items():
             self._highs.setOptionValue(option, value)
         self._columns()
         self._needs()
@@ -78,8 +74,8 @@ class StorageProgram:
         problem, free = self._problem, set(self._problem.free)
         last = len(self._stages) - 1
         for v in self._made:
-            low, high = (1, 1) if v in problem.fixed else (0, 1) if v in free else (0, 0)
-            self._stored[v] = self._column(problem.values[v].writing / self._scale if v in free else 0.0, low, high)
+            high = v in problem.fixed or v in free
+            self._stored[v] = self._column(problem.values[v].writing / self._scale if v in free else 0.0, high=high)
             self._highs.changeColIntegrality(self._stored[v], highspy.HighsVarType.kInteger)
         for t in range(len(self._stages)):
             for k, computation in enumerate(problem.forward):
@@ -88,9 +84,9 @@ class StorageProgram:
                 if problem.values[v].again:
                     self._alive[v, t] = self._column(0.0)
 
-    def _column(self, cost: float, low: float = 0, high: float = 1) -> int:
+    def _column(self, cost: float, high: float = 1) -> int:
         number = int(self._highs.getNumCol())
-        self._highs.addCol(cost, low, high, 0, [], [])
+        self._highs.addCol(cost, 0, high, 0, [], [])
         return number
 
     def _at_least(self, low: float, *terms: tuple[int, float]) -> None:
@@ -104,17 +100,22 @@ class StorageProgram:
 
     def _needs(self) -> None:
         """What is read is stored, or has run again; and so has what that reads."""
-        values = self._problem.values
         for t, place in enumerate(self._stages):
             for v in self._problem.backward[place].reads:
-                for k in values[v].makers:
-                    self._at_least(1, (self._ran[k, t], 1), (self._stored[v], 1))
+                for again in self._again(v, t):
+                    self._at_least(1, (self._stored[v], 1), *again)
             for j, computation in enumerate(self._problem.forward):
                 for v in computation.reads:
-                    for k in values[v].makers:
-                        self._at_least(0, (self._ran[k, t], 1), (self._stored[v], 1), (self._ran[j, t], -1))
+                    for again in self._again(v, t):
+                        self._at_least(0, (self._stored[v], 1), *again, (self._ran[j, t], -1))
                 if t:
                     self._at_least(0, (self._ran[j, t], 1), (self._ran[j, t - 1], -1))
+
+    def _again(self, v: int, t: int) -> list[list[tuple[int, float]]]:
+        """What may stand in for storing ``v`` at stage ``t``: each of its makers has run again; of what is fixed,
+        nothing."""
+        makers = self._problem.values[v].makers
+        return [[(self._ran[k, t], 1)] for k in makers] if v not in self._problem.fixed else [[] for _ in makers[:1]]
 
     def _lives(self) -> None:
         """A value that was computed again is alive up to its last reader."""
@@ -162,11 +163,7 @@ class StorageProgram:
             kept = [v for v in self._made if not problem.joined or problem.birth[v] <= i]
             self._within(
                 problem.budget - sum(problem.values[v].forward for v in alive),
-                (
-                    (self._stored[v], problem.values[v].bytes)
-                    for v in kept
-                    if v not in problem.fixed or v in problem.free
-                ),
+                ((self._stored[v], problem.values[v].bytes) for v in kept),
                 ((self._stored[v], -problem.values[v].forward) for v in alive),
             )
 

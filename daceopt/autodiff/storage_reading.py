@@ -14,7 +14,7 @@ from daceopt.autodiff.forwarding import Boundary, is_cheap, why_fixed
 from daceopt.autodiff.late_order import late_order
 from daceopt.autodiff.storage import Pins, Storage
 from daceopt.autodiff.storage_choice import StorageChoice, choose
-from daceopt.autodiff.storage_problem import Computation, GradientNode, StorageProblem, Value
+from daceopt.autodiff.storage_problem import Computation, ForwardValue, GradientNode, StorageProblem
 from daceopt.codegen.memory_plan import aligned_bytes
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.movement import data_movement
@@ -110,15 +110,15 @@ class _Reading:
 
     # ---------------------------------------------------------------- values
 
-    def value(self, name: str) -> Value:
+    def value(self, name: str) -> ForwardValue:
         makers = tuple(sorted(self._position[n] for n in self.graph.producers(name)))
         size = self._bytes(name)
         if not makers or name in self.kept:
-            return Value(name, 0, 0, 0 if self._fuses(name) else size, makers)
+            return ForwardValue(name, 0, 0, 0 if self._fuses(name) else size, makers)
         fuses = self._fuses(name)
         writing = self._times.machine.seconds((1 + fuses) * size, 0, threads=self._times.machine.cores)
         in_forward = 0 if name in self.boundary.local or self._fuses(name, self.boundary.nodes) else size
-        return Value(name, size, in_forward, 0 if fuses else size, makers, writing)
+        return ForwardValue(name, size, in_forward, 0 if fuses else size, makers, writing)
 
     def is_fixed(self, name: str) -> bool:
         """Is it stored wherever it is read?"""

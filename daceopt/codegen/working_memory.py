@@ -29,7 +29,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Direction:
+class DirectionMemory:
     """One program: the bytes of its arena, and what is alive in it while each of its nodes runs."""
 
     name: str
@@ -48,7 +48,7 @@ class WorkingMemory:
 
     saved: tuple[tuple[str, int], ...]
     saved_bytes: int
-    directions: tuple[Direction, ...]
+    directions: tuple[DirectionMemory, ...]
 
     @property
     def peak(self) -> int:
@@ -81,7 +81,7 @@ def _settled(graph: Graph) -> Graph:
     return graph
 
 
-def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> Direction:
+def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> DirectionMemory:
     arena = _number(plan(graph, graph.saved, reuse=graph.options.reuse_memory).arena_bytes, sizes)
     nodes, alive = graph.nodes(), lifetimes(graph, graph.saved)
     held: list[list[tuple[str, int]]] = [[] for _ in nodes]
@@ -90,7 +90,7 @@ def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> Dire
         for position in range(first, last + 1):
             held[position].append((buffer, size))
     moments = (Moment(label_of(n), tuple(sorted(h, key=lambda b: -b[1]))) for n, h in zip(nodes, held, strict=True))
-    return Direction(name, arena, tuple(moments))
+    return DirectionMemory(name, arena, tuple(moments))
 
 
 def _number(size: Dim, sizes: Mapping[str, int] | None) -> int:

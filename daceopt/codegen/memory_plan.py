@@ -15,6 +15,7 @@ from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.provenance import label_of
 
 ALIGNMENT = 64
 HINT = 1 << 10  # value taken for a size symbol when slots are compared; only the fit depends on it
@@ -33,6 +34,17 @@ class MemoryPlan:
     saved: dict[str, Dim] = field(default_factory=dict)
     arena_bytes: Dim = 0
     saved_bytes: Dim = 0
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A buffer of the arena, or the workspace of the region ``name``, from the node at ``first`` to that at ``last``;
+    what is written in place takes the bytes over."""
+
+    name: str
+    first: int
+    last: int
+    bytes: Dim
 
 
 @dataclass
@@ -77,10 +89,9 @@ def plan(
     return _Planner(Scope(graph), set(result.saved), reuse, order).place(result)
 
 
-def lifetimes(graph: Graph, saved: Sequence[str] = ()) -> dict[str, tuple[int, int]]:
-    """Each buffer of the arena -> the positions of the first and of the last node that uses it; those inside of regions
-    are not among them."""
-    return _Planner(Scope(graph), set(saved), True).lifetimes()
+def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> list[Resident]:
+    """What stands in the arena when, as ``plan`` places it."""
+    return _Planner(Scope(graph), set(saved), reuse).residents()
 
 
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
@@ -118,13 +129,7 @@ class _Planner:
 
     def place(self, result: MemoryPlan) -> MemoryPlan:
         """Add the buffers of the scope to ``result``."""
-        self._liveness()
-        for position, node in enumerate(self._order):
-            for name in self._roots(self._graph.outputs_of(node)):
-                if self._first.get(name) == position:
-                    self._add(name, position, node)
-            if node in self._scope.inner:
-                self._add_region(self._scope.inner[node], position)
+        self._block_all()
         for slot in self._slots():
             for block in slot.blocks:
                 for name in block.buffers:
@@ -133,6 +138,15 @@ class _Planner:
                     result.arena |= {name: dim(result.arena_bytes + offset) for name, offset in inner.arena.items()}
             result.arena_bytes = dim(result.arena_bytes + slot.bytes)
         return result
+
+    def _block_all(self) -> None:
+        self._liveness()
+        for position, node in enumerate(self._order):
+            for name in self._roots(self._graph.outputs_of(node)):
+                if self._first.get(name) == position:
+                    self._add(name, position, node)
+            if node in self._scope.inner:
+                self._add_region(self._scope.inner[node], position)
 
     def _add_region(self, inner: Inner, position: int) -> None:
         workspace = _workspace(inner)
@@ -167,9 +181,15 @@ class _Planner:
                 self._first.setdefault(name, position)
                 self._last[name] = position
 
-    def lifetimes(self) -> dict[str, tuple[int, int]]:
-        self._liveness()
-        return {name: (first, self._last[name]) for name, first in self._first.items()}
+    def residents(self) -> list[Resident]:
+        self._block_all()
+        found: list[Resident] = []
+        for block in self._blocks:
+            names = block.buffers or [label_of(self._order[block.first])]
+            starts = [self._first.get(n, block.first) for n in names]
+            ends = [*(start - 1 for start in starts[1:]), block.last]
+            found += [Resident(n, i, k, block.bytes) for n, i, k in zip(names, starts, ends, strict=True)]
+        return found
 
     def _roots(self, names: Iterable[str | None]) -> list[str]:
         """The buffers behind ``names`` that live in the arena."""

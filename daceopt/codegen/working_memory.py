@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from daceopt.codegen import in_place
-from daceopt.codegen.memory_plan import HINT, aligned_bytes, lifetimes, plan
+from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan, residents
 from daceopt.ir import region_settling
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.program import Program
@@ -83,12 +83,12 @@ def _settled(graph: Graph) -> Graph:
 
 def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> DirectionMemory:
     arena = _number(plan(graph, graph.saved, reuse=graph.options.reuse_memory).arena_bytes, sizes)
-    nodes, alive = graph.nodes(), lifetimes(graph, graph.saved)
+    nodes = graph.nodes()
     held: list[list[tuple[str, int]]] = [[] for _ in nodes]
-    for buffer, (first, last) in alive.items():
-        size = _number(aligned_bytes(graph, buffer), sizes)
-        for position in range(first, last + 1):
-            held[position].append((buffer, size))
+    for resident in residents(graph, graph.saved, reuse=graph.options.reuse_memory):
+        size = _number(resident.bytes, sizes)
+        for position in range(resident.first, resident.last + 1):
+            held[position].append((resident.name, size))
     moments = (Moment(label_of(n), tuple(sorted(h, key=lambda b: -b[1]))) for n, h in zip(nodes, held, strict=True))
     return DirectionMemory(name, arena, tuple(moments))
 

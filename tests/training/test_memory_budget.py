@@ -52,9 +52,9 @@ def _steps(
 
 def test_a_step_within_a_budget_is_the_same_step(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, expected, all_of_it = _steps(monkeypatch, _model(), None)
-    losses, parameters, pairs = _steps(monkeypatch, _model(), "45%")
+    losses, parameters, pairs = _steps(monkeypatch, _model(), "60%")
     before, after = (planned(p[0].graphs.program).peak for p in (all_of_it, pairs))
-    assert after < 0.75 * before
+    assert after < 0.8 * before
     reference = _model().double()
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
     for k in range(3):
@@ -78,13 +78,12 @@ def test_what_is_dropped_stays_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_computed_again_is_not_fused_with_the_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, _, pairs = _steps(monkeypatch, _model(), "45%")
+    _, _, pairs = _steps(monkeypatch, _model(), "60%")
     graph = pairs[0].graphs.forward
     sides = [{graph.apart[n] for n in graph.outputs_of(node) if n in graph.apart} for node in graph.nodes()]
     assert all(len(side) < 2 for side in sides)
-    late = [k for k, side in enumerate(sides) if side == {True}]
-    early = [k for k, side in enumerate(sides) if side == {False}]
-    assert late and max(early) < min(late)
+    products = [side for node, side in zip(graph.nodes(), sides, strict=True) if node.label == "matmul"]
+    assert products[:6] == [{False}] * 6 and products[6:] == [{True}] * len(products[6:]) != []
 
 
 def test_an_impossible_budget_is_an_error_whatever_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,10 @@ class ArgumentsChanged(DaceoptError, RuntimeError):
     neither their old nor their new value, so the call cannot be repeated."""
 
 
+class MemoryBudgetError(DaceoptError, ValueError):
+    """A program cannot run within its memory budget; says the least that was found possible, and what holds it."""
+
+
 class VerificationError(DaceoptError):
     """A transformation broke the graph or its numbers; names the step and the site."""
 

@@ -66,7 +66,8 @@ def compile_model(
 
 
 def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Derived:
-    """From a graph of operator nodes to the graphs that are built."""
+    """From a graph of operator nodes to the graphs that are built. Raises MemoryBudgetError where the recipe has a
+    budget that cannot be held."""
     from daceopt.ir.program import Program
 
     derived = Derived(Program.of(imported.graph, imported.gradients), imported)
@@ -74,6 +75,10 @@ def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Der
         if isinstance(recipe, Choice):
             derived.program, derived.history, decision = choice.run(recipe, derived.program, verify)
             derived.choice = str(decision)
+        elif recipe.budget is not None and imported.gradients is not None:
+            from daceopt.passes import budgeting
+
+            derived.program, derived.history, derived.choice = budgeting.run(recipe, derived.program, verify)
         else:
             derived.history = Runner(recipe, verify).run(derived.program)
     spent = sum(step.seconds for step in derived.history if step.level == DIFFERENTIATE)

@@ -11,7 +11,10 @@ from dace import nodes
 
 from daceopt.autodiff import forwarding, rules, splitting
 from daceopt.autodiff.extremes import compared_arrays
+from daceopt.autodiff.late_order import late_order
 from daceopt.autodiff.path import Path
+from daceopt.autodiff.storage import DEFAULT, Storage
+from daceopt.autodiff.storage_reading import within_budget
 from daceopt.autodiff.sums import total
 from daceopt.autodiff.views import joined_adjoint, view_adjoint
 from daceopt.ir.builder import Builder
@@ -27,8 +30,9 @@ class Derivative:
     ``grad_outputs``: forward output -> the backward input that takes its gradient (same shape and dtype; outputs that
     depend on no wanted input have none). ``grad_inputs``: wanted input -> the backward output with its gradient, None
     when no path leads there. ``forward_inputs_needed``: forward inputs that the backward reads again, under the same
-    name. The inputs of ``backward`` are the gradients, then ``saved``, then those. Size symbols are the forward's; the
-    backward defines each by one of its own inputs where one has that extent, else as the forward does.
+    name. ``decision``: what was chosen for a budget. The inputs of ``backward`` are the gradients, then ``saved``, then
+    those. Size symbols are the forward's; the backward defines each by one of its own inputs where one has that extent,
+    else as the forward does.
     """
 
     forward: Graph
@@ -37,17 +41,18 @@ class Derivative:
     grad_outputs: dict[str, str]
     grad_inputs: dict[str, str | None]
     forward_inputs_needed: list[str]
+    decision: str = ""
 
 
 def differentiate(
-    graph: Graph, outputs: Sequence[str], wanted: Sequence[str], *, policy: str = "recompute"
+    graph: Graph, outputs: Sequence[str], wanted: Sequence[str], storage: Storage = DEFAULT
 ) -> Derivative:
     """Derive the backward graph of ``graph`` (left as it is) from gradients of ``outputs`` to gradients of the inputs
     ``wanted``.
 
-    ``policy`` is ``"recompute"`` (see :mod:`daceopt.autodiff.forwarding`) or ``"store"``. An output listed twice has
-    one gradient: the caller adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated;
-    ValueError for a name that is no output or input.
+    ``storage`` says what is stored and what is computed again. An output listed twice has one gradient: the caller
+    adds. Raises Unsupported, with the node and the reason, for what cannot be differentiated; ValueError for a name
+    that is no output or input; DaceoptError for names in ``storage`` that do not exist.
     """
     _check_names(graph, outputs, wanted)
     forward = graph.copy()
@@ -56,10 +61,10 @@ def differentiate(
     local = _split_fused(joint, Path(joint, outputs, wanted))
     boundary = forwarding.Boundary(set(joint.nodes()), {*joint.arrays(), SEED}, local, compared_arrays(joint))
     grad_outputs, grad_inputs = _add_gradients(joint, outputs, wanted)
-    saved, needed = _cut(joint, graph, boundary, list(grad_outputs.values()), policy)
+    saved, needed, decision = _cut(joint, graph, boundary, list(grad_outputs.values()), storage)
     forward.saved, joint.saved = list(saved), list(saved)
     _relocate_symbols(joint)
-    return Derivative(forward, joint, saved, grad_outputs, grad_inputs, needed)
+    return Derivative(forward, joint, saved, grad_outputs, grad_inputs, needed, decision)
 
 
 def extend(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> tuple[dict[str, str], dict[str, str | None]]:
@@ -177,18 +182,25 @@ def _standing_alone(graph: Graph, name: str | None) -> str | None:
 
 
 def _cut(
-    joint: Graph, graph: Graph, boundary: forwarding.Boundary, incoming: list[str], policy: str
-) -> tuple[list[str], list[str]]:
-    """Reduce the joint graph to the backward; names of the stored arrays and of the forward inputs that it reads."""
+    joint: Graph, graph: Graph, boundary: forwarding.Boundary, incoming: list[str], storage: Storage
+) -> tuple[list[str], list[str], str]:
+    """Reduce the joint graph to the backward; names of the stored arrays and of the forward inputs that it reads, and
+    why these are stored, where there is a budget."""
+    decision = ""
+    pinned = forwarding.settled(joint, boundary, storage)
     joint.inputs = incoming
     joint.prune()
-    saved = forwarding.choose(joint, boundary, policy)
+    saved = forwarding.choose(joint, boundary, storage.policy, pinned)
+    if storage.budget is not None:
+        saved, decision = within_budget(joint, boundary, storage, pinned, graph.outputs, saved)
     forwarding.cut(joint, saved)
     joint.prune()
+    if storage.is_late:
+        joint.order = late_order(joint, boundary.nodes)
     present = set(joint.arrays())
     needed = [n for n in graph.inputs if n in present]
     joint.inputs.extend(needed)
-    return saved, needed
+    return saved, needed, decision
 
 
 def _relocate_symbols(graph: Graph) -> None:

@@ -1,4 +1,4 @@
-"""Store or recompute: which forward arrays a backward graph reads from memory, and which it computes again.
+"""Which forward arrays a backward graph reads from memory, and which it computes again, where nobody counts bytes.
 
 The argument is bytes moved. Storing an array costs one write in the forward and one read in the backward: twice its
 size. Computing it again costs twice the size of what must be stored only for that, plus one read of graph inputs that
@@ -10,7 +10,8 @@ library node of the backward reads, because it would have to be written there, a
 reduces, whose elements are compared (:mod:`daceopt.autodiff.extremes`). A chain of element-wise kernels from an
 input (mish) stores nothing. Random masks are functions of the seed, eight bytes, so they are computed again.
 
-Every forward kernel is repeated at most once, so the backward at most doubles the element-wise work.
+Arrays that are named (:mod:`daceopt.autodiff.storage`) are stored or computed again as that says, whatever computes
+them. Every forward kernel is repeated at most once, so the backward at most doubles the work of the forward.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from typing import Any
 
 from dace import nodes
 
+from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
 from daceopt.ir import parts
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.kernel import Kernel
 
-POLICIES = ("recompute", "store")
 _NOMINAL = 64  # what an unknown size counts for
 _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
 
@@ -42,18 +43,34 @@ class Boundary:
     compared: Collection[str]
 
 
-def choose(graph: Graph, boundary: Boundary, policy: str) -> list[str]:
+def choose(graph: Graph, boundary: Boundary, policy: str, pinned: Pins) -> list[str]:
     """Names of the forward arrays to store, in the order in which they are made.
 
-    ``graph`` is the joint graph, pruned to what the gradients need. Raises ValueError for an unknown policy.
+    ``graph`` is the joint graph, pruned to what the gradients need.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"policy {policy!r} is not one of {POLICIES}")
-    plan = _Plan(graph, boundary, policy)
+    plan = _Plan(graph, boundary, policy, pinned)
     for node in graph.nodes():
         if node in boundary.nodes:
             plan.decide(node)
     return plan.stored()
+
+
+def settled(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
+    """What ``storage`` names, in the joint graph as a whole. Raises DaceoptError for names that do not exist."""
+    if not storage.store and not storage.recompute:
+        return Pins()
+    known = [n for n in boundary.arrays if n not in boundary.local]
+    found = pins(graph, storage, known, lambda array: why_fixed(graph, boundary, array))
+    return Pins(frozenset(n for n in found.store if graph.producers(n)), found.recompute)
+
+
+def why_fixed(graph: Graph, boundary: Boundary, array: str) -> str | None:
+    """Why the backward cannot compute ``array`` again, or None."""
+    if not graph.producers(array):
+        return f"{array} is given to the program, which neither stores nor computes it"
+    if array in boundary.compared:
+        return f"the elements of {array} are compared with their maximum or product, and have to be the forward's own"
+    return next((why for node in graph.producers(array) if (why := why_not_again(graph, node)) is not None), None)
 
 
 @dataclass
@@ -61,6 +78,7 @@ class _Plan:
     graph: Graph
     boundary: Boundary
     policy: str
+    pinned: Pins
     demanded: set[str] = field(default_factory=set)  # read by gradient nodes
     dense: set[str] = field(default_factory=set)  # stored if demanded: read by a library node among them, or compared
     present: set[str] = field(default_factory=set)  # read by the backward from memory
@@ -79,7 +97,8 @@ class _Plan:
 
     def _must_be_read(self, array: str) -> bool:
         maker = self.graph.producer(array)
-        return maker is None or not (self._is_local(maker) or _is_cheap(self.graph, maker))
+        pinned = array in self.pinned.recompute
+        return maker is None or not (pinned or self._is_local(maker) or is_cheap(self.graph, maker))
 
     def _is_local(self, node: nodes.Node) -> bool:
         return any(name in self.boundary.local for name in self.graph.outputs_of(node) if name)
@@ -92,12 +111,17 @@ class _Plan:
         for root in _roots(self.graph, self.graph.inputs_of(node)):
             origin |= self.leaves.get(root, {root})
         wanted = self.demanded & outputs
-        cheap = _is_cheap(self.graph, node) and outputs.issuperset(written)  # else a part of what others write, too
-        again = self._is_local(node) or (cheap and self._recompute(wanted, origin))
+        stored = outputs & self.pinned.store
+        again = self._is_local(node) or not outputs.isdisjoint(self.pinned.recompute)
+        again = again or (not stored and self._is_again_by_bytes(node, outputs, written, origin))
         for name in outputs:
-            self.leaves[name] = frozenset(origin) if again else frozenset({name})
+            self.leaves[name] = frozenset(origin) if again and name not in stored else frozenset({name})
         if wanted:
-            self.present |= origin if again else wanted
+            self.present |= (origin if wanted - stored else set()) | (wanted & stored) if again else wanted
+
+    def _is_again_by_bytes(self, node: nodes.Node, outputs: set[str], written: list[str], origin: set[str]) -> bool:
+        cheap = is_cheap(self.graph, node) and outputs.issuperset(written)  # else a part of what others write, too
+        return cheap and self._recompute(self.demanded & outputs, origin)
 
     def _recompute(self, wanted: set[str], origin: set[str]) -> bool:
         if not wanted:
@@ -129,7 +153,7 @@ def _roots(graph: Graph, names: Iterable[Any]) -> set[str]:
     return {graph.root(n)[0] for n in names if n is not None}
 
 
-def _is_cheap(graph: Graph, node: nodes.Node) -> bool:
+def is_cheap(graph: Graph, node: nodes.Node) -> bool:
     """One element-wise or broadcast stage: no reduction, no run-time index."""
     if not isinstance(node, nodes.MapEntry):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.provenance import label_of
 
 ALIGNMENT = 64
 HINT = 1 << 10  # value taken for a size symbol when slots are compared; only the fit depends on it
@@ -34,13 +36,42 @@ class MemoryPlan:
     saved_bytes: Dim = 0
 
 
+@dataclass(frozen=True)
+class Resident:
+    """A buffer of the arena, or the workspace of the region ``name``, from the node at ``first`` to that at ``last``;
+    what is written in place takes the bytes over."""
+
+    name: str
+    first: int
+    last: int
+    bytes: Dim
+
+
+@dataclass
+class _Block:
+    """Buffers that stand in the same bytes, one after the other in place, or the workspace of a region."""
+
+    bytes: Dim
+    first: int  # position of the first node that uses it
+    last: int
+    buffers: list[str] = field(default_factory=list)
+    regions: list[MemoryPlan] = field(default_factory=list)
+
+
 @dataclass
 class _Slot:
+    """A place in the arena, which blocks take in turn: in the order of time."""
+
     bytes: Dim
-    hint: int
-    free_after: int  # position of the last node that uses it
-    buffers: list[str]
-    regions: list[MemoryPlan] = field(default_factory=list)
+    blocks: list[_Block] = field(default_factory=list)
+
+    def is_free(self, block: _Block) -> bool:
+        before = bisect_right(self.blocks, block.last, key=lambda b: b.first)
+        return not before or self.blocks[before - 1].last < block.first
+
+    def take(self, block: _Block) -> None:
+        self.bytes = _larger(self.bytes, block.bytes)
+        insort(self.blocks, block, key=lambda b: b.first)
 
 
 def plan(
@@ -56,6 +87,11 @@ def plan(
     offsets, size = saved_offsets(graph, saved)
     result = MemoryPlan(saved=offsets, saved_bytes=size)
     return _Planner(Scope(graph), set(result.saved), reuse, order).place(result)
+
+
+def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> list[Resident]:
+    """What stands in the arena when, as ``plan`` places it."""
+    return _Planner(Scope(graph), set(saved), reuse).residents()
 
 
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
@@ -88,32 +124,56 @@ class _Planner:
         self._elsewhere = elsewhere
         self._first: dict[str, int] = {}
         self._last: dict[str, int] = {}
-        self._slots: list[_Slot] = []
-        self._slot_of: dict[str, _Slot] = {}
+        self._blocks: list[_Block] = []
+        self._block_of: dict[str, _Block] = {}
 
     def place(self, result: MemoryPlan) -> MemoryPlan:
         """Add the buffers of the scope to ``result``."""
+        self._block_all()
+        for slot in self._slots():
+            for block in slot.blocks:
+                for name in block.buffers:
+                    result.arena[self._scope.prefix + name] = result.arena_bytes
+                for inner in block.regions:
+                    result.arena |= {name: dim(result.arena_bytes + offset) for name, offset in inner.arena.items()}
+            result.arena_bytes = dim(result.arena_bytes + slot.bytes)
+        return result
+
+    def _block_all(self) -> None:
         self._liveness()
         for position, node in enumerate(self._order):
             for name in self._roots(self._graph.outputs_of(node)):
                 if self._first.get(name) == position:
-                    self._assign(name, position, node)
+                    self._add(name, position, node)
             if node in self._scope.inner:
-                self._assign_region(self._scope.inner[node], position)
-        for slot in self._slots:
-            for name in slot.buffers:
-                result.arena[self._scope.prefix + name] = result.arena_bytes
-            for inner in slot.regions:
-                result.arena |= {name: dim(result.arena_bytes + offset) for name, offset in inner.arena.items()}
-            result.arena_bytes = dim(result.arena_bytes + slot.bytes)
-        return result
+                self._add_region(self._scope.inner[node], position)
 
-    def _assign_region(self, inner: Inner, position: int) -> None:
+    def _add_region(self, inner: Inner, position: int) -> None:
         workspace = _workspace(inner)
         if workspace.arena:
-            self._occupy(self._free(workspace.arena_bytes, position), workspace.arena_bytes, position).regions.append(
-                workspace
-            )
+            self._blocks.append(_Block(workspace.arena_bytes, position, position, regions=[workspace]))
+
+    def _add(self, name: str, position: int, node: Any) -> None:
+        block = self._in_place(name, position, node) if self._reuse else None
+        if block is None:
+            block = _Block(aligned_bytes(self._graph, name), position, position)
+            self._blocks.append(block)
+        block.last = self._last[name]
+        block.buffers.append(name)
+        self._block_of[name] = block
+
+    def _slots(self) -> list[_Slot]:
+        """Large blocks choose first, so that no small one keeps them from a place; each takes the smallest slot that is
+        free while it is needed. Pisarchyk and Lee, Efficient memory management for deep neural net inference (2020),
+        section 4: greedy by size."""
+        slots: list[_Slot] = []
+        for block in sorted(self._blocks, key=lambda b: -_hint(b.bytes)):
+            free = [s for s in slots if self._reuse and s.is_free(block)]
+            if not free:
+                slots.append(_Slot(block.bytes))
+            slot = min(free, key=lambda s: _hint(s.bytes)) if free else slots[-1]
+            slot.take(block)
+        return slots
 
     def _liveness(self) -> None:
         for position, node in enumerate(self._order):
@@ -121,54 +181,35 @@ class _Planner:
                 self._first.setdefault(name, position)
                 self._last[name] = position
 
+    def residents(self) -> list[Resident]:
+        self._block_all()
+        found: list[Resident] = []
+        for block in self._blocks:
+            names = block.buffers or [label_of(self._order[block.first])]
+            starts = [self._first.get(n, block.first) for n in names]
+            ends = [*(start - 1 for start in starts[1:]), block.last]
+            found += [Resident(n, i, k, block.bytes) for n, i, k in zip(names, starts, ends, strict=True)]
+        return found
+
     def _roots(self, names: Iterable[str | None]) -> list[str]:
         """The buffers behind ``names`` that live in the arena."""
         roots = dict.fromkeys(self._graph.root(n)[0] for n in names if n is not None)
         return [r for r in roots if self._graph.desc(r).transient and r not in self._elsewhere]
 
-    def _assign(self, name: str, position: int, node: Any) -> None:
-        size = aligned_bytes(self._graph, name)
-        slot = self._in_place(name, position, node) if self._reuse else None
-        slot = self._occupy(slot or self._free(size, position), size, self._last[name])
-        slot.buffers.append(name)
-        self._slot_of[name] = slot
-
-    def _occupy(self, slot: _Slot | None, size: Dim, last: int) -> _Slot:
-        """``slot`` (None: a new one), grown to ``size`` and in use until node ``last`` has run."""
-        if slot is None:
-            slot = _Slot(size, _hint(size), 0, [])
-            self._slots.append(slot)
-        slot.bytes = _larger(slot.bytes, size)
-        slot.hint = max(slot.hint, _hint(size))
-        slot.free_after = max(slot.free_after, last)
-        return slot
-
-    def _free(self, size: Dim, position: int) -> _Slot | None:
-        """The smallest free slot that holds ``size``; else the largest free slot, to be grown; else None."""
-        free = [s for s in self._slots if s.free_after < position] if self._reuse else []
-        if not free:
-            return None
-        wanted = _hint(size)
-        fitting = [s for s in free if s.hint >= wanted]
-        if fitting:
-            return min(fitting, key=lambda s: s.hint)
-        largest = max(free, key=lambda s: s.hint)
-        return largest if 2 * largest.hint >= wanted else None
-
-    def _in_place(self, name: str, position: int, node: Any) -> _Slot | None:
+    def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
         if not isinstance(node, nodes.MapEntry):
             return None
         dying = [
             r
             for r in self._roots(self._graph.inputs_of(node))
-            if self._last[r] == position and r in self._slot_of and self._slot_of[r].free_after == position
+            if self._last[r] == position and r in self._block_of and self._block_of[r].last == position
         ]
         dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
         if not dying:
             return None
         kernel = Kernel.extract(self._graph, node)
         chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name)), None)
-        return None if chosen is None else self._slot_of[chosen]
+        return None if chosen is None else self._block_of[chosen]
 
 
 def _workspace(inner: Inner) -> MemoryPlan:

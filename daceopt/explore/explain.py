@@ -13,9 +13,10 @@ from torch import nn
 
 from daceopt import pipeline
 from daceopt.codegen.shown import by_result
+from daceopt.codegen.working_memory import planned
 from daceopt.cost.machine import this_machine
 from daceopt.errors import BuildError, DaceoptError, FallbackWarning, Unsupported
-from daceopt.explore import collect, model_error
+from daceopt.explore import collect, memory, model_error
 from daceopt.explore.collect import Direction, operators
 from daceopt.explore.profile import profile
 from daceopt.explore.report import Report
@@ -239,7 +240,10 @@ def _program(report: Report, pair: CompiledPair, tensors: Tensors, names: ModelN
     directions = list(_directions(pair, names, _measured(report, pair, tensors) if measure else [{}, {}]))
     report.machine = collect.calibrated(report.machine, directions, sizes)
     off = model_error.said(model_error.modelled_and_measured(directions, sizes)) if measure else None
-    report.notes += [line for line in (pair.report.get("choice"), off) if line]
+    report.notes += [line for line in (pair.report.get("choice"), off) if line and line not in report.notes]
+    found_memory = planned(pair.graphs.program, sizes)
+    report.memory += memory.rows(found_memory)
+    report.peak, report.saved = report.peak + found_memory.peak, report.saved + found_memory.saved_bytes
     for direction in directions:
         report.edges += collect.edges(direction, sizes, len(report.kernels))
         report.kernels += collect.kernels(direction, sizes, report.machine)

@@ -7,6 +7,7 @@ from functools import partial
 from html import escape
 from typing import NamedTuple, TypeVar
 
+from daceopt.explore import memory
 from daceopt.explore.drawing import drawings
 from daceopt.explore.page import SHOW, SORT, STYLE
 from daceopt.explore.tables import KernelRow, OperatorRow, StepRow, Tables
@@ -39,7 +40,7 @@ def to_document(report: Tables) -> str:
 
 def to_fragment(report: Tables) -> str:
     """What a notebook shows below a cell."""
-    sections = (_head, _tiles, drawings, _kernel_tables, _step_table, _operator_table, _foot)
+    sections = (_head, _tiles, drawings, memory.section, _kernel_tables, _step_table, _operator_table, _foot)
     parts = "".join(part for section in sections for part in section(report))
     return f'<div class="daceopt-report"><style>{STYLE}</style>{parts}<script>{SORT}{SHOW}</script></div>'
 

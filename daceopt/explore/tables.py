@@ -86,11 +86,24 @@ class StepRow:
     bytes: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class MemoryRow:
+    """The bytes that are alive while a node runs, in the arena and saved for the backward; ``largest``: the arrays that
+    take most of them."""
+
+    direction: str
+    node: str
+    bytes: int
+    largest: str
+
+
 @dataclass
 class Tables:
     """What is supported, what was fused, what moves and what it costs.
 
     ``reason`` is empty, or says why the model runs outside of compiled code; what is known up to there is filled in.
+    ``memory``: a row per node, of programs beside what their callers give and get; ``peak``: the bytes that they
+    allocate for that, of which ``saved`` are kept for the backward.
     """
 
     title: str
@@ -108,6 +121,9 @@ class Tables:
     nodes: tuple[int, int] = (0, 0)
     bytes_moved: tuple[float, float] = (0, 0)
     machine: Machine | None = None
+    memory: list[MemoryRow] = field(default_factory=list)
+    peak: int = 0
+    saved: int = 0
 
     @property
     def fallbacks(self) -> list[OperatorRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from daceopt.cost.machine import Machine
+from daceopt.explore import memory
 from daceopt.explore.tables import KernelRow, StepRow, Tables
 from daceopt.explore.units import amount, change, duration, percent, plural, printable
 
@@ -56,6 +57,7 @@ def _tables(report: Tables) -> Iterator[tuple[str, list[tuple[str, ...]], str]]:
         found = report.of(direction)
         names = ("", "writes", "from", "time", "limit", "of limit", "bytes", "flops", "by", "contents")
         yield title(direction, found), [names, *map(_kernel, found)], "<<<>>>>><<"
+    yield memory.heading(report), [("", "node", "alive", "", "largest"), *memory.lines(report)], "<<><<"
     names = ("step", "level", "on", "time", "sites", "nodes", "bytes")
     yield "recipe", [names, *(_step(s) for s in report.steps if s.sites)], "<<<>><<"
 

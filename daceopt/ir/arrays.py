@@ -46,6 +46,7 @@ class Arrays:
         self.assumptions: list[sympy.Expr] = []  # polynomials over sizes that are 0 or more in every call
         self.source = ImportState()
         self.origins: dict[str, Origins] = {}  # array -> where in the model it is computed, where that is known
+        self.apart: dict[str, bool] = {}  # array -> is it computed late? Kernels of both kinds are not fused
         self.maker = Maker()  # whose nodes and arrays are being added: see made_for
         self.scalars: set[str] = set()  # arrays of logical rank 0, stored with shape (1,)
         self._views: dict[str, tuple[str, Dim]] = {}

@@ -133,7 +133,12 @@ class FusionPlan:
         path = self.clusters.obstacle(first.members[0], second.members[0])
         if path is not None:
             return f"what lies between would have to run both before and after: {' -> '.join(map(label_of, path))}"
+        if len(self._sides(first) | self._sides(second)) > 1:
+            return "one of both is computed late, for the sake of memory"
         return None
+
+    def _sides(self, group: FusionGroup) -> set[bool]:
+        return {self.graph.apart[a] for a in group.writes if a in self.graph.apart} if self.graph.apart else set()
 
     def attempt(self, first: FusionGroup, second: FusionGroup, accept: Accept | None = None) -> str | None:
         """Make one group of two that nothing keeps apart (``why_not``), where there is a kernel that does what

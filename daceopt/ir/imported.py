@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -24,12 +24,17 @@ class Update(Protocol):
 @dataclass(frozen=True)
 class Gradients:
     """What to differentiate: outputs by inputs of the graph, by position, and whether to store or recompute (see
-    ``autodiff``). With an ``update`` the gradients stay in the forward graph, for it to read."""
+    ``autodiff``). With an ``update`` the gradients stay in the forward graph, for it to read.
+
+    ``sizes``: those of size symbols in the call that is compiled for; ``reference()``: the bytes that eager PyTorch
+    holds for the backward then, of which a memory budget may be a share."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     policy: str = "recompute"
     update: Update | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    reference: Callable[[], int] | None = None
 
 
 @dataclass

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from daceopt.capture.torch.dynamic import mark
-from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, Unsupported
+from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError, Unsupported
 from daceopt.logs import caller_depth
 from daceopt.modules import frames
 from daceopt.modules.options import Options
@@ -67,6 +67,7 @@ class Dispatcher:
         self.reasons = self.stats.fallbacks
         self._compiled: _Compiled | None = None
         self._name = ""  # of the module's class, for messages
+        self._beyond: MemoryBudgetError | None = None
         self._changed = ""  # what made Dynamo look at the code again
         self._lock = threading.RLock()
 
@@ -131,6 +132,10 @@ class Dispatcher:
             if self.options.fallback == "raise":
                 raise self._translated(module, error) from error
             return self._eagerly(module, compiled.original, args, kwargs, first_line(error))
+        if self._beyond is not None:
+            beyond, self._beyond = self._beyond, None
+            self._forget(compiled)
+            raise beyond
         if backend.frames() != seen:
             self._note_breaks(backend)
         if backend.ran == ran:
@@ -193,6 +198,8 @@ class Dispatcher:
 
     def _refused(self, reason: str, error: BaseException) -> None:
         """A graph stays in eager PyTorch."""
+        if isinstance(error, MemoryBudgetError):
+            self._beyond = error  # eager PyTorch would not stay within the budget either
         if self.options.fallback == "raise":
             raise error if isinstance(error, DaceoptError) else Unsupported(reason)
         self._note(reason)

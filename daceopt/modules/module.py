@@ -45,6 +45,7 @@ def optimized_module(
     fallback: str = "warn",
     verify: str | None = None,
     tune: bool | float | str | None = None,
+    memory_budget: int | str | None = None,
 ) -> Any:
     """Compile the calls of a module, or of every instance of a class.
 
@@ -60,11 +61,14 @@ def optimized_module(
     verify    None, "structure" or "numerics": checks between the steps of the recipe, and of what was built
     tune      None: the cost model chooses; True, or a budget such as "30s": the first call measures recipes, options of
               their steps and (for the recipe "auto") eager PyTorch; what is fastest is kept in the cache
+    memory_budget  None: what is fast; bytes (an integer, or "512MB"), or a share of what eager PyTorch saves for the
+              backward ("60%"): what forward and backward may take at once, beside arguments, results and gradients.
+              What does not fit is computed again. A call raises MemoryBudgetError where that is impossible
 
     Also a decorator, with or without arguments. Raises TypeError for anything but a module or a class of modules, and
     for options of the wrong type, ValueError for options that do not exist.
     """
-    options = checked.check(recipe, backward, dynamic, fallback, verify, tune)
+    options = checked.check(recipe, backward, dynamic, fallback, verify, tune, memory_budget)
     if model is None:
         return functools.partial(_optimize, options=options)
     return _optimize(model, options)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from daceopt.errors import did_you_mean
+from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe, recipes
 
 FALLBACKS = ("warn", "raise", "silent")
@@ -20,7 +21,7 @@ _DYNAMIC = (
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of ``optimized_module``; ``tune`` in seconds."""
+    """The arguments of ``optimized_module``; ``tune`` in seconds. A memory budget is an option of the recipe."""
 
     recipe: str | Recipe = "auto"
     backward: bool | None = None
@@ -37,6 +38,7 @@ def check(
     fallback: Any = "warn",
     verify: Any = None,
     tune: Any = None,
+    budget: Any = None,
 ) -> Options:
     """These options, all of them looked at now rather than at the first call.
 
@@ -50,6 +52,9 @@ def check(
     _check_name("fallback", fallback, FALLBACKS)
     if verify is not None:
         _check_name("verify", verify, VERIFICATIONS, "None or ")
+    memory_budget.check("memory_budget", budget)
+    if budget is not None:
+        recipe = (recipes.get(recipe) if isinstance(recipe, str) else recipe).within(budget)
     return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
 
 

@@ -132,6 +132,17 @@ class Recipe:
         first, last = self._split()
         return self if first < last else self._edited([*self.steps[:first], DIFFERENTIATE, *self.steps[first:]])
 
+    def within(self, budget: int | str) -> Recipe:
+        """The recipe with a memory budget for what it differentiates."""
+        return self.with_differentiation().with_options(DIFFERENTIATE, budget=budget)
+
+    @property
+    def budget(self) -> int | str | None:
+        """Its memory budget, as it was given."""
+        first, last = self._split()
+        step = self.steps[first] if first < last else DIFFERENTIATE
+        return None if step == DIFFERENTIATE else as_step(step).budget  # type: ignore[attr-defined]
+
     def _differentiating(self) -> Transformation | str:
         first, last = self._split()
         return self.steps[first] if first < last else DIFFERENTIATE

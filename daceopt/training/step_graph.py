@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from daceopt.capture.torch import effects, guards
+from daceopt.capture.torch import eager_memory, effects, guards
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
@@ -129,9 +129,15 @@ class StepProgram:
         loss = _loss_output(binding)
         position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
         inputs = tuple(position[p.argument] for p in self._plan.parameters)
-        found.gradients = Gradients(inputs, (loss,), update=GraphUpdate(self._plan))
+        sizes = found.gradients.sizes if found.gradients is not None else {}
+        found.gradients = Gradients(inputs, (loss,), "recompute", GraphUpdate(self._plan), sizes, self._held_by_eager)
         found.notes["binding"] = extended(binding, self._plan, self.traced).to_json()
         return found
+
+    def _held_by_eager(self) -> int:
+        """Bytes that eager PyTorch saves for the backward, and those of the gradients."""
+        parameters = [self.traced.inputs[p.argument] for p in self._plan.parameters]
+        return eager_memory.saved_bytes(self.traced) + sum(p.numel() * p.element_size() for p in parameters)
 
 
 def _trained(traced: Traced) -> list[int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, RunError, Unsupported
+from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, MemoryBudgetError, RunError, Unsupported
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher, note
 from daceopt.modules.module import Handle, optimized_module
@@ -36,6 +36,7 @@ def training_step(
     dynamic: Any = None,
     fallback: str = "warn",
     verify: str | None = None,
+    memory_budget: int | str | None = None,
 ) -> TrainingStep:
     """``step(*inputs, *targets) -> loss``: what ``zero_grad``, forward, ``backward`` and ``optimizer.step`` do in turn,
     as one program where that is possible.
@@ -53,12 +54,13 @@ def training_step(
     keep_gradients  whether ``.grad`` has the gradients (as clipped) after an update; otherwise it is None
     recipe, dynamic, fallback, verify    as for ``optimized_module``. What cannot be one program runs in parts: the
                     compiled forward and backward, then PyTorch's own update
+    memory_budget   as for ``optimized_module``; a share is of what eager PyTorch saves and of the gradients
 
     Compiled are the updates of SGD, Adam and AdamW with parameters of float32 and float64. A call that raises leaves
     parameters and state as they were. Raises TypeError and ValueError for what is no model, optimizer or loss, and for
     an optimizer that has no parameter of the model.
     """
-    options = checked.check(recipe, None, dynamic, fallback, verify)
+    options = checked.check(recipe, None, dynamic, fallback, verify, budget=memory_budget)
     _check(model, loss, optimizer)
     step = _step_options(clip_norm, clip_value, accumulate, keep_gradients)
     return TrainingStep(Objective(model, loss, _target_count(loss, targets)), Binder(optimizer, step), options)
@@ -94,7 +96,7 @@ class TrainingStep:
         if reason is None:
             try:
                 return self._whole(arguments, kwargs)
-            except ArgumentsChanged:
+            except (ArgumentsChanged, MemoryBudgetError):
                 raise
             except RunError as error:  # of this call, which PyTorch has an error for; nothing was changed
                 found = self._in_parts(arguments, kwargs)

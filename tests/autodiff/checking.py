@@ -11,6 +11,7 @@ import torch
 
 from daceopt import ops
 from daceopt.autodiff import Derivative, differentiate
+from daceopt.autodiff.storage import Storage
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
@@ -48,7 +49,7 @@ class Problem:
         ops.lower_all(self.graph, keep=ops.has_gradient)
 
     def derive(self, policy: str = "recompute") -> Derivative:
-        derivative = differentiate(self.graph, self.graph.outputs, self.wanted, policy=policy)
+        derivative = differentiate(self.graph, self.graph.outputs, self.wanted, storage=Storage(policy))
         for graph in (derivative.forward, derivative.backward):
             ops.lower_all(graph)
             graph.validate()

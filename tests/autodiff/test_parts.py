@@ -11,6 +11,7 @@ import pytest
 import sympy
 
 from daceopt.autodiff import differentiate
+from daceopt.autodiff.storage import Storage
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
@@ -66,7 +67,7 @@ def _model(join: Join, axis: int) -> Graph:
 
 def _gradients(graph: Graph, policy: str, fuse: bool = False) -> list[np.ndarray]:
     wanted = list(graph.inputs)
-    found = differentiate(graph, graph.outputs, wanted, policy=policy)
+    found = differentiate(graph, graph.outputs, wanted, storage=Storage(policy))
     for part in (found.forward, found.backward):
         lower_all(part)
         if fuse:
@@ -93,7 +94,7 @@ def test_the_gradient_of_parts_is_that_of_a_concatenation(axis: int, policy: str
 
 def test_what_is_stored_is_the_whole() -> None:
     graph = _model(_in_parts, 0)
-    found = differentiate(graph, graph.outputs, graph.inputs, policy="store")
+    found = differentiate(graph, graph.outputs, graph.inputs, storage=Storage("store"))
     (whole,) = {graph.part(n).whole for n in graph.arrays() if graph.is_part(n)}
     assert whole in found.saved and not any(graph.is_part(n) for n in found.saved)
     assert not any(found.backward.is_part(n) for n in found.backward.arrays())

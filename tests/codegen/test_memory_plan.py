@@ -5,7 +5,7 @@ from __future__ import annotations
 import dace
 import sympy
 
-from daceopt.codegen.memory_plan import aligned_bytes, plan
+from daceopt.codegen.memory_plan import aligned_bytes, plan, residents
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -88,3 +88,24 @@ def test_symbolic_sizes() -> None:
     result = plan(graph)
     values = dict.fromkeys(result.arena_bytes.free_symbols, 7)
     assert result.arena_bytes.subs(values) == 128 + 64
+
+
+def test_a_small_buffer_that_lives_long_takes_no_large_place() -> None:
+    graph = Graph("rows")
+    b = Builder(graph)
+    values, sums = [graph.add_input("x", (64, 64), F)], []
+    for _ in range(6):
+        values.append(b.elementwise(lambda v: sympy.tanh(v), b.transpose(values[-1], (1, 0))))
+        sums.append(b.reduce("sum", None, values[-1], axes=(0, 1)))
+    total = b.elementwise(lambda *v: sympy.Add(*v), *sums)
+    graph.add_output(b.elementwise(lambda u, v: u + v, values[-1], total))
+    assert plan(graph).arena_bytes <= 2 * 4 * 64 * 64 + 7 * 64
+    _check_no_overlap(graph)
+
+
+def test_residents_take_no_byte_twice() -> None:
+    graph, _ = _chain(10)
+    found = residents(graph)
+    assert len(found) == 9 and {r.bytes for r in found} == {40000}
+    for position in range(len(graph.nodes())):
+        assert sum(r.first <= position <= r.last for r in found) <= 1  # each is written over the one before

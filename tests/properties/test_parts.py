@@ -9,6 +9,7 @@ import pytest
 
 from daceopt import recipes
 from daceopt.autodiff import differentiate
+from daceopt.autodiff.storage import Storage
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
@@ -65,7 +66,7 @@ def test_gradients_of_parts_are_those_of_whole_arrays(seed: int) -> None:
     results = []
     for one in (graph, twin):
         try:
-            found = differentiate(one, one.outputs, one.inputs, policy=("recompute", "store")[seed % 2])
+            found = differentiate(one, one.outputs, one.inputs, storage=Storage(("recompute", "store")[seed % 2]))
         except Unsupported:
             return
         for part in (found.forward, found.backward):

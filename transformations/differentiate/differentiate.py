@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from daceopt.autodiff import Derivative, differentiate
+from daceopt.autodiff.late_order import with_prompt
+from daceopt.autodiff.storage import POLICIES, Storage
+from daceopt.autodiff.storage_choice import BY
+from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.grafting import graft
 from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Update
+from daceopt.ir.imported import Gradients, Update
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.program import Kind, Program, Role
+from daceopt.passes import memory_budget
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
 
 
@@ -28,11 +33,38 @@ class Differentiate(Transformation):
              of a training step: forward: y = f(x), dx = f'(t), update of x by dx
 
     Fusing before it means recomputing, after it storing (Rausch et al., DaCeML, section 5.3). ``policy``: ``recompute``
-    or ``store`` what both could do; None: as the program asks.
+    or ``store`` what both could do; None: as the program asks. ``store``, ``recompute``: names of forward arrays, or of
+    modules that they come from, with wildcards as in file names. ``budget``: the bytes that a step may take beside
+    what its caller gives and gets, or a share of what eager PyTorch saves ("60%"); ``by`` (of
+    ``autodiff/storage_choice.py``) chooses what to store then, in at most ``seconds``. It is held where programs are
+    compiled (``pipeline.derive``), which looks at what all steps have made of it.
     """
 
     level: ClassVar[str] = "differentiate"
     policy: str | None = None
+    store: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    budget: int | str | None = None
+    by: str = "best"
+    seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        for option in ("store", "recompute"):
+            object.__setattr__(self, option, _names(option, getattr(self, option)))
+        if self.policy not in (None, *POLICIES):
+            raise DaceoptError(f"policy={self.policy!r} of differentiate; expected None or one of {POLICIES}")
+        if self.by not in BY:
+            raise DaceoptError(f"by={self.by!r} of differentiate; expected one of {BY}")
+        try:
+            memory_budget.check("budget", self.budget)
+        except (TypeError, ValueError) as error:
+            raise DaceoptError(f"differentiate: {error}") from None
+
+    def _storage(self, wanted: Gradients) -> Storage:
+        budget = None if self.budget is None else memory_budget.resolved(self.budget, wanted.reference)
+        policy, joined = self.policy or wanted.policy, wanted.update is not None
+        sizes = tuple(wanted.sizes.items())
+        return Storage(policy, self.store, self.recompute, budget, self.by, self.seconds, sizes, joined)
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """No site: a program is differentiated, not a graph."""
@@ -47,14 +79,23 @@ class Differentiate(Transformation):
         outputs = [n for n in (graph.outputs[k] for k in wanted.outputs) if types.is_float(graph.dtype(n))]
         inputs = {role.position: name for name, role in program.inputs.items()}
         names = [inputs[k] for k in wanted.inputs]
-        result = differentiate(graph, outputs, names, policy=self.policy or wanted.policy)
+        result = differentiate(graph, outputs, names, self._storage(wanted))
+        title = f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"
+        decision = f"; {result.decision}" if result.decision else ""
         if wanted.update is not None:
             _join(program, result, wanted.update)
-            return Outcome([f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs, and their update"], [])
+            return Outcome([f"{title}, and their update{decision}"], [])
         if all(v is None for v in result.grad_inputs.values()):
             return Outcome([], [f"{graph.sdfg.name}: every gradient is zero"])
         _add_backward(program, result)
-        return Outcome([f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"], [])
+        return Outcome([title + decision], [])
+
+
+def _names(option: str, value: Any) -> tuple[str, ...]:
+    """Raises DaceoptError for what is no list of names."""
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+        raise DaceoptError(f"{option}={value!r} of differentiate; expected a list of names of arrays or modules")
+    return tuple(value)
 
 
 def _add_backward(program: Program, result: Derivative) -> None:
@@ -83,13 +124,19 @@ def _join(program: Program, result: Derivative, update: Update) -> None:
     """Let the forward graph compute the gradients, too, and what is done with them."""
     graph = program.forward = result.forward
     graph.saved = []
+    forward, before = dict.fromkeys(graph.nodes()), set(graph.arrays())
     seeds = {g: _full(graph, name, update.seed) for name, g in result.grad_outputs.items()}
     for node in result.backward.nodes():
         if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
             node.sure = True
     found = graft(graph, result.backward, {n: n for n in result.backward.inputs if n not in seeds} | seeds)
     gradients = [None if g is None else found[g] for g in result.grad_inputs.values()]
+    joint = graph.compute()
     update.extend(graph, list(result.grad_inputs), gradients)
+    if result.backward.is_ordered:
+        first = [*forward, *(n for n in joint if n not in forward)]
+        graph.order = with_prompt(graph, first, [n for n in graph.compute() if n not in joint])
+        graph.apart = {name: name not in before for name in graph.arrays()}
     added = [n for n in graph.inputs if n not in program.inputs]
     program.inputs |= {n: Role(Kind.INPUT, k) for k, n in enumerate(added, len(program.inputs))}
 

@@ -12,6 +12,7 @@ from daceopt.capture.torch import call_text as call_text
 from daceopt.capture.torch import derivative, guards
 from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.collection import paused
+from daceopt.capture.torch.eager_memory import saved_bytes
 from daceopt.capture.torch.functional import Functional, functional
 from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
 from daceopt.capture.torch.plan import Plan, plan
@@ -69,7 +70,7 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
         _complex(traced, binding),
     )
     return Imported(
-        graph, _gradients(traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
+        graph, _gradients(graph, traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
     )
 
 
@@ -121,10 +122,23 @@ def _check_types(traced: Traced, found: Functional) -> None:
             raise Unsupported(f"result {k} is on device {value.device}; compiled programs run on the CPU")
 
 
-def _gradients(traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:
+def _gradients(graph: Graph, traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:
     outputs = tuple(k for k, o in enumerate(planned.outputs) if o.differentiable)
     wanted = tuple(k for k, (kind, at) in enumerate(binding) if kind == "tensor" and traced.requires_grad[at])
-    return Gradients(wanted, outputs) if outputs and wanted else None
+    if not outputs or not wanted:
+        return None
+    return Gradients(wanted, outputs, sizes=_sizes(graph, traced, binding), reference=lambda: saved_bytes(traced))
+
+
+def _sizes(graph: Graph, traced: Traced, binding: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """Size symbols of the graph -> what they are in the call that is compiled for."""
+    place = {name: at for name, (_, at) in zip(graph.inputs, binding, strict=True)}
+    found: dict[str, int] = {}
+    for symbol, (name, axis) in graph.symbols.items():
+        value = traced.inputs[place[name]]
+        size = value.shape[axis] if isinstance(value, torch.Tensor) else value
+        found[symbol] = int(size.node.hint if isinstance(size, torch.SymInt) else size)
+    return found
 
 
 def _add_inputs(

@@ -1,0 +1,100 @@
+"""What a program takes while it runs, beside what its caller gives and gets: planned, and node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from daceopt.codegen import in_place
+from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan, residents
+from daceopt.ir import region_settling
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.program import Program
+from daceopt.ir.provenance import label_of
+
+
+@dataclass(frozen=True)
+class Moment:
+    """While ``node`` runs: the bytes of each buffer that is alive, the largest first."""
+
+    node: str
+    alive: tuple[tuple[str, int], ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size in self.alive)
+
+
+@dataclass(frozen=True)
+class DirectionMemory:
+    """One program: the bytes of its arena, and what is alive in it while each of its nodes runs."""
+
+    name: str
+    arena: int
+    moments: tuple[Moment, ...]
+
+    @property
+    def fullest(self) -> Moment | None:
+        return max(self.moments, key=lambda m: m.bytes, default=None)
+
+
+@dataclass(frozen=True)
+class WorkingMemory:
+    """``saved``: arrays from the forward to the backward, which stand in one block of ``saved_bytes`` until that has
+    run; ``directions``: forward and backward, each with an arena of its own."""
+
+    saved: tuple[tuple[str, int], ...]
+    saved_bytes: int
+    directions: tuple[DirectionMemory, ...]
+
+    @property
+    def peak(self) -> int:
+        """The saved block and the larger arena."""
+        return self.saved_bytes + max(d.arena for d in self.directions)
+
+    def holders(self, count: int = 4) -> list[tuple[str, int]]:
+        """The largest arrays among those that are alive when most is."""
+        fullest = max(self.directions, key=lambda d: d.arena).fullest
+        found = [*self.saved, *(fullest.alive if fullest is not None else ())]
+        return sorted(found, key=lambda pair: -pair[1])[:count]
+
+
+def planned(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:
+    """As the programs will be built; sizes that are not given count as ``memory_plan.HINT``."""
+    graphs = [_settled(graph) for graph in program.directions()]
+    saved = tuple((n, _number(aligned_bytes(graphs[0], n), sizes)) for n in graphs[0].saved)
+    directions = tuple(
+        _direction(name, graph, sizes) for name, graph in zip(("forward", "backward"), graphs, strict=False)
+    )
+    return WorkingMemory(saved, sum(size for _, size in saved), directions)
+
+
+def _settled(graph: Graph) -> Graph:
+    """As ``build`` settles it before it plans."""
+    graph = graph.copy()
+    region_settling.settle(graph)
+    if graph.replaced:
+        graph.order = in_place.ordered(graph)
+    return graph
+
+
+def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> DirectionMemory:
+    arena = _number(plan(graph, graph.saved, reuse=graph.options.reuse_memory).arena_bytes, sizes)
+    nodes = graph.nodes()
+    held: list[list[tuple[str, int]]] = [[] for _ in nodes]
+    for resident in residents(graph, graph.saved, reuse=graph.options.reuse_memory):
+        size = _number(resident.bytes, sizes)
+        for position in range(resident.first, resident.last + 1):
+            held[position].append((resident.name, size))
+    moments = (Moment(label_of(n), tuple(sorted(h, key=lambda b: -b[1]))) for n, h in zip(nodes, held, strict=True))
+    return DirectionMemory(name, arena, tuple(moments))
+
+
+def _number(size: Dim, sizes: Mapping[str, int] | None) -> int:
+    if isinstance(size, int):
+        return size
+    values: dict[Any, Any] = {s: sympy.Integer((sizes or {}).get(str(s), HINT)) for s in size.free_symbols}
+    return int(size.xreplace(values))

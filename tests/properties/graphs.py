@@ -14,6 +14,7 @@ import dace
 import numpy as np
 import sympy
 
+import daceopt.ops  # noqa: F401  (what operators compute)
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim

@@ -14,7 +14,7 @@ from daceopt.ir.affine import quotient
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.nodes.library import Contraction, multiplies
 from daceopt.ir.symbols import param
 from daceopt.ir.tasklet import Assignment
 
@@ -312,11 +312,11 @@ class Builder:
         return node
 
     def attach(self, node: LibraryNode, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
-        """Add a library node; narrow operands are widened before it, narrow results rounded behind it.
-
-        No library computes in a type of storage: a product of halves collects its sums in float32 and rounds once.
-        """
-        if not node.computes:
+        """Add a library node; narrow operands are widened before it, narrow results rounded behind it, unless it takes
+        narrow factors as they are."""
+        if not node.computes or multiplies(
+            type(node), {c: self.graph.dtype(n) for c, n in {**inputs, **outputs}.items()}
+        ):
             self.graph.add_node(node, dict(inputs), dict(outputs))
             return
         results = {c: self._unrounded(n) for c, n in outputs.items()}

@@ -20,7 +20,7 @@ _SYMBOLS = ("sgemm_64_", "dgemm_64_", "sgemm_batch_64_", "dgemm_batch_64_")
 
 
 class Mkl(Library):
-    """float32 and float64 products over any strides, of bfloat16 by widening; operands that no BLAS takes are packed first."""
+    """float32 and float64 products over any strides, of bfloat16 by widening; what no BLAS takes is packed first."""
 
     name: ClassVar[str] = "mkl"
 

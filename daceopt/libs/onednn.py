@@ -31,7 +31,7 @@ class _Files(NamedTuple):
 
 
 class OneDnn(Library):
-    """Convolutions of float32 or bfloat16 of one to three spatial dimensions, all three passes, in channels-first or -last memory."""
+    """float32 and bfloat16 convolutions of 1 to 3 spatial dimensions, all three passes, channels first or last."""
 
     name: ClassVar[str] = "onednn"
     portable: ClassVar[bool] = True

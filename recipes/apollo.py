@@ -24,6 +24,7 @@ apollo = Recipe(
         # what the partition leaves
         "reduction-lowering",
         "epilogue-fusion",
+        "cast-absorption",
         "part-writing",
         "memory-ordering",
         "transient-reuse",

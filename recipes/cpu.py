@@ -34,6 +34,7 @@ FUSION = (
     "map-fusion",
     "reduction-lowering",
     "epilogue-fusion",
+    "cast-absorption",
     "part-writing",
 )
 """Library calls with their epilogues, and fused kernels."""

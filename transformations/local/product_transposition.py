@@ -67,7 +67,7 @@ def _transposing_copy(graph: Graph, node: Contraction, product: str, entry: node
     except Unsupported:
         return None
     stage = kernel.stages[0]
-    if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1 or len(stage.assignments) != 1:
+    if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1:
         return None
     (conn, read), (write,) = next(iter(stage.reads.items())), stage.writes.values()
     shape, out = graph.shape(product), write.array
@@ -91,6 +91,6 @@ def _passes(graph: Graph, node: Contraction, stage: Stage, conn: str, out: str) 
     """Whether the copy writes what it reads, or a conversion that the product may do itself."""
     product = graph.writes(node)["Y"]
     if graph.dtype(out) == graph.dtype(product):
-        return str(stage.assignments[0].expr) == conn
+        return len(stage.assignments) == 1 and str(stage.assignments[0].expr) == conn
     dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {"Y": graph.dtype(out)}
     return multiplies(Contraction, dtypes) and only_converts(stage)

@@ -57,8 +57,9 @@ def training_step(
                     compiled forward and backward, then PyTorch's own update
 
     Compiled are the updates of SGD, Adam and AdamW with parameters of float32, float64, bfloat16 and float16; in half
-    types they are computed in float32 and rounded once. A call that raises leaves parameters and state as they were. Raises TypeError and ValueError for what is no model, optimizer or loss, and for
-    an optimizer that has no parameter of the model.
+    types they are computed in float32 and rounded once. A call that raises leaves parameters and state as they were.
+    Raises TypeError and ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter
+    of the model.
     """
     options = checked.check(recipe, None, dynamic, fallback, verify)
     _check(model, loss, optimizer)

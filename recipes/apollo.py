@@ -16,6 +16,7 @@ apollo = Recipe(
         "compound-opening",
         "channels-last",  # before fusion, which looks at how the loops walk memory
         "product-transposition",
+        "product-precision",
         "cluster-extraction",
         "aggregation",
         "memory-stitching",

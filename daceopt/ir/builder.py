@@ -337,12 +337,20 @@ class Builder:
         graph, dtype = self.graph, self.graph.dtype(name)
         if not types.is_narrow(dtype):
             return name
-        root, offset = graph.root(name)
-        whole = dim(graph.size(name) - graph.size(root))
-        if not graph.is_view(name) or not graph.is_contiguous(root) or not isinstance(whole, int) or whole < 0:
-            return self.cast(name, types.computed(dtype))
+        root, offset = self.whole(name)
         wide = self.cast(root, types.computed(dtype))
-        return graph.add_view(wide, self.label, graph.shape(name), graph.strides(name), offset)
+        return (
+            wide if root == name else graph.add_view(wide, self.label, graph.shape(name), graph.strides(name), offset)
+        )
+
+    def whole(self, name: str) -> tuple[str, Dim]:
+        """The contiguous array that the view ``name`` shows all of, and its offset there; else ``name`` itself."""
+        graph = self.graph
+        root, offset = graph.root(name)
+        larger = dim(graph.size(name) - graph.size(root))
+        if not graph.is_view(name) or not graph.is_contiguous(root) or not isinstance(larger, int) or larger < 0:
+            return name, 0
+        return root, offset
 
 
 def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:

@@ -14,7 +14,9 @@ _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"
 """Classes of modules that send gradients elsewhere while they are computed."""
 
 
-def permanent(model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None) -> str | None:
+def permanent(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
+) -> str | None:
     """What no later call is without; None where a step can be one program."""
     if type(optimizer) not in BY_CLASS:
         known = ", ".join(c.__name__ for c in BY_CLASS)

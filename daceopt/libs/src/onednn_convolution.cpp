@@ -66,9 +66,16 @@ dnnl::convolution_forward::primitive_desc forward(const Problem& p, const Choice
             p.dilations, p.pads_begin, p.pads_end, attributes(p.operations)};
 }
 
-// Backward passes name the forward pass that they belong to.
+// Backward passes name the forward pass that they belong to; that of narrow factors has narrow operands throughout, also
+// where the gradient is wide.
 dnnl::convolution_forward::primitive_desc hint(const Problem& p) {
-    const auto weights = any(p.weights), src = any(p.src), dst = any(p.dst);
+    const auto narrow = memory::data_type::bf16;
+    bool has_narrow = false;
+    for (const auto* x : {&p.src, &p.weights, &p.dst}) has_narrow = has_narrow || x->get_data_type() == narrow;
+    const auto operand = [&](const memory::desc& x) {
+        return memory::desc(x.get_dims(), has_narrow ? narrow : x.get_data_type(), memory::format_tag::any);
+    };
+    const auto weights = operand(p.weights), src = operand(p.src), dst = operand(p.dst);
     return {engine(), prop_kind::forward_training, algorithm::convolution_direct, src, weights, dst, p.strides, p.dilations,
             p.pads_begin, p.pads_end};
 }

@@ -16,6 +16,7 @@ apollo = Recipe(
         "compound-opening",
         "channels-last",  # before fusion, which looks at how the loops walk memory
         "product-transposition",
+        "product-precision",
         "cluster-extraction",
         "aggregation",
         "memory-stitching",
@@ -24,6 +25,7 @@ apollo = Recipe(
         # what the partition leaves
         "reduction-lowering",
         "epilogue-fusion",
+        "cast-absorption",
         "part-writing",
         "memory-ordering",
         "transient-reuse",

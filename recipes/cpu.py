@@ -31,9 +31,11 @@ FUSION = (
     "lower-operators",
     "channels-last",  # before fusion, which looks at how the loops walk memory
     "product-transposition",
+    "product-precision",
     "map-fusion",
     "reduction-lowering",
     "epilogue-fusion",
+    "cast-absorption",
     "part-writing",
 )
 """Library calls with their epilogues, and fused kernels."""

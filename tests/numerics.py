@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import torch
 
 
 def assert_within_rounding(
@@ -34,7 +35,13 @@ def assert_within_rounding(
     assert error <= bound, f"error {error:.3e} against float64 exceeds {bound:.3e} (peer's own error {peer:.3e})"
 
 
+_CODES = torch.int16  # NumPy takes no bfloat16 from torch
+
+
 def _array(x: object) -> np.ndarray:
     if hasattr(x, "detach"):
-        x = x.detach().cpu().numpy()  # type: ignore[attr-defined]
+        x = x.detach().cpu()  # type: ignore[attr-defined]
+        if str(x.dtype) == "torch.bfloat16":
+            return np.asarray(x.view(_CODES).numpy().view(ml_dtypes.bfloat16))
+        x = x.numpy()
     return np.asarray(x)

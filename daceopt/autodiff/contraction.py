@@ -19,12 +19,13 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
     names = node.operands(b.graph)
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
     left, right = names["A"], names["B"]
+    factor = g if b.graph.dtype(g) == b.graph.dtype(left) else b.cast(g, b.graph.dtype(left))
     found: Contributions = []
     if left in wanted:
-        product = b.matmul(g, _transposed(b, right), alpha=node.alpha)
+        product = b.matmul(factor, _transposed(b, right), alpha=node.alpha)
         found.append((left, _unbroadcast(b, product, b.graph.shape(left))))
     if right in wanted:
-        found.append((right, _right_gradient(b, left, g, right, node.alpha)))
+        found.append((right, _right_gradient(b, left, factor, right, node.alpha)))
     if names.get("Bias") in wanted:
         found.append((names["Bias"], _unbroadcast(b, g, b.graph.shape(names["Bias"]))))
     if names.get("C") in wanted:

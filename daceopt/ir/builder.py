@@ -14,7 +14,7 @@ from daceopt.ir.affine import quotient
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.nodes.library import Contraction, multiplies
 from daceopt.ir.symbols import param
 from daceopt.ir.tasklet import Assignment
 
@@ -312,11 +312,11 @@ class Builder:
         return node
 
     def attach(self, node: LibraryNode, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
-        """Add a library node; narrow operands are widened before it, narrow results rounded behind it.
-
-        No library computes in a type of storage: a product of halves collects its sums in float32 and rounds once.
-        """
-        if not node.computes:
+        """Add a library node; narrow operands are widened before it, narrow results rounded behind it, unless it takes
+        narrow factors as they are."""
+        if not node.computes or multiplies(
+            type(node), {c: self.graph.dtype(n) for c, n in {**inputs, **outputs}.items()}
+        ):
             self.graph.add_node(node, dict(inputs), dict(outputs))
             return
         results = {c: self._unrounded(n) for c, n in outputs.items()}
@@ -337,12 +337,20 @@ class Builder:
         graph, dtype = self.graph, self.graph.dtype(name)
         if not types.is_narrow(dtype):
             return name
-        root, offset = graph.root(name)
-        whole = dim(graph.size(name) - graph.size(root))
-        if not graph.is_view(name) or not graph.is_contiguous(root) or not isinstance(whole, int) or whole < 0:
-            return self.cast(name, types.computed(dtype))
+        root, offset = self.whole(name)
         wide = self.cast(root, types.computed(dtype))
-        return graph.add_view(wide, self.label, graph.shape(name), graph.strides(name), offset)
+        return (
+            wide if root == name else graph.add_view(wide, self.label, graph.shape(name), graph.strides(name), offset)
+        )
+
+    def whole(self, name: str) -> tuple[str, Dim]:
+        """The contiguous array that the view ``name`` shows all of, and its offset there; else ``name`` itself."""
+        graph = self.graph
+        root, offset = graph.root(name)
+        larger = dim(graph.size(name) - graph.size(root))
+        if not graph.is_view(name) or not graph.is_contiguous(root) or not isinstance(larger, int) or larger < 0:
+            return name, 0
+        return root, offset
 
 
 def reshaped_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:

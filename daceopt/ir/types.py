@@ -82,6 +82,7 @@ DTYPES: tuple[DType, ...] = tuple(row.dtype for row in _ROWS)
 NARROW: tuple[DType, ...] = tuple(row.dtype for row in _NARROW_ROWS)
 ALL = DTYPES + NARROW
 HALVES = NARROW[:2]
+BFLOAT16 = NARROW[1]
 _EVERY = (*_ROWS, *_NARROW_ROWS)
 _BY_NAME = {row.name: row for row in _EVERY} | {"bool_": next(row for row in _ROWS if row.name == "bool")}
 _BY_ONNX = {row.onnx: row for row in _EVERY}

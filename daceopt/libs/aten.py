@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dace
 import numpy as np
 
-from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, takes_narrow
 from daceopt.libs import host
 from daceopt.libs.base import Library, Missing, Requirements, register
 
@@ -45,8 +45,9 @@ class Aten(Library):
             return "torch is used for convolutions only"
         names = node.operands(graph)
         found = {graph.dtype(name) for name in names.values()}
-        if len(found) != 1 or not found <= {dace.float32, dace.float64}:
-            return f"element types {sorted(map(str, found))}, expected float32 or float64"
+        one = len(found) == 1 and found <= {dace.float32, dace.float64}
+        if not one and not takes_narrow(node, graph):
+            return f"element types {sorted(map(str, found))}, expected float32, float64, or factors of bfloat16"
         kernel = graph.shape(names["W" if "W" in names else "dW"])
         if 0 in kernel:
             return f"a kernel of shape {kernel}, which has no elements"
@@ -78,14 +79,20 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     import torch
 
     call = json.loads(payload)
-    tensors = {name: _tensor(array) for name, array in zip(call["names"], (*inputs, *outputs), strict=True)}
+    given = {name: _tensor(array) for name, array in zip(call["names"], (*inputs, *outputs), strict=True)}
+    narrow = {name for name, tensor in given.items() if tensor.dtype is torch.bfloat16}
+    tensors = {name: tensor.float() if name in narrow else tensor for name, tensor in given.items()}
     with torch.no_grad():
         _PASSES[call["kind"]](tensors, call)
+        for name in narrow.intersection(call["names"][len(inputs) :]):
+            given[name].copy_(tensors[name])
 
 
 def _tensor(array: np.ndarray) -> Any:
     import torch
 
+    if array.dtype.name == "bfloat16":  # which torch does not take from NumPy
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 

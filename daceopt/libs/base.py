@@ -72,7 +72,7 @@ class Library:
 
 # Best first, as measured (docs/decisions/dense-libraries.md).
 PREFERENCE: dict[str, tuple[str, ...]] = {
-    "Contraction": ("mkl", "onednn_product", "native"),
+    "Contraction": ("onednn_narrow_product", "mkl", "onednn_product", "native"),
     "Convolution": ("onednn", "aten"),
     "ConvolutionBackwardData": ("onednn", "aten"),
     "ConvolutionBackwardWeights": ("onednn", "aten"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
-from daceopt.libs.emission import boolean, braces, broadcast_strides, extent, number
+from daceopt.ir.nodes.library import takes_narrow
+from daceopt.libs.emission import boolean, braces, broadcast_strides, element, extent, number
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -18,7 +19,8 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | Non
     """Return the reason why an operand's type or shape is not one a product can have; None if all are."""
     names = node.operands(graph)
     found = {graph.dtype(name) for name in names.values()}
-    if len(found) != 1 or not found <= set(dtypes):
+    narrow = takes_narrow(node, graph)
+    if not (narrow and graph.dtype(names["A"]) in dtypes) and (len(found) != 1 or not found <= set(dtypes)):
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, dtypes))}"
     if any(len(graph.shape(names[c])) < 2 for c in ("A", "B", "Y")):
         return "operands A, B and Y need at least two dimensions"
@@ -38,14 +40,20 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | Non
 
 
 def emit(node: Contraction, graph: Graph, function: str) -> str:
-    """Return the call of ``function`` (``contraction_mkl`` or ``contraction_native``)."""
+    """Return the call of ``function``; narrow factors have an overload of it, in which types are run-time values."""
     names, strides = node.operands(graph), _operand_strides(node, graph)
     ctype = types.cpp(graph.dtype(names["Y"]))
     shape = graph.shape(names["Y"])
     sizes = ", ".join(extent(v) for v in (*shape[-2:], graph.shape(names["A"])[-1]))
-    operands = ", ".join(_matrix(conn, strides.get(conn), len(shape)) for conn in ("A", "B", "Bias", "C", "Y"))
+    narrow = takes_narrow(node, graph)
+    found = {c: element(graph.dtype(n)) if narrow else "" for c, n in names.items()}
+    operands = ", ".join(
+        _matrix(conn, strides.get(conn), len(shape), found.get(conn, "daceopt::Element::kFloat" if narrow else ""))
+        for conn in ("A", "B", "Bias", "C", "Y")
+    )
+    kind, ctype = ("NarrowProduct", "float") if narrow else (f"Product<{ctype}>", ctype)
     return (
-        f"daceopt::{function}(daceopt::Product<{ctype}>{{{sizes}, {braces(shape[:-2])}, {ctype}({number(node.alpha)}), "
+        f"daceopt::{function}(daceopt::{kind}{{{sizes}, {braces(shape[:-2])}, {ctype}({number(node.alpha)}), "
         f"{operands}, {boolean(node.activation == 'relu')}}});"
     )
 
@@ -65,7 +73,10 @@ def _operand_strides(node: Contraction, graph: Graph) -> dict[str, list[Any]]:
     return found
 
 
-def _matrix(connector: str, strides: Sequence[Any] | None, rank: int) -> str:
+def _matrix(connector: str, strides: Sequence[Any] | None, rank: int, kind: str) -> str:
+    """A Matrix, or with the C++ name of an element type a Place."""
+    tail = f", {kind}" if kind else ""
     if strides is None:
-        return f"{{nullptr, 0, 0, {braces([0] * (rank - 2))}}}"
-    return f"{{{connector}, {extent(strides[-2])}, {extent(strides[-1])}, {braces(strides[:-2])}}}"
+        return f"{{nullptr, 0, 0, {braces([0] * (rank - 2))}{tail}}}"
+    pointer = f"(void*)({connector})" if kind else connector
+    return f"{{{pointer}, {extent(strides[-2])}, {extent(strides[-1])}, {braces(strides[:-2])}{tail}}}"

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from daceopt.errors import Unsupported
+from daceopt.ir import types
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
+
+_ELEMENTS = {"float32": "kFloat", "bfloat16": "kBfloat16"}
 
 
 def extent(value: Any) -> str:
@@ -58,6 +61,11 @@ def number(value: float) -> str:
     if math.isinf(value):
         return "__builtin_inf()" if value > 0 else "(-__builtin_inf())"
     return repr(float(value))
+
+
+def element(dtype: Any) -> str:
+    """The C++ name (``daceopt/element.h``) of an element type that is passed at run time: float32 or bfloat16."""
+    return f"daceopt::Element::{_ELEMENTS[types.name_of(dtype)]}"
 
 
 def literal(text: str) -> str:

@@ -20,7 +20,7 @@ _SYMBOLS = ("sgemm_64_", "dgemm_64_", "sgemm_batch_64_", "dgemm_batch_64_")
 
 
 class Mkl(Library):
-    """float32 and float64 products over any strides; operands that no BLAS takes are packed first."""
+    """float32 and float64 products over any strides, of bfloat16 by widening; what no BLAS takes is packed first."""
 
     name: ClassVar[str] = "mkl"
 
@@ -42,10 +42,10 @@ class Mkl(Library):
         )
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any contraction of float32 or float64 whose result has unit stride in its rows or columns."""
+        """Any contraction of float32, float64 or bfloat16 whose result has unit stride in its rows or columns."""
         if not isinstance(node, Contraction):
             return "MKL is used for products only"
-        return contraction.why_not(node, graph, (dace.float32, dace.float64))
+        return contraction.why_not(node, graph, (dace.float32, dace.float64, *node.narrow))
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/contraction_mkl.cpp``."""

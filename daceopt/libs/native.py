@@ -9,7 +9,7 @@ import sympy
 
 from daceopt._version import __version__
 from daceopt.ir import types
-from daceopt.ir.nodes.library import Contraction, IndexAdd
+from daceopt.ir.nodes.library import Contraction, IndexAdd, takes_narrow
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import extent
@@ -38,7 +38,7 @@ class Native(Library):
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Contractions of any arithmetic type; IndexAdd of floats and 4 or 8 byte integers."""
         if isinstance(node, Contraction):
-            return contraction.why_not(node, graph, _PRODUCTS)
+            return contraction.why_not(node, graph, (*_PRODUCTS, *node.narrow))
         if isinstance(node, IndexAdd):
             return _why_not_index_add(node, graph)
         return "no plain loops for this kind of node"
@@ -57,7 +57,8 @@ class Native(Library):
         names = node.operands(graph)
         if isinstance(node, Contraction):
             ctype = types.cpp(graph.dtype(names["Y"]))
-            return support("contraction_native.cpp", header="contraction.h", define=f"DACEOPT_T={ctype}")
+            macro = "DACEOPT_NARROW=1" if takes_narrow(node, graph) else f"DACEOPT_T={ctype}"
+            return support("contraction_native.cpp", header="contraction.h", define=macro)
         return support("index_add.cpp", header="index_add.h")
 
 

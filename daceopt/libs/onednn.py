@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import dace
 
 from daceopt.codegen.compiler import Flags
-from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, takes_narrow
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import braces, extent
+from daceopt.libs.emission import braces, element, extent
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -31,7 +31,7 @@ class _Files(NamedTuple):
 
 
 class OneDnn(Library):
-    """float32 convolutions of one to three spatial dimensions, all three passes, in channels-first or -last memory."""
+    """float32 and bfloat16 convolutions of 1 to 3 spatial dimensions, all three passes, channels first or last."""
 
     name: ClassVar[str] = "onednn"
     portable: ClassVar[bool] = True
@@ -46,13 +46,13 @@ class OneDnn(Library):
         return files.version if files else ""
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any float32 convolution of 1 to 3 spatial dimensions without negative padding and activation."""
+        """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation."""
         if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)
         found = {graph.dtype(name) for name in names.values()}
-        if found != {dace.float32}:
-            return f"element types {sorted(map(str, found))}, expected float32"
+        if found != {dace.float32} and not takes_narrow(node, graph):
+            return f"element types {sorted(map(str, found))}, expected float32, or factors of bfloat16"
         kernel = graph.shape(names["W" if "W" in names else "dW"])
         if 0 in kernel:
             return f"a kernel of shape {kernel}, which has no elements"
@@ -108,7 +108,8 @@ def _held(node: DenseNode) -> tuple[str, str]:
 def _tensor(graph: Graph, connector: str, name: str | None) -> str:
     if name is None:
         return _ABSENT
-    return f"daceopt::Tensor{{{connector}, {braces(graph.shape(name))}, {braces(graph.strides(name))}}}"
+    layout = f"{braces(graph.shape(name))}, {braces(graph.strides(name))}"
+    return f"daceopt::Tensor{{(void*)({connector}), {layout}, {element(graph.dtype(name))}}}"
 
 
 def _why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:

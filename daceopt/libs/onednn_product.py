@@ -46,4 +46,22 @@ class OneDnnProduct(Library):
         return support("contraction_onednn.cpp", header="contraction.h", flags=onednn.flags(), version=version)
 
 
+class OneDnnNarrowProduct(OneDnnProduct):
+    """bfloat16 products, with sums in float32, on the machine's AMX or AVX-512 units."""
+
+    name: ClassVar[str] = "onednn_narrow_product"
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Any contraction of bfloat16 factors whose result has unit stride in its rows or columns."""
+        if not isinstance(node, Contraction):
+            return "for products only"
+        return contraction.why_not(node, graph, node.narrow)
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """As for float32, from a source of its own."""
+        version = f"onednn-{self.version()}"
+        return support("contraction_narrow.cpp", header="contraction.h", flags=onednn.flags(), version=version)
+
+
 register(OneDnnProduct())
+register(OneDnnNarrowProduct())

@@ -110,7 +110,8 @@ def identity(traced: Traced) -> str:
     ]
     inputs = [kind(x) for x in traced.inputs]
     inputs += guards.hints(traced.inputs)
-    return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, autocast])
+    surroundings = [autocast, torch.get_float32_matmul_precision()]
+    return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, surroundings])
 
 
 def is_symbolic(traced: Traced) -> bool:

@@ -76,6 +76,7 @@ class Transformation:
 
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = False  # all sites of one match may be applied, and one match finds them all
+    changes_precision: ClassVar[bool] = False  # True: its numbers are less exact, as the program's user asked for
     changes_dataflow: ClassVar[bool] = True  # False: nodes, arrays and their edges stay, only how they run changes
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
 _FACTOR = 4.0
 _ULPS = 16.0
+_COARSE = 2.0**-6  # the most that a step may lose that is asked to be less exact: some roundings to bfloat16
 _SHOWN = 3  # changes that a message lists
 
 
@@ -140,6 +141,8 @@ class Numerics:
         if not outcome.sites:
             return max(self._errors(graph), default=0.0)
         errors = self._errors(graph)
+        if transformation.changes_precision and max(errors, default=0.0) < _COARSE:
+            self._first = errors
         if self.worse(errors) is None:
             return max(errors, default=0.0)
         raise VerificationError(self._report(transformation, graph, outcome))

@@ -17,7 +17,8 @@ from daceopt.training.optimizers import BY_CLASS, RULES
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 
 _ONE = torch.tensor(1.0)  # a number would become a tensor for each that it is added to
-_TYPES = {torch.float32: "float32", torch.float64: "float64"}
+_TYPES = {torch.float32: "float32", torch.float64: "float64", torch.bfloat16: "float32", torch.float16: "float32"}
+"""In which type the update of a parameter is computed."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class StepOptions:
     bound: float = 0.0
     accumulate: int = 1
     keep_gradients: bool = False
+    scaler: torch.amp.GradScaler | None = None
 
 
 @dataclass

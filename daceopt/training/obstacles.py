@@ -14,11 +14,15 @@ _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"
 """Classes of modules that send gradients elsewhere while they are computed."""
 
 
-def permanent(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
+def permanent(
+    model: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None = None
+) -> str | None:
     """What no later call is without; None where a step can be one program."""
     if type(optimizer) not in BY_CLASS:
         known = ", ".join(c.__name__ for c in BY_CLASS)
         return f"there is no update rule for {type(optimizer).__name__}; expected one of {known}"
+    if scaler is not None and scaler.is_enabled():
+        return "a GradScaler looks at all gradients before the update"
     wrapped = next((n for m in model.modules() for c in type(m).__mro__ if (n := c.__name__) in _WRAPPERS), None)
     return None if wrapped is None else f"{wrapped} exchanges gradients between processes"
 

@@ -32,6 +32,7 @@ def training_step(
     clip_value: float | None = None,
     accumulate: int = 1,
     keep_gradients: bool = False,
+    scaler: torch.amp.GradScaler | None = None,
     recipe: str | Recipe = "auto",
     dynamic: Any = None,
     fallback: str = "warn",
@@ -52,17 +53,19 @@ def training_step(
     clip_value      the most that each element of a gradient may be, as in ``clip_grad_value_``
     accumulate      only every so many calls update, by the mean of their gradients, which ``.grad`` collects
     keep_gradients  whether ``.grad`` has the gradients (as clipped) after an update; otherwise it is None
+    scaler          scales the loss, and decides by the gradients whether a step updates: such a step runs in parts
     recipe, dynamic, fallback, verify    as for ``optimized_module``. What cannot be one program runs in parts: the
                     compiled forward and backward, then PyTorch's own update
     memory_budget   as for ``optimized_module``; a share is of what eager PyTorch saves and of the gradients
 
-    Compiled are the updates of SGD, Adam and AdamW with parameters of float32 and float64. A call that raises leaves
-    parameters and state as they were. Raises TypeError and ValueError for what is no model, optimizer or loss, and for
-    an optimizer that has no parameter of the model.
+    Compiled are the updates of SGD, Adam and AdamW with parameters of float32, float64, bfloat16 and float16; in half
+    types they are computed in float32 and rounded once. A call that raises leaves parameters and state as they were.
+    Raises TypeError and ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter
+    of the model.
     """
     options = checked.check(recipe, None, dynamic, fallback, verify, budget=memory_budget)
     _check(model, loss, optimizer)
-    step = _step_options(clip_norm, clip_value, accumulate, keep_gradients)
+    step = _step_options(clip_norm, clip_value, accumulate, keep_gradients, scaler)
     return TrainingStep(Objective(model, loss, _target_count(loss, targets)), Binder(optimizer, step), options)
 
 
@@ -73,7 +76,7 @@ class TrainingStep:
         self._objective, self._binder, self._options = objective, binder, options
         own = Options(options.recipe, None, options.dynamic, "raise", options.verify)
         self._dispatcher = _StepDispatcher(own, binder)
-        self._refusal = obstacles.permanent(objective.model, binder.optimizer)
+        self._refusal = obstacles.permanent(objective.model, binder.optimizer, binder.options.scaler)
         self._parts: Any = None
         self.reasons: dict[str, int] = {}  # why calls ran in parts, and how many for each reason
         self.daceopt = Handle(objective, self._dispatcher)
@@ -133,10 +136,13 @@ class TrainingStep:
         if binder.batch == 0:
             self.optimizer.zero_grad()
         loss = check_loss(self._parts(*arguments, **kwargs))
-        (loss / options.accumulate if options.accumulate > 1 else loss).backward()
+        scaler = options.scaler or torch.amp.GradScaler("cpu", enabled=False)
+        scaler.scale(loss / options.accumulate if options.accumulate > 1 else loss).backward()
         if updates:
+            scaler.unscale_(self.optimizer)
             self._clip()
-            self.optimizer.step()
+            scaler.step(self.optimizer)
+            scaler.update()
             if not options.keep_gradients:
                 self.optimizer.zero_grad()
         binder.batch = 0 if updates else binder.batch + 1
@@ -191,7 +197,9 @@ def _check(model: Any, loss: Any, optimizer: Any) -> None:
         )
 
 
-def _step_options(norm: Any, value: Any, accumulate: Any, keep: Any) -> StepOptions:
+def _step_options(norm: Any, value: Any, accumulate: Any, keep: Any, scaler: Any) -> StepOptions:
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise TypeError(f"scaler is of type {type(scaler).__name__}; expected a torch.amp.GradScaler or None")
     if norm is not None and value is not None:
         raise ValueError("clip_norm and clip_value are given; expected one of them")
     for name, bound in (("clip_norm", norm), ("clip_value", value)):
@@ -200,7 +208,7 @@ def _step_options(norm: Any, value: Any, accumulate: Any, keep: Any) -> StepOpti
     if not isinstance(accumulate, int) or isinstance(accumulate, bool) or accumulate < 1:
         raise ValueError(f"accumulate={accumulate!r}; expected an integer of 1 or more")
     clip = "norm" if norm is not None else "value" if value is not None else None
-    return StepOptions(clip, float(norm if norm is not None else value or 0), accumulate, bool(keep))
+    return StepOptions(clip, float(norm if norm is not None else value or 0), accumulate, bool(keep), scaler)
 
 
 def _target_count(loss: Any, targets: Any) -> int:

@@ -68,7 +68,9 @@ class _Extension:
         """The gradient with what was collected before."""
         (_, name), collected, b = self._members[k], self._collected[k], self._b
         g = gradient or b.full(self._graph.shape(name), 0, self._graph.dtype(name))
-        return g if collected is None else str(b.elementwise(lambda x, y: x + y, collected, g))
+        if collected is None:
+            return g
+        return str(b.elementwise(lambda x, y: x + y, collected, g, dtype=self._graph.dtype(name)))
 
     def _alone(self, name: str) -> str:
         """``name``, or a copy of it where it cannot be an output."""
@@ -107,7 +109,8 @@ class _Extension:
         numbers = [self._coefficient(parameter.row, c, parameter.dtype) for c in used]
         dtype = self._graph.dtype(name)
         if scale is not None:  # a value of its own: in a rule it would be squared apart from the gradient
-            gradient = self._b.elementwise(lambda g, s: g * scalar.cast(s, dtype), gradient, scale, dtype=dtype)
+            one = types.computed(dtype)
+            gradient = self._b.elementwise(lambda g, s: g * scalar.cast(s, one), gradient, scale, dtype=one)
 
         def values(g: Any, w: Any, *rest: Any) -> tuple[Any, ...]:
             return rule(g, w, rest[: len(states)], dict(zip(used, rest[len(states) :])))

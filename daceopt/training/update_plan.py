@@ -12,7 +12,8 @@ COLUMNS = 9
 class Updated:
     """One parameter of a step.
 
-    ``argument``: its position among the arguments of the graph; ``dtype``: float32 or float64; ``rule`` and ``flags``:
+    ``argument``: its position among the arguments of the graph; ``dtype``: in which its update is computed, float32 or
+    float64; the parameter and its state may be stored in a half type, and are rounded once; ``rule`` and ``flags``:
     how it is updated (``optimizers.RULES``); ``state``: the optimizer's tensors for it; ``row``: of its coefficients;
     ``accumulated``: whether gradients of earlier micro-batches are added to its own.
     """

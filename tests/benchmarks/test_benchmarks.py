@@ -15,6 +15,7 @@ from benchmarks import calls, harness, scaling, worker
 from benchmarks.harness import Budget, Result
 
 MEASURES = "tiny-call mish softmax layer-norm bert resnet compile-time import-time linear-scaling shared-cache"
+MEASURES += " autocast precision"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
 MEASURES += " memory-budget"
 

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
+from daceopt.ir.conversions import only_converts
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph, row_major
-from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.nodes.library import Contraction, multiplies
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -22,6 +23,8 @@ class ProductTransposition(Transformation):
 
     before:  y = Contraction(A, B)    t = transpose(y) (a view)    z = copy(t)
     after:   z = Contraction(transpose(B), transpose(A))
+
+    A copy that converts is the product's as well, where its factors are narrow and its sums are float32.
 
     Weight gradients have this form: PyTorch keeps a linear layer's weight as (out, in) and multiplies by its transpose.
     """
@@ -37,7 +40,7 @@ class ProductTransposition(Transformation):
         readers = graph.all_consumers(product)
         if len(readers) != 1 or not isinstance(readers[0], nodes.MapEntry) or graph.is_kept(product):
             return
-        target = _transposing_copy(graph, product, readers[0])
+        target = _transposing_copy(graph, node, product, readers[0])
         if target is not None:
             yield Site(graph, (node, readers[0]), {"out": target})
 
@@ -57,21 +60,21 @@ def _transposed(graph: Graph, name: str) -> str:
     return graph.add_view(name, "transposed", [shape[k] for k in swap], [strides[k] for k in swap])
 
 
-def _transposing_copy(graph: Graph, product: str, entry: nodes.MapEntry) -> str | None:
+def _transposing_copy(graph: Graph, node: Contraction, product: str, entry: nodes.MapEntry) -> str | None:
     """The array that ``entry`` fills with the product, its last two dimensions exchanged, if it does nothing else."""
     try:
         kernel = Kernel.extract(graph, entry)
     except Unsupported:
         return None
     stage = kernel.stages[0]
-    if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1 or len(stage.assignments) != 1:
+    if len(kernel.stages) != 1 or len(stage.reads) != 1 or len(stage.writes) != 1:
         return None
     (conn, read), (write,) = next(iter(stage.reads.items())), stage.writes.values()
     shape, out = graph.shape(product), write.array
     wanted = (*shape[:-2], shape[-1], shape[-2])
-    if write.wcr or str(stage.assignments[0].expr) != conn or graph.shape(out) != wanted:
+    if write.wcr or not _passes(graph, node, stage, conn, out) or graph.shape(out) != wanted:
         return None
-    if graph.dtype(out) != graph.dtype(product) or not graph.is_contiguous(out):
+    if not graph.is_contiguous(out):
         return None
     source, target = address(graph, read), address(graph, write)
     if source is None or target is None or source.constant != 0 or target.constant != 0:
@@ -82,3 +85,12 @@ def _transposing_copy(graph: Graph, product: str, entry: nodes.MapEntry) -> str 
     walked = source.coefficients()  # a broadcast row has fewer parameters than the copy
     same = set(walked) == set(found) and all(found[p] == expected.get(c) for p, c in walked.items())
     return out if same and graph.is_contiguous(product) else None
+
+
+def _passes(graph: Graph, node: Contraction, stage: Stage, conn: str, out: str) -> bool:
+    """Whether the copy writes what it reads, or a conversion that the product may do itself."""
+    product = graph.writes(node)["Y"]
+    if graph.dtype(out) == graph.dtype(product):
+        return len(stage.assignments) == 1 and str(stage.assignments[0].expr) == conn
+    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {"Y": graph.dtype(out)}
+    return multiplies(Contraction, dtypes) and only_converts(stage)

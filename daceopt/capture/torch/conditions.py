@@ -1,7 +1,8 @@
 """What a program of Dynamo depends on beyond what Dynamo guards, as further guards of that program.
 
-Dynamo takes the methods of classes for given, does not look at where a tensor stands in autograd's graph, and takes the
-absence of a key in a dictionary keyed by tensors, and in the environment, for settled.
+Dynamo takes the methods of classes for given, does not look at where a tensor stands in autograd's graph, takes the
+absence of a key in a dictionary keyed by tensors, and in the environment, for settled, and knows no difference between
+the precisions "high" and "medium" of products.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def install() -> None:
     output: Any = InstructionTranslator.current_tx().output
     codes = frozenset(output.tracing_context.traced_code)
     output.guards.add(condition(functools.partial(_check_surroundings, codes)))
+    output.guards.add(condition(_check_precision))
     read = [READ_OF_TENSORS[name] for name in sorted(_names(codes) & READ_OF_TENSORS.keys())]
     for guard in list(output.guards):
         if guard.create_fn_name() == "TENSOR_MATCH" and read:
@@ -100,6 +102,14 @@ def _check_tensor(read: list[Callable[[torch.Tensor], Any]], builder: Any, guard
 
     text = f"{guard.name} stands elsewhere in autograd's graph"
     builder.get_guard_manager(guard).add_lambda_guard(unchanged, [text], None)
+
+
+def _check_precision(builder: Any, guard: Guard) -> None:
+    precision = torch.get_float32_matmul_precision()
+    text = "the precision of products of float32 has changed"
+    builder.guard_manager.root.add_lambda_guard(
+        lambda _: torch.get_float32_matmul_precision() == precision, [text], None
+    )
 
 
 def _check_surroundings(codes: frozenset[types.CodeType], builder: Any, guard: Guard) -> None:

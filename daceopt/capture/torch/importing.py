@@ -49,6 +49,7 @@ def _load(traced: Traced) -> Imported:
 def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     """Build the graph that computes what ``planned`` says."""
     context, graph = Context(), Graph("program")
+    graph.source.precision = torch.get_float32_matmul_precision()
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)

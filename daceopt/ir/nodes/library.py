@@ -5,7 +5,7 @@ Connectors are named with a capital so that they never meet an array's name, whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace.library
@@ -15,6 +15,7 @@ from dace.sdfg.graph import generate_element_id
 from dace.sdfg.nodes import LibraryNode
 
 from daceopt.errors import DaceoptError
+from daceopt.ir import types
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -48,7 +49,8 @@ class DenseNode(LibraryNode):
     optional: ClassVar[tuple[str, ...]] = ()
     results: ClassVar[tuple[str, ...]] = ()
     optional_results: ClassVar[tuple[str, ...]] = ()
-    computes: ClassVar[bool] = True  # in the types of its operands, which are therefore no types of storage
+    computes: ClassVar[bool] = True  # in the types of its operands, which are no types of storage but for
+    narrow: ClassVar[tuple[Any, ...]] = ()  # those of its factors (what it requires); sums are float32, rounded once
 
     def __init__(
         self,
@@ -117,15 +119,28 @@ def _size(graph: Graph, name: str) -> sympy.Expr:
     return sympy.Mul(*graph.shape(name))
 
 
+def takes_narrow(node: DenseNode, graph: Graph) -> bool:
+    """Whether the node multiplies narrow factors of one type; what it adds and writes has that type or float32."""
+    return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()})
+
+
+def multiplies(cls: type[DenseNode], dtypes: Mapping[str, Any]) -> bool:
+    """:func:`takes_narrow` for a node with operands of these types."""
+    factors = {dtypes[c] for c in cls.required}
+    return len(factors) == 1 and factors <= set(cls.narrow) and set(dtypes.values()) <= {*factors, dace.float32}
+
+
 @dace.library.node
 class Contraction(DenseNode):
     """Batched matrix product: ``Y = activation(alpha * A @ B + Bias + C)``.
 
     A: [..., M, K]; B: [..., K, N]; leading dimensions broadcast as in NumPy; Y: [..., M, N].
-    Bias: any shape that broadcasts to Y ([N], [M, 1], ...); C (residual): the shape of Y. Any strides, one dtype.
+    Bias: any shape that broadcasts to Y ([N], [M, 1], ...); C (residual): the shape of Y. Any strides; one dtype, or
+    factors of bfloat16 (then the others have that type or float32).
     """
 
     required, optional, results = ("A", "B"), ("Bias", "C"), ("Y",)
+    narrow = (types.BFLOAT16,)
     alpha = Property(dtype=float, default=1.0, desc="Factor of the product")
     activation = _activation()
 
@@ -159,6 +174,7 @@ class _ConvolutionBase(_Window):
     pads = _ints("Zeros added: begins, then ends")
     dilations = _ints("Distance of the kernel's elements per spatial dimension")
     group = Property(dtype=int, default=1, desc="Channel groups")
+    narrow = (types.BFLOAT16,)
     _result: ClassVar[str] = "Y"
     _weight: ClassVar[str] = "W"
 

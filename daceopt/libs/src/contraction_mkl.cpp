@@ -1,7 +1,7 @@
 // Matrix products by the MKL inside torch, found in the process rather than linked: torch is loaded before any program.
 #include <dlfcn.h>
 
-#include "daceopt/contraction_impl.h"
+#include "daceopt/contraction_widened.h"
 
 namespace daceopt {
 namespace {
@@ -59,6 +59,11 @@ template <typename T>
 void contraction_mkl(const Product<T>& product) {
     if (!gemm_function<T>() || !batch_function<T>()) return fail("Contraction", "no MKL in libtorch_cpu.so; import torch first");
     contract<Mkl, T>(product);
+}
+
+void contraction_mkl(const NarrowProduct& product) {
+    if (!gemm_function<float>() || !batch_function<float>()) return fail("Contraction", "no MKL in libtorch_cpu.so; import torch first");
+    widened<Mkl>(product);
 }
 
 template void contraction_mkl(const Product<float>&);

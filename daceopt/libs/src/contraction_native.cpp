@@ -1,5 +1,5 @@
-// Matrix products by plain loops for one element type, DACEOPT_T, that no library serves.
-#include "daceopt/contraction_impl.h"
+// Matrix products by plain loops for one element type, DACEOPT_T, that no library serves; DACEOPT_NARROW: of bfloat16.
+#include "daceopt/contraction_widened.h"
 
 namespace daceopt {
 namespace {
@@ -32,11 +32,15 @@ struct Native {
 
 }  // namespace
 
+#ifdef DACEOPT_NARROW
+void contraction_native(const NarrowProduct& product) { widened<Native>(product); }
+#else
 template <typename T>
 void contraction_native(const Product<T>& product) {
     contract<Native, T>(product);
 }
 
 template void contraction_native(const Product<DACEOPT_T>&);
+#endif
 
 }  // namespace daceopt

@@ -1,6 +1,7 @@
 // Convolutions by oneDNN. Weights take the layout the kernel prefers; activations too, when their own has no fast kernel.
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 #include <optional>
 
 #include "daceopt/onednn_cache.h"
@@ -15,7 +16,7 @@ using dnnl::prop_kind;
 enum Pass : int64_t { kForward, kBackwardData, kBackwardWeights };
 
 struct Problem {  // descriptions in the caller's layouts; src and dst also name their gradients
-    memory::desc src, weights, bias, dst, residual;
+    memory::desc src, weights, bias, dst, residual, added;
     memory::dims strides, dilations, pads_begin, pads_end;
     dnnl::post_ops operations;
 };
@@ -27,7 +28,12 @@ memory::desc describe_weights(const Tensor& w, int64_t groups) {
         dims.insert(dims.begin(), groups);
         strides.insert(strides.begin(), strides[0] * dims[1]);
     }
-    return memory::desc(dims, memory::data_type::f32, strides);
+    return memory::desc(dims, data_type_of(w.type), strides);
+}
+
+// The post-operation is declared in the layout of the result.
+memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
+    return describe({nullptr, y.dims, y.strides, residual.type});
 }
 
 Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
@@ -36,13 +42,13 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
     p.src = describe(x);
     p.weights = describe_weights(w, groups);
     p.dst = describe(y);
-    if (bias.data) p.bias = memory::desc(bias.dims, memory::data_type::f32, memory::format_tag::x);
-    if (residual.data) p.residual = describe(residual);
+    if (bias.data) p.bias = memory::desc(bias.dims, data_type_of(bias.type), memory::format_tag::x);
+    if (residual.data) p.residual = describe(residual), p.added = in_layout_of_result(residual, y);
     p.strides = window.strides;
     for (int64_t d : window.dilations) p.dilations.push_back(d - 1);
     p.pads_begin = window.pads_begin;
     p.pads_end = window.pads_end;
-    if (residual.data) p.operations.append_binary(algorithm::binary_add, p.dst);
+    if (residual.data) p.operations.append_binary(algorithm::binary_add, p.added);
     return p;
 }
 
@@ -60,9 +66,16 @@ dnnl::convolution_forward::primitive_desc forward(const Problem& p, const Choice
             p.dilations, p.pads_begin, p.pads_end, attributes(p.operations)};
 }
 
-// Backward passes name the forward pass that they belong to.
+// Backward passes name the forward pass that they belong to; that of narrow factors has narrow operands throughout, also
+// where the gradient is wide.
 dnnl::convolution_forward::primitive_desc hint(const Problem& p) {
-    const auto weights = any(p.weights), src = any(p.src), dst = any(p.dst);
+    const auto narrow = memory::data_type::bf16;
+    bool has_narrow = false;
+    for (const auto* x : {&p.src, &p.weights, &p.dst}) has_narrow = has_narrow || x->get_data_type() == narrow;
+    const auto operand = [&](const memory::desc& x) {
+        return memory::desc(x.get_dims(), has_narrow ? narrow : x.get_data_type(), memory::format_tag::any);
+    };
+    const auto weights = operand(p.weights), src = operand(p.src), dst = operand(p.dst);
     return {engine(), prop_kind::forward_training, algorithm::convolution_direct, src, weights, dst, p.strides, p.dilations,
             p.pads_begin, p.pads_end};
 }
@@ -120,8 +133,7 @@ std::shared_ptr<Entry> make_forward(const Problem& p) {
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
     if (!p.bias.is_zero()) entry->add(DNNL_ARG_BIAS, p.bias, p.bias, false);
-    // The post-operation was declared in the layout of the caller's result.
-    if (!p.residual.is_zero()) entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p.residual, p.dst, false);
+    if (!p.residual.is_zero()) entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p.residual, p.added, false);
     entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
     return entry;
 }
@@ -163,7 +175,7 @@ bool is_empty(const Tensor& x) {
 void zero(const Tensor& x) {
     int64_t count = 1;
     for (int64_t n : x.dims) count *= n;
-    if (x.data) std::fill_n(x.data, count, 0.f);
+    if (x.data) std::memset(x.data, 0, count * bytes_of(x.type));
 }
 
 Cache& cache() {
@@ -173,16 +185,50 @@ Cache& cache() {
 
 const Tensor kNone{nullptr, {}, {}};
 
+// A tensor of bfloat16 as floats in the same layout, for CPUs without units that multiply it.
+class Widened {
+public:
+    explicit Widened(const Tensor& given) : wide_(given), given_(given) {
+        if (!given.data || given.type == Element::kFloat) return;
+        for (size_t d = 0; d < given.dims.size(); ++d) size_ += (given.dims[d] - 1) * given.strides[d];
+        memory_.reset(new float[size_]);
+        for (int64_t i = 0; i < size_; ++i) memory_[i] = load(given.data, given.type, i);
+        wide_.data = memory_.get();
+        wide_.type = Element::kFloat;
+    }
+
+    const Tensor& tensor() const { return wide_; }
+
+    void round() const {
+        for (int64_t i = 0; memory_ && i < size_; ++i) store(given_.data, given_.type, i, memory_[i]);
+    }
+
+private:
+    Tensor wide_, given_;
+    int64_t size_ = 1;
+    std::unique_ptr<float[]> memory_;
+};
+
+bool lacks_units(std::initializer_list<const Tensor*> tensors) {
+    if (has_bfloat16_units()) return false;
+    return std::any_of(tensors.begin(), tensors.end(), [](const Tensor* x) { return x->data && x->type != Element::kFloat; });
+}
+
 }  // namespace
 
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
                         const Window& window, int64_t groups, HeldWeights* held) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
+        if (lacks_units({&x, &w, &bias, &residual, &y})) {
+            const Widened a(x), b(w), c(bias), d(residual), result(y);
+            onednn_convolution(a.tensor(), b.tensor(), c.tensor(), d.tensor(), result.tensor(), window, groups);
+            return result.round();
+        }
         const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups), [&] {
             return make_forward(describe_problem(x, w, bias, residual, y, window, groups));
         });
-        std::vector<float*> data{x.data, w.data};
+        std::vector<void*> data{x.data, w.data};
         if (bias.data) data.push_back(bias.data);
         if (residual.data) data.push_back(residual.data);
         data.push_back(y.data);
@@ -194,6 +240,11 @@ void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const T
                                       HeldWeights* held) {
     if (is_empty(dy) || is_empty(dx)) return zero(dx);
     guarded("ConvolutionBackwardData", [&] {
+        if (lacks_units({&dy, &w, &dx})) {
+            const Widened a(dy), b(w), result(dx);
+            onednn_convolution_backward_data(a.tensor(), b.tensor(), result.tensor(), window, groups, nullptr);
+            return result.round();
+        }
         const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups), [&] {
             return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups));
         });
@@ -205,10 +256,15 @@ void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, cons
                                          const Window& window, int64_t groups) {
     if (is_empty(dy) || is_empty(dw)) return zero(dw), zero(db);
     guarded("ConvolutionBackwardWeights", [&] {
+        if (lacks_units({&x, &dy, &dw, &db})) {
+            const Widened a(x), b(dy), weights(dw), bias(db);
+            onednn_convolution_backward_weights(a.tensor(), b.tensor(), weights.tensor(), bias.tensor(), window, groups);
+            return weights.round(), bias.round();
+        }
         const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, db, kNone, dy, window, groups), [&] {
             return make_backward_weights(describe_problem(x, dw, db, kNone, dy, window, groups));
         });
-        std::vector<float*> data{x.data, dy.data, dw.data};
+        std::vector<void*> data{x.data, dy.data, dw.data};
         if (db.data) data.push_back(db.data);
         entry.run(data);
     });

@@ -19,7 +19,7 @@ from daceopt.ops.core import reference, registry
 
 def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
     arrays = {c: memory.array(n) for c, n in memory.graph.reads(node).items()}
-    return {c: a.astype(np.float64) if a.dtype.kind == "f" else a for c, a in arrays.items()}
+    return {c: a.astype(np.float64) if a.dtype.kind in "fV" else a for c, a in arrays.items()}  # V: narrow floats
 
 
 def _finish(value: np.ndarray, node: Any) -> np.ndarray:

@@ -31,6 +31,7 @@ INTEGERS = tuple(t for t in types.DTYPES if types.is_integer(t))
 SIGNED = tuple(t for t in types.DTYPES if types.is_float(t) or types.to_numpy(t).kind == "i")
 BOOL = tuple(t for t in types.DTYPES if types.is_bool(t))
 NUMBERS = FLOATS + INTEGERS
+FACTORS = (types.BFLOAT16,)  # narrow types that products take as they are
 COMPUTED = types.DTYPES
 ANY = types.ALL  # for operators that move data and compute nothing
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
+
 from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Shape, dim
+from daceopt.ops.core.registry import FACTORS
 
 
-def _product(t: Translation, left: str, right: str, shape: Shape | None = None) -> str:
-    """``left @ right`` of the promised type, declared as ``shape`` (default: the promised one)."""
+def _product(t: Translation, left: str, right: str, shape: Shape | None = None, dtype: Any = None) -> str:
+    """``left @ right``, declared as ``shape`` and ``dtype`` (default: the promised ones)."""
     if t.dtype_of(left) != t.dtype_of(right):  # ATen has the error for it
         kinds = " and ".join(types.name_of(t.dtype_of(x)) for x in (left, right))
         raise Unsupported(f"a product of {kinds}; expected the same type twice")
-    promise = Promise(t.shape if shape is None else shape, t.dtype)
+    promise = Promise(t.shape if shape is None else shape, t.dtype if dtype is None else dtype)
     return str(t.operator("MatMul", left, right, results=[promise]))
 
 
@@ -35,17 +38,32 @@ def _scaled(t: Translation, x: str, factor: Any) -> str:
     return str(t.operator("Mul", x, t.array(factor, t.dtype), results=[promise]))
 
 
-def _sum(t: Translation, added: str, product: str, beta: Any, alpha: Any) -> str:
-    """``beta * added + alpha * product``; what a beta of 0 hides may be NaN."""
-    product = _scaled(t, product, alpha)
-    return product if beta == 0 else str(t.operator("Add", product, _scaled(t, added, beta)))
+def _sum(t: Translation, added: str, left: str, right: str, beta: Any, alpha: Any) -> str:
+    """``beta * added + alpha * left @ right``, rounded once; what a beta of 0 hides may be NaN."""
+    if t.dtype not in FACTORS:
+        product = _scaled(t, _product(t, left, right), alpha)
+        return product if beta == 0 else str(t.operator("Add", product, _scaled(t, added, beta)))
+    product = _product(t, left, right, dtype=types.computed(t.dtype))
+
+    def combine(y: Any, *c: Any) -> Any:
+        return sympy.Add(y * sympy.Float(alpha), *(x * sympy.Float(beta) for x in c))
+
+    out = t.graph.add_array(t.label, t.shape, t.dtype)
+    return t.b.elementwise(combine, product, *([] if beta == 0 else [added]), out=out, label="sum")
 
 
 @translates("linear")
 def linear(t: Translation, input: str, weight: str, bias: str | None) -> str:
     _check_numbers(t)
-    product = _product(t, input, weight if len(t.shape_of(weight)) == 1 else t.transpose(weight, [1, 0]))
-    return product if bias is None else str(t.operator("Add", product, bias))
+    columns = weight if len(t.shape_of(weight)) == 1 else t.transpose(weight, [1, 0])
+    if bias is None or t.dtype not in FACTORS or columns == weight:
+        product = _product(t, input, columns)
+        return product if bias is None else str(t.operator("Add", product, bias))
+    *lead, inner = t.shape_of(input)
+    rows = dim(sympy.Mul(*lead))
+    promise = Promise((rows, t.shape[-1]), t.dtype)
+    whole = t.operator("Gemm", t.reshape(input, (rows, inner)), columns, bias, results=[promise])  # is rounded once
+    return t.reshape(str(whole), t.shape)
 
 
 @translates("matmul")
@@ -83,19 +101,19 @@ def addmm(t: Translation, self: str, mat1: str, mat2: str, beta: Any, alpha: Any
     _check_numbers(t)
     if alpha == 1 and beta == 1 and types.is_float(t.dtype) and len(t.shape_of(self)) == 1:
         return str(t.operator("Gemm", mat1, mat2, self))
-    return _sum(t, self, _product(t, mat1, mat2), beta, alpha)
+    return _sum(t, self, mat1, mat2, beta, alpha)
 
 
 @translates("addmv")
 def addmv(t: Translation, self: str, mat: str, vec: str, beta: Any, alpha: Any) -> str:
     _check_numbers(t)
-    return _sum(t, self, _product(t, mat, vec), beta, alpha)
+    return _sum(t, self, mat, vec, beta, alpha)
 
 
 @translates("baddbmm")
 def baddbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Any, alpha: Any) -> str:
     _check_numbers(t)
-    return _sum(t, self, _product(t, batch1, batch2), beta, alpha)
+    return _sum(t, self, batch1, batch2, beta, alpha)
 
 
 @translates("addbmm")
@@ -105,7 +123,7 @@ def addbmm(t: Translation, self: str, batch1: str, batch2: str, beta: Any, alpha
     batch, rows, inner = t.shape_of(batch1)
     left = t.reshape(t.transpose(batch1, [1, 0, 2]), (rows, dim(batch * inner)))
     right = t.reshape(batch2, (dim(batch * inner), t.shape_of(batch2)[2]))
-    return _sum(t, self, _product(t, left, right), beta, alpha)
+    return _sum(t, self, left, right, beta, alpha)
 
 
 # -------------------------------------------------------------------- products of three

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "daceopt/element.h"
 #include "daceopt/status.h"
 
 namespace daceopt {
@@ -24,10 +25,30 @@ struct Product {
     bool relu;
 };
 
+struct Place {  // a Matrix whose element type is known at run time
+    void* data;
+    int64_t row, col;
+    std::vector<int64_t> batch;
+    Element type;
+};
+
+// A product of bfloat16 factors: sums in float, the result rounded once. Every other operand has a type of its own.
+struct NarrowProduct {
+    int64_t m, n, k;
+    std::vector<int64_t> batch;
+    float alpha;
+    Place a, b, bias, residual, y;
+    bool relu;
+};
+
 // y = activation(alpha a b + bias + residual). Reports to `status`; never throws.
 template <typename T>
 void contraction_mkl(const Product<T>& product);  // float, double
 void contraction_onednn(const Product<float>& product);
+void contraction_onednn(const NarrowProduct& product);
+// These widen the factors first.
+void contraction_mkl(const NarrowProduct& product);
+void contraction_native(const NarrowProduct& product);
 template <typename T>
 void contraction_native(const Product<T>& product);  // all arithmetic types
 

@@ -18,32 +18,32 @@ constexpr int64_t kParallelElements = 16384;
 
 namespace detail {
 
-template <typename T>
-void transpose(Matrix<T>& x) { std::swap(x.row, x.col); }
+template <typename M>
+void transpose(M& x) { std::swap(x.row, x.col); }
 
 // y^T = b^T a^T
-template <typename T>
-void flip(Product<T>& p) {
+template <typename P>
+void flip(P& p) {
     std::swap(p.a, p.b);
     std::swap(p.m, p.n);
     transpose(p.a); transpose(p.b); transpose(p.bias); transpose(p.residual); transpose(p.y);
 }
 
-template <typename T>
-bool adjacent(const Matrix<T>& x, size_t outer, size_t inner, int64_t extent) {
+template <typename M>
+bool adjacent(const M& x, size_t outer, size_t inner, int64_t extent) {
     return x.data == nullptr || x.batch[outer] == x.batch[inner] * extent;
 }
 
-template <typename T>
-void erase_batch(Product<T>& p, size_t d) {
+template <typename P>
+void erase_batch(P& p, size_t d) {
     p.batch.erase(p.batch.begin() + d);
     for (auto* x : {&p.a, &p.b, &p.bias, &p.residual}) x->batch.erase(x->batch.begin() + d);
     p.y.batch.erase(p.y.batch.begin() + d);
 }
 
 // Batch dimensions of extent 1 vanish; neighbours that step alike in every operand become one.
-template <typename T>
-void collapse_batch(Product<T>& p) {
+template <typename P>
+void collapse_batch(P& p) {
     for (size_t d = p.batch.size(); d-- > 0;)
         if (p.batch[d] == 1) erase_batch(p, d);
     for (size_t d = p.batch.size(); d-- > 1;) {
@@ -55,14 +55,14 @@ void collapse_batch(Product<T>& p) {
     }
 }
 
-template <typename T>
-bool extends_rows(const Matrix<T>& x, size_t d, int64_t m) {
+template <typename M>
+bool extends_rows(const M& x, size_t d, int64_t m) {
     return x.data == nullptr || x.batch[d] == x.row * m;
 }
 
 // A batch dimension that b does not have, and along which the rows of a and y go on, is more rows.
-template <typename T>
-void merge_batch_into_rows(Product<T>& p) {
+template <typename P>
+void merge_batch_into_rows(P& p) {
     for (size_t d = p.batch.size(); d-- > 0;) {
         if (p.b.batch[d] != 0) continue;
         if (p.m == 1) p.a.row = p.a.batch[d], p.y.row = p.y.batch[d], p.bias.row = p.bias.batch[d], p.residual.row = p.residual.batch[d];
@@ -79,25 +79,37 @@ inline int64_t count(const std::vector<int64_t>& extents) {
     return total;
 }
 
-template <typename T>
-int64_t batch_offset(const Matrix<T>& x, const std::vector<int64_t>& extents, int64_t index) {
+template <typename M>
+int64_t batch_offset(const M& x, const std::vector<int64_t>& extents, int64_t index) {
     int64_t offset = 0;
     for (size_t d = extents.size(); d-- > 0; index /= extents[d]) offset += index % extents[d] * x.batch[d];
     return offset;
 }
 
 // What a BLAS takes: unit stride in one dimension, and the other at least as long as the first.
-template <typename T>
-bool blas_ready(const Matrix<T>& x, int64_t rows, int64_t cols) {
+template <typename M>
+bool blas_ready(const M& x, int64_t rows, int64_t cols) {
     return (x.col == 1 && x.row >= cols) || (x.row == 1 && x.col >= rows);
 }
 
 // Strides of a dimension of extent 1 never count: give them the value that suits a BLAS.
-template <typename T>
-void normalise(Matrix<T>& x, int64_t rows, int64_t cols) {
+template <typename M>
+void normalise(M& x, int64_t rows, int64_t cols) {
     if (cols == 1 && rows == 1) { x.col = 1; x.row = 1; return; }
     if (cols == 1) { if (x.row == 1) x.col = rows; else x.col = 1; return; }
     if (rows == 1) { if (x.col == 1) x.row = cols; else x.row = 1; }
+}
+
+// Few batch dimensions, and rows of y with unit stride; false where its rows and columns are both strided.
+template <typename P>
+bool settle(P& p) {
+    normalise(p.y, p.m, p.n);
+    if (p.y.col != 1 || p.y.row < p.n) flip(p);
+    collapse_batch(p);
+    merge_batch_into_rows(p);
+    normalise(p.y, p.m, p.n);
+    if (p.y.col != 1) flip(p);  // one column, whose rows lie side by side since they were merged
+    return p.y.col == 1;
 }
 
 // A contiguous copy of x for operands that no BLAS takes; broadcast batch dimensions stay broadcast.
@@ -190,13 +202,7 @@ template <typename Blas, typename T>
 void contract(Product<T> p) try {
     using namespace detail;
     if (p.m == 0 || p.n == 0 || count(p.batch) == 0) return;
-    normalise(p.y, p.m, p.n);
-    if (p.y.col != 1 || p.y.row < p.n) flip(p);
-    collapse_batch(p);
-    merge_batch_into_rows(p);
-    normalise(p.y, p.m, p.n);
-    if (p.y.col != 1) flip(p);  // one column, whose rows lie side by side since they were merged
-    if (p.y.col != 1) return fail("Contraction", "the output's rows and columns are both strided");
+    if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided");
     if (p.k == 0) {
         zero(p);
         return epilogue(p);

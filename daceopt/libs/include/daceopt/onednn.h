@@ -1,19 +1,21 @@
 // Convolutions by oneDNN: what generated code calls. Compiled once, in libs/src/onednn_convolution.cpp.
 //
-// Tensors are float32 with any strides; channels-first and channels-last ones are passed as they are, others are copied.
+// Tensors are float32 or bfloat16 with any strides; channels-first and channels-last ones are passed as they are, others are copied.
 // Every function may run on any number of threads at once, reports to `status` and never throws.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
 #include <vector>
 
+#include "daceopt/element.h"
 #include "daceopt/status.h"
 
 namespace daceopt {
 
 struct Tensor {  // data may be null: absent
-    float* data;
+    void* data;
     std::vector<int64_t> dims, strides;
+    Element type = Element::kFloat;
 };
 
 struct Window {  // one entry per spatial dimension

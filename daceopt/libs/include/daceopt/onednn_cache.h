@@ -18,6 +18,20 @@ namespace daceopt::detail {
 using dnnl::memory;
 using Key = std::vector<int64_t>;
 
+inline memory::data_type data_type_of(Element type) {
+    return type == Element::kFloat ? memory::data_type::f32 : memory::data_type::bf16;
+}
+
+// Whether oneDNN multiplies bfloat16 in units of this CPU: elsewhere it emulates them, or has reference kernels only.
+inline bool has_bfloat16_units() {
+    static const bool found = [] {
+        const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
+        const auto wanted = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
+        return (isa & wanted) == wanted;
+    }();
+    return found;
+}
+
 inline const dnnl::engine& engine() {
     static const dnnl::engine instance(dnnl::engine::kind::cpu, 0);
     return instance;
@@ -78,7 +92,7 @@ struct Entry {
     }
 
     // Weights that are held are copied where `held` says that the loop begins.
-    void run(const std::vector<float*>& data, HeldWeights* held = nullptr) const {
+    void run(const std::vector<void*>& data, HeldWeights* held = nullptr) const {
         std::unordered_map<int, memory> operands;
         for (size_t i = 0; i < arguments.size(); ++i)
             operands[arguments[i].name] = bind(arguments[i], data[i], arguments[i].name == DNNL_ARG_WEIGHTS ? held : nullptr);
@@ -89,7 +103,7 @@ struct Entry {
     }
 
 private:
-    static memory bind(const Argument& argument, float* data, HeldWeights* held) {
+    static memory bind(const Argument& argument, void* data, HeldWeights* held) {
         memory given(argument.given, engine(), data);
         if (!argument.reorder) return given;
         const size_t bytes = argument.wanted.get_size();
@@ -100,7 +114,7 @@ private:
         return copy;
     }
 
-    static void finish(const Argument& argument, memory& computed, float* data) {
+    static void finish(const Argument& argument, memory& computed, void* data) {
         if (!argument.reorder || !argument.output) return;
         memory given(argument.given, engine(), data);
         argument.reorder->execute(stream(), computed, given);
@@ -134,6 +148,7 @@ inline void append(Key& key, const std::vector<int64_t>& values) {
 inline void append(Key& key, const Tensor& x) {
     key.push_back(x.data != nullptr);
     if (!x.data) return;
+    key.push_back(static_cast<int64_t>(x.type));
     append(key, x.dims);
     append(key, x.strides);
 }
@@ -167,13 +182,13 @@ inline memory::desc describe(const Tensor& x) {
     }
     for (const auto& order : {last, first}) {
         const auto strides = dense(x.dims, order);
-        if (same_layout(x, strides)) return memory::desc(x.dims, memory::data_type::f32, strides);
+        if (same_layout(x, strides)) return memory::desc(x.dims, data_type_of(x.type), strides);
     }
-    return memory::desc(x.dims, memory::data_type::f32, x.strides);
+    return memory::desc(x.dims, data_type_of(x.type), x.strides);
 }
 
 inline memory::desc any(const memory::desc& desc) {
-    return memory::desc(desc.get_dims(), memory::data_type::f32, memory::format_tag::any);
+    return memory::desc(desc.get_dims(), desc.get_data_type(), memory::format_tag::any);
 }
 
 // Classes of kernels by their names: code made for the shape; im2col with a product, which takes about twice as long

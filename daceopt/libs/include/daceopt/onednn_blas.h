@@ -1,0 +1,33 @@
+// Products of float32 by oneDNN, for contraction_impl.h.
+#pragma once
+#include <omp.h>
+
+#include <oneapi/dnnl/dnnl.h>
+
+#include "daceopt/contraction_impl.h"
+
+namespace daceopt {
+
+struct OneDnn {
+    // Column-major c = a b is row-major c^T = b^T a^T, which is what oneDNN computes.
+    static bool product(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda,
+                        const float* b, int64_t ldb, float* c, int64_t ldc) {
+        return dnnl_sgemm(tb, ta, n, m, k, alpha, b, ldb, a, lda, 0.0f, c, ldc) == dnnl_success;
+    }
+
+    static void gemm(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float* a, int64_t lda, const float* b,
+                     int64_t ldb, float* c, int64_t ldc) {
+        if (!product(ta, tb, m, n, k, alpha, a, lda, b, ldb, c, ldc)) fail("Contraction", "oneDNN refused a product");
+    }
+
+    // Many products: one thread each, since oneDNN starts no threads inside of a parallel region. Few: all threads for each.
+    static void gemm_batch(char ta, char tb, int64_t m, int64_t n, int64_t k, float alpha, const float** a, int64_t lda,
+                           const float** b, int64_t ldb, float** c, int64_t ldc, int64_t count) {
+        int refused = 0;
+#pragma omp parallel for reduction(+ : refused) if (count >= omp_get_max_threads() && count * m * n * k > kParallelElements)
+        for (int64_t i = 0; i < count; ++i) refused += !product(ta, tb, m, n, k, alpha, a[i], lda, b[i], ldb, c[i], ldc);
+        if (refused) fail("Contraction", "oneDNN refused a product");
+    }
+};
+
+}  // namespace daceopt

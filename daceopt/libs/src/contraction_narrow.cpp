@@ -1,0 +1,109 @@
+// Products of bfloat16 by oneDNN, on the machine's AMX or AVX-512 units: sums in float, bias and residual added to them,
+// the result rounded once.
+#include "daceopt/contraction_widened.h"
+#include "daceopt/onednn_blas.h"
+#include "daceopt/onednn_cache.h"
+
+namespace daceopt {
+namespace {
+
+using namespace detail;
+
+// An operand over [batch..., rows, columns]; extents along which it broadcasts are 1.
+Tensor tensor_of(const Place& x, const std::vector<int64_t>& batch, int64_t rows, int64_t cols) {
+    Tensor found{x.data, batch, x.batch, x.type};
+    found.dims.insert(found.dims.end(), {rows, cols});
+    found.strides.insert(found.strides.end(), {x.row, x.col});
+    int64_t step = 1;
+    for (size_t d = found.dims.size(); d-- > 0;) {
+        if (found.strides[d] == 0) found.dims[d] = 1, found.strides[d] = step;
+        step = std::max(step, found.dims[d] * found.strides[d]);
+    }
+    return found;
+}
+
+memory::desc layout(const Tensor& x) { return memory::desc(x.dims, data_type_of(x.type), x.strides); }
+
+// A contiguous copy for factors with unit stride in neither dimension, or rows that overlap.
+std::unique_ptr<uint16_t[]> compact(Place& x, int64_t rows, int64_t cols, const std::vector<int64_t>& extents) {
+    normalise(x, rows, cols);
+    if (blas_ready(x, rows, cols)) return nullptr;
+    Matrix<const uint16_t> matrix{static_cast<const uint16_t*>(x.data), x.row, x.col, x.batch};
+    auto copy = pack(matrix, rows, cols, extents);
+    x = {copy.get(), matrix.row, matrix.col, matrix.batch, x.type};
+    return copy;
+}
+
+dnnl::post_ops operations_of(const NarrowProduct& p, const Tensor& bias, const Tensor& residual) {
+    dnnl::post_ops operations;
+    if (p.alpha != 1.f) operations.append_eltwise(dnnl::algorithm::eltwise_linear, p.alpha, 0.f);
+    for (const Tensor* added : {&bias, &residual})
+        if (added->data) operations.append_binary(dnnl::algorithm::binary_add, layout(*added));
+    return operations;
+}
+
+std::shared_ptr<Entry> make(const NarrowProduct& p, const Tensor& a, const Tensor& b, const Tensor& bias,
+                            const Tensor& residual, const Tensor& y) {
+    const dnnl::matmul::primitive_desc pd(engine(), layout(a), layout(b), layout(y),
+                                          attributes(operations_of(p, bias, residual)));
+    auto entry = std::make_shared<Entry>();
+    entry->primitive = dnnl::matmul(pd);
+    entry->scratchpad = pd.scratchpad_desc();
+    entry->implementation = pd.impl_info_str();
+    entry->add(DNNL_ARG_SRC, layout(a), pd.src_desc(), false);
+    entry->add(DNNL_ARG_WEIGHTS, layout(b), pd.weights_desc(), false);
+    int position = p.alpha != 1.f;
+    for (const Tensor* added : {&bias, &residual})
+        if (added->data)
+            entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(position++) | DNNL_ARG_SRC_1, layout(*added), layout(*added), false);
+    entry->add(DNNL_ARG_DST, layout(y), pd.dst_desc(), true);
+    return entry;
+}
+
+Key key_of(const NarrowProduct& p, const std::vector<const Tensor*>& operands) {
+    Key key(1);
+    std::memcpy(key.data(), &p.alpha, sizeof p.alpha);
+    for (const Tensor* x : operands) append(key, *x);
+    return key;
+}
+
+Cache& cache() {
+    static Cache instance;
+    return instance;
+}
+
+// False where oneDNN has nothing but a reference kernel, which is orders of magnitude slower than widening.
+bool multiply(const NarrowProduct& p) {
+    const Tensor a = tensor_of(p.a, p.batch, p.m, p.k), b = tensor_of(p.b, p.batch, p.k, p.n);
+    const Tensor bias = tensor_of(p.bias, p.batch, p.m, p.n), residual = tensor_of(p.residual, p.batch, p.m, p.n);
+    const Tensor y = tensor_of(p.y, p.batch, p.m, p.n);
+    const Entry& entry = cache().get(key_of(p, {&a, &b, &bias, &residual, &y}), [&] {
+        try {
+            return make(p, a, b, bias, residual, y);
+        } catch (const dnnl::error&) {  // strides or broadcasts that no kernel takes
+            return std::make_shared<Entry>();
+        }
+    });
+    if (!entry.primitive || speed_of(entry.implementation) == Speed::kReference) return false;
+    std::vector<void*> data{a.data, b.data};
+    if (bias.data) data.push_back(bias.data);
+    if (residual.data) data.push_back(residual.data);
+    data.push_back(y.data);
+    entry.run(data);
+    return true;
+}
+
+}  // namespace
+
+void contraction_onednn(const NarrowProduct& given) {
+    if (given.relu || given.k == 0 || !has_bfloat16_units()) return widened<OneDnn>(given);  // oneDNN's relu turns NaN into 0
+    guarded("Contraction", [&] {
+        NarrowProduct p = given;
+        if (p.m == 0 || p.n == 0 || count(p.batch) == 0) return;
+        if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided");
+        const auto packed_a = compact(p.a, p.m, p.k, p.batch), packed_b = compact(p.b, p.k, p.n, p.batch);
+        if (!multiply(p)) widened<OneDnn>(given);
+    });
+}
+
+}  // namespace daceopt

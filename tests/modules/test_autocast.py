@@ -1,0 +1,261 @@
+"""Mixed precision: autocast around a call and inside of forward, half types throughout, scaled losses, precisions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from daceopt import optimized_module
+from tests.numerics import assert_within_rounding
+from tests.training.checking import interpreted
+
+Case = tuple[Callable[[], nn.Module], Callable[[], tuple[torch.Tensor, ...]]]
+
+
+@pytest.fixture
+def quick() -> Iterator[None]:
+    with interpreted():
+        yield
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm, self.head = nn.Embedding(20, 8), nn.LSTM(8, 12, batch_first=True), nn.Linear(12, 20)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.embedding(tokens))[0])
+
+
+class Heads(nn.Module):
+    """Self-attention with a causal mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.out = nn.Linear(16, 48), nn.Linear(16, 16, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (4, 4)).transpose(1, 2) for t in self.project(x).chunk(3, -1))
+        return self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Loss(nn.Module):
+    def __init__(self, loss: Callable[..., torch.Tensor], make: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.loss, self.make = nn.Linear(12, 5), loss, make
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.linear(x), self.make())
+
+
+class Regions(nn.Module):
+    """Autocast inside of forward, and switched off inside of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = functional.gelu(self.first(x))
+            with torch.autocast("cpu", enabled=False):
+                z = self.second(y.float())
+            w = self.second(y) + torch.baddbmm(x[:, None, :1], x[:, None], x[:, :, None], beta=0.5, alpha=2)[:, 0]
+        return z, y, w, torch.addmm(z.new_ones(5), x, x.new_ones(12, 5))
+
+
+def block() -> nn.Module:
+    first = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    second = nn.Sequential(nn.Conv2d(8, 8, 3, stride=2, groups=8, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+    return nn.Sequential(first, second, nn.ConvTranspose2d(8, 4, 2, stride=2))
+
+
+def rows(*shape: int) -> Callable[[], tuple[torch.Tensor, ...]]:
+    return lambda: (torch.randn(*shape),)
+
+
+CASES: dict[str, Case] = {
+    "encoder": (
+        lambda: nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True, activation="gelu"),
+        rows(2, 6, 16),
+    ),
+    "block": (block, rows(4, 4, 9, 9)),
+    "attention": (Heads, rows(2, 6, 16)),
+    "lstm": (Recurrent, lambda: (torch.randint(0, 20, (3, 5)),)),
+    "regions": (Regions, rows(6, 12)),
+    "cross-entropy": (lambda: Loss(functional.cross_entropy, lambda: torch.arange(6) % 5), rows(6, 12)),
+    "mean-square": (lambda: Loss(functional.mse_loss, lambda: torch.ones(6, 5)), rows(6, 12)),
+    "smooth": (lambda: Loss(functional.smooth_l1_loss, lambda: torch.zeros(6, 5)), rows(6, 12)),
+    "logits": (lambda: Loss(functional.binary_cross_entropy_with_logits, lambda: torch.ones(6, 5)), rows(6, 12)),
+}
+
+
+def run(
+    module: nn.Module, arguments: tuple[torch.Tensor, ...], dtype: torch.dtype | None
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Results and gradients, under autocast to ``dtype`` where that is one."""
+    module.zero_grad()
+    with torch.autocast("cpu", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
+        found = module(*arguments)
+    results = list(found) if isinstance(found, tuple) else [found]
+    weights = torch.Generator().manual_seed(5)
+    total = sum((r.double() * torch.rand(r.shape, generator=weights)).sum() for r in results)
+    total.backward()
+    return [r.detach() for r in results], [p.grad for p in module.parameters()]
+
+
+def exact(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The same in float64: what is done inside of autocast and outside of it is one there."""
+    wide = copy.deepcopy(module).double()
+    cast, torch.Tensor.float = torch.Tensor.float, torch.Tensor.double  # type: ignore[method-assign]
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "autocast", lambda *_, **__: torch.autograd.set_grad_enabled(True))
+            return run(wide, tuple(a.double() if a.is_floating_point() else a for a in arguments), None)
+    finally:
+        torch.Tensor.float = cast  # type: ignore[method-assign]
+
+
+def check(name: str, dtype: torch.dtype | None, whole: torch.dtype = torch.float32) -> None:
+    make, data = CASES[name]
+    torch.manual_seed(3)
+    module, arguments = make(), data()
+    module = module.to(whole)
+    arguments = tuple(a.to(whole) if a.is_floating_point() else a for a in arguments)
+    ours = optimized_module(copy.deepcopy(module), fallback="raise")
+    found, theirs, reference = run(ours, arguments, dtype), run(module, arguments, dtype), exact(module, arguments)
+    scale = max(float(g.abs().max()) for g in reference[1])
+    for mine, peer, wide in zip(found[0], theirs[0], reference[0], strict=True):
+        assert mine.dtype == peer.dtype and mine.stride() == peer.stride()
+        assert_within_rounding(mine, wide, peer, factor=2, ulps=2)
+    for mine, peer, wide in zip(found[1], theirs[1], reference[1], strict=True):
+        assert mine.dtype == peer.dtype
+        if float(wide.abs().max()) > 1e-6 * scale:  # else it is zero, and what stands there is rounding
+            assert_within_rounding(mine, wide, peer, factor=2, ulps=4)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", CASES)
+def test_autocast_to_bfloat16(name: str) -> None:
+    check(name, torch.bfloat16)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", ["encoder", "block", "regions", "cross-entropy", "mean-square"])
+def test_autocast_to_float16(name: str) -> None:
+    check(name, torch.float16)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["encoder", "block", "attention", "lstm"])
+def test_modules_in_half_types(name: str, dtype: torch.dtype) -> None:
+    check(name, None, dtype)
+
+
+@pytest.mark.parametrize("name", ["encoder", "block", "regions"])
+def test_built(name: str) -> None:
+    check(name, torch.bfloat16)
+
+
+@pytest.mark.usefixtures("quick")
+def test_another_state_is_another_program() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    ours, x = optimized_module(copy.deepcopy(module), fallback="raise"), torch.randn(3, 8)
+
+    def outside(module: nn.Module) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.autocast("cpu", enabled=False):
+            return module(x)
+
+    def inside(module: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=dtype):
+            return module(x)
+
+    calls: list[Callable[[nn.Module], torch.Tensor]] = [
+        lambda m: m(x),
+        lambda m: inside(m, torch.bfloat16),
+        lambda m: inside(m, torch.float16),
+        outside,
+    ]
+    for _ in range(2):
+        for call in calls:
+            found, expected = call(ours), call(module)
+            assert found.dtype == expected.dtype
+            torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    assert ours.daceopt.stats.programs == 3  # outside is outside
+    with torch.no_grad():
+        assert inside(ours, torch.bfloat16).dtype == torch.bfloat16 and calls[0](ours).dtype == torch.float32
+
+
+def test_weights_are_converted_once() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(16, 16, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(torch.tanh(self.linear(x)))
+
+    ours = optimized_module(Twice(), fallback="raise", recipe="cpu")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours(torch.randn(5, 16)).float().sum().backward()
+    state = ours.daceopt.sdfg.states()[0]
+    weights = [n for n in state.data_nodes() if n.desc(state.parent).shape == (16, 16) and not state.in_degree(n)]
+    assert [len({e.dst for e in state.out_edges(n)}) for n in weights] == [1]
+
+
+@pytest.mark.usefixtures("quick")
+def test_scaled_losses_and_overflow() -> None:
+    """A step whose gradients overflow is skipped, and the scale halved, as with the module itself."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    ours = optimized_module(copy.deepcopy(module), fallback="raise")
+    seen = []
+    for m in (ours, module):
+        optimizer = torch.optim.SGD(m.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, growth_interval=2)
+        scales = []
+        for factor in (1.0, 1.0, 1e5, 1.0):
+            optimizer.zero_grad()
+            x = torch.ones(3, 8) * factor
+            with torch.autocast("cpu", dtype=torch.float16):
+                loss = m(x).float().square().mean()
+            scaler.scale(loss).backward()
+            before = [p.detach().clone() for p in m.parameters()]
+            scaler.step(optimizer)
+            scaler.update()
+            moved = any(not torch.equal(p, q) for p, q in zip(m.parameters(), before))
+            scales.append((scaler.get_scale(), moved))
+        seen.append(scales)
+    assert seen[0] == seen[1]
+    assert [moved for _, moved in seen[0]] == [True, True, False, True]
+    for p, q in zip(ours.parameters(), module.parameters()):
+        torch.testing.assert_close(p, q, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.usefixtures("quick")
+def test_results_that_overflow_are_infinite() -> None:
+    ours = optimized_module(nn.Linear(8, 4, bias=False).half(), fallback="raise")
+    with torch.no_grad():
+        ours.weight.fill_(1.0)
+        x = torch.full((2, 8), 6e4, dtype=torch.float16)
+        assert torch.isposinf(ours(x)).all() and torch.isneginf(ours(-x)).all()
+
+
+@pytest.mark.usefixtures("quick")
+def test_each_precision_has_a_program() -> None:
+    ours, x = optimized_module(nn.Linear(8, 4), fallback="raise"), torch.randn(3, 8)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "high", "medium", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            ours(x)
+        assert ours.daceopt.stats.programs == 3
+    finally:
+        torch.set_float32_matmul_precision(before)

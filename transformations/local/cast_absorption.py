@@ -1,0 +1,73 @@
+"""Let a product write the element type in which its result is wanted."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir.conversions import only_converts
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.library import DenseNode, multiplies, takes_narrow
+from daceopt.ir.relations import flow
+from daceopt.passes.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class CastAbsorption(Transformation):
+    """Leave the conversion of a product's result to the product, whose sums are float32.
+
+    before:  y: bfloat16 = Contraction(a, b)    for i, j: z[i, j] = float32(y[i, j])
+    after:   z: float32 = Contraction(a, b)
+
+    Only when nothing else reads y. Gradients of weights that autocast converted have this form; one rounding less.
+    """
+
+    level: ClassVar[str] = "local"
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not isinstance(node, DenseNode) or not takes_narrow(node, graph):
+            return
+        for connector, result in graph.writes(node).items():
+            readers = graph.all_consumers(result)
+            if len(readers) != 1 or not isinstance(readers[0], nodes.MapEntry):
+                continue
+            found = _converted(graph, node, connector, readers[0])
+            if found is not None:
+                yield Site(graph, (node, readers[0]), {"connector": connector, "out": found})
+
+    def apply(self, site: Site) -> None:
+        graph, node = site.graph, site.nodes[0]
+        reads, writes = graph.reads(node), graph.writes(node)
+        twin = copy.deepcopy(node)
+        graph.take_out(site.nodes)
+        graph.add_node(twin, reads, {**writes, site["connector"]: site["out"]})
+
+
+def _converted(graph: Graph, node: DenseNode, connector: str, entry: nodes.MapEntry) -> str | None:
+    """The array that ``entry`` fills with the result, converted, if it does nothing else."""
+    result = graph.writes(node)[connector]
+    if graph.is_kept(result) or graph.views_of(result) or graph.is_part(result):
+        return None
+    try:
+        kernel = Kernel.extract(graph, entry)
+    except Unsupported:
+        return None
+    stage = kernel.stages[0]
+    if len(kernel.stages) != 1 or len(stage.writes) != 1 or kernel.locals:
+        return None
+    if not only_converts(stage):
+        return None
+    (read,), (write,) = stage.reads.values(), stage.writes.values()
+    out = write.array
+    dtypes = {c: graph.dtype(n) for c, n in node.operands(graph).items()} | {connector: graph.dtype(out)}
+    if write.wcr or graph.is_part(out) or not multiplies(type(node), dtypes):
+        return None
+    same = graph.shape(out) == graph.shape(result) and graph.strides(out) == graph.strides(result)
+    way = flow(kernel.extents, read.index, graph.shape(result), write.index, graph.shape(out))
+    return out if same and way.is_equal else None

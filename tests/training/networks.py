@@ -114,7 +114,7 @@ def efficientnet() -> Network:
 
 def convnext() -> Network:
     sizes = {"hidden_sizes": [8, 16], "depths": [1, 2], "num_stages": 2}
-    return _vision("ConvNextForImageClassification", "ConvNextConfig", 32, (0.02, 5e-4), **sizes)
+    return _vision("ConvNextForImageClassification", "ConvNextConfig", 32, (0.002, 2e-4), **sizes)
 
 
 def vit() -> Network:
@@ -156,7 +156,7 @@ def lstm() -> Network:
     from benchmarks.models.lstm import LstmLanguageModel
 
     batches = [(t[:, :-1], t[:, 1:].clone()) for t in (_tokens() for _ in range(_BATCHES))]
-    return Network(_First(LstmLanguageModel(VOCABULARY, 16)), _tokens_loss, batches, (0.5, 2e-3))
+    return Network(_First(LstmLanguageModel(VOCABULARY, 16)), _tokens_loss, batches, (0.1, 2e-3))
 
 
 def unet() -> Network:

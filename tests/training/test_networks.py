@@ -50,6 +50,7 @@ class _Optimized:
         return self._loop(*batch, inputs=len(batch) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_networks_take_steps(name: str) -> None:
     network = build(name)

@@ -65,6 +65,15 @@ def test_instances(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_training(tmp_path: Path) -> None:
+    text = shown(executed("training.ipynb", tmp_path), "stream")
+    assert "1 program, run in parts for 0 reasons" in text
+    assert text.endswith("the same parameters, bit by bit: True\nover 97 %: True\n")
+    assert not list(tmp_path.iterdir())
+
+
 def test_notebooks_are_stored_without_outputs() -> None:
     for path in FOLDER.glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells

@@ -16,11 +16,13 @@ from dace import nodes as dace_nodes
 from daceopt.errors import Unsupported
 from daceopt.ir import interpret_schedule, scalar, types
 from daceopt.ir.affine import affine
+from daceopt.ir.disturbance import Disturbance
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.kinds import Node
 from daceopt.ir.reduction import UFUNC, identity
+from daceopt.ir.schedule import collected
 from daceopt.ir.tasklet import Assignment
 
 NodeFunction = Callable[["Memory", Any], None]
@@ -38,15 +40,21 @@ def interprets(class_name: str) -> Callable[[NodeFunction], NodeFunction]:
 
 
 def interpret(
-    graph: Graph, inputs: Mapping[str, Any], dtype: Any = None, sizes: Mapping[str, int] | None = None
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    dtype: Any = None,
+    sizes: Mapping[str, int] | None = None,
+    disturbance: Disturbance | None = None,
 ) -> dict[str, np.ndarray]:
     """Run ``graph`` on arrays by input name; returns its outputs, and what it saves for a backward graph, by name.
 
     ``dtype=numpy.float64`` keeps every float in double precision. ``sizes``: symbols of a region's body that come from
-    outside. Raises ValueError for a missing or misshapen input or an access out of range, IndexError for a run-time
+    outside. ``disturbance``: other roundings of what is computed.
+
+    Raises ValueError for a missing or misshapen input or an access out of range, IndexError for a run-time
     index out of range, Unsupported for a node that has no reference implementation.
     """
-    memory = Memory(graph, inputs, dtype is not None, sizes)
+    memory = Memory(graph, inputs, dtype is not None, sizes, disturbance)
     for node in graph.nodes():
         _run(memory, node)
     return {name: memory.array(name).copy() for name in (*graph.outputs, *graph.saved)}
@@ -73,10 +81,16 @@ class Memory:
     """The buffers of one execution; views are windows into their root's buffer."""
 
     def __init__(
-        self, graph: Graph, inputs: Mapping[str, Any], reference: bool, sizes: Mapping[str, int] | None = None
+        self,
+        graph: Graph,
+        inputs: Mapping[str, Any],
+        reference: bool,
+        sizes: Mapping[str, int] | None = None,
+        disturbance: Disturbance | None = None,
     ):
         self.graph = graph
         self.reference = reference
+        self.disturbance = disturbance
         self.sizes: dict[str, int] = dict(sizes or {})
         self._buffers: dict[str, np.ndarray] = {}
         given = {n: np.asarray(inputs[n]) for n in graph.inputs if n in inputs}
@@ -113,7 +127,8 @@ class Memory:
             bound = {s: values[str(s)] for s in a.expr.free_symbols}
             result = scalar.evaluate(a.expr, bound, reference, a.dtype)
             with np.errstate(all="ignore"):
-                values[str(a.symbol)] = np.asarray(result).astype(self.numpy_dtype(a.dtype))
+                value = np.asarray(result).astype(self.numpy_dtype(a.dtype))
+            values[str(a.symbol)] = value if self.disturbance is None else self.disturbance.scalar(a.expr, value)
 
     def buffer(self, root: str) -> np.ndarray:
         if root not in self._buffers:
@@ -133,6 +148,11 @@ class Memory:
     def store(self, name: str, value: Any) -> None:
         """Write a whole array."""
         self.array(name)[...] = value
+
+    def store_sums(self, name: str, value: np.ndarray) -> None:
+        """Write a whole array of sums of products, rounded once."""
+        value = value.astype(self.array(name).dtype)
+        self.store(name, value if self.disturbance is None else self.disturbance.sums(value))
 
 
 def _size_of(graph: Graph, given: Mapping[str, np.ndarray], symbol: str) -> int:
@@ -257,5 +277,6 @@ class _Execution:
         gone = tuple(k for k, p in enumerate(params) if p not in named)
         kept = [k for k in range(len(params)) if k not in gone]
         target = self._window(access, [params[k] for k in kept], [domain[k] for k in kept])
-        initial = identity(access.wcr, value.dtype)
-        target[...] = UFUNC[access.wcr].reduce(value, axis=gone, initial=initial, dtype=value.dtype)
+        # in the type of accumulators: how memory is laid out decides in which order NumPy adds
+        wide = types.to_numpy(collected(types.from_numpy(value.dtype), access.wcr))
+        target[...] = UFUNC[access.wcr].reduce(value, axis=gone, initial=identity(access.wcr, wide), dtype=wide)

@@ -52,6 +52,7 @@ _COMPARED: dict[str, Any] = {
     ">=": np.greater_equal,
     "==": np.equal,
 }
+_LANES = 16  # of a vector loop: a reduction over it is added up in as many partial sums
 MOST_INSTANCES = 1 << 18  # beyond, a kernel's statements are executed as whole-array operations
 
 
@@ -102,11 +103,13 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Collector:
-    """The memory of an accumulator: an element per row of its own and iteration of the loops ``dims``."""
+    """The memory of an accumulator: an element per row of its own and iteration of the loops ``dims``; of each lane of
+    the vector loop ``across``, if there is one."""
 
     key: Any
     dims: tuple[Loop, ...]
     values: np.ndarray
+    across: Loop | None = None
 
 
 class _Execution:
@@ -232,14 +235,22 @@ class _Execution:
         own = types.computed(target.buffer.dtype)
         assert target.wcr is not None
         kind = self._memory.numpy_dtype(collected(own, target.wcr) if partial.wide else own)
-        shape = (rows.count, *(self._memory.number(loop.extent) for loop in dims))
-        return _Collector((id(tree), partial), dims, np.full(shape, identity(target.wcr, kind), kind))
+        lanes = tree.body if isinstance(tree.body, Loop) and tree.body.kind == "vector" and not partial.wide else None
+        across = lanes if lanes is not None and lanes not in dims else None
+        sizes = [*(self._memory.number(loop.extent) for loop in dims), *([] if across is None else [_LANES])]
+        values = np.full((rows.count, *sizes), identity(target.wcr, kind), kind)
+        return _Collector((id(tree), partial), dims, values, across)
 
     def _store(self, write: tuple[int, str], collector: _Collector, rows: _Rows) -> None:
         inside = rows.numbered(collector.key)
         for loop in collector.dims:
             inside = self._iterations(loop, inside)
-        self._write(write, collector.values[self._place(collector, inside)], inside)
+        values = collector.values
+        if collector.across is not None:
+            kind = self._bodies[write[0]].writes[write[1]].wcr
+            assert kind is not None
+            values = UFUNC[kind].reduce(values, axis=-1, dtype=values.dtype)
+        self._write(write, values[self._place(collector, inside)], inside)
 
     @staticmethod
     def _place(collector: _Collector, rows: _Rows) -> tuple[np.ndarray, ...]:
@@ -288,7 +299,10 @@ class _Execution:
         with np.errstate(all="ignore"):
             if holders:
                 assert target.wcr is not None
-                UFUNC[target.wcr].at(holders[-1].values, self._place(holders[-1], rows), value)
+                place = self._place(holders[-1], rows)
+                if holders[-1].across is not None:
+                    place = (*place, rows.values[holders[-1].across.param] % _LANES)
+                UFUNC[target.wcr].at(holders[-1].values, place, value)
                 return
             array, index = self._element(target, rows)
             array[index] = value

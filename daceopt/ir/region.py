@@ -308,7 +308,8 @@ def _execute(memory: Memory, node: Region, which: int, given: Mapping[str, np.nd
     sizes = dict(memory.sizes)
     if t is not None and isinstance(node, Repeat):
         sizes[str(node.counter)] = t
-    done = interpret(body, {**feeds, **given}, np.float64 if memory.reference else None, sizes)
+    dtype = np.float64 if memory.reference else None
+    done = interpret(body, {**feeds, **given}, dtype, sizes, memory.disturbance)
     return [done[n] for n in body.outputs]
 
 

@@ -303,8 +303,7 @@ def _as_aot_traces(inputs: Sequence[Any]) -> Iterator[None]:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(torch.random.fork_rng(devices=[]))
         stack.enter_context(mode if mode is not None else FakeTensorMode())
-        if mode is None or mode.shape_env is not None:
-            stack.enter_context(enable_python_dispatcher())
+        stack.enter_context(enable_python_dispatcher())  # without it nothing of ``KEPT`` stays whole
         torch.set_autocast_cache_enabled(False)
         stack.callback(torch.set_autocast_cache_enabled, cached)
         yield

@@ -32,7 +32,7 @@ def _contraction(memory: Memory, node: Any) -> None:
     with np.errstate(all="ignore"):
         y = node.alpha * np.matmul(given["A"], given["B"])
         y = y + given.get("Bias", 0.0) + given.get("C", 0.0)
-    memory.store(memory.graph.writes(node)["Y"], _finish(y, node))
+    memory.store_sums(memory.graph.writes(node)["Y"], _finish(y, node))
 
 
 # -------------------------------------------------------------------- convolution
@@ -64,7 +64,7 @@ def _zeros(memory: Memory, name: str) -> Any:
 def _convolution(memory: Memory, node: Any) -> None:
     given = _read(memory, node)
     y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
-    memory.store(memory.graph.writes(node)["Y"], _finish(y + given.get("Z", 0.0), node))
+    memory.store_sums(memory.graph.writes(node)["Y"], _finish(y + given.get("Z", 0.0), node))
 
 
 @interprets("ConvolutionBackwardData")
@@ -75,7 +75,7 @@ def _convolution_data(memory: Memory, node: Any) -> None:
     x = _zeros(memory, out)
     with torch.enable_grad():  # a program that is interpreted may itself stand in a backward pass
         y = _convolve(node, x, _tensor(given["W"]))
-    memory.store(out, torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
+    memory.store_sums(out, torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
 
 
 @interprets("ConvolutionBackwardWeights")
@@ -87,9 +87,9 @@ def _convolution_weights(memory: Memory, node: Any) -> None:
     w = _zeros(memory, out["dW"])
     with torch.enable_grad():
         y = _convolve(node, _tensor(given["X"]), w)
-    memory.store(out["dW"], torch.autograd.grad(y, w, _tensor(dy))[0].numpy())
+    memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(dy))[0].numpy())
     if "dB" in out:
-        memory.store(out["dB"], dy.sum(axis=tuple(k for k in range(dy.ndim) if k != 1)))
+        memory.store_sums(out["dB"], dy.sum(axis=tuple(k for k in range(dy.ndim) if k != 1)))
 
 
 # -------------------------------------------------------------------- pooling
@@ -141,7 +141,7 @@ def _pool(memory: Memory, node: Any) -> None:
     windows.inner(image)[...] = x
     parts = np.stack([windows.at(image, k) for k in windows.offsets()])
     if node.kind == "average":
-        memory.store(out["Y"], parts.sum(axis=0) / windows.counts(node.count_include_pad))
+        memory.store_sums(out["Y"], parts.sum(axis=0) / windows.counts(node.count_include_pad))
         return
     memory.store(out["Y"], parts.max(axis=0))
     if "Workspace" in out:
@@ -181,7 +181,7 @@ def _index_add(memory: Memory, node: Any) -> None:
     given, out = _read(memory, node), memory.graph.writes(node)["dW"]
     result = np.zeros(memory.array(out).shape)
     np.add.at(result, given["Index"], given["dY"])
-    memory.store(out, result)
+    memory.store_sums(out, result)
 
 
 @interprets("HostCall")

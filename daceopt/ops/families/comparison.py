@@ -83,4 +83,4 @@ def _bitcast(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: S
     out[...] = x.astype(source).view(target)
 
 
-without_gradient("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+without_gradient("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "BitCast")

@@ -7,7 +7,6 @@ from typing import Any
 
 import sympy
 
-from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder
@@ -113,13 +112,6 @@ def _sum_like(b: Builder, fn: Any, *arrays: str, like: str) -> str:
     return sum_to(b, fn, *arrays, shape=b.graph.shape(like), dtype=b.graph.dtype(like))
 
 
-def _no_gradient_of_statistics(node: Operator, grads_out: Names) -> None:
-    if any(g is not None for g in grads_out[1:]):
-        raise Unsupported(
-            f"{node.op_type}: a gradient through the statistics it returns; supported is one through output Y only"
-        )
-
-
 @lowering("RMSNormalization", types=FLOATS)
 def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     x, scale = required(inputs, 0), required(inputs, 1)
@@ -218,10 +210,49 @@ def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
 def batch_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """As layer normalization, with the statistics over the batch and the scale for each channel."""
-    _no_gradient_of_statistics(node, grads_out)
+    """As layer normalization, with the statistics over the batch and the scale for each channel.
+
+    Where statistics that it returns are used further, through them as well: of a mean, dx = d / n; of a variance,
+    dx = 2 (x - mean) d / n.
+    """
+    result = _through_output(b, node, inputs, grads_out[0], wanted)
+    statistics = [_both(b, _moved(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)]
+    if wanted[0] and any(statistics):
+        result[0] = _both(b, result[0], _through_batch_statistics(b, node, required(inputs, 0), statistics))
+    for k, g in ((3, values.at(grads_out, 1)), (4, values.at(grads_out, 2))):
+        if wanted[k] and g is not None:
+            momentum = sympy.Float(node.attribute("momentum", 0.9))
+            result[k] = b.elementwise(lambda v, m=momentum: v * m, g)
+    return result
+
+
+def _both(b: Builder, one: str | None, other: str | None) -> str | None:
+    """The sum of two contributions."""
+    return str(b.elementwise(lambda u, v: u + v, one, other)) if one and other else one or other
+
+
+def _moved(b: Builder, node: Operator, g: str | None) -> str | None:
+    """The gradient of a batch's statistic, from that of the running one which moved towards it."""
+    share = 1 - sympy.Float(node.attribute("momentum", 0.9))
+    return None if g is None else str(b.elementwise(lambda v: v * share, g))
+
+
+def _through_batch_statistics(b: Builder, node: Operator, x: str, grads: Sequence[str | None]) -> str | None:
+    """The gradient by x of the batch's mean and variance, of which ``grads`` are given."""
+    rank, dtype = len(b.graph.shape(x)), b.graph.dtype(x)
+    extent = element_count(b.graph, x, _batch_axes(node, rank))
+    n = extent if extent.is_Integer else scalar.cast(extent, types.computed(dtype))
+    centre, _ = _batch_statistics(b, node, x)
+    forms = (lambda g, v, m: g / n, lambda g, v, m: 2 * (v - m) * g / n)
+    parts: Names = [None, None]
+    for k, g in enumerate(grads):
+        if g is not None:
+            parts[k] = b.elementwise(forms[k], _statistic(b, node, b.cast(g, dtype), rank), x, centre)
+    return _both(b, parts[0], parts[1])
+
+
+def _through_output(b: Builder, node: Operator, inputs: Names, dy: str | None, wanted: list[bool]) -> Names:
     result: Names = [None] * len(inputs)
-    dy = grads_out[0]
     if dy is None:
         return result
     x, scale = required(inputs, 0), required(inputs, 1)

@@ -1,22 +1,20 @@
-"""Operators of vision models that read an image at places of their own: Col2Im, DeformConv, RoiAlign, MaxRoiPool."""
+"""Operators of vision models that read an image at places of their own: Col2Im, DeformConv."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import ceil
 from typing import Any
 
 import dace
-import numpy as np
 import sympy
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.operands import required
-from daceopt.ops.core import algorithm, values
-from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports, without_gradient
+from daceopt.ops.core import values
+from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.convolution import per_channel, steps, why_not_steps, zero_padded
 
 # -------------------------------------------------------------------- Col2Im
@@ -210,105 +208,3 @@ def why_not_deformable(graph: Graph, node: Operator) -> str | None:
     if group < 1 or w[0] % group or w[1] * group != x[1] or offsets < 1 or x[1] % offsets:
         return f"{group} groups and {offsets} of offsets for {x[1]} channels and a kernel of shape {w}"
     return why_not_steps(node, len(w) - 2)
-
-
-# -------------------------------------------------------------------- regions of interest
-
-_MODES = {"avg": 0, "max": 1}
-
-
-@lowering("RoiAlign", types=FLOATS)
-def align_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Averages (or maxima) of interpolated samples in the bins of each region. Mask R-CNN, arXiv:1703.06870.
-
-    X: [N, C, H, W]; rois: [R, 4] as x1, y1, x2, y2; batch_indices: [R]; output: [R, C, output_height, output_width].
-    """
-    regions, _, rows, columns = b.graph.shape(required(outputs, 0))
-    half = node.since_version >= 16 and node.attribute("coordinate_transformation_mode", "half_pixel") == "half_pixel"
-    scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
-    parameters = [
-        *b.graph.shape(required(inputs, 0)),
-        regions,
-        rows,
-        columns,
-        node.attribute("sampling_ratio", 0),
-        _MODES[node.attribute("mode", "avg")],
-        int(half),
-    ]
-    algorithm.call(b, "roi_align", [*inputs, scale], outputs, parameters)
-
-
-@supports("RoiAlign")
-def why_not_align(graph: Graph, node: Operator) -> str | None:
-    mode = node.attribute("mode", "avg")
-    return None if mode in _MODES else f"mode {mode!r}; expected avg or max"
-
-
-@lowering("MaxRoiPool", types=FLOATS)
-def pool_regions(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Maxima over the bins of each region. Fast R-CNN, arXiv:1504.08083.
-
-    X: [N, C, H, W]; rois: [R, 5] as image, x1, y1, x2, y2; output: [R, C, rows, columns].
-    """
-    regions, _, rows, columns = b.graph.shape(required(outputs, 0))
-    scale = b.constant(np.asarray([node.attribute("spatial_scale", 1.0)], np.float64))
-    algorithm.call(
-        b, "roi_pool", [*inputs, scale], outputs, [*b.graph.shape(required(inputs, 0)), regions, rows, columns]
-    )
-
-
-@algorithm.reference("roi_align")
-def _align_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
-    x, rois, images, scale = inputs
-    height, width = parameters[2:4]
-    rows, columns, ratio, largest, half = parameters[5:]
-    for r, (roi, image) in enumerate(zip(rois * scale[0] - (0.5 if half else 0.0), images)):
-        spans = [roi[3] - roi[1], roi[2] - roi[0]]
-        bins = [(s if half else max(s, 1.0)) / n for s, n in zip(spans, (rows, columns))]
-        grids = [ratio if ratio > 0 else max(ceil(s), 0) for s in bins]
-        for row, column in product(range(rows), range(columns)):
-            samples = [np.zeros((0, x.shape[1], 4))]
-            for i, j in product(range(grids[0]), range(grids[1])):
-                y = roi[1] + (row + (i + 0.5) / grids[0]) * bins[0]
-                z = roi[0] + (column + (j + 0.5) / grids[1]) * bins[1]
-                samples.append(_corners(x[image], y, z, height, width)[None])
-            found = np.concatenate(samples)
-            if largest:
-                outputs[0][r, :, row, column] = found.max(axis=(0, 2)) if len(found) else 0
-            else:
-                outputs[0][r, :, row, column] = found.sum(axis=(0, 2)) / max(len(found), 1)
-
-
-def _corners(x: np.ndarray, y: float, z: float, height: int, width: int) -> np.ndarray:
-    """The four neighbours of a sample times their weights: [C, 4]; zeros outside of the image."""
-    if not (-1 <= y <= height and -1 <= z <= width):
-        return np.zeros((x.shape[0], 4))
-    pairs = []
-    for at, extent in ((y, height), (z, width)):
-        at = min(max(at, 0.0), extent - 1.0)
-        low = int(at)
-        pairs.append(((low, 1 - (at - low)), (min(low + 1, extent - 1), at - low)))
-    return np.stack([x[:, i, j] * (u * v) for (i, u), (j, v) in product(*pairs)], axis=1)
-
-
-@algorithm.reference("roi_pool")
-def _pool_reference(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
-    x, rois, scale = inputs
-    limits, (rows, columns) = parameters[2:4], parameters[5:]
-    for r, roi in enumerate(rois):
-        corners = [int(np.trunc(v * scale[0] + np.copysign(0.5, v))) for v in roi[1:]]
-        for row, column in product(range(rows), range(columns)):
-            ranges = []
-            for first, last, place, count, limit in (
-                (corners[1], corners[3], row, rows, limits[0]),
-                (corners[0], corners[2], column, columns, limits[1]),
-            ):
-                size = np.float32(max(last - first + 1, 1)) / np.float32(count)
-                begin = int(np.floor(np.float32(place) * size)) + first
-                end = int(np.ceil(np.float32(place + 1) * size)) + first
-                ranges.append(slice(min(max(begin, 0), limit), min(max(end, 0), limit)))
-            part = x[int(roi[0]), :, ranges[0], ranges[1]]
-            outputs[0][r, :, row, column] = part.max(axis=(1, 2)) if part.size else 0
-
-
-without_gradient("RoiAlign", "MaxRoiPool")

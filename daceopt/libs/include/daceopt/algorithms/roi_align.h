@@ -54,6 +54,35 @@ inline Bins bins(double first, double last, bool half, int64_t count, int64_t ra
     return {first, size, wanted <= double(kMostSamples) ? int64_t(wanted) : int64_t(-1)};  // -1: also NaN
 }
 
+// Calls visit(image, region, row, column, samples) for each bin, unless a region is none; arguments as of roi_align.
+template <typename T, typename I, typename Visit>
+void each_bin(const T* rois, const I* images, const double* scale, const int64_t* parameters, Visit visit) {
+    const int64_t count = parameters[0], height = parameters[2], width = parameters[3];
+    const int64_t regions = parameters[4], rows = parameters[5], columns = parameters[6], ratio = parameters[7];
+    const bool half = parameters[9];
+    const double shift = half ? 0.5 : 0.0;
+    std::vector<Sample> samples;
+    for (int64_t r = 0; r < regions; ++r) {
+        const int64_t image = int64_t(images[r]);
+        if (image < 0 || image >= count || height == 0 || width == 0)
+            return fail_index("RoiAlign", "batch_indices names no image");
+        const T* roi = rois + 4 * r;
+        const Bins v = bins(roi[1] * *scale - shift, roi[3] * *scale - shift, half, rows, ratio);
+        const Bins h = bins(roi[0] * *scale - shift, roi[2] * *scale - shift, half, columns, ratio);
+        if (v.samples < 0 || h.samples < 0 || v.samples * h.samples > kMostSamples)
+            return fail("RoiAlign", "a region is too large, or NaN");
+        samples.resize(size_t(v.samples * h.samples));
+        for (int64_t row = 0; row < rows; ++row)
+            for (int64_t column = 0; column < columns; ++column) {
+                for (int64_t i = 0; i < v.samples; ++i)
+                    for (int64_t j = 0; j < h.samples; ++j)
+                        samples[size_t(i * h.samples + j)] =
+                            sample(v.position(row, i), h.position(column, j), height, width);
+                visit(image, r, row, column, samples);
+            }
+    }
+}
+
 }  // namespace roi
 
 // x: [N, C, H, W]; rois: [R, 4] as x1, y1, x2, y2; images: [R]; scale: [1]; y: [R, C, rows, columns].
@@ -61,43 +90,26 @@ inline Bins bins(double first, double last, bool half, int64_t count, int64_t ra
 // regions whose pixels have their centre at one half. As in ONNX, a maximum is over the weighted neighbours.
 template <typename T, typename I>
 void roi_align(const T* x, const T* rois, const I* images, const double* scale, T* y, const int64_t* parameters) {
-    const int64_t count = parameters[0], channels = parameters[1], height = parameters[2], width = parameters[3];
-    const int64_t regions = parameters[4], rows = parameters[5], columns = parameters[6], ratio = parameters[7];
-    const bool largest = parameters[8], half = parameters[9];
-    const double shift = half ? 0.5 : 0.0;
-    std::vector<roi::Sample> samples;
-    for (int64_t r = 0; r < regions; ++r) {
-        const int64_t image = int64_t(images[r]);
-        if (image < 0 || image >= count || height == 0 || width == 0)
-            return fail_index("RoiAlign", "batch_indices names no image");
-        const T* roi = rois + 4 * r;
-        const roi::Bins v = roi::bins(roi[1] * *scale - shift, roi[3] * *scale - shift, half, rows, ratio);
-        const roi::Bins h = roi::bins(roi[0] * *scale - shift, roi[2] * *scale - shift, half, columns, ratio);
-        if (v.samples < 0 || h.samples < 0 || v.samples * h.samples > roi::kMostSamples)
-            return fail("RoiAlign", "a region is too large, or NaN");
-        const int64_t taken = v.samples * h.samples;
-        samples.resize(size_t(taken));
-        for (int64_t row = 0; row < rows; ++row)
-            for (int64_t column = 0; column < columns; ++column) {
-                for (int64_t i = 0; i < v.samples; ++i)
-                    for (int64_t j = 0; j < h.samples; ++j)
-                        samples[size_t(i * h.samples + j)] =
-                            roi::sample(v.position(row, i), h.position(column, j), height, width);
-                T* out = y + (r * channels * rows + row) * columns + column;
+    const int64_t channels = parameters[1], pixels = parameters[2] * parameters[3];
+    const int64_t rows = parameters[5], columns = parameters[6];
+    const bool largest = parameters[8];
+    const auto visit = [=](int64_t image, int64_t r, int64_t row, int64_t column, const auto& samples) {
+        const int64_t taken = int64_t(samples.size());
+        T* out = y + (r * channels * rows + row) * columns + column;
 #pragma omp parallel for if (channels * taken > 8192)
-                for (int64_t c = 0; c < channels; ++c) {
-                    const T* plane = x + (image * channels + c) * height * width;
-                    double total = 0;
-                    for (int64_t k = 0; k < taken; ++k)
-                        for (int64_t n = 0; n < 4; ++n) {
-                            const double value = samples[size_t(k)].weight[n] * double(plane[samples[size_t(k)].at[n]]);
-                            if (!largest) total += value;
-                            else if ((k == 0 && n == 0) || value > total || value != value) total = value;
-                        }
-                    out[c * rows * columns] = T(largest ? total : total / double(std::max<int64_t>(taken, 1)));
+        for (int64_t c = 0; c < channels; ++c) {
+            const T* plane = x + (image * channels + c) * pixels;
+            double total = 0;
+            for (int64_t k = 0; k < taken; ++k)
+                for (int64_t n = 0; n < 4; ++n) {
+                    const double value = samples[size_t(k)].weight[n] * double(plane[samples[size_t(k)].at[n]]);
+                    if (!largest) total += value;
+                    else if ((k == 0 && n == 0) || value > total || value != value) total = value;
                 }
-            }
-    }
+            out[c * rows * columns] = T(largest ? total : total / double(std::max<int64_t>(taken, 1)));
+        }
+    };
+    roi::each_bin(rois, images, scale, parameters, visit);
 }
 
 }  // namespace daceopt

@@ -22,12 +22,10 @@ inline Range bin(int64_t first, int64_t last, int64_t place, int64_t count, int6
     return {std::clamp<int64_t>(begin, 0, extent), std::clamp<int64_t>(end, 0, extent)};
 }
 
-}  // namespace roi
-
-// x: [N, C, H, W]; rois: [R, 5] as image, x1, y1, x2, y2; scale: [1]; y: [R, C, rows, columns].
-// parameters: N, C, H, W, R, rows, columns. An empty bin gives 0.
-template <typename T>
-void roi_pool(const T* x, const T* rois, const double* scale, T* y, const int64_t* parameters) {
+// Calls visit(image, region, channel, row, column, rows of pixels, columns of pixels) for each bin, unless a region is
+// none; channels in parallel. Arguments as of roi_pool.
+template <typename T, typename Visit>
+void each_pool(const T* rois, const double* scale, const int64_t* parameters, Visit visit) {
     const int64_t count = parameters[0], channels = parameters[1], height = parameters[2], width = parameters[3];
     const int64_t regions = parameters[4], rows = parameters[5], columns = parameters[6];
     constexpr double kFarthest = 1 << 30;
@@ -41,23 +39,42 @@ void roi_pool(const T* x, const T* rois, const double* scale, T* y, const int64_
             corner[k] = valid ? int64_t(at) : 0;
         }
         if (!valid) return fail_index("MaxRoiPool", "a region is in no image, or has no finite corners");
-        const T* image = x + int64_t(roi[0]) * channels * height * width;
+        const int64_t image = int64_t(roi[0]);
 #pragma omp parallel for if (channels * height * width > 32768)
         for (int64_t c = 0; c < channels; ++c)
             for (int64_t row = 0; row < rows; ++row)
-                for (int64_t column = 0; column < columns; ++column) {
-                    const roi::Range v = roi::bin(corner[1], corner[3], row, rows, height);
-                    const roi::Range h = roi::bin(corner[0], corner[2], column, columns, width);
-                    const bool empty = v.first >= v.last || h.first >= h.last;
-                    T best = empty ? T(0) : image[(c * height + v.first) * width + h.first];
-                    for (int64_t i = v.first; i < v.last; ++i)
-                        for (int64_t j = h.first; j < h.last; ++j) {
-                            const T value = image[(c * height + i) * width + j];
-                            if (value > best || value != value) best = value;
-                        }
-                    y[((r * channels + c) * rows + row) * columns + column] = best;
-                }
+                for (int64_t column = 0; column < columns; ++column)
+                    visit(image, r, c, row, column, bin(corner[1], corner[3], row, rows, height),
+                          bin(corner[0], corner[2], column, columns, width));
     }
+}
+
+// The place of a bin's maximum in its image plane: the first of equals, the last NaN; -1 where the bin is empty.
+template <typename T>
+int64_t place_of_maximum(const T* plane, Range v, Range h, int64_t width) {
+    int64_t best = -1;
+    for (int64_t i = v.first; i < v.last; ++i)
+        for (int64_t j = h.first; j < h.last; ++j) {
+            const int64_t at = i * width + j;
+            if (best < 0 || plane[at] > plane[best] || plane[at] != plane[at]) best = at;
+        }
+    return best;
+}
+
+}  // namespace roi
+
+// x: [N, C, H, W]; rois: [R, 5] as image, x1, y1, x2, y2; scale: [1]; y: [R, C, rows, columns].
+// parameters: N, C, H, W, R, rows, columns. An empty bin gives 0.
+template <typename T>
+void roi_pool(const T* x, const T* rois, const double* scale, T* y, const int64_t* parameters) {
+    const int64_t channels = parameters[1], width = parameters[3], pixels = parameters[2] * width;
+    const int64_t rows = parameters[5], columns = parameters[6];
+    const auto visit = [=](int64_t image, int64_t r, int64_t c, int64_t row, int64_t column, auto v, auto h) {
+        const T* plane = x + (image * channels + c) * pixels;
+        const int64_t best = roi::place_of_maximum(plane, v, h, width);
+        y[((r * channels + c) * rows + row) * columns + column] = best < 0 ? T(0) : plane[best];
+    };
+    roi::each_pool(rois, scale, parameters, visit);
 }
 
 }  // namespace daceopt

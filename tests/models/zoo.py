@@ -19,7 +19,7 @@ class Example(NamedTuple):
 
 
 BATCH, LENGTH, VOCABULARY = 2, 9, 40
-_ENCODER = {
+ENCODER = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -27,7 +27,7 @@ _ENCODER = {
     "intermediate_size": 64,
     "max_position_embeddings": 32,
 }
-_VISION = {k: _ENCODER[k] for k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
+_VISION = {k: ENCODER[k] for k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")}
 _VISION |= {"image_size": 32, "patch_size": 8}
 
 
@@ -53,13 +53,13 @@ def _image(size: int = 32, batch: int = BATCH) -> dict[str, torch.Tensor]:
 def bert() -> Example:
     from transformers import BertConfig, BertModel
 
-    return Example(BertModel(BertConfig(**_ENCODER)), _text())
+    return Example(BertModel(BertConfig(**ENCODER)), _text())
 
 
 def roberta() -> Example:
     from transformers import RobertaConfig, RobertaModel
 
-    return Example(RobertaModel(RobertaConfig(**_ENCODER)), _text())
+    return Example(RobertaModel(RobertaConfig(**ENCODER)), _text())
 
 
 def gpt2() -> Example:
@@ -73,7 +73,7 @@ def llama() -> Example:
     """Grouped heads and rotary positions."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    return Example(LlamaForCausalLM(LlamaConfig(**_ENCODER, num_key_value_heads=2, use_cache=False)), _text())
+    return Example(LlamaForCausalLM(LlamaConfig(**ENCODER, num_key_value_heads=2, use_cache=False)), _text())
 
 
 def t5() -> Example:
@@ -175,7 +175,7 @@ def clip() -> Example:
     """Text and image, and their similarity."""
     from transformers import CLIPConfig, CLIPModel
 
-    text = {**_ENCODER, "eos_token_id": 2, "bos_token_id": 1}
+    text = {**ENCODER, "eos_token_id": 2, "bos_token_id": 1}
     config = CLIPConfig(text_config=text, vision_config=_VISION, projection_dim=16)
     tokens = _tokens()
     tokens[:, -1] = 2

@@ -9,20 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.models.zoo import VOCABULARY
+from tests.models.zoo import ENCODER, VOCABULARY
 
 _BATCHES = 4
 _CLASSES = 5
-_TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 32,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-}
+_TEXT = {**ENCODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 class Network(NamedTuple):

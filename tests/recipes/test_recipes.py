@@ -6,6 +6,7 @@ import pytest
 
 from daceopt import recipes
 from daceopt.errors import DaceoptError
+from daceopt.modules.tuning import alternatives
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from tests.transformations.graphs import Net
@@ -21,7 +22,7 @@ def test_names() -> None:
 def test_steps_exist_and_are_in_order(name: str) -> None:
     recipe = recipes.get(name)
     assert [str(s) for s in recipe.resolved()] == list(recipe.steps)
-    for one in getattr(recipe, "among", (recipe,)):
+    for one in alternatives(recipe):
         assert Recipe(name, tuple(map(str, one))).fingerprint() == one.fingerprint()
     assert len(recipe.before_differentiation()) + len(recipe.after_differentiation()) == len(recipe) - 1
 

@@ -198,11 +198,12 @@ class Dispatcher:
 
     def _refused(self, reason: str, error: BaseException) -> None:
         """A graph stays in eager PyTorch."""
-        if isinstance(error, MemoryBudgetError):
-            self._beyond = error  # eager PyTorch would not stay within the budget either
         if self.options.fallback == "raise":
             raise error if isinstance(error, DaceoptError) else Unsupported(reason)
-        self._note(reason)
+        if isinstance(error, MemoryBudgetError):
+            self._beyond = error  # eager PyTorch would not stay within the budget either: the call raises
+        else:
+            self._note(reason)
 
     def _translated(self, module: nn.Module, error: BaseException) -> BaseException:
         """Dynamo's errors as ours."""

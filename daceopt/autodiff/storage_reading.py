@@ -18,8 +18,7 @@ from daceopt.autodiff.storage_problem import Computation, ForwardValue, Gradient
 from daceopt.codegen.memory_plan import aligned_bytes
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.movement import data_movement
-from daceopt.cost.work import flops
-from daceopt.errors import Unsupported
+from daceopt.cost.work import known_flops
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.region import Region, iterations
 
@@ -187,10 +186,4 @@ class _Reading:
         moved, rounds = self._times.number(sum(self._moved[node])), 1.0
         if isinstance(node, Region):
             rounds = max(self._times.number(iterations(node)), 1.0)
-        return rounds * machine.call + machine.product_seconds(moved, self._times.number(self._operations(node)))
-
-    def _operations(self, node: Any) -> Any:
-        try:
-            return flops(self.graph, node)
-        except Unsupported:  # of an operator or a call of the host nobody knows
-            return 0
+        return rounds * machine.call + machine.product_seconds(moved, self._times.number(known_flops(self.graph, node)))

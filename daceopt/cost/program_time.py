@@ -12,8 +12,7 @@ from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.limits import limits
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates
-from daceopt.cost.work import flops
-from daceopt.errors import Unsupported
+from daceopt.cost.work import known_flops
 from daceopt.ir.region import Region, iterations
 
 if TYPE_CHECKING:
@@ -82,13 +81,6 @@ def by_node(
             inside = (sum(by_node(body, sizes, times.machine).values()) for body in node.bodies)
             found[node] = max(times.number(iterations(node)), 0) * max(inside)
         else:
-            work = times.number(_operations(graph, node))
+            work = times.number(known_flops(graph, node))
             found[node] = times.machine.product_seconds(times.number(sum(moved[node])), work)
     return found
-
-
-def _operations(graph: Graph, node: Any) -> Any:
-    try:
-        return flops(graph, node)
-    except Unsupported:  # a call of the host: what it does is its own
-        return 0

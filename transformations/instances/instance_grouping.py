@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from daceopt.cost.machines import MachineModel, get
-from daceopt.cost.work import flops
-from daceopt.errors import DaceoptError, Unsupported
+from daceopt.cost.work import known_flops
+from daceopt.errors import DaceoptError
 from daceopt.ir import sub_graphs
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes import library
@@ -155,8 +155,8 @@ class _Decision:
 def _seconds(graph: Graph, node: Any, machine: MachineModel) -> float:
     """The time of a node on all cores of a cluster."""
     try:
-        operations = float(flops(graph, node))
-    except (Unsupported, TypeError):
+        operations = float(known_flops(graph, node))
+    except TypeError:  # of open sizes
         return 0.0
     kind = "product" if isinstance(node, _PRODUCTS) else "element-wise"
     return machine.seconds(kind, operations, machine.cores)

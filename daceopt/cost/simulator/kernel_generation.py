@@ -13,7 +13,7 @@ from dace import nodes
 from daceopt.cost.core_bindings import halo, inferred
 from daceopt.cost.machines.hierarchy import MachineModel
 from daceopt.cost.simulator.footprint import Footprints
-from daceopt.cost.work import flops, operations
+from daceopt.cost.work import known_flops, operations
 from daceopt.errors import Unsupported
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import (
@@ -189,11 +189,7 @@ class Kernels:
         return MAC if isinstance(node, (Pool, PoolBackward, IndexAdd)) else ELEMENTWISE
 
     def _operations(self, node: Any) -> int:
-        try:
-            found = self.footprints.number(flops(self.graph, node))
-        except Unsupported:
-            found = 0
-        return found or sum(self.footprints.writes(node).values())
+        return self.footprints.number(known_flops(self.graph, node)) or sum(self.footprints.writes(node).values())
 
     def _aligned(self, members: list[Any], reads: Mapping[str, int]) -> frozenset[str]:
         ways: dict[str, list[Flow]] = {}

@@ -32,6 +32,18 @@ class Recurrent(nn.Module):
         return self.head(self.lstm(self.embedding(tokens))[0])
 
 
+class States(nn.Module):
+    """All that a recurrent network gives, of an input with or without a gradient."""
+
+    def __init__(self, recurrent: nn.Module, scales: bool) -> None:
+        super().__init__()
+        self.recurrent, self.scale = recurrent, nn.Parameter(torch.ones(8), requires_grad=scales)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found, state = self.recurrent(x * self.scale)
+        return found, *(state if isinstance(state, tuple) else (state,))
+
+
 class Heads(nn.Module):
     """Self-attention with a causal mask."""
 
@@ -87,6 +99,11 @@ CASES: dict[str, Case] = {
     "block": (block, rows(4, 4, 9, 9)),
     "attention": (Heads, rows(2, 6, 16)),
     "lstm": (Recurrent, lambda: (torch.randint(0, 20, (3, 5)),)),
+    "lstm's states": (lambda: States(nn.LSTM(8, 6, 2, bidirectional=True), True), rows(5, 3, 8)),
+    "lstm of data": (lambda: States(nn.LSTM(8, 6), False), rows(5, 3, 8)),
+    "rnn": (lambda: States(nn.RNN(8, 6), True), rows(5, 3, 8)),
+    "relu rnn": (lambda: States(nn.RNN(8, 6, nonlinearity="relu"), False), rows(5, 3, 8)),
+    "gru": (lambda: States(nn.GRU(8, 6), True), rows(5, 3, 8)),
     "regions": (Regions, rows(6, 12)),
     "cross-entropy": (lambda: Loss(functional.cross_entropy, lambda: torch.arange(6) % 5), rows(6, 12)),
     "mean-square": (lambda: Loss(functional.mse_loss, lambda: torch.ones(6, 5)), rows(6, 12)),
@@ -106,7 +123,7 @@ def run(
     weights = torch.Generator().manual_seed(5)
     total = sum((r.double() * torch.rand(r.shape, generator=weights)).sum() for r in results)
     total.backward()
-    return [r.detach() for r in results], [p.grad for p in module.parameters()]
+    return [r.detach() for r in results], [p.grad for p in module.parameters() if p.requires_grad]
 
 
 def exact(module: nn.Module, arguments: tuple[torch.Tensor, ...]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:

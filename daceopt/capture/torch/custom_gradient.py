@@ -89,13 +89,13 @@ def _(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value)
 
 
-def apply(fwd: fx.GraphModule, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
-    """What ``autograd_function_apply`` means, while it is traced. Raises Unsupported for functions that change their
-    operands."""
+def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -> Any:
+    """What ``autograd_function_apply`` means, while it is traced; ``fwd`` runs the forward graph. Raises Unsupported
+    for functions that change their operands."""
     if kwargs.get("dirty_idx"):
         raise Unsupported("a custom autograd.Function that calls ctx.mark_dirty")
     detached = [a.detach() if isinstance(a, torch.Tensor) else a for a in args]
-    result, saved = fx.Interpreter(fwd).run(*detached)
+    result, saved = fwd.run(*detached)
     results = [result] if isinstance(result, torch.Tensor) else list(result)
     fixed = set(kwargs.get("non_differentiable_idx") or ())
     flags = tuple(k not in fixed and _has_gradient(r) for k, r in enumerate(results))

@@ -21,6 +21,7 @@ from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
 
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
@@ -69,6 +70,9 @@ _FORMATS: dict[Any, Callable[[torch.Tensor], torch.memory_format]] = {
     torch.nn.functional.logsigmoid: lambda x: torch.contiguous_format,
 }
 
+# functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into
+_NARROWED = frozenset({torch.lstm, torch.rnn_tanh, torch.rnn_relu})
+
 
 @dataclass(frozen=True)
 class Functional:
@@ -91,6 +95,14 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
         return _functional(DynamoInterpreter(graph), inputs, mutating)
+
+
+def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtype | None]:
+    """The types of what a graph of Dynamo gives by PyTorch's own operators (None for what is no tensor). Dynamo knows
+    those of PyTorch's forms in Python, which may differ: of an LSTM under autocast whose input requires a gradient."""
+    with torch.no_grad(), _fake_mode(inputs):
+        results = fx.Interpreter(graph).run(*inputs)
+    return [r.dtype if isinstance(r, torch.Tensor) else None for r in results]
 
 
 def _reflect(graph: fx.GraphModule) -> None:
@@ -179,11 +191,12 @@ class DynamoInterpreter(fx.Interpreter):
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
-            return custom_gradient.apply(*args, **kwargs)
+            fwd, bwd, *operands = args
+            return custom_gradient.apply(DynamoInterpreter(fwd), bwd, *operands, **kwargs)
         if target is torch.ops.daceopt.with_gradient.default:
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:
-            return fx.Interpreter(args[0]).run(*args[1:])
+            return DynamoInterpreter(args[0]).run(*args[1:])
         if target is torch.ops.higher_order.associative_scan:
             # in its steps: as one operator it would be traced with its operands detached
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
@@ -191,6 +204,8 @@ class DynamoInterpreter(fx.Interpreter):
             _check_lengths(*args, **kwargs)
         if target in _FORMATS:
             args, kwargs = _in_memory_format(_FORMATS[target], *args, **kwargs)
+        if target in _NARROWED and torch.is_autocast_enabled("cpu"):
+            args, kwargs = tree_map(_narrowed, (args, kwargs))
         return super().call_function(target, args, kwargs)
 
 
@@ -201,6 +216,11 @@ def _in_memory_format(
     found, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
     kwargs = {k: v for k, v in kwargs.items() if k != "input"}
     return (found.contiguous(memory_format=chosen(found)), *rest), kwargs
+
+
+def _narrowed(value: Any) -> Any:
+    is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+    return value.to(torch.get_autocast_dtype("cpu")) if is_wide else value
 
 
 def _check_lengths(query: Any, key: Any, value: Any, attn_mask: Any = None, *_: Any, **__: Any) -> None:
@@ -297,16 +317,19 @@ def _plain(value: Any) -> Any:
 def _as_aot_traces(inputs: Sequence[Any]) -> Iterator[None]:
     """The surroundings in which PyTorch's own compilers trace: everything fake, backward in this thread, and no cached
     casts of weights, which would belong to another trace."""
-    mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
     cached = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(mode if mode is not None else FakeTensorMode())
+        stack.enter_context(_fake_mode(inputs))
         stack.enter_context(enable_python_dispatcher())  # without it nothing of ``KEPT`` stays whole
         torch.set_autocast_cache_enabled(False)
         stack.callback(torch.set_autocast_cache_enabled, cached)
         yield
+
+
+def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:
+    return next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None) or FakeTensorMode()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from daceopt.capture.torch import derivative, guards
 from daceopt.capture.torch.calls import Context
 from daceopt.capture.torch.collection import paused
 from daceopt.capture.torch.eager_memory import saved_bytes
-from daceopt.capture.torch.functional import Functional, functional
+from daceopt.capture.torch.functional import Functional, eager_types, functional
 from daceopt.capture.torch.gradient_scopes import family, hidden_writes, requires_grad, storage, writes
 from daceopt.capture.torch.plan import Plan, plan
 from daceopt.capture.torch.traced import Traced
@@ -110,14 +110,14 @@ def _check_mutations(traced: Traced, found: Functional) -> None:
 
 
 def _check_types(traced: Traced, found: Functional) -> None:
-    """The trace has to give what Dynamo promised to the code around the graph."""
+    """The trace has to give what Dynamo promised to the code around the graph, or what PyTorch gives instead."""
     promised, traced_results = (g.graph.output_node().args[0] for g in (traced.graph, found.graph))
     for k, (before, after) in enumerate(zip(promised, traced_results)):
         expected = before.meta.get("example_value") if isinstance(before, fx.Node) else None
         value = after.meta.get("val") if isinstance(after, fx.Node) else None
         if not (isinstance(expected, torch.Tensor) and isinstance(value, torch.Tensor)):
             continue
-        if expected.dtype != value.dtype:
+        if expected.dtype != value.dtype and value.dtype != eager_types(traced.graph, traced.inputs)[k]:
             raise Unsupported(f"result {k} is a {value.dtype} in the trace; expected {expected.dtype}")
         if value.device.type != "cpu":
             raise Unsupported(f"result {k} is on device {value.device}; compiled programs run on the CPU")

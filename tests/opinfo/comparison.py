@@ -48,9 +48,24 @@ def compare(
             try:
                 _same_values(what, found, theirs, own)
             except AssertionError:
+                if what.startswith("second") and _is_rounding(found, theirs, expected):
+                    continue
                 if single is None or theirs.dtype != torch.float64:
                     raise
                 _same_values(what, found, theirs, own, _error(what, *single()))
+
+
+def _is_rounding(ours: torch.Tensor, theirs: torch.Tensor, eager: dict[str, Any]) -> bool:
+    """Is a second gradient zero but for the rounding of first gradients that cancel in it?"""
+    first = [t.detach().abs().max() for n, t in eager.items() if n.startswith("gradient") and _has_numbers(t)]
+    if not first or not theirs.is_floating_point():
+        return False
+    least = ULPS * torch.finfo(theirs.dtype).eps * float(max(first))
+    return all(float(t.detach().abs().max()) <= least for t in (ours, theirs) if t.numel())
+
+
+def _has_numbers(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.numel() > 0
 
 
 def differ(a: Outcome, b: Outcome) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -43,6 +44,19 @@ def test_rounding_and_the_range_of_a_type_are_not_differences() -> None:
     comparison.compare(outcome(ONE * (1 + 1e-7)), outcome(ONE), outcome(ONE.double()))
     large = torch.tensor([torch.inf, 1.0])
     comparison.compare(outcome(large), outcome(large), outcome(torch.tensor([1e300, 1.0], dtype=torch.float64)))
+
+
+@pytest.mark.parametrize(("second", "is_rounding"), [(0.0, True), (1e-15, True), (1e-9, False)])
+def test_second_gradients_that_cancel(second: float, is_rounding: bool) -> None:
+    def found(value: float) -> Outcome:
+        result = outcome(ONE.double())
+        result.add("gradient", [ONE.double()])
+        result.add("second gradient", [ONE.double() * value])
+        return result
+
+    eager = found(-2.2e-16)
+    with nullcontext() if is_rounding else pytest.raises(AssertionError, match="second gradient"):
+        comparison.compare(found(second), eager, eager)
 
 
 def test_numbers_drawn_at_random_differ_in_their_mean_only() -> None:

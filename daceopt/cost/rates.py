@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from daceopt.scoped import scoped
 from daceopt.store import system as facts
 from daceopt.store.cache import default_cache, key
 
-_KIND, _FILE, _VERSION = "rates", "rates.json", 1
+_KIND, _FILE, _VERSION = "rates", "rates.json", 2
 _SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _SHARED = 16 << 20  # of sets from here on, cores share the way to memory
 _ELEMENTS = 8192  # of float32, for arithmetic: they stay in the first cache
 _TANH = 20  # operations of a hyperbolic tangent (cost.work.WEIGHTS), which NumPy computes in vectors as kernels do
 _EDGE = 512  # of a matrix product
+_TURNS = 8  # of the libraries that are compared
 _REPEATED = 1 << 20  # bytes under one look at the clock
 _FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
 _SLOWEST = 8  # times slower than the reference machine: below that, others had the cores
@@ -41,8 +42,9 @@ class Rates:
 
     ``call``: seconds that a kernel takes before its first iteration. ``region``: until all threads have started and met
     again. ``operation``: of one operation on float32 (``cost.work``), by one core, in vectors. ``product``:
-    operations of a matrix product per second, by all cores. ``alone``: (working set
-    in bytes, bytes read plus written per second) of one core, small sets first; ``together``: of all cores.
+    operations of a matrix product per second, by all cores; ``products``: the same of each library that multiplies.
+    ``alone``: (working set in bytes, bytes read plus written per second) of one core, small sets first; ``together``:
+    of all cores.
     """
 
     cores: int
@@ -52,6 +54,7 @@ class Rates:
     product: float
     alone: tuple[tuple[int, float], ...]
     together: tuple[tuple[int, float], ...]
+    products: tuple[tuple[str, float], ...] = ()
 
     def best(self, other: Rates) -> Rates:
         """The same machine as it is when it has less else to do."""
@@ -60,7 +63,9 @@ class Rates:
             for mine, others in ((self.alone, other.alone), (self.together, other.together))
         )
         region, operation = min(self.region, other.region), min(self.operation, other.operation)
-        return Rates(self.cores, self.call, region, operation, max(self.product, other.product), alone, together)
+        before, product = dict(self.products), max(self.product, other.product)
+        products = tuple((name, max(rate, before.get(name, 0.0))) for name, rate in other.products)
+        return Rates(self.cores, self.call, region, operation, product, alone, together, products)
 
     def seconds(self, nbytes: float, operations: float, *, threads: int = 1, beside: float = 0.0) -> float:
         """The time of loops that move ``nbytes`` and compute ``operations``, by ``threads`` cores that start already.
@@ -97,6 +102,16 @@ def typical(limits: Limits) -> Rates:
     return Rates(limits.cores, 3e-8, 3.6e-6 + 0.25e-6 * limits.cores, 1.2e-11, 1e11 * limits.cores, alone, together)
 
 
+Multiply = Callable[[ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, int], object]
+_multipliers: dict[str, Callable[[], Multiply | None]] = {}
+
+
+def register_product(name: str, find: Callable[[], Multiply | None]) -> None:
+    """Have the products of library ``name`` measured, too. ``find`` gives what computes a product of two squares of
+    float32 (addresses of factors and result, and the edge), or None where the library is missing."""
+    _multipliers[name] = find
+
+
 _assumed: ContextVar[Rates | None] = ContextVar("daceopt_assumed_rates", default=None)
 
 
@@ -114,14 +129,14 @@ def rates() -> Rates:
 
 
 def _identity() -> str:
-    return key(_KIND, _VERSION, facts.fingerprint())
+    return key(_KIND, _VERSION, facts.fingerprint(), *sorted(_multipliers))
 
 
 @cache
 def _own() -> Rates:
     entry = default_cache().build(_KIND, _identity(), lambda folder: _write(folder, measure()))
     fields = json.loads((entry / _FILE).read_text())
-    pairs = {name: tuple(map(tuple, fields[name])) for name in ("alone", "together")}
+    pairs = {name: tuple(map(tuple, fields[name])) for name in ("alone", "together", "products")}
     return Rates(**{**fields, **pairs})
 
 
@@ -154,8 +169,10 @@ def measure() -> Rates:
     inside = [(size * cores, rate * cores) for size, rate in alone if size * cores < _SHARED]
     shared = [(size, max(_together(size), rate)) for size, rate in alone if size >= _SHARED]
     region = _region(cores) if cores > 1 else 0.0
-    product = max(_product(), typical(Limits(cores)).product / _SLOWEST)
-    return Rates(cores, 3e-8, region, _operation(), product, alone, _falling([*inside, *shared]))
+    products = tuple(_products().items())
+    least = typical(Limits(cores)).product / _SLOWEST
+    product = max(least, *(rate for _, rate in products)) if products else max(least, _product())
+    return Rates(cores, 3e-8, region, _operation(), product, alone, _falling([*inside, *shared]), products)
 
 
 def _falling(rates: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
@@ -197,6 +214,20 @@ def _product() -> float:
     a, b, out = (torch.ones(_EDGE, _EDGE) for _ in range(3))
     with torch.no_grad():
         return 2 * _EDGE**3 / _best(lambda: torch.mm(a, b, out=out), seconds=0.1)
+
+
+def _products() -> dict[str, float]:
+    """Operations per second of the libraries' products, which take turns: what else runs meets them alike."""
+    import numpy as np
+
+    operands = [np.ones((_EDGE, _EDGE), np.float32) for _ in range(3)]
+    a, b, c = (ctypes.c_void_p(x.ctypes.data) for x in operands)
+    calls = {name: multiply for name, find in _multipliers.items() if (multiply := find()) is not None}
+    spent = dict.fromkeys(calls, float("inf"))
+    for _ in range(_TURNS):
+        for name, multiply in calls.items():
+            spent[name] = min(spent[name], _best(partial(multiply, a, b, c, _EDGE), seconds=0.01))
+    return {name: 2 * _EDGE**3 / seconds for name, seconds in spent.items()}
 
 
 def _region(threads: int) -> float:

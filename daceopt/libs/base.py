@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements
+from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import microkernels, types
 from daceopt.ir.kernel import Kernel
@@ -70,7 +71,7 @@ class Library:
         raise NotImplementedError
 
 
-# Best first, as measured (docs/decisions/dense-libraries.md).
+# Best first, as measured on an Intel machine (docs/decisions/dense-libraries.md); ``candidates`` says when another is.
 PREFERENCE: dict[str, tuple[str, ...]] = {
     "Contraction": ("onednn_narrow_product", "mkl", "onednn_product", "native"),
     "Convolution": ("onednn", "aten"),
@@ -83,6 +84,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "HostCall": ("host",),
     "MicroProduct": ("torch_product", "native_product"),
 }
+_MARGIN = 1.15  # times faster than the first in line: more than two measurements of one library differ
 _SEALED: dict[str, tuple[str, ...]] = {}
 _LIBRARIES: dict[str, Library] = {}
 _preferred: ContextVar[Mapping[str, str] | None] = ContextVar("daceopt_preferred_libraries", default=None)
@@ -128,9 +130,28 @@ def prefer(**choice: str) -> Iterator[None]:
 
 
 def candidates(kind: str) -> tuple[str, ...]:
-    """Return the libraries for a node kind, best first; one named by ``prefer`` is the only candidate."""
+    """Return the libraries for a node kind, best first; one named by ``prefer`` is the only candidate.
+
+    Products go to the library that multiplies faster on this machine, if it does so by far.
+    """
     wanted = (_preferred.get() or {}).get(kind)
-    return (wanted,) if wanted else PREFERENCE.get(kind, ())
+    if wanted:
+        return (wanted,)
+    listed = PREFERENCE.get(kind, ())
+    return _fastest_first(listed) if kind == "Contraction" else listed
+
+
+def _fastest_first(listed: tuple[str, ...]) -> tuple[str, ...]:
+    """``listed``, but before the first library that was measured the fastest one, if that is faster by ``_MARGIN``."""
+    measured = {name: rate for name, rate in rates().products if name in listed}
+    first = next((name for name in listed if name in measured), None)
+    if first is None:
+        return listed
+    best = max(measured, key=measured.__getitem__)
+    if measured[best] < _MARGIN * measured[first]:
+        return listed
+    others = [name for name in listed if name != best]
+    return (*others[: others.index(first)], best, *others[others.index(first) :])
 
 
 @contextmanager

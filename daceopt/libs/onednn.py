@@ -88,6 +88,12 @@ class OneDnn(Library):
         return support("onednn_convolution.cpp", header="onednn.h", flags=flags(), version=version)
 
 
+def library() -> Path | None:
+    """The library's file; None where a wheel is missing."""
+    files = _files()
+    return files.library if files else None
+
+
 def flags() -> Flags:
     """Headers and library of oneDNN, which is found again where it was; it has to be installed."""
     files = _files()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import dace
 import numpy as np
 import pytest
 
 from daceopt import libs
+from daceopt.cost import rates
+from daceopt.cost.limits import Limits
+from daceopt.cost.rates import assumed, typical
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Graph, row_major
@@ -238,6 +243,26 @@ def test_programs_without_torch_take_another_library() -> None:
         assert libs.reasons(node, graph)["mkl"] == "it works only in a process that has PyTorch"
         assert libs.choose(node, graph).name == "onednn_product"
     assert libs.choose(node, graph).name == "mkl"
+
+
+@pytest.mark.parametrize(("faster", "first"), [(1.1, "mkl"), (1.3, "onednn_product")])
+def test_products_go_to_the_library_that_is_faster_by_far(faster: float, first: str) -> None:
+    products = (("mkl", 1e11), ("onednn_product", faster * 1e11))
+    narrow, *others = libs.PREFERENCE["Contraction"]
+    with assumed(replace(typical(Limits(2)), products=products)):
+        candidates = libs.candidates("Contraction")
+        assert candidates[:2] == (narrow, first) and sorted(candidates[1:]) == sorted(others)
+        with libs.prefer(Contraction="native"):
+            assert libs.candidates("Contraction") == ("native",)
+
+
+def test_what_multiplies_under_the_clock_multiplies() -> None:
+    a, b = random(6, 6), random(6, 6)
+    for name, find in rates._multipliers.items():
+        c, multiply = np.full((6, 6), np.nan, np.float32), find()
+        if multiply is not None:
+            multiply(*(ctypes.c_void_p(x.ctypes.data) for x in (a, b, c)), 6)
+            assert_within_rounding(c, a.astype(np.float64) @ b, a @ b)
 
 
 def test_a_result_is_written_whatever_was_there() -> None:

@@ -258,7 +258,7 @@ def test_products_go_to_the_library_that_is_faster_by_far(faster: float, first: 
 
 def test_what_multiplies_under_the_clock_multiplies() -> None:
     a, b = random(6, 6), random(6, 6)
-    for name, find in rates._multipliers.items():
+    for find in rates._multipliers.values():
         c, multiply = np.full((6, 6), np.nan, np.float32), find()
         if multiply is not None:
             multiply(*(ctypes.c_void_p(x.ctypes.data) for x in (a, b, c)), 6)

@@ -150,6 +150,31 @@ def test_second_order_through_copies():
     check(scenario)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: torch.linalg.solve(a, a[:, :2].sin()),
+        torch.linalg.inv,
+        torch.linalg.det,
+        torch.logdet,
+        torch.linalg.cholesky,
+        lambda a: torch.cumprod(a - a[0, 0], 1),
+        lambda a: torch.prod(a - a[0, 0], 1),
+    ],
+    ids=["solve", "inv", "det", "logdet", "cholesky", "cumprod", "prod"],
+)
+def test_second_order_of_formulas_for_one_derivative_only(function):
+    """PyTorch differentiates these by other formulas where the gradient is differentiated in its turn."""
+
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: function(x @ x.T + self.w), w=torch.eye(3).double())), normal(3, 3)
+        (g,) = grad(net(x.requires_grad_()).pow(2).sum(), x, create_graph=True)
+        g.pow(2).sum().backward()
+        return g, grads(net, x)
+
+    check(scenario)
+
+
 def test_second_order_through_normalizations():
     def scenario(optimize):
         layers = nn.Sequential(nn.Conv1d(2, 4, 3), nn.BatchNorm1d(4), nn.Flatten(), nn.LayerNorm(12), nn.Softmax(1))

@@ -43,11 +43,10 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
         live = [(r, g) for r, g in zip(results, values[len(traced.inputs) :]) if r.requires_grad]
         if not live:
             return [None] * len(wanted)
-        return list(
-            torch.autograd.grad(
-                [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live], allow_unused=True
-            )
-        )
+        of, by, grads = [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live]
+        # some formulas read what has no derivative (the factors of a solution), unless they are differentiated
+        found = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
+        return [g if g is None else g.detach() for g in found]
 
     examples = [*map(_argument, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
     graph = trace(gradients, examples)

@@ -68,7 +68,7 @@ def batch_norm_functional(
     """Also the new running statistics: copies of the old ones outside of training."""
     if not training:
         return *batch_norm_inference(t, input, weight, bias, running_mean, running_var, momentum, eps), *(
-            t.b.copy(n) for n in (running_mean, running_var)
+            t.cast(t.b.copy(n), p.dtype) for n, p in zip((running_mean, running_var), t.promised[3:])
         )
     scale, shift = _affine(t, input, weight, bias)
     y, new_mean, biased = t.operator(

@@ -12,6 +12,7 @@ from benchmarks import (
     processes,
     scaling,
     stitching,
+    suite,
     training,
     windows,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "processes",
     "scaling",
     "stitching",
+    "suite",
     "training",
     "windows",
 ]

@@ -39,8 +39,7 @@ def forward(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Call:
 def step(model: nn.Module, inputs: Sequence[torch.Tensor]) -> Call:
     """Forward and backward; gradients of parameters, and of inputs that require them, start from none."""
     leaves = [t for t in [*model.parameters(), *inputs] if t.requires_grad]
-    with torch.no_grad():
-        seed = torch.randn_like(demo.first(model(*inputs)))
+    seed = torch.randn_like(demo.first(model(*inputs)).detach())
 
     def call() -> None:
         for leaf in leaves:

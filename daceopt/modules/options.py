@@ -7,9 +7,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
-from daceopt.errors import did_you_mean
+from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe, recipes
+from daceopt.passes.transform import parse_step
 
 FALLBACKS = ("warn", "raise", "silent")
 VERIFICATIONS = ("structure", "numerics")
@@ -43,8 +44,9 @@ def check(
     """These options, all of them looked at now rather than at the first call.
 
     Raises TypeError for a value of the wrong type and ValueError for one that does not exist, with the nearest that
-    does. Recipes are looked up by name only.
+    does. Recipes are looked up by name only; text may give options with it, as in ``apollo{tune='30s'}``.
     """
+    recipe, tune, budget = _with_text(recipe, tune, budget)
     _check_recipe(recipe)
     if backward is not None and not isinstance(backward, bool):
         raise TypeError(f"backward={backward!r}; expected None, True or False, not {_kind(backward)}")
@@ -56,6 +58,25 @@ def check(
     if budget is not None:
         recipe = (recipes.get(recipe) if isinstance(recipe, str) else recipe).within(budget)
     return Options(recipe, backward, dynamic, fallback, verify, None if tune is None else _budget(tune))
+
+
+def _with_text(recipe: Any, tune: Any, budget: Any) -> tuple[Any, Any, Any]:
+    """The three options where the recipe's text may give the others."""
+    if not (isinstance(recipe, str) and "{" in recipe):
+        return recipe, tune, budget
+    try:
+        name, given = parse_step(recipe)
+    except DaceoptError as error:
+        raise ValueError(f"recipe={recipe!r}; expected a name, or text like apollo{{tune='30s'}}") from error
+    found = {"tune": tune, "memory_budget": budget}
+    for option, value in given.items():
+        if option not in found:
+            expected = f"recipe={recipe!r}; expected options of {' and '.join(found)}"
+            raise ValueError(expected + did_you_mean(option, list(found)))
+        if found[option] is not None:
+            raise ValueError(f"recipe={recipe!r} and {option}={found[option]!r}; expected one of both")
+        found[option] = value
+    return name, found["tune"], found["memory_budget"]
 
 
 def _budget(tune: Any) -> float:

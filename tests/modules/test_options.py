@@ -31,6 +31,10 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
         r"recipe='atuo'; expected a daceopt.Recipe or one of 'apollo', 'auto', .*mean 'auto'\?",
     ),
     ({"recipe": "zzzzzz"}, ValueError, r"'none'[^?]*$"),
+    ({"recipe": "cpu{tume='3s'}"}, ValueError, r"expected options of tune and memory_budget.*mean 'tune'\?"),
+    ({"recipe": "cpu{tune=True"}, ValueError, "expected a name, or text like"),
+    ({"recipe": "cpu{tune='soon'}"}, ValueError, "expected None, True, a number of seconds"),
+    ({"recipe": "cpu{tune=True}", "tune": 3}, ValueError, "tune=3; expected one of both"),
     ({"recipe": 3}, TypeError, "recipe=3; expected .*, not int"),
     ({"recipe": None}, TypeError, "not NoneType"),
     ({"backward": "yes"}, TypeError, "backward='yes'; expected None, True or False, not str"),
@@ -64,6 +68,11 @@ def test_wrong_options_are_errors_that_say_what_is_right(
 ) -> None:
     with pytest.raises(error, match=message):
         check(**given)
+
+
+def test_a_recipe_brings_its_options() -> None:
+    assert check(recipe="apollo{tune='30s'}") == check(recipe="apollo", tune="30s")
+    assert check(recipe="cpu{memory_budget='50%', tune=2}") == check(recipe="cpu", budget="50%", tune=2)
 
 
 def test_checking_imports_nothing_heavy() -> None:

@@ -52,7 +52,7 @@ def optimized_module(
     A module is returned itself. As a decorator the class is; elsewhere the class is left as it was and a subclass of
     the same name is returned.
 
-    recipe    name of a recipe, with ``tune`` and ``memory_budget`` in braces or without (``"apollo{tune='30s'}"``), or a
+    recipe    name of a recipe, which may bring ``tune`` and ``memory_budget`` (``"apollo{tune='30s'}"``), or a
               ``daceopt.Recipe``
     backward  None: when a parameter or input requires a gradient; True: always; False: never (results have no grad)
     dynamic   None: compile for the sizes seen, and generalise those that change; True, False; or dimensions as for

@@ -16,9 +16,8 @@ using dnnl::prop_kind;
 enum Pass : int64_t { kForward, kBackwardData, kBackwardWeights };
 
 struct Problem {  // descriptions in the caller's layouts; src and dst also name their gradients
-    memory::desc src, weights, bias, dst, residual, added;
+    memory::desc src, weights, bias, dst, residual, added;  // added: the residual in the layout of the result
     memory::dims strides, dilations, pads_begin, pads_end;
-    dnnl::post_ops operations;
 };
 
 memory::desc describe_weights(const Tensor& w, int64_t groups) {
@@ -31,7 +30,6 @@ memory::desc describe_weights(const Tensor& w, int64_t groups) {
     return memory::desc(dims, data_type_of(w.type), strides);
 }
 
-// The post-operation is declared in the layout of the result.
 memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
     return describe({nullptr, y.dims, y.strides, residual.type});
 }
@@ -48,22 +46,39 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
     for (int64_t d : window.dilations) p.dilations.push_back(d - 1);
     p.pads_begin = window.pads_begin;
     p.pads_end = window.pads_end;
-    if (residual.data) p.operations.append_binary(algorithm::binary_add, p.added);
     return p;
 }
 
 // What the kernel works on: the caller's layouts of activations, or its own choice.
 struct Choice {
-    memory::desc src, dst;
+    memory::desc src, dst, added;
 };
+
+dnnl::post_ops operations(const Choice& c) {
+    dnnl::post_ops found;
+    if (!c.added.is_zero()) found.append_binary(algorithm::binary_add, c.added);
+    return found;
+}
+
+// What is added in the layout of the kernel's own choice, which is that of its result; kernels take no other there.
+memory::desc free_added(const Problem& p) {
+    return p.added.is_zero() || p.added.get_data_type() != p.dst.get_data_type() ? p.added : any(p.added);
+}
+
+memory::desc added_of(const dnnl::convolution_forward::primitive_desc& pd) {
+    algorithm kind;
+    memory::desc added;
+    pd.get_primitive_attr().get_post_ops().get_params_binary(0, kind, added);
+    return added.get_format_kind() == memory::format_kind::any ? pd.dst_desc() : added;
+}
 
 dnnl::convolution_forward::primitive_desc forward(const Problem& p, const Choice& c) {
     const auto weights = any(p.weights);
     if (p.bias.is_zero())
         return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, c.dst, p.strides,
-                p.dilations, p.pads_begin, p.pads_end, attributes(p.operations)};
+                p.dilations, p.pads_begin, p.pads_end, attributes(operations(c))};
     return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, p.bias, c.dst, p.strides,
-            p.dilations, p.pads_begin, p.pads_end, attributes(p.operations)};
+            p.dilations, p.pads_begin, p.pads_end, attributes(operations(c))};
 }
 
 // Backward passes name the forward pass that they belong to; that of narrow factors has narrow operands throughout, also
@@ -104,7 +119,7 @@ bool prefers_blocked(const Problem& p) {
 // The first of the two choices of layouts whose kernel is of the faster class; a choice may have no kernel at all.
 template <typename Make>
 auto fastest(const Problem& p, bool blocked, Make make) {
-    const Choice given{p.src, p.dst}, free{any(p.src), any(p.dst)};
+    const Choice given{p.src, p.dst, p.added}, free{any(p.src), any(p.dst), free_added(p)};
     std::optional<decltype(make(p, given))> best;
     for (const Choice& choice : blocked ? std::array{free, given} : std::array{given, free}) {
         try {
@@ -127,13 +142,30 @@ std::shared_ptr<Entry> entry_of(const Descriptor& pd, const dnnl::primitive& pri
     return entry;
 }
 
+// y = y + residual
+std::shared_ptr<Entry> make_addition(const Problem& p) {
+    const dnnl::binary::primitive_desc pd(engine(), algorithm::binary_add, p.dst, p.added, p.dst, attributes());
+    auto entry = entry_of(pd, dnnl::binary(pd));
+    entry->add(DNNL_ARG_SRC_0, p.dst, p.dst, false);
+    entry->add(DNNL_ARG_SRC_1, p.residual, p.added, false);
+    entry->add(DNNL_ARG_DST, p.dst, p.dst, true);
+    return entry;
+}
+
 std::shared_ptr<Entry> make_forward(const Problem& p) {
     const auto pd = fastest(p, prefers_blocked(p), forward);
+    if (!p.added.is_zero() && speed_of(pd.impl_info_str()) == Speed::kReference) {
+        Problem plain = p;
+        plain.residual = plain.added = memory::desc();
+        auto entry = make_forward(plain);
+        entry->after = make_addition(p);
+        return entry;
+    }
     auto entry = entry_of(pd, dnnl::convolution_forward(pd));
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
     if (!p.bias.is_zero()) entry->add(DNNL_ARG_BIAS, p.bias, p.bias, false);
-    if (!p.residual.is_zero()) entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p.residual, p.added, false);
+    if (!p.residual.is_zero()) entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p.residual, added_of(pd), false);
     entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
     return entry;
 }
@@ -230,9 +262,10 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
         });
         std::vector<void*> data{x.data, w.data};
         if (bias.data) data.push_back(bias.data);
-        if (residual.data) data.push_back(residual.data);
+        if (residual.data && !entry.after) data.push_back(residual.data);
         data.push_back(y.data);
         entry.run(data, held);
+        if (entry.after) entry.after->run({y.data, residual.data, y.data});
     });
 }
 

@@ -81,6 +81,7 @@ struct Entry {
     memory::desc scratchpad;
     std::vector<Argument> arguments;
     std::string implementation;
+    std::shared_ptr<Entry> after;  // what is left to do, where no fast kernel does all of it
 
     void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
         Argument argument{name, given, wanted, output, nullptr};

@@ -41,6 +41,7 @@ FUSION = (
 """Library calls with their epilogues, and fused kernels."""
 
 LOOPS = (
+    "scalar-expansion",
     "tile-scheduling",
     "loop-fusion",
     "loop-merging",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.codegen.names import Names
@@ -90,9 +92,22 @@ def identity(op: str, dtype: types.DType) -> str:
     return f"{types.cpp(dtype)}({0 if op == 'sum' else 1})"
 
 
+@dataclass(frozen=True)
+class Line:
+    """A line of code, and the value that it defines from the values ``uses``, where it does nothing else."""
+
+    text: str
+    defines: str = ""
+    uses: frozenset[str] = frozenset()
+
+
 class Leaf:
     """Code of one iteration of ``bodies``; ``accumulators`` collect their reductions, ``registers`` need no memory;
-    ``guard``: what stands before a store into a buffer, where not every thread is to do it."""
+    ``guard``: what stands before a store into a buffer, where not every thread is to do it.
+
+    ``inner``: the vector loop directly around, which runs at least once. Positions that none of its iterations changes
+    are looked up before it (``before``): of a checked index inside, gcc makes a gather.
+    """
 
     def __init__(
         self,
@@ -101,17 +116,21 @@ class Leaf:
         accumulators: Mapping[tuple[int, str], Accumulator],
         registers: Set[str],
         guard: Callable[[KernelBuffer], str] = lambda _: "",
+        inner: Loop | None = None,
     ):
         self._names, self._accumulators, self._registers = names, accumulators, registers
-        self._guard = guard
-        self.checks_index = False
+        self._guard, self._inner = guard, inner
+        self.checks_index, self.checks_before = False, False
+        self._fixed: set[str] = set()  # values that are the same in all iterations of ``inner``
+        self._places: dict[tuple[str, Dim, Dim], str] = {}  # checked index, extent, stride -> what was looked up before
         self._types: dict[Any, types.DType] = {}
         self._loads: dict[Any, Reference] = {}
         self._elements: dict[Any, sympy.Symbol] = {}
-        self._lines: list[str] = []
+        self._lines: list[Line] = []
         self._stores: list[tuple[sympy.Symbol, str]] = []
         self._code: list[Assignment] = []
         self._written: dict[str, set[Any]] = {}  # array of the graph -> its elements with a store that is to come
+        self._arrays_written = {r.buffer.array for body in bodies for r in body.writes.values()}
         for body in bodies:
             if any(self._is_stored(r) for r in body.reads.values()):
                 self._finish(self._elements.values())
@@ -119,7 +138,20 @@ class Leaf:
         self._finish()
 
     def lines(self) -> list[str]:
-        return self._lines
+        return [line.text for line in self._lines if line.defines not in self._before]
+
+    def before(self) -> list[str]:
+        """What stands before the loop ``inner``."""
+        return [line.text for line in self._lines if line.defines in self._before]
+
+    @cached_property
+    def _before(self) -> frozenset[str]:
+        """The positions that are looked up before, and the values that they need."""
+        needed = set(self._places.values())
+        for line in reversed(self._lines):
+            if line.defines in needed:
+                needed |= line.uses & self._fixed
+        return frozenset(needed)
 
     # ---------------------------------------------------------------- one stage
 
@@ -156,8 +188,16 @@ class Leaf:
             self._loads[symbol] = reference
         else:
             element = loaded(self._names.element(reference), reference.buffer.dtype)
-            self._lines.append(f"const {types.cpp(dtype)} {symbol} = {element};")
+            self._lines.append(Line(f"const {types.cpp(dtype)} {symbol} = {element};", str(symbol)))
+            if self._is_same(reference):
+                self._fixed.add(str(symbol))
         return symbol
+
+    def _is_same(self, reference: Reference) -> bool:
+        """Is it the same element, which nothing here writes, in all iterations of ``inner``?"""
+        if self._inner is None or reference.buffer.local or reference.buffer.array in self._arrays_written:
+            return False
+        return self._inner.param not in reference.params()
 
     def _write(self, value: sympy.Symbol, reference: Reference, collector: Accumulator | None) -> None:
         if collector is not None:
@@ -197,25 +237,55 @@ class Leaf:
         code = eliminate_dead(share(code, self._types, live), live)
         self._types |= {a.symbol: a.dtype for a in code}
         printer = Printer(self._types, loads=self._load)
-        self._lines += statements(code, printer, {a.symbol: str(a.symbol) for a in code})
-        self._lines += [statement for _, statement in self._stores]
+        self._lines += self._defined(code, printer)
+        self._lines += [Line(statement) for _, statement in self._stores]
         self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
         self._elements = {k: v for k, v in self._elements.items() if k[0].array not in self._written or k[0].local}
         self._code, self._stores, self._written = [], [], {}
 
-    def _load(self, array: sympy.Symbol, index: list[str]) -> str:
-        self.checks_index = True
+    def _defined(self, code: Sequence[Assignment], printer: Printer) -> Iterator[Line]:
+        """One line for each assignment, behind those that look up its positions."""
+        names = {a.symbol: str(a.symbol) for a in code}
+        for a in code:
+            (text,) = statements([a], printer, names)
+            uses = frozenset(map(str, a.expr.free_symbols))
+            if self._inner is not None and self._is_fixed(a.expr):
+                self._fixed.add(str(a.symbol))
+            yield Line(text, str(a.symbol), uses)
+
+    def _is_fixed(self, expr: sympy.Expr) -> bool:
+        """Is it the same in all iterations of ``inner``? Loads and checks, which may fail, count as others."""
+        if self._inner is None or expr.has(scalar.load, scalar.checked):
+            return False
+        counter = self._names.loop(self._inner.param)
+        values = {str(s) for s in expr.free_symbols if s in self._types}
+        return values <= self._fixed and counter not in map(str, expr.free_symbols)
+
+    def _place(self, text: str, expr: sympy.Expr, extent: Dim, stride: Dim) -> str:
+        """The distance of a checked index from the first element of its axis."""
+        code = f"dop::index({text}, {self._names.size_text(extent)}, bad) * {self._names.size_text(stride)}"
+        if not self._is_fixed(expr):
+            self.checks_index = True
+            return code
+        self.checks_before = True
+        known = self._places.get((text, extent, stride))
+        if known is None:
+            known = self._places[text, extent, stride] = str(self._names.value(dace.int64))
+            uses = frozenset(map(str, expr.free_symbols))
+            self._lines.append(Line(f"const int64_t {known} = {code};", known, uses))
+        return known
+
+    def _load(self, array: sympy.Symbol, index: list[str], places: Sequence[sympy.Expr]) -> str:
         reference = self._loads[array]
-        terms = [
-            f"dop::index({i}, {self._names.size_text(extent)}, bad) * {self._names.size_text(stride)}"
-            for i, (extent, stride) in zip(index, reference.whole, strict=True)
-        ]
+        given = zip(index, places, reference.whole, strict=True)
+        terms = [self._place(text, expr, extent, stride) for text, expr, (extent, stride) in given]
         base = self._names.address(reference)
         element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
         value = loaded(element, reference.buffer.dtype)
         unsure = [(i, e) for i, (e, _) in zip(index, reference.whole) if not isinstance(e, int) or e < 1]
         if not unsure:
             return value
+        self.checks_index = True
         exists = " && ".join(f"{self._names.size_text(e)} > 0" for e in dict.fromkeys(e for _, e in unsure))
         missing = ", ".join(dict.fromkeys(i for i, _ in unsure))
         return (

@@ -17,6 +17,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_edits import bind, commit, fuse_loops, of, split
 from daceopt.ir.schedule_text import text
+from daceopt.ops.families.indexing import gather_rows
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
 from tests.ir.isl_checking import assert_agrees
@@ -194,3 +195,43 @@ def test_the_whole_level_keeps_the_numbers(shape: tuple[int, int]) -> None:
         assert_agrees(graph, Kernel.extract(graph, entry))
     for ours, theirs in zip(interpret(graph, data, dtype=np.float64).values(), before.values()):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def _bag(shape: tuple[Any, ...] = (6, 10)) -> Graph:
+    """Sums of rows of a table, which indices choose."""
+    graph, b, (table,) = start((50, 64))
+    index = graph.add_input("index", shape, dace.int64)
+    rows = graph.add_array("rows", (*shape, 64), F)
+    gather_rows(b, table, index, 0, rows)
+    graph.add_output(b.reduce("sum", None, rows, axes=[len(shape) - 1]))
+    Runner(recipes.get("cpu"), "structure").run(graph, levels=("local",))
+    return graph
+
+
+def test_locals_of_a_reduction_become_arrays_along_what_memory_is_walked() -> None:
+    graph = _bag()
+    assert (
+        _after(graph, "scalar-expansion", "vectorization")
+        == """
+for i0 < 6:
+  local k_4_acc in thread:
+    accumulate s0.out0:
+      for i1 < 10:
+        vector for i2 < 64:
+          s0(i0, i2, i1)
+    vector for i2 < 64:
+      s1(i0, i2)"""
+    )
+
+
+@pytest.mark.parametrize("step", ["scalar-expansion{array=63}", "scalar-expansion"])
+def test_locals_stay_scalars(step: str) -> None:
+    """Where the arrays would leave the cache, and where the reduction walks memory itself."""
+    if step == "scalar-expansion":
+        graph, b, (x,) = start((16, 32))
+        graph.add_output(b.elementwise(lambda v: v * 2, b.reduce("sum", None, x, axes=[1])))
+        Runner(recipes.get("cpu"), "structure").run(graph, levels=("local",))
+    else:
+        graph = _bag()
+    before = _after(graph, "loop-merging")
+    assert _after(graph, step) == before

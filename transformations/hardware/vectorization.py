@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from daceopt.ir.graph import Dim
-from daceopt.ir.references import StatementInstance
-from daceopt.ir.schedule import Loop
+from daceopt.ir.references import Reference, StatementInstance
+from daceopt.ir.schedule import Loop, Param
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
 
@@ -27,21 +26,23 @@ class Vectorization(Scheduling):
 def _vectorized(nest: Nest, bodies: Sequence[StatementInstance]) -> Nest:
     if not nest.loops or any(loop.kind != "serial" for loop in nest.loops):
         return nest
-    best = max(reversed(nest.loops), key=lambda loop: _score(loop, bodies))
+    best = max(reversed(nest.loops), key=lambda loop: score(loop, bodies))
     others = (loop for loop in nest.loops if loop is not best)
     return Nest((*others, replace(best, kind="vector")), nest.body)
 
 
-def _score(loop: Loop, bodies: Sequence[StatementInstance]) -> float:
+def score(loop: Loop, bodies: Sequence[StatementInstance]) -> float:
     """Accesses of unit stride; writes weigh double, except those of reductions, which happen seldom."""
     p = loop.param
-    points = sum(_unit(r.step(p)) for body in bodies for r in body.reads.values())
+    points = sum(_unit(r, p) for body in bodies for r in body.reads.values())
     writes = [r for body in bodies for r in body.writes.values() if r.step(p) is not None]
-    points += sum((0.25 if r.wcr else 2) * _unit(r.step(p)) for r in writes)
+    points += sum((0.25 if r.wcr else 2) * _unit(r, p) for r in writes)
     return points / 4 if isinstance(loop.extent, int) and loop.extent < 4 else points
 
 
-def _unit(step: Dim | None) -> float:
+def _unit(reference: Reference, p: Param) -> float:
+    """Elements side by side count whole, one for all iterations half; what an index decides lies anywhere."""
+    step = reference.step(p)
     if step == 1:
         return 1.0
-    return 0.5 if step is None or step == 0 else 0.0
+    return 0.5 if step == 0 or (step is None and not reference.whole) else 0.0

@@ -15,17 +15,24 @@ import sympy
 from daceopt.codegen.names import Names
 from daceopt.ir import schedule
 from daceopt.ir.references import Reference, StatementInstance
-from daceopt.ir.schedule import Loop, Tree
+from daceopt.ir.schedule import Do, Loop, Sequence, Tree
 
 
 class Hoisted:
-    """``bodies``: the statements with symbols in the place of such positions; ``lines(loop)`` defines them."""
+    """``bodies``: the statements with symbols in the place of such positions; ``lines(loop)`` defines them.
+
+    ``inner``: id of a first statement -> the vector loop directly around it, which runs at least once.
+    """
 
     def __init__(self, names: Names, tree: Tree, bodies: Mapping[int, StatementInstance]):
         self._names, self._count = names, 0
         self._before: dict[int, dict[Any, Any]] = {}  # id of a loop -> position -> its symbol
         self.bodies = dict(bodies)
+        self.inner: dict[int, Loop] = {}
         for loop in (n for n in schedule.loops(tree) if n.kind == "vector"):
+            runs = schedule.runs(loop.body)
+            if _is_run(loop.body) and isinstance(loop.extent, int) and loop.extent > 0 and loop.rest is None:
+                self.inner[id(runs[0][0])] = loop
             for do in schedule.dos(loop):
                 body = self.bodies[do.statement]
                 reads = {c: self._outside(loop, r) for c, r in body.reads.items()}
@@ -35,6 +42,10 @@ class Hoisted:
         """What stands before ``loop``."""
         known = self._before.get(id(loop), {})
         return [f"const int64_t {self._names.loop(s)} = {self._names.size_text(e)};" for e, s in known.items()]
+
+    def runs_in(self, loop: Loop) -> list[int]:
+        """Keys of ``inner`` for which it is ``loop``."""
+        return [k for k, around in self.inner.items() if around is loop]
 
     def _outside(self, loop: Loop, reference: Reference) -> Reference:
         rest = reference.rest
@@ -46,3 +57,7 @@ class Hoisted:
             self._count += 1
             self._names.loop(known[rest])
         return replace(reference, rest=known[rest])
+
+
+def _is_run(tree: Tree) -> bool:
+    return isinstance(tree, Do) or (isinstance(tree, Sequence) and all(isinstance(c, Do) for c in tree.children))

@@ -103,8 +103,9 @@ class Emitter:
 
     def _leaf(self, run: Sequence[Do]) -> Leaf:
         registers = {a for a, scope in self._scopes.items() if scope == "register"}
-        leaf = Leaf(self._names, [self._hoisted.bodies[do.statement] for do in run], self._innermost, registers)
-        self._checks |= leaf.checks_index
+        bodies = [self._hoisted.bodies[do.statement] for do in run]
+        leaf = Leaf(self._names, bodies, self._innermost, registers, inner=self._hoisted.inner.get(id(run[0])))
+        self._checks |= leaf.checks_index or leaf.checks_before
         return leaf
 
     # ---------------------------------------------------------------- the function
@@ -304,7 +305,7 @@ class Emitter:
         self._close()
 
     def _run(self, run: Sequence[Do]) -> None:
-        self._lines += [f"{'  ' * self._depth}{line}" for line in self._leaves[id(run[0])].lines()]
+        self._line(*self._leaves[id(run[0])].lines())
 
     def _block(self, run: Sequence[Do]) -> None:
         """Code without a loop of its own, apart from what stands beside it, which may use the same names."""
@@ -356,8 +357,8 @@ class Emitter:
 
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
         if loop.kind == "vector":
-            for line in self._hoisted.lines(loop):
-                self._line(line)
+            before = [line for k in self._hoisted.runs_in(loop) for line in self._leaves[k].before()]
+            self._line(*self._hoisted.lines(loop), *before)
             clauses = "".join(a.clause for a in collecting)
             self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":
@@ -403,8 +404,7 @@ class Emitter:
 
     def _bad_clause(self, tree: Tree) -> str:
         leaves = (self._leaves.get(id(run[0])) for run in schedule.runs(tree))
-        checks = any(leaf is not None and leaf.checks_index for leaf in leaves)
-        return " reduction(| : bad)" if checks else ""
+        return " reduction(| : bad)" if any(leaf is not None and leaf.checks_index for leaf in leaves) else ""
 
     # ---------------------------------------------------------------- text
 
@@ -416,8 +416,8 @@ class Emitter:
         code = stored(f"{types.cpp(types.computed(dtype))}({value})", dtype)
         return f"{self._names.element(target)} = {code};"
 
-    def _line(self, text: str) -> None:
-        self._lines.append("  " * self._depth + text)
+    def _line(self, *texts: str) -> None:
+        self._lines += ["  " * self._depth + text for text in texts]
 
     def _open(self, text: str) -> None:
         self._line(text)

@@ -23,7 +23,8 @@ class Printer(CXX17CodePrinter):
     """Prints expressions over symbols of known dtypes; integer symbols without a dtype (indices, extents) are int64.
 
     ``names`` says how symbols are called in the code (default: their own names); ``loads`` prints ``load(array, i...)``
-    from the array symbol and the printed indices; ``floor_division`` is the function for sizes that are quotients.
+    from the array symbol, the printed indices and these themselves; ``floor_division`` is the function for sizes that
+    are quotients.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Printer(CXX17CodePrinter):
             return f"{name}{suffix}({self.text(expr.args[0], dtype)})"
         if name == "load":
             index = [self.text(i, dace.int64) for i in expr.args[1:]]
-            return str(self._loads(expr.args[0], index))
+            return str(self._loads(expr.args[0], index, expr.args[1:]))
         operands = self._infer.operands(expr, dtype)
         args = [self.text(a, t) for a, t in zip(expr.args, operands, strict=True)]
         if expr.row.rule == "cast" and not expr.row.cpp:

@@ -36,6 +36,12 @@ def whole(rank: int) -> Callable[..., tuple[None, ...]]:
     return lambda *i: (None,) * rank
 
 
+def along(axis: int, depth: int = 1, count: int = 1) -> Callable[..., tuple[Any, ...]]:
+    """The index function of an array that is read with ``scalar.load`` along ``count`` axes, where ``depth`` axes of
+    the result stand, and elsewhere at the result's own place."""
+    return lambda *i: (*i[:axis], *(None,) * count, *i[axis + depth :])
+
+
 # -------------------------------------------------------------------- along an axis
 
 
@@ -51,9 +57,9 @@ def gather_rows(b: Builder, data: str, indices: str, axis: int, out: str) -> Non
     shape, depth = b.graph.shape(data), len(b.graph.shape(indices))
     b.map(
         b.graph.shape(out),
-        {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i[axis : axis + depth])},
+        {"x": (data, along(axis, depth)), "k": (indices, lambda *i: i[axis : axis + depth])},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis]), *i[axis + depth :]),
+        lambda i, x, k: scalar.load(x, position(k, shape[axis])),
         label="gather",
     )
 
@@ -70,9 +76,9 @@ def gather_along(b: Builder, data: str, indices: str, axis: int, out: str) -> No
     shape = b.graph.shape(data)
     b.map(
         b.graph.shape(out),
-        {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i)},
+        {"x": (data, along(axis)), "k": (indices, lambda *i: i)},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis]), *i[axis + 1 :]),
+        lambda i, x, k: scalar.load(x, position(k, shape[axis])),
         label="gather_elements",
     )
 
@@ -111,9 +117,9 @@ def gather_nd(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     first, last = _tuple_axes(b.graph, node, indices)
     b.map(
         b.graph.shape(out),
-        {"x": (data, whole(len(shape))), **tuples(indices, last - first, depth)},
+        {"x": (data, along(first, depth - first, last - first)), **tuples(indices, last - first, depth)},
         {"out": (out, lambda *i: i)},
-        lambda i, x, **k: scalar.load(x, *i[:first], *positions(k, shape[first:last]), *i[depth:]),
+        lambda i, x, **k: scalar.load(x, *positions(k, shape[first:last])),
         label="gather_nd",
     )
 

@@ -19,6 +19,7 @@ from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import algorithm
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
 from daceopt.ops.families.indexing import (
+    along,
     axis_of,
     element_positions,
     tuple_positions,
@@ -108,9 +109,9 @@ def _read_rows(b: Builder, x: str, where: tuple[str, Dim, Dim], shape: Sequence[
     out = b.graph.add_array("updates_grad", (count, width), b.graph.dtype(x))
     b.map(
         (count, width),
-        {"x": (b.reshape(x, (rows, width)), whole(2)), "k": (b.reshape(places, (count,)), lambda *i: (i[0],))},
+        {"x": (b.reshape(x, (rows, width)), along(0)), "k": (b.reshape(places, (count,)), lambda *i: (i[0],))},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, k, i[1]),
+        lambda i, x, k: scalar.load(x, k),
     )
     return b.reshape(out, shape)
 

@@ -17,7 +17,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.operands import required
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
-from daceopt.ops.families.indexing import axis_of, position, scatter_along, whole, why_empty
+from daceopt.ops.families.indexing import along, axis_of, position, scatter_along, why_empty
 
 DOMAIN = "daceopt"
 
@@ -35,9 +35,9 @@ def take(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     shape, depth = b.graph.shape(data), len(b.graph.shape(indices))
     b.map(
         b.graph.shape(out),
-        {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i[axis : axis + depth])},
+        {"x": (data, along(axis, depth)), "k": (indices, lambda *i: i[axis : axis + depth])},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, *i[:axis], place_of(k, shape[axis], wraps), *i[axis + depth :]),
+        lambda i, x, k: scalar.load(x, place_of(k, shape[axis], wraps)),
         label="take",
     )
 
@@ -72,9 +72,9 @@ def _without_blank(b: Builder, node: Operator, rows: str, indices: str) -> str:
     if blank is None:
         return rows
     shape = b.graph.shape(indices)
-    along = b.reshape(indices, (*shape, *(1,) * (len(b.graph.shape(rows)) - len(shape))))
+    marks = b.reshape(indices, (*shape, *(1,) * (len(b.graph.shape(rows)) - len(shape))))
     dtype = b.graph.dtype(rows)
-    return str(b.elementwise(lambda k, g: scalar.select(scalar.eq(k, blank), 0, g), along, rows, dtype=dtype))
+    return str(b.elementwise(lambda k, g: scalar.select(scalar.eq(k, blank), 0, g), marks, rows, dtype=dtype))
 
 
 @lowering("TakeAlong", domain=DOMAIN, types=ANY)
@@ -84,9 +84,9 @@ def take_along(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     axis = axis_of(b.graph, node, data)
     b.map(
         b.graph.shape(out),
-        {"x": (data, whole(len(b.graph.shape(data)))), "k": (indices, lambda *i: i)},
+        {"x": (data, along(axis)), "k": (indices, lambda *i: i)},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, *i[:axis], scalar.cast(k, dace.int64), *i[axis + 1 :]),
+        lambda i, x, k: scalar.load(x, scalar.cast(k, dace.int64)),
         label="take_along",
     )
 

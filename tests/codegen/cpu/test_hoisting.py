@@ -6,8 +6,10 @@ import dace
 import sympy
 
 from daceopt.codegen.cpu.kernel_source import kernel_source
+from daceopt.ir import scalar
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.kernel import Kernel
+from daceopt.ops.families.indexing import position
 from tests.transformations.lowered import finish, start
 
 
@@ -43,3 +45,30 @@ def test_what_lanes_change_stays() -> None:
 def test_plain_positions_are_as_before() -> None:
     text = source(border=False)
     assert "const int64_t" not in text and "p0[64 * i0 + i1]" in text
+
+
+def rows_of_a_table(by: str) -> list[str]:
+    """Lines of a kernel that copies elements of a table, which an index for each row or for each element chooses."""
+    graph, b, (x,) = start((50, 64))
+    index = graph.add_input("index", (8,) if by == "row" else (8, 64), dace.int64)
+    out = graph.add_array("y", (8, 64), dace.float32)
+    place = (lambda i, j: (i,)) if by == "row" else lambda i, j: (i, j)
+    reads = {"v": (x, lambda i, j: (None, j)), "k": (index, place)}
+    b.map((8, 64), reads, {"o": (out, lambda i, j: (i, j))}, lambda i, v, k: scalar.load(v, position(k, 50)) * 2)
+    finish(graph, out)
+    (entry,) = graph.kernels()
+    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    return [line.strip() for line in kernel_source(graph, Kernel.extract(graph, entry)).text.splitlines()]
+
+
+def test_an_index_of_a_row_is_looked_up_and_checked_once() -> None:
+    lines = rows_of_a_table("row")
+    loop = lines.index("#pragma omp simd")  # nothing is checked inside
+    assert "dop::index(" in lines[loop - 1] and "= p1[i0];" in "".join(lines[:loop])
+    assert not [line for line in lines[loop:] if "dop::index(" in line]
+
+
+def test_an_index_of_an_element_is_checked_in_the_loop() -> None:
+    lines = rows_of_a_table("element")
+    loop = lines.index("#pragma omp simd reduction(| : bad)")
+    assert [line for line in lines[loop:] if "dop::index(" in line]

@@ -1,0 +1,83 @@
+"""Let a loop that walks memory in unit steps run inside of a reduction, with a local for each of its iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from daceopt.cost.limits import limits
+from daceopt.ir import schedule
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.kernel_edits import put
+from daceopt.ir.references import StatementInstance
+from daceopt.ir.schedule import Loop, Param
+from daceopt.passes.transform import NearMiss, Site
+from daceopt.transformations.hardware._scheduling import Form, KernelStep, Nest, chosen, reduced_params
+from daceopt.transformations.hardware.vectorization import score
+
+_LANES = 8  # fewer iterations fill no vector
+
+
+@dataclass(frozen=True)
+class ScalarExpansion(KernelStep):
+    """Distribute the innermost shared loop over its nests where it is the better vector loop of a reduction.
+
+    before:  for i < m: for j < n: { local s; for k < p: s += x[index[k], j];  y[i, j] = s }
+    after:   for i < m: { local s[n]; for k < p: for j < n: s[j] += x[index[k], j];  for j < n: y[i, j] = s[j] }
+
+    The locals of one iteration become arrays over the loop (scalar expansion: Allen and Kennedy, Optimizing Compilers
+    for Modern Architectures, 5.3), of at most ``array`` elements together: None says the machine, whose first cache
+    they fill (``cost/limits.py``). Kernels that have a schedule keep it.
+    """
+
+    array: int | None = None
+
+    def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
+        kernel = Kernel.extract(graph, node)
+        if kernel.schedule is not None or kernel.serial or not kernel.locals or not kernel.outer:
+            return
+        form = Form.of(graph, kernel)
+        inner = form.shared[-1] if form is not None and form.shared else None
+        if form is None or inner is None or not any(_is_better(form, nest, inner) for nest in form.nests):
+            return
+        if not isinstance(inner.extent, int):
+            yield NearMiss(node, f"a local for each of {inner.extent} iterations; expected a known number")
+        elif inner.extent * sum(_size(kernel, n) for n in kernel.locals) > chosen(self.array, limits().accumulators):
+            yield NearMiss(node, f"locals for {inner.extent} iterations fill more than the first cache")
+        elif inner.extent >= _LANES:
+            yield Site(graph, (node,), {"param": inner.param})
+
+    def apply(self, site: Site) -> None:
+        (entry,), graph = site.nodes, site.graph
+        kernel = expanded(Kernel.extract(graph, entry), site["param"])
+        put(graph, entry, (kernel, schedule.bare(schedule.schedule_of(kernel))))
+
+
+def expanded(kernel: Kernel, param: Param) -> Kernel:
+    """The kernel with locals of one dimension more, along the last of its outer loops, which all statements have."""
+    locals_ = {n: (dtype, (*shape, kernel.extents[param])) for n, (dtype, shape) in kernel.locals.items()}
+
+    def along(accesses: dict[str, Access]) -> dict[str, Access]:
+        return {c: replace(a, index=(*a.index, param)) if a.array in locals_ else a for c, a in accesses.items()}
+
+    stages = [Stage(s.params, along(s.reads), along(s.writes), s.assignments) for s in kernel.stages]
+    outer = tuple(p for p in kernel.outer if p != param)
+    return replace(kernel, stages=stages, outer=outer, locals=locals_)
+
+
+def _size(kernel: Kernel, local: str) -> int:
+    return prod(int(n) if str(n).isdigit() else limits().accumulators for n in kernel.locals[local][1])
+
+
+def _is_better(form: Form, nest: Nest, inner: Loop) -> bool:
+    """Does the nest reduce, and would its accesses be nearer together along ``inner`` than along its own loops?"""
+    if not reduced_params(form, nest):
+        return False
+    bodies = form.bodies_of(nest)
+    return _best([inner], bodies) > _best(nest.loops, bodies)
+
+
+def _best(loops: Sequence[Loop], bodies: Sequence[StatementInstance]) -> float:
+    return max(score(loop, bodies) for loop in loops)

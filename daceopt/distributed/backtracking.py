@@ -1,0 +1,236 @@
+"""Backtracking search for kernels and buckets that make a step short (DisCo, algorithm 1)."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush, nsmallest
+from pathlib import Path
+from typing import Any
+
+from daceopt.distributed.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
+from daceopt.errors import DaceoptError
+from daceopt.progress import ProgressCounter, phase
+
+_FORMAT = 1
+_TRIES = 4  # random choices for each application: most edges end inside of a kernel sooner or later
+_WIDTH = 48  # candidates that wait, the best ones: memory, and a file to resume from that stays small
+_SHOWN = 20  # steps between two looks of whoever watches
+
+
+@dataclass(frozen=True)
+class Effort:
+    """``alpha``: candidates up to so many times the best cost are kept; ``beta``: applications of a method at most
+    between two evaluations; ``patience``: evaluations in turn that find nothing better; ``methods``: those in use."""
+
+    alpha: float = 1.05
+    beta: int = 10
+    patience: int = 1000
+    seed: int = 0
+    methods: tuple[Method, ...] = METHODS
+
+    def __post_init__(self) -> None:
+        if not self.alpha >= 1 or self.beta < 1 or self.patience < 1:
+            raise DaceoptError(f"{self}: expected alpha, beta and patience of 1 or more")
+
+
+@dataclass
+class _Candidate:
+    """A state, and the moves that lead to it from its parent."""
+
+    parent: int | None
+    moves: tuple[Move, ...]
+    cost: float
+    state: FusionState
+
+
+class BacktrackingSearch:
+    """Algorithm 1, which begins with several states: nothing fused, and what simple rules make (``starts``), so that
+    what is found is never worse than they are.
+
+    Deterministic: the same problem, starts, effort and number of steps give the same result, also where the search was
+    written to a file in between. Times of kernels come from the problem's model, which must not change meanwhile.
+    """
+
+    def __init__(
+        self, problem: FusionProblem, starts: Iterable[FusionState | Sequence[Move]] = (), effort: Effort = Effort()
+    ):
+        self.problem, self.effort = problem, effort
+        self.steps = self.evaluated = self.unchanged = 0
+        self._random = random.Random(effort.seed)
+        self._queue: list[tuple[float, int]] = []
+        self._known: dict[int, _Candidate] = {}
+        self._next = 0
+        root = FusionState(problem)
+        self._best = self._add(None, (), root)
+        self._enqueue(self._best)
+        for start in starts:
+            self._consider(0, start)  # type: ignore[arg-type]
+
+    # ---------------------------------------------------------------- results
+
+    @property
+    def best(self) -> FusionState:
+        """The state of least cost so far."""
+        return self._known[self._best].state
+
+    @property
+    def cost(self) -> float:
+        """Its seconds."""
+        return self._known[self._best].cost
+
+    @property
+    def exhausted(self) -> bool:
+        """Is nothing left to try, or was nothing better found for as long as patience lasts?"""
+        return not self._queue or self.unchanged >= self.effort.patience
+
+    # ---------------------------------------------------------------- the algorithm
+
+    def run(self, seconds: float | None = None, steps: int | None = None) -> FusionState:
+        """Search on until it is exhausted, for so many seconds or steps more at most."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        last = None if steps is None else self.steps + steps
+        with phase("search"), ProgressCounter("search", self.effort.patience) as counter:
+            while not self.exhausted and (last is None or self.steps < last):
+                if deadline is not None and time.monotonic() >= deadline:
+                    break
+                self._step()
+                if self.steps % _SHOWN == 0:
+                    counter.advance(f"best {1e3 * self.cost:.3f} ms after {self.evaluated} candidates")
+        return self.best
+
+    def _step(self) -> None:
+        self.steps += 1
+        parent = heappop(self._queue)[1]
+        for method in self.effort.methods:
+            state, moves = self._applied(self._known[parent].state, method)
+            if moves:
+                self._consider_state(parent, moves, state)
+            else:
+                self.unchanged += 1
+        self._forget()
+
+    def _applied(self, state: FusionState, method: Method) -> tuple[FusionState, tuple[Move, ...]]:
+        """RandomApply: up to beta times, what is not valid left out."""
+        state, made = state.copy(), []
+        for _ in range(self._random.randint(1, self.effort.beta)):
+            for _ in range(_TRIES):
+                move = self._drawn(state, method)
+                if move is not None and state.apply(move) is None:
+                    made.append(move)
+                    break
+        return state, tuple(made)
+
+    def _drawn(self, state: FusionState, method: Method) -> Move | None:
+        if method != "combine":
+            edges = self.problem.graph.edges
+            return Move(method, *self._random.choice(edges)) if edges else None
+        buckets = state.packed.buckets
+        if len(buckets) < 2:
+            return None
+        k = self._random.randrange(len(buckets) - 1)  # neighbours are produced one after the other
+        order = state.ready_order()
+        return Move(method, order[k][0], order[k + 1][0])
+
+    # ---------------------------------------------------------------- candidates
+
+    def _consider(self, parent: int, moves: Sequence[Move]) -> None:
+        state = self._known[parent].state.copy()
+        made = tuple(move for move in moves if state.apply(move) is None)
+        self._consider_state(parent, made, state)
+
+    def _consider_state(self, parent: int, moves: tuple[Move, ...], state: FusionState) -> None:
+        self.evaluated += 1
+        number = self._add(parent, moves, state)
+        cost = self._known[number].cost
+        if cost < self.cost:
+            self._best, self.unchanged = number, 0
+        else:
+            self.unchanged += 1
+        if cost <= self.effort.alpha * self.cost:
+            self._enqueue(number)
+
+    def _add(self, parent: int | None, moves: tuple[Move, ...], state: FusionState) -> int:
+        number, self._next = self._next, self._next + 1
+        self._known[number] = _Candidate(parent, moves, state.time.seconds, state)
+        return number
+
+    def _enqueue(self, number: int) -> None:
+        heappush(self._queue, (self._known[number].cost, number))
+
+    def _forget(self) -> None:
+        """Keep the candidates that wait, the best ones of them, and the best of all; moves of others join those of
+        their descendants."""
+        if len(self._queue) > 2 * _WIDTH:
+            self._queue = nsmallest(_WIDTH, self._queue)  # sorted, so a heap
+        kept = {number for _, number in self._queue} | {self._best, 0}
+        for number in kept - {0}:
+            candidate = self._known[number]
+            while candidate.parent is not None and candidate.parent not in kept:
+                above = self._known[candidate.parent]
+                candidate.parent, candidate.moves = above.parent, above.moves + candidate.moves
+        self._known = {number: c for number, c in self._known.items() if number in kept}
+
+    # ---------------------------------------------------------------- to and from a file
+
+    def save(self, path: Path) -> None:
+        """Write all that is needed to go on later, as JSON; whole or not at all."""
+        known = {n: [c.parent, [list(m) for m in c.moves]] for n, c in sorted(self._known.items())}
+        version, numbers, gauss = self._random.getstate()
+        found = {
+            "format": _FORMAT,
+            "problem": self._identity(),
+            "counts": [self.steps, self.evaluated, self.unchanged, self._next],
+            "best": self._best,
+            "queue": sorted(self._queue),
+            "known": known,
+            "random": [version, list(numbers), gauss],
+        }
+        part = path.with_name(path.name + ".part")
+        part.write_text(json.dumps(found), encoding="utf-8")
+        part.replace(path)
+
+    def restore(self, path: Path) -> None:
+        """Go on from what ``save`` wrote. Raises DaceoptError where that was a search of something else."""
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            self._restore(found, path)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise DaceoptError(f"{path} is no state of a search: {type(error).__name__}: {error}") from error
+
+    def _restore(self, found: dict[str, Any], path: Path) -> None:
+        own = self._identity()
+        differ = [k for k in own if found["problem"].get(k) != own[k]]
+        if found["format"] != _FORMAT or differ:
+            raise DaceoptError(f"{path} is the state of another search: {', '.join(differ) or 'format'} differ")
+        known = {0: self._known[0]}
+        for text, (parent, moves) in found["known"].items():
+            if parent is None:
+                continue
+            above, made = known[parent], tuple(Move(*m) for m in moves)
+            state = above.state.copy()
+            for move in made:
+                reason = state.apply(move)
+                if reason is not None:
+                    raise DaceoptError(f"{path}: {move} is not possible: {reason}")
+            known[int(text)] = _Candidate(parent, made, state.time.seconds, state)
+        self._known = known
+        self.steps, self.evaluated, self.unchanged, self._next = found["counts"]
+        self._best = known[found["best"]] and found["best"]
+        self._queue = [(cost, number) for cost, number in found["queue"] if known[number]]
+        version, numbers, gauss = found["random"]
+        self._random.setstate((version, tuple(numbers), gauss))
+
+    def _identity(self) -> dict[str, Any]:
+        effort, reduction = self.effort, self.problem.reduction
+        return {
+            "graph": self.problem.graph.fingerprint,
+            "alpha, beta, patience": [effort.alpha, effort.beta, effort.patience],
+            "seed": effort.seed,
+            "methods": list(effort.methods),
+            "reduction": [reduction.world, reduction.per_byte, reduction.overhead],
+            "slowdowns": list(self.problem.simulator.slowdowns),
+        }

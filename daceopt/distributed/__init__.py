@@ -1,0 +1,1 @@
+"""Data-parallel training over torch.distributed: strategies, their enactment, and what they cost."""

@@ -224,9 +224,7 @@ def _strategy(content: Mapping[str, Any]) -> Strategy:
             _text(identity["graph"], "graph"),
             tuple(_pair(v, f"version {k}") for k, v in enumerate(_list(identity["versions"], "versions"))),
         ),
-        tuple(
-            Bucket(_names(b, f"bucket {k}", "parameters")) for k, b in enumerate(_list(content["buckets"], "buckets"))
-        ),
+        tuple(Bucket(_names(b, f"bucket {k}")) for k, b in enumerate(_list(content["buckets"], "buckets"))),
         tuple(_group(g, f"group {k}") for k, g in enumerate(_list(content["groups"], "groups"))),
         _text(content["wait"], "wait"),
     )

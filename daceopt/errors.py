@@ -76,6 +76,11 @@ class MachineFileError(DaceoptError, ValueError):
     """A file describes no machine that could be; names the key, what was expected and what was found."""
 
 
+class StrategyError(DaceoptError, ValueError):
+    """A strategy of distributed training is none, or for another model, number of workers or version; names the
+    difference."""
+
+
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 

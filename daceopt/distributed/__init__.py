@@ -1,1 +1,1 @@
-"""Training on several ranks: what is fused and reduced together, decided by a search (DisCo)."""
+"""Data-parallel training over torch.distributed: strategies, how they are found and enacted, and what they cost."""

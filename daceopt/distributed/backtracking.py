@@ -55,9 +55,7 @@ class BacktrackingSearch:
     written to a file in between. Times of kernels come from the problem's model, which must not change meanwhile.
     """
 
-    def __init__(
-        self, problem: FusionProblem, starts: Iterable[FusionState | Sequence[Move]] = (), effort: Effort = Effort()
-    ):
+    def __init__(self, problem: FusionProblem, starts: Iterable[Sequence[Move]] = (), effort: Effort = Effort()):
         self.problem, self.effort = problem, effort
         self.steps = self.evaluated = self.unchanged = 0
         self._random = random.Random(effort.seed)
@@ -68,7 +66,7 @@ class BacktrackingSearch:
         self._best = self._add(None, (), root)
         self._enqueue(self._best)
         for start in starts:
-            self._consider(0, start)  # type: ignore[arg-type]
+            self._consider(0, start)
 
     # ---------------------------------------------------------------- results
 
@@ -219,7 +217,7 @@ class BacktrackingSearch:
             known[int(text)] = _Candidate(parent, made, state.time.seconds, state)
         self._known = known
         self.steps, self.evaluated, self.unchanged, self._next = found["counts"]
-        self._best = known[found["best"]] and found["best"]
+        self._best = next(n for n in known if n == found["best"])
         self._queue = [(cost, number) for cost, number in found["queue"] if known[number]]
         version, numbers, gauss = found["random"]
         self._random.setstate((version, tuple(numbers), gauss))

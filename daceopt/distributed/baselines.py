@@ -52,8 +52,8 @@ def bucket_moves(state: FusionState, cap: int) -> list[Move]:
     made: list[Move] = []
     first, size, limit = None, 0, min(cap, _FIRST_BYTES)
     for gradient in (g for bucket in state.ready_order() for g in bucket):
-        if first is None:
-            first = gradient
+        if first is None or state.problem.graph.gradients[first].dtype != state.problem.graph.gradients[gradient].dtype:
+            first, size = gradient, 0
         else:
             made.append(Move("combine", first, gradient))
         size += state.problem.graph.gradients[gradient].bytes

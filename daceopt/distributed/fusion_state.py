@@ -9,7 +9,7 @@ import numpy as np
 
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.step_simulator import Event, PackedBuckets, StepSimulator, StepTime
-from daceopt.distributed.training_graph import GroupModel, OperatorGroup, TrainingGraph
+from daceopt.distributed.training_graph import GroupModel, KernelGroup, TrainingGraph
 from daceopt.ir.clusters import Clusters
 
 Method: TypeAlias = Literal["fuse", "copy", "combine"]
@@ -45,7 +45,7 @@ class FusionState:
             for p in computation.before:
                 after[p].append(k)
         self.clusters = Clusters(after, ordered=True)
-        self.groups = {k: OperatorGroup.single(k) for k in after}  # by the leader of the cluster
+        self.groups = {k: KernelGroup.single(k) for k in after}  # by the leader of the cluster
         self._seconds = {k: c.seconds for k, c in enumerate(graph.computations)}
         self.packed = PackedBuckets([[k] for k in range(len(graph.gradients))], graph.gradients, problem.reduction)
 
@@ -101,7 +101,7 @@ class FusionState:
         self._put(second, self.groups[second].with_first(self.groups[first], copied=True))
         return None
 
-    def _put(self, leader: int, group: OperatorGroup) -> None:
+    def _put(self, leader: int, group: KernelGroup) -> None:
         self.groups[leader] = group
         self._seconds[leader] = self.problem.model.seconds(group)
 
@@ -111,6 +111,8 @@ class FusionState:
         b = next(b for b in buckets if second in b)
         if a is b:
             return "they are one bucket already"
+        if len({self.problem.graph.gradients[g].dtype for g in (first, second)}) > 1:
+            return "their element types differ"
         buckets[buckets.index(a)] = a + b
         buckets.remove(b)
         self.packed = PackedBuckets(buckets, self.problem.graph.gradients, self.problem.reduction)

@@ -33,11 +33,13 @@ class Computation:
 
 @dataclass(frozen=True)
 class GradientTensor:
-    """What all ranks exchange: ``bytes`` that the computation at position ``producer`` writes."""
+    """What all ranks exchange: ``bytes`` that the computation at position ``producer`` writes. Tensors of one ``dtype``
+    may share a buffer."""
 
     name: str
     bytes: int
     producer: int
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class TrainingGraph:
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
-class OperatorGroup(NamedTuple):
+class KernelGroup(NamedTuple):
     """Computations that are one kernel. ``exported``: those whose results others read from here; the other ``members``
     are copies, computed again for this kernel alone."""
 
@@ -82,14 +84,14 @@ class OperatorGroup(NamedTuple):
     exported: frozenset[int]
 
     @classmethod
-    def single(cls, position: int) -> OperatorGroup:
+    def single(cls, position: int) -> KernelGroup:
         """A computation by itself."""
         return cls(position, frozenset((position,)), frozenset((position,)))
 
-    def with_first(self, first: OperatorGroup, copied: bool) -> OperatorGroup:
+    def with_first(self, first: KernelGroup, copied: bool) -> KernelGroup:
         """What ``first`` and then this one do; ``copied``: the results of the first are for this one alone."""
         exported = self.exported if copied else self.exported | first.exported
-        return OperatorGroup((first.tree, self.tree), first.members | self.members, exported)
+        return KernelGroup((first.tree, self.tree), first.members | self.members, exported)
 
 
 def leaves(tree: Tree) -> list[int]:
@@ -110,5 +112,5 @@ class GroupModel:
     """What a search asks about groups. ``why_not(first, second, copied)``: what keeps them from being one kernel, or
     None; ``seconds(group)``: how long its kernel takes. Both are asked again and again, and keep what they know."""
 
-    why_not: Callable[[OperatorGroup, OperatorGroup, bool], str | None]
-    seconds: Callable[[OperatorGroup], float]
+    why_not: Callable[[KernelGroup, KernelGroup, bool], str | None]
+    seconds: Callable[[KernelGroup], float]

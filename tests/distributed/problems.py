@@ -11,7 +11,7 @@ from daceopt.distributed.training_graph import (
     Computation,
     GradientTensor,
     GroupModel,
-    OperatorGroup,
+    KernelGroup,
     TrainingGraph,
 )
 
@@ -33,10 +33,10 @@ def graphs(draw: st.DrawFn, most: int = 12) -> TrainingGraph:
 def model_of(graph: TrainingGraph, most: int = 5) -> GroupModel:
     """Up to ``most`` members, whose kernel saves an eighth of their time for each but one."""
 
-    def why_not(first: OperatorGroup, second: OperatorGroup, copied: bool) -> str | None:
+    def why_not(first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         return "too many" if len(first.members) + len(second.members) > most else None
 
-    def seconds(group: OperatorGroup) -> float:
+    def seconds(group: KernelGroup) -> float:
         total = sum(graph.computations[k].seconds for k in group.members)
         return total * (1 - (len(group.members) - 1) / 8)
 

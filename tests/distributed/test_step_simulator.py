@@ -25,7 +25,7 @@ def brute_force(state: FusionState) -> float:
     Ranks take what is ready first in the order of slots, as the compiled program runs its nodes.
     """
     problem = state.problem
-    durations, slots = state._arrays
+    durations = state._arrays[0]
     order = sorted(state.groups, key=state.clusters.position)
     ended: list[dict[int, float]] = []
     for slowdown in problem.simulator.slowdowns:

@@ -1,0 +1,175 @@
+"""The operators of a program before fusion: as a training graph, and which of them can be one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dace import nodes
+
+from daceopt.cost.rates import Rates, rates
+from daceopt.distributed.operator_costs import OperatorCost, Reach, operator_costs
+from daceopt.distributed.training_graph import (
+    Computation,
+    GradientTensor,
+    GroupModel,
+    KernelGroup,
+    TrainingGraph,
+    Tree,
+)
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.ir import fusion_profit, types
+from daceopt.ir.fusion import expand_locals, merge
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.program import Kind, Program
+from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, stable_name
+
+MAX_STATEMENTS = 48
+_BETWEEN = "between forward and backward"
+
+Estimate = Callable[[Reach, KernelGroup], float]
+"""Seconds of the kernel of a group."""
+
+
+@dataclass
+class _Place:
+    """A node, in the graph in which it stands."""
+
+    graph: Graph
+    node: Any
+    arrays: dict[str, str] = field(default_factory=dict)  # array of the graph -> its name in the program
+
+
+class ProgramOperators:
+    """The nodes of both directions of a program in the order in which they run, and between them one that takes no
+    time: no gradient is computed before the loss.
+
+    Arrays are called after their direction, for a backward graph has arrays of the forward under their own names.
+    """
+
+    def __init__(self, program: Program, parameters: Mapping[int, str], machine: Rates | None = None):
+        """``parameters``: names of the model's, by position of the argument. Raises DaceoptError where the program has
+        no gradients of parameters."""
+        self.program, self.machine = program, machine or rates()
+        self.places: list[_Place | None] = []
+        costs: list[OperatorCost] = []
+        for direction, graph in zip(DIRECTIONS, program.directions()):
+            if direction == "backward":
+                self.places.append(None)
+                costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}))
+            for node, cost in zip(graph.nodes(), operator_costs(graph, self.machine)):
+                self.places.append(_Place(graph, node))
+                costs.append(_prefixed(cost, f"{direction}/"))
+        self.reach = Reach(costs)
+        self._kernels: dict[Tree, Kernel | None] = {}
+        self._reasons: dict[tuple[Tree, Tree, bool], str | None] = {}
+        self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients(parameters)))
+
+    # ---------------------------------------------------------------- the training graph
+
+    def _computations(self) -> list[Computation]:
+        operators, found = self.reach.operators, []
+        middle = next((k for k, place in enumerate(self.places) if place is None), len(self.places))
+        for k, place in enumerate(self.places):
+            if place is None:
+                found.append(Computation(_BETWEEN, 0.0, tuple(range(k)), fusible=False))
+                continue
+            before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
+            before |= {middle} if k > middle else set()
+            fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(k) is not None
+            name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
+            found.append(Computation(name, operators[k].seconds, tuple(sorted(before)), fusible))
+        return found
+
+    def _gradients(self, parameters: Mapping[int, str]) -> list[GradientTensor]:
+        program, found = self.program, []
+        graph = program.backward
+        if graph is None:
+            raise DaceoptError("the program computes no gradients: nothing of it requires one")
+        position = {id(p.node): k for k, p in enumerate(self.places) if p is not None and p.graph is graph}
+        middle = next(k for k, place in enumerate(self.places) if place is None)
+        for array, role in zip(graph.outputs, program.returned, strict=True):
+            if role.kind is not Kind.GRADIENT_OF_INPUT or role.position not in parameters:
+                continue
+            producer = max((position[id(n)] for n in graph.producers(array)), default=middle)
+            size = graph.size(array)
+            if not isinstance(size, int):
+                raise DaceoptError(f"the gradient of {parameters[role.position]} has an open size: {size}")
+            dtype = types.name_of(graph.dtype(array))
+            found.append(GradientTensor(parameters[role.position], size * graph.dtype(array).bytes, producer, dtype))
+        if not found:
+            raise DaceoptError("the program computes no gradient of a parameter")
+        return found
+
+    # ---------------------------------------------------------------- which can be one kernel
+
+    def model(self, estimate: Estimate) -> GroupModel:
+        """What a search asks; ``estimate`` gives the seconds of a kernel of several operators."""
+        known: dict[tuple[frozenset[int], frozenset[int]], float] = {}
+
+        def seconds(group: KernelGroup) -> float:
+            key = group.members, group.exported
+            if key not in known:
+                known[key] = estimate(self.reach, group)
+            return known[key]
+
+        return GroupModel(self.why_not, seconds)
+
+    def why_not(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
+        """What keeps two groups from being one kernel, where no cycle does; None where nothing does."""
+        key = first.tree, second.tree, copied
+        if key not in self._reasons:
+            self._reasons[key] = self._merged(first, second, copied)
+        return self._reasons[key]
+
+    def _merged(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
+        places = [self.places[next(iter(group.members))] for group in (first, second)]
+        one, other = self._kernel(first.tree), self._kernel(second.tree)
+        if one is None or other is None or places[0] is None or places[1] is None:
+            return "one of both is no kernel"
+        graph = places[0].graph
+        if graph is not places[1].graph:
+            return "one of both runs forward, the other backward"
+        if copied and len(first.members) > 1:
+            return "a kernel of several operators is not computed twice"
+        if len(one.stages) + len(other.stages) > MAX_STATEMENTS:
+            return f"one kernel would have more than {MAX_STATEMENTS} statements"
+        joined = second.with_first(first, copied)
+        prefix = DIRECTIONS[graph is self.program.backward] + "/"
+        kernel = merge(graph, one, other, lambda a: self.reach.is_needed(prefix + a, joined.members, joined.exported))
+        if isinstance(kernel, str):
+            return kernel
+        reason = fusion_profit.why_slower(graph, one, other, kernel)
+        if reason is None:
+            self._kernels[joined.tree] = kernel
+        return reason
+
+    def _kernel(self, tree: Tree) -> Kernel | None:
+        if tree not in self._kernels:
+            assert isinstance(tree, int), "a kernel of several operators is known since it was merged"
+            self._kernels[tree] = self._extracted(tree)
+        return self._kernels[tree]
+
+    def _extracted(self, position: int) -> Kernel | None:
+        place = self.places[position]
+        if place is None or not isinstance(place.node, nodes.MapEntry):
+            return None
+        try:
+            return expand_locals(Kernel.extract(place.graph, place.node))
+        except Unsupported:
+            return None
+
+
+def by_roofline(machine: Rates) -> Estimate:
+    """Bytes and operations of a kernel, and nothing else, decide about its time."""
+    return lambda reach, group: reach.cost(group.members, group.exported).seconds(machine)
+
+
+def _prefixed(cost: OperatorCost, prefix: str) -> OperatorCost:
+    def renamed(arrays: Mapping[str, float]) -> dict[str, float]:
+        return {prefix + name: nbytes for name, nbytes in arrays.items()}
+
+    kept = frozenset(prefix + name for name in cost.kept)
+    return OperatorCost(cost.kind, cost.seconds, cost.operations, renamed(cost.reads), renamed(cost.writes), kept)

@@ -70,10 +70,18 @@ class FusionState:
             return "one of both takes no others"
         if not self.groups[first].members.isdisjoint(self.groups[second].members):
             return "one of both has a copy of what the other computes"
+        if self._reads_copies(first, second) or self._reads_copies(second, first):
+            return "one of both has a copy of what the other reads"
         reason = self._fuse(first, second) if move.method == "fuse" else self._copy(first, second)
         if reason is None:
             self.__dict__.pop("_arrays", None)
         return reason
+
+    def _reads_copies(self, reader: int, other: int) -> bool:
+        """Does a member of one group read, from elsewhere, what the other has a copy of for itself?"""
+        copies = self.groups[other].members - self.groups[other].exported
+        found = self.problem.graph.computations
+        return bool(copies) and any(not copies.isdisjoint(found[k].before) for k in self.groups[reader].members)
 
     def _fuse(self, first: int, second: int) -> str | None:
         if second not in self.clusters.successors(first) and first in self.clusters.successors(second):

@@ -74,7 +74,8 @@ class ProgramOperators:
         middle = next((k for k, place in enumerate(self.places) if place is None), len(self.places))
         for k, place in enumerate(self.places):
             if place is None:
-                found.append(Computation(_BETWEEN, 0.0, tuple(range(k)), fusible=False))
+                read = {p for c in found for p in c.before}
+                found.append(Computation(_BETWEEN, 0.0, tuple(sorted(set(range(k)) - read)), fusible=False))
                 continue
             before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
             before |= {middle} if k > middle else set()

@@ -102,8 +102,6 @@ def divided(recipe: str | Recipe) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]
     steps = chosen.with_differentiation().resolved()
     names = [step.name for step in steps]
     if FUSION not in names or "differentiate" not in names[: names.index(FUSION)]:
-        raise DaceoptError(
-            f"recipe {chosen.name} has no step {FUSION} behind the derivative, which a strategy replaces"
-        )
+        raise DaceoptError(f"recipe {chosen.name} has no {FUSION} behind its derivative for a strategy to replace")
     at = names.index(FUSION)
     return steps[:at], steps[at], steps[at + 1 :]

@@ -95,7 +95,7 @@ def search(
     problem: FusionProblem,
     groups: Sequence[Sequence[int]],
     module: nn.Module,
-    effort: Effort = Effort(),
+    effort: Effort | None = None,
     budget: float | None = None,
     resume: Path | None = None,
 ) -> SearchOutcome:
@@ -103,7 +103,7 @@ def search(
     is one, and to which the search is written."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
-    made = BacktrackingSearch(problem, rules.values(), effort)
+    made = BacktrackingSearch(problem, rules.values(), effort or Effort())
     if resume is not None and resume.exists():
         made.restore(resume)
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))

@@ -28,7 +28,10 @@ def check_valid(state: FusionState) -> None:
         for k in group.members:
             assert k in group.exported or graph.computations[k].fusible
             for p in graph.computations[k].before:
-                if p not in group.members:
+                if p in group.members:  # what a kernel reads of its own runs before
+                    order = leaves(group.tree)
+                    assert order.index(p) < order.index(k)
+                else:
                     assert state.clusters.position(home[p]) < state.clusters.position(leader)
     assert sorted(g for b in state.packed.buckets for g in b) == list(range(len(graph.gradients)))
 

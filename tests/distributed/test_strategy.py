@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from daceopt.distributed.strategy import Bucket, Identity, KernelGroup, Strategy, Weight
+from daceopt.distributed.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
 from daceopt.errors import StrategyError
 
 
@@ -21,7 +21,7 @@ def identity(world: int = 2) -> Identity:
 
 def strategy() -> Strategy:
     buckets = (Bucket(("h",)), Bucket(("a.bias", "a.weight")))
-    return Strategy(identity(), buckets, (KernelGroup(("x_1", "y_2"), ("x_1",)), KernelGroup(("x_1",))), "end")
+    return Strategy(identity(), buckets, (OperatorGroup(("x_1", "y_2"), ("x_1",)), OperatorGroup(("x_1",))), "end")
 
 
 def test_a_strategy_is_read_as_it_was_written(tmp_path: Path) -> None:

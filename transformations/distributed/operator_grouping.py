@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,9 +59,14 @@ class OperatorGrouping(Transformation):
             return []
         found = [[_node(graph, direction, name) for name in names] for names, _ in groups]
         graph.order = graph.nodes()  # what is fused stays where it was: that is what was simulated
+        position = {node: k for k, node in enumerate(graph.nodes())}
+        kernels = {
+            a: (position[graph.producer(a)], Kernel.extract(graph, graph.producer(a))) for own in found for a in own
+        }
         members: list[list[str]] = []  # the arrays that nodes of a group write
         for (names, copied), own in zip(groups, found):
-            members.append(list(_with_copies(graph, own, [n in copied for n in names])))
+            ordered = sorted(zip(own, names), key=lambda pair: kernels[pair[0]][0])
+            members.append([*_with_copies(graph, kernels, [(a, n in copied) for a, n in ordered])])
         plan = FusionPlan(graph, self.max_stages)
         for (names, _), arrays in zip(groups, members):
             _unite(plan, [graph.producer(a) for a in arrays], names)
@@ -87,13 +92,16 @@ def _node(graph: Graph, direction: str, name: str) -> str:
     return array
 
 
-def _with_copies(graph: Graph, arrays: Sequence[str], copied: Sequence[bool]) -> Iterator[str]:
-    """The arrays that the nodes of a group write once it has copies of its own of some, which its others read."""
-    position = {node: k for k, node in enumerate(graph.nodes())}
+def _with_copies(
+    graph: Graph, kernels: Mapping[str, tuple[int, Kernel]], members: Sequence[tuple[str, bool]]
+) -> Iterator[str]:
+    """The arrays that the nodes of a group write once it has copies of its own of some, which its others read.
+
+    ``members``: arrays in the order in which they are written, and whether that is copied; ``kernels`` write them.
+    """
     twins: dict[str, str] = {}
-    for array, is_copy in sorted(zip(arrays, copied), key=lambda pair: position[graph.producer(pair[0])]):
-        node = graph.producer(array)
-        kernel = Kernel.extract(graph, node)
+    for array, is_copy in members:
+        kernel = kernels[array][1]
         read = {a: _twin(graph, a, twins) for stage in kernel.stages for a in _names(stage.reads)}
         changed = {a: t for a, t in read.items() if a != t}
         if is_copy:
@@ -102,7 +110,7 @@ def _with_copies(graph: Graph, arrays: Sequence[str], copied: Sequence[bool]) ->
                 twins[name] = graph.add_array(name, graph.shape(name), graph.dtype(name), graph.strides(name))
             kernel.named_apart(graph).over({**changed, **{n: twins[n] for n in written}}).emit(graph)
         elif changed:
-            graph.take_out([node])
+            graph.take_out([graph.producer(array)])
             kernel.over(changed).emit(graph)
         yield twins[array] if is_copy else array
 
@@ -126,19 +134,13 @@ def _twin(graph: Graph, name: str, twins: dict[str, str]) -> str:
 
 def _unite(plan: FusionPlan, members: Sequence[Any], names: Sequence[str]) -> None:
     """Make one group of all members, by merging two at a time. Raises StrategyError with the last reason."""
-    reason: str | None = ""
-    while reason is not None:
-        groups = list(dict.fromkeys(plan.group_of(node) for node in members))
-        if len(groups) < 2:
-            return
-        pairs = ((a, b) for k, b in enumerate(groups) for a in reversed(groups[:k]))
-        for one, other in pairs:
+    while len(groups := list(dict.fromkeys(plan.group_of(node) for node in members))) > 1:
+        for one, other in ((a, b) for k, b in enumerate(groups) for a in reversed(groups[:k])):
             reason = _attempt(plan, one, other)
             if reason is None:
                 break
-        if reason is not None:
+        else:
             raise StrategyError(f"{' + '.join(names)} cannot be one kernel: {reason}. Search the strategy again")
-        reason = ""
 
 
 def _attempt(plan: FusionPlan, one: FusionGroup, other: FusionGroup) -> str | None:

@@ -22,7 +22,7 @@ _SHOWN = 20  # steps between two looks of whoever watches
 
 
 @dataclass(frozen=True)
-class Effort:
+class SearchEffort:
     """``alpha``: candidates up to so many times the best cost are kept; ``beta``: applications of a method at most
     between two evaluations; ``patience``: evaluations in turn that find nothing better; ``methods``: those in use."""
 
@@ -55,7 +55,9 @@ class BacktrackingSearch:
     written to a file in between. Times of kernels come from the problem's model, which must not change meanwhile.
     """
 
-    def __init__(self, problem: FusionProblem, starts: Iterable[Sequence[Move]] = (), effort: Effort = Effort()):
+    def __init__(
+        self, problem: FusionProblem, starts: Iterable[Sequence[Move]] = (), effort: SearchEffort = SearchEffort()
+    ):
         self.problem, self.effort = problem, effort
         self.steps = self.evaluated = self.unchanged = 0
         self._random = random.Random(effort.seed)

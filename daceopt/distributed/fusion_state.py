@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from daceopt.distributed.allreduce_time import AllReduceTime
-from daceopt.distributed.step_simulator import Event, PackedBuckets, StepSimulator, StepTime
+from daceopt.distributed.step_simulator import PackedBuckets, StepEvent, StepSimulator, StepTime
 from daceopt.distributed.training_graph import GroupModel, KernelGroup, TrainingGraph
 from daceopt.ir.clusters import Clusters
 
@@ -151,7 +151,7 @@ class FusionState:
         """Buckets in the order in which they are reduced."""
         return [self.packed.buckets[k] for k in self.problem.simulator.order(*self._arrays, self.packed)]
 
-    def timeline(self) -> list[Event]:
+    def timeline(self) -> list[StepEvent]:
         """What happens when in a simulated step."""
         names = [""] * len(self.problem.graph.computations)
         for leader, group in self.groups.items():

@@ -87,7 +87,7 @@ def _bytes(graph: Graph, name: str, times: KernelTimes) -> float:
     return found
 
 
-class Reach:
+class OperatorReach:
     """Who reads what in a program of operators, for the costs of groups of them."""
 
     def __init__(self, operators: Sequence[OperatorCost]):

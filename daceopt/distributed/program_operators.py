@@ -9,12 +9,12 @@ from typing import Any
 from dace import nodes
 
 from daceopt.cost.rates import Rates, rates
-from daceopt.distributed.operator_costs import OperatorCost, Reach, operator_costs
+from daceopt.distributed.operator_costs import OperatorCost, OperatorReach, operator_costs
 from daceopt.distributed.training_graph import (
-    Computation,
     GradientTensor,
     GroupModel,
     KernelGroup,
+    StepOperator,
     TrainingGraph,
     Tree,
 )
@@ -29,7 +29,7 @@ from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, st
 MAX_STATEMENTS = 48
 _BETWEEN = "between forward and backward"
 
-Estimate = Callable[[Reach, KernelGroup], float]
+Estimate = Callable[[OperatorReach, KernelGroup], float]
 """Seconds of the kernel of a group."""
 
 
@@ -62,26 +62,27 @@ class ProgramOperators:
             for node, cost in zip(graph.nodes(), operator_costs(graph, self.machine)):
                 self.places.append(_Place(graph, node))
                 costs.append(_prefixed(cost, f"{direction}/"))
-        self.reach = Reach(costs)
+        self.reach = OperatorReach(costs)
         self._kernels: dict[Tree, Kernel | None] = {}
         self._reasons: dict[tuple[Tree, Tree, bool], str | None] = {}
         self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients(parameters)))
 
     # ---------------------------------------------------------------- the training graph
 
-    def _computations(self) -> list[Computation]:
-        operators, found = self.reach.operators, []
+    def _computations(self) -> list[StepOperator]:
+        operators = self.reach.operators
+        found: list[StepOperator] = []
         middle = next((k for k, place in enumerate(self.places) if place is None), len(self.places))
         for k, place in enumerate(self.places):
             if place is None:
                 read = {p for c in found for p in c.before}
-                found.append(Computation(_BETWEEN, 0.0, tuple(sorted(set(range(k)) - read)), fusible=False))
+                found.append(StepOperator(_BETWEEN, 0.0, tuple(sorted(set(range(k)) - read)), fusible=False))
                 continue
             before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
             before |= {middle} if k > middle else set()
             fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(k) is not None
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
-            found.append(Computation(name, operators[k].seconds, tuple(sorted(before)), fusible))
+            found.append(StepOperator(name, operators[k].seconds, tuple(sorted(before)), fusible))
         return found
 
     def _gradients(self, parameters: Mapping[int, str]) -> list[GradientTensor]:

@@ -23,7 +23,7 @@ class StepTime(NamedTuple):
     communication: float
 
 
-class Event(NamedTuple):
+class StepEvent(NamedTuple):
     """What happens from ``start`` to ``end`` in a ``lane``."""
 
     lane: str
@@ -83,15 +83,17 @@ class StepSimulator:
         ends = np.cumsum(durations)
         return [int(k) for k in np.maximum.reduceat(ends[slots[packed.flat]], packed.starts).argsort(kind="stable")]
 
-    def timeline(self, durations: Floats, names: Sequence[str], slots: Floats, packed: PackedBuckets) -> list[Event]:
+    def timeline(
+        self, durations: Floats, names: Sequence[str], slots: Floats, packed: PackedBuckets
+    ) -> list[StepEvent]:
         """The same step as events, of the slowest rank and of the channel. ``names``: of the slots."""
         ends = np.cumsum(durations) * max(self.slowdowns)
         starts = np.concatenate([[0.0], ends[:-1]])
-        found = [Event("computation", n, float(s), float(e)) for n, s, e in zip(names, starts, ends) if e > s]
+        found = [StepEvent("computation", n, float(s), float(e)) for n, s, e in zip(names, starts, ends) if e > s]
         clear = 0.0
         for k in self.order(durations, slots, packed) if packed.total else ():
             bucket = packed.buckets[k]
             start = max(clear, max(float(ends[slots[g]]) for g in bucket))
             clear = start + float(packed.seconds[k])
-            found.append(Event("communication", f"bucket {k} ({len(bucket)} tensors)", start, clear))
+            found.append(StepEvent("communication", f"bucket {k} ({len(bucket)} tensors)", start, clear))
         return found

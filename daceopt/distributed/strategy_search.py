@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.backtracking import BacktrackingSearch, Effort
+from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
 from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
 from daceopt.distributed.fusion_state import FusionProblem, FusionState
 from daceopt.distributed.step_simulator import StepSimulator, StepTime
@@ -95,7 +95,7 @@ def search(
     problem: FusionProblem,
     groups: Sequence[Sequence[int]],
     module: nn.Module,
-    effort: Effort | None = None,
+    effort: SearchEffort | None = None,
     budget: float | None = None,
     resume: Path | None = None,
 ) -> SearchOutcome:
@@ -103,7 +103,7 @@ def search(
     is one, and to which the search is written."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
-    made = BacktrackingSearch(problem, rules.values(), effort or Effort())
+    made = BacktrackingSearch(problem, rules.values(), effort or SearchEffort())
     if resume is not None and resume.exists():
         made.restore(resume)
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))

@@ -19,7 +19,7 @@ Tree: TypeAlias = "int | tuple[Tree, Tree]"
 
 
 @dataclass(frozen=True)
-class Computation:
+class StepOperator:
     """An operator of the step: ``seconds`` that it takes alone, ``before``: positions of those whose results it reads.
 
     ``fusible``: may it join others? ``name`` is the same in all processes that make the graph.
@@ -47,7 +47,7 @@ class TrainingGraph:
     """Computations in the order in which they run when nothing is fused. Raises DaceoptError unless each stands behind
     what it reads."""
 
-    computations: tuple[Computation, ...]
+    computations: tuple[StepOperator, ...]
     gradients: tuple[GradientTensor, ...]
 
     def __post_init__(self) -> None:

@@ -8,10 +8,10 @@ from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.fusion_state import METHODS, FusionProblem, Move
 from daceopt.distributed.step_simulator import StepSimulator
 from daceopt.distributed.training_graph import (
-    Computation,
     GradientTensor,
     GroupModel,
     KernelGroup,
+    StepOperator,
     TrainingGraph,
 )
 
@@ -24,7 +24,7 @@ def graphs(draw: st.DrawFn, most: int = 12) -> TrainingGraph:
     computations = []
     for k in range(count):
         before = draw(st.sets(st.integers(0, k - 1), max_size=3)) if k else set()
-        computations.append(Computation(f"c{k}", draw(TIMES), tuple(sorted(before)), draw(st.booleans())))
+        computations.append(StepOperator(f"c{k}", draw(TIMES), tuple(sorted(before)), draw(st.booleans())))
     producers = draw(st.lists(st.integers(0, count - 1), max_size=8))
     gradients = [GradientTensor(f"g{k}", draw(st.integers(0, 64)), p) for k, p in enumerate(producers)]
     return TrainingGraph(tuple(computations), tuple(gradients))

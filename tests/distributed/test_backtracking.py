@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from daceopt.distributed.allreduce_time import AllReduceTime
-from daceopt.distributed.backtracking import BacktrackingSearch, Effort
+from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
 from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
 from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
-from daceopt.distributed.training_graph import Computation, GradientTensor, TrainingGraph, leaves
+from daceopt.distributed.training_graph import GradientTensor, StepOperator, TrainingGraph, leaves
 from daceopt.errors import DaceoptError
 from tests.distributed.problems import model_of, moves, problems
 
@@ -54,7 +54,7 @@ def test_moves_keep_states_valid(data: st.DataObject) -> None:
 def test_what_is_found_is_valid_and_no_worse_than_rules(problem: FusionProblem) -> None:
     everything = [[k for k, c in enumerate(problem.graph.computations) if c.fusible]]
     starts = baselines(problem, everything, cap=64)
-    search = BacktrackingSearch(problem, starts.values(), Effort(beta=3, patience=60))
+    search = BacktrackingSearch(problem, starts.values(), SearchEffort(beta=3, patience=60))
     best = search.run()
     check_valid(best)
     assert search.exhausted
@@ -68,7 +68,7 @@ def test_what_is_found_is_valid_and_no_worse_than_rules(problem: FusionProblem) 
 def test_a_search_that_goes_on_from_a_file_finds_the_same(problem: FusionProblem, seed: int, steps: int) -> None:
     import tempfile
 
-    effort = Effort(beta=3, seed=seed)
+    effort = SearchEffort(beta=3, seed=seed)
     whole, first, second = (BacktrackingSearch(problem, (), effort) for _ in range(3))
     whole.run(steps=20)
     with tempfile.TemporaryDirectory() as folder:
@@ -82,21 +82,21 @@ def test_a_search_that_goes_on_from_a_file_finds_the_same(problem: FusionProblem
 
 
 def chain(lengths: int = 4) -> FusionProblem:
-    computations = tuple(Computation(f"c{k}", 1.0, (k - 1,) if k else ()) for k in range(lengths))
+    computations = tuple(StepOperator(f"c{k}", 1.0, (k - 1,) if k else ()) for k in range(lengths))
     gradients = tuple(GradientTensor(f"g{k}", 1, k) for k in range(lengths))
     graph = TrainingGraph(computations, gradients)
     return FusionProblem(graph, model_of(graph), AllReduceTime(2, 0.01, 1.0))
 
 
 def test_a_chain_with_dear_calls_is_reduced_at_once() -> None:
-    best = BacktrackingSearch(chain(), (), Effort(patience=300)).run()
+    best = BacktrackingSearch(chain(), (), SearchEffort(patience=300)).run()
     assert len(best.packed.buckets) < 4
     assert len(best.groups) < 4
 
 
 def test_copies_let_a_result_leave_early() -> None:
     # a is read by b and c; the gradient of a waits for neither where b has a copy
-    computations = (Computation("a", 1.0), Computation("b", 8.0, (0,)), Computation("c", 8.0, (0,)))
+    computations = (StepOperator("a", 1.0), StepOperator("b", 8.0, (0,)), StepOperator("c", 8.0, (0,)))
     graph = TrainingGraph(computations, (GradientTensor("g", 8, 0),))
     state = FusionState(FusionProblem(graph, model_of(graph), AllReduceTime(2, 1.0, 0.0)))
     assert state.apply(Move("copy", 0, 1)) is None
@@ -110,22 +110,22 @@ def test_copies_let_a_result_leave_early() -> None:
 
 def test_files_of_other_searches_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "search.json"
-    search = BacktrackingSearch(chain(), (), Effort())
+    search = BacktrackingSearch(chain(), (), SearchEffort())
     search.run(steps=3)
     search.save(path)
     with pytest.raises(DaceoptError, match="seed"):
-        BacktrackingSearch(chain(), (), Effort(seed=1)).restore(path)
+        BacktrackingSearch(chain(), (), SearchEffort(seed=1)).restore(path)
     with pytest.raises(DaceoptError, match="graph"):
-        BacktrackingSearch(chain(5), (), Effort()).restore(path)
+        BacktrackingSearch(chain(5), (), SearchEffort()).restore(path)
     path.write_text(path.read_text()[:-20])
     with pytest.raises(DaceoptError, match="no state of a search"):
-        BacktrackingSearch(chain(), (), Effort()).restore(path)
+        BacktrackingSearch(chain(), (), SearchEffort()).restore(path)
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(DaceoptError, match="no state of a search"):
-        BacktrackingSearch(chain(), (), Effort()).restore(path)
+        BacktrackingSearch(chain(), (), SearchEffort()).restore(path)
 
 
 @pytest.mark.parametrize("wrong", [{"alpha": 0.9}, {"beta": 0}, {"patience": 0}, {"alpha": float("nan")}])
 def test_wrong_efforts_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(DaceoptError, match="expected alpha, beta and patience"):
-        Effort(**wrong)  # type: ignore[arg-type]
+        SearchEffort(**wrong)  # type: ignore[arg-type]

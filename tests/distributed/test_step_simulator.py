@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.step_simulator import PackedBuckets, StepSimulator
-from daceopt.distributed.training_graph import Computation, GradientTensor, GroupModel, TrainingGraph
+from daceopt.distributed.training_graph import GradientTensor, GroupModel, StepOperator, TrainingGraph
 from daceopt.errors import DaceoptError
 from tests.distributed.problems import graphs, moves, problems
 
@@ -81,7 +81,7 @@ def test_a_world_of_one_sends_nothing(graph: TrainingGraph) -> None:
 
 
 def test_two_buckets_beside_the_computations() -> None:
-    computations = (Computation("a", 2.0), Computation("b", 3.0, (0,)), Computation("c", 1.0, (1,)))
+    computations = (StepOperator("a", 2.0), StepOperator("b", 3.0, (0,)), StepOperator("c", 1.0, (1,)))
     graph = TrainingGraph(computations, (GradientTensor("ga", 4, 0), GradientTensor("gc", 1, 2)))
     state = FusionState(FusionProblem(graph, SINGLE, AllReduceTime(2, 1.0, 0.5)))
     assert state.time == (8.0, 6.0, 6.0)  # 2 + 4.5, then the second, ready at 6, waits until 6.5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dace import nodes
@@ -39,7 +39,6 @@ class _Place:
 
     graph: Graph
     node: Any
-    arrays: dict[str, str] = field(default_factory=dict)  # array of the graph -> its name in the program
 
 
 class ProgramOperators:
@@ -106,6 +105,14 @@ class ProgramOperators:
         return found
 
     # ---------------------------------------------------------------- which can be one kernel
+
+    def estimated(self, estimate: Estimate) -> TrainingGraph:
+        """The graph, its kernels with the times that ``estimate`` gives."""
+        found = tuple(
+            replace(c, seconds=estimate(self.reach, KernelGroup.single(k))) if c.fusible else c
+            for k, c in enumerate(self.graph.computations)
+        )
+        return TrainingGraph(found, self.graph.gradients)
 
     def model(self, estimate: Estimate) -> GroupModel:
         """What a search asks; ``estimate`` gives the seconds of a kernel of several operators."""

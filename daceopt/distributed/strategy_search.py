@@ -88,7 +88,9 @@ def problem_of(
     operators: ProgramOperators, estimate: Estimate, reduction: AllReduceTime, slowdowns: Sequence[float] = (1.0,)
 ) -> FusionProblem:
     """The kernels and buckets of a program as a problem."""
-    return FusionProblem(operators.graph, operators.model(estimate), reduction, StepSimulator(tuple(slowdowns)))
+    return FusionProblem(
+        operators.estimated(estimate), operators.model(estimate), reduction, StepSimulator(tuple(slowdowns))
+    )
 
 
 def search(

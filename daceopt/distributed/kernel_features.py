@@ -12,14 +12,14 @@ from daceopt.cost.rates import Rates
 from daceopt.distributed.operator_costs import OperatorCost, OperatorReach, edges_among
 from daceopt.ir.micro_graph import TYPES
 
-NODE_FEATURES = len(TYPES) + 6
+NODE_FEATURES = len(TYPES) + 7
 KERNEL_FEATURES = 5
 
 
 class KernelFeatures(NamedTuple):
     """``nodes``: a row per operator (type, time alone, bytes read, written, operations, bytes that come from and go to
-    other kernels); ``adjacency``: which read from which, both ways, and each itself; ``kernel``: of the whole;
-    ``roofline``: seconds that bytes and operations of the whole take. All numbers are powers of two."""
+    other kernels, extent of the last axis); ``adjacency``: which read from which, both ways, and each itself;
+    ``kernel``: of the whole; ``roofline``: seconds that its bytes and operations take. Numbers are logarithms."""
 
     nodes: np.ndarray  # float32 [operators, NODE_FEATURES]
     adjacency: np.ndarray  # bool [operators, operators]
@@ -57,6 +57,7 @@ def _row(operator: OperatorCost, inside: Collection[str], leaving: float) -> lis
         operator.operations,
         outside,
         leaving,
+        operator.inner,
     )
     return [*kinds, *(_log(n) / 16 for n in numbers)]
 

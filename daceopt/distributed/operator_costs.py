@@ -19,13 +19,15 @@ from daceopt.transformations.partition.cluster_extraction import is_eligible
 @dataclass(frozen=True)
 class OperatorCost:
     """``kind``: its type (``ir.micro_graph.TYPES``); ``seconds`` alone; ``reads`` and ``writes``: bytes by array, as
-    nodes write it; ``kept``: of what it writes, the arrays that outlive the program."""
+    nodes write it; ``inner``: the extent of the last axis of its result; ``kept``: of what it writes, the arrays that
+    outlive the program."""
 
     kind: str
     seconds: float
     operations: float
     reads: Mapping[str, float]
     writes: Mapping[str, float]
+    inner: float = 1.0
     kept: frozenset[str] = frozenset()
 
 
@@ -76,7 +78,8 @@ def _cost(graph: Graph, node: Any, times: KernelTimes, seconds: float) -> Operat
         reads = {n: b * shrink for n, b in reads.items()}
         operations, seconds = work.operations, kernel_seconds(times.machine, work.bytes, work.operations)
     kept = frozenset(n for n in written if graph.is_kept(n))
-    return OperatorCost(kind, seconds, operations, reads, writes, kept)
+    inner = max((times.number(graph.shape(n)[-1]) for n in written if graph.shape(n)), default=1.0)
+    return OperatorCost(kind, seconds, operations, reads, writes, inner, kept)
 
 
 def _bytes(graph: Graph, name: str, times: KernelTimes) -> float:

@@ -181,4 +181,4 @@ def _prefixed(cost: OperatorCost, prefix: str) -> OperatorCost:
         return {prefix + name: nbytes for name, nbytes in arrays.items()}
 
     kept = frozenset(prefix + name for name in cost.kept)
-    return OperatorCost(cost.kind, cost.seconds, cost.operations, renamed(cost.reads), renamed(cost.writes), kept)
+    return replace(cost, reads=renamed(cost.reads), writes=renamed(cost.writes), kept=kept)

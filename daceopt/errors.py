@@ -81,6 +81,11 @@ class StrategyError(DaceoptError, ValueError):
     difference."""
 
 
+class WorkerError(DaceoptError, RuntimeError):
+    """Ranks of distributed training do not go together: one is dead, hangs, is late, or computes something else; names
+    the rank. What parameters hold is not defined behind it: go on from a checkpoint."""
+
+
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 

@@ -11,6 +11,7 @@ from daceopt.distributed.allreduce_time import AllReduceTime, bandwidth_of, dura
 from daceopt.distributed.backtracking import SearchEffort
 from daceopt.distributed.strategy_search import SearchOutcome, problem_of, rule_groups, search
 from daceopt.errors import DaceoptError
+from daceopt.explore.step_timeline import page
 
 _ESTIMATORS = ("network", "roofline")
 
@@ -39,8 +40,6 @@ def run(options: Namespace) -> None:
     print(found)
     print(f"written: {options.output}")
     if options.timeline is not None:
-        from daceopt.explore.step_timeline import page
-
         options.timeline.write_text(page({"simulated": found.state.timeline()}, str(found)), encoding="utf-8")
         print(f"written: {options.timeline}")
 
@@ -61,8 +60,8 @@ def _searched(options: Namespace) -> SearchOutcome:
     from daceopt.distributed.step_capture import capture
 
     machine = rates().of_cores(options.threads)
-    step = capture(subject.module, subject.args, subject.kwargs)
-    operators = ProgramOperators(step.program, step.parameters, machine)
+    step = capture(subject.module, subject.args, subject.kwargs, options.world)
+    operators = ProgramOperators(step.program, machine)
     problem = problem_of(operators, _estimate(options, machine), reduction, (1.0, options.slowdown))
     return search(problem, rule_groups(step, operators), subject.module, effort, budget, options.resume)
 

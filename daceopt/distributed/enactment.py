@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from daceopt.distributed.step_capture import RECIPE, divided
-from daceopt.passes.recipe import Recipe
+from daceopt.passes.recipe import Recipe, recipes
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ def enacting(strategy: Strategy, recipe: str | Recipe = RECIPE) -> Recipe:
 
     The step raises StrategyError where a group is of another graph.
     """
-    before, fusion, after = divided(recipe)
-    step = grouping(strategy) if strategy.groups else fusion
+    if not strategy.groups:
+        return recipes.get(recipe) if isinstance(recipe, str) else recipe
+    before, _, after = divided(recipe)
     name = recipe if isinstance(recipe, str) else recipe.name
-    return Recipe(f"{name} with a strategy" if strategy.groups else name, (*before, step, *after))
+    return Recipe(f"{name} with a strategy", (*before, grouping(strategy), *after))

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from daceopt.distributed.enactment import enacting
 from daceopt.distributed.faults import Watch
 from daceopt.distributed.strategy import Strategy
 from daceopt.errors import ArgumentsChanged, RunError, Unsupported
@@ -49,6 +50,7 @@ class Exchange:
         found = recipes.get(given) if isinstance(given, str) else given
         if isinstance(found, Choice):
             found = recipes.get("disco")
+        found = enacting(self.strategy, found)
         names = {str(step).partition("{")[0] for step in found.steps}
         for step in ("tensor-fusion", "collective-placement"):
             found = found if step in names else found + step

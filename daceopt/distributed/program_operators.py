@@ -23,10 +23,12 @@ from daceopt.ir import fusion_profit, types
 from daceopt.ir.fusion import expand_locals, merge
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.program import Kind, Program
+from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
+from daceopt.ir.program import Program
 from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, stable_name
 
 MAX_STATEMENTS = 48
+COLLECTIVES = (AllReduceStart, AllReduceWait)
 _BETWEEN = "between forward and backward"
 
 Estimate = Callable[[OperatorReach, KernelGroup], float]
@@ -48,9 +50,8 @@ class ProgramOperators:
     Arrays are called after their direction, for a backward graph has arrays of the forward under their own names.
     """
 
-    def __init__(self, program: Program, parameters: Mapping[int, str], machine: Rates | None = None):
-        """``parameters``: names of the model's, by position of the argument. Raises DaceoptError where the program has
-        no gradients of parameters."""
+    def __init__(self, program: Program, machine: Rates | None = None):
+        """Raises DaceoptError where the program reduces no gradients."""
         self.program, self.machine = program, machine or rates()
         self.places: list[_Place | None] = []
         costs: list[OperatorCost] = []
@@ -59,12 +60,13 @@ class ProgramOperators:
                 self.places.append(None)
                 costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}))
             for node, cost in zip(graph.nodes(), operator_costs(graph, self.machine)):
-                self.places.append(_Place(graph, node))
-                costs.append(_prefixed(cost, f"{direction}/"))
+                if not isinstance(node, COLLECTIVES):
+                    self.places.append(_Place(graph, node))
+                    costs.append(_prefixed(cost, f"{direction}/"))
         self.reach = OperatorReach(costs)
         self._kernels: dict[Tree, Kernel | None] = {}
         self._reasons: dict[tuple[Tree, Tree, bool], str | None] = {}
-        self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients(parameters)))
+        self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients()))
 
     # ---------------------------------------------------------------- the training graph
 
@@ -84,24 +86,22 @@ class ProgramOperators:
             found.append(StepOperator(name, operators[k].seconds, tuple(sorted(before)), fusible))
         return found
 
-    def _gradients(self, parameters: Mapping[int, str]) -> list[GradientTensor]:
-        program, found = self.program, []
-        graph = program.backward
-        if graph is None:
-            raise DaceoptError("the program computes no gradients: nothing of it requires one")
-        position = {id(p.node): k for k, p in enumerate(self.places) if p is not None and p.graph is graph}
-        middle = next(k for k, place in enumerate(self.places) if place is None)
-        for array, role in zip(graph.outputs, program.returned, strict=True):
-            if role.kind is not Kind.GRADIENT_OF_INPUT or role.position not in parameters:
+    def _gradients(self) -> list[GradientTensor]:
+        graph, found = self.program.backward, []
+        position = {id(place.node): k for k, place in enumerate(self.places) if place is not None}
+        middle = next((k for k, place in enumerate(self.places) if place is None), 0)
+        for node in graph.nodes() if graph is not None else ():
+            if not isinstance(node, AllReduceStart):
                 continue
-            producer = max((position[id(n)] for n in graph.producers(array)), default=middle)
-            size = graph.size(array)
+            assert graph is not None
+            (name,), array = node.parameters, graph.reads(node)["X"]
+            size, width = graph.size(array), graph.dtype(array).bytes
             if not isinstance(size, int):
-                raise DaceoptError(f"the gradient of {parameters[role.position]} has an open size: {size}")
-            dtype = types.name_of(graph.dtype(array))
-            found.append(GradientTensor(parameters[role.position], size * graph.dtype(array).bytes, producer, dtype))
+                raise DaceoptError(f"the gradient of {name} has an open size: {size}")
+            producer = max((position[id(n)] for n in graph.producers(array)), default=middle)
+            found.append(GradientTensor(name, size * width, producer, types.name_of(graph.dtype(array))))
         if not found:
-            raise DaceoptError("the program computes no gradient of a parameter")
+            raise DaceoptError("the program reduces no gradients: no parameter has one")
         return found
 
     # ---------------------------------------------------------------- which can be one kernel

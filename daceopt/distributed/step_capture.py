@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,16 +27,15 @@ if TYPE_CHECKING:
 
 FUSION = "map-fusion"
 """The step of a recipe that a strategy takes the place of."""
-RECIPE = "cpu"
+RECIPE = "disco"
 
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """``program``: both directions, everything lowered and nothing fused; ``parameters``: names by position of the
-    argument; ``left``: the recipe from its fusion on; ``fusion``: its step."""
+    """``program``: both directions, everything lowered and nothing fused; ``fusion``: the step of the recipe that comes
+    next, ``left``: what follows it."""
 
     program: Program
-    parameters: Mapping[int, str]
     fusion: Any
     left: tuple[Any, ...]
 
@@ -59,9 +58,14 @@ class _Capture(Backend):
 
 
 def capture(
-    module: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, recipe: str | Recipe = RECIPE
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    world: int = 1,
+    recipe: str | Recipe = RECIPE,
 ) -> CapturedStep:
-    """What one call of ``module``, which is left as it is, and the gradients of its parameters compute.
+    """What one call of ``module``, which is left as it is, and the gradients of its parameters compute on each of
+    ``world`` workers, as ``data_parallel`` compiles it.
 
     Raises CaptureError where that is not one graph, and what the call itself raises.
     """
@@ -76,23 +80,25 @@ def capture(
     if len(backend.found) != 1:
         why = f": {'; '.join(breaks)}" if breaks else ""
         raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
-    return lowered(*backend.found[0], recipe)
+    return _lowered(*backend.found[0], world, recipe)
 
 
-def lowered(traced: Traced, names: Mapping[int, str], recipe: str | Recipe = RECIPE) -> CapturedStep:
+def _lowered(traced: Traced, names: Mapping[int, str], world: int, recipe: str | Recipe) -> CapturedStep:
     """The step of a graph; ``names``: of the parameters among its arguments."""
     from daceopt.capture.torch.importing import load
+    from daceopt.ir.imported import Reduction
     from daceopt.ir.program import Program
 
     imported = load(traced)
-    binding = Binding.from_json(imported.notes["binding"])
-    parameters = {k: names[a] for k, (kind, a) in enumerate(binding.inputs) if kind == "tensor" and a in names}
-    program = Program.of(imported.graph, imported.gradients)
     if imported.gradients is None:
         raise DaceoptError("nothing that the step computes has a gradient: no result depends on a parameter")
+    binding = Binding.from_json(imported.notes["binding"])
+    parameters = {k: names[a] for k, (kind, a) in enumerate(binding.inputs) if kind == "tensor" and a in names}
+    wanted = replace(imported.gradients, reduction=Reduction("search", world, parameters))
+    program = Program.of(imported.graph, wanted)
     before, fusion, after = divided(recipe)
     Runner(Recipe(RECIPE, before)).apply(program, before)
-    return CapturedStep(program, parameters, fusion, after)
+    return CapturedStep(program, fusion, after)
 
 
 def divided(recipe: str | Recipe) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:

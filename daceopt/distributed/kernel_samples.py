@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import dace
 import numpy as np
 import sympy
+import torch
 
 from daceopt import libs
 from daceopt.codegen import build
@@ -71,7 +73,8 @@ def samples(seed: int, machine: Rates, chains: int = 24) -> list[KernelSample]:
     with limits.assumed(replace(limits.limits(), cores=machine.cores)):
         fused, groups = _fused(graph, random.Random(seed))
     reach = OperatorReach(operator_costs(graph, machine))
-    seconds = _timed(fused, f"{seed} {chains} {machine.cores}")
+    with _threads(machine.cores):
+        seconds = _timed(fused, f"{seed} {chains} {machine.cores}")
     position = {name: k for k, cost in enumerate(reach.operators) for name in cost.writes}
     found = []
     for arrays in groups:
@@ -139,6 +142,17 @@ def _fused(graph: Graph, draw: random.Random) -> tuple[Graph, list[list[str]]]:
 def _slower(graph: Graph, first: FusionGroup, second: FusionGroup, merged: Kernel) -> str | None:
     assert first.kernel is not None and second.kernel is not None
     return fusion_profit.why_slower(graph, first.kernel, second.kernel, merged)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Parallel loops have so many threads: a second one that somebody else holds up would be measured, not the loop."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _timed(graph: Graph, identity: str) -> dict[str, float]:

@@ -1,6 +1,8 @@
-"""The six networks of DisCo's evaluation (Yi et al., 2022, section 6.1), reduced: a module that computes the loss, and
-a batch. Depths are the papers' for VGG-19 and ResNet-50; images, batches, vocabularies and the other depths are smaller,
-so that a step is captured in seconds. Each docstring says what."""
+"""The six networks of DisCo's evaluation (Yi et al., 2022, section 6.1), reduced: modules that compute a loss, batches.
+
+Depths are the papers' for VGG-19 and ResNet-50; images, batches, vocabularies and the other depths are smaller, so that
+a step is captured in seconds. Each docstring says what.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ class ResNet50(nn.Module):
 
 
 class HashedAttention(nn.Module):
-    """Reformer's attention among tokens of one hash (Kitaev et al., 2020, section 2): queries are keys, tokens are sorted
+    """Attention among tokens of a hash (Kitaev et al., Reformer, 2020, section 2): queries are keys, tokens are sorted
     by the hash of a random rotation, and attend to their own chunk and the one before it."""
 
     def __init__(self, size: int, heads: int, chunk: int) -> None:

@@ -46,14 +46,14 @@ class FusionState:
                 after[p].append(k)
         self.clusters = Clusters(after, ordered=True)
         self.groups = {k: KernelGroup.single(k) for k in after}  # by the leader of the cluster
-        self._seconds = {k: c.seconds for k, c in enumerate(graph.computations)}
+        self._seconds = np.array([c.seconds for c in graph.computations])  # by the leader, too
         self.packed = PackedBuckets([[k] for k in range(len(graph.gradients))], graph.gradients, problem.reduction)
 
     def copy(self) -> FusionState:
         """The same state, to be changed in another way."""
         made = object.__new__(FusionState)
         made.problem, made.packed = self.problem, self.packed
-        made.clusters, made.groups, made._seconds = self.clusters.copy(), dict(self.groups), dict(self._seconds)
+        made.clusters, made.groups, made._seconds = self.clusters.copy(), dict(self.groups), self._seconds.copy()
         return made
 
     # ---------------------------------------------------------------- moves
@@ -92,7 +92,6 @@ class FusionState:
         if reason is not None:
             return reason
         joined = self.groups.pop(second).with_first(self.groups.pop(first), copied=False)
-        del self._seconds[first], self._seconds[second]
         self._put(self.clusters.merge(first, second), joined)
         return None
 
@@ -131,9 +130,10 @@ class FusionState:
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Seconds by slot of the order, and the slot of each gradient."""
-        durations = np.zeros(len(self.problem.graph.computations))
-        for leader, seconds in self._seconds.items():
-            durations[self.clusters.position(leader)] = seconds
+        count, positions = len(self.problem.graph.computations), self.clusters.positions()
+        leaders = np.fromiter(positions.keys(), np.intp, len(positions))
+        durations = np.zeros(count)
+        durations[np.fromiter(positions.values(), np.intp, len(positions))] = self._seconds[leaders]
         producers = (g.producer for g in self.problem.graph.gradients)
         return durations, np.array([self.clusters.position(p) for p in producers], dtype=np.intp)
 

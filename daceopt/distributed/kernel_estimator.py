@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,9 +102,9 @@ class KernelEstimator(nn.Module):
         made = cls()
         expected = {n: tuple(t.shape) for n, t in made.state_dict().items()}
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 found = {n: file[n] for n in file.files}
-        except (ValueError, OSError, EOFError, KeyError) as error:
+        except (ValueError, OSError, EOFError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
             raise DaceoptError(f"{path} has no estimator: {error}") from error
         shapes = {n: a.shape for n, a in found.items() if a.dtype == np.float32 and np.isfinite(a).all()}
         if shapes != expected:

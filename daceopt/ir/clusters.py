@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from daceopt.errors import DaceoptError
@@ -107,6 +108,10 @@ class Clusters(Generic[N]):
     def position(self, node: N) -> int:
         """Where the cluster of ``node`` stands in that order: fewer positions than nodes, with gaps."""
         return self._position[self.leader(node)]
+
+    def positions(self) -> Mapping[N, int]:
+        """Leader -> where its cluster stands."""
+        return MappingProxyType(self._position)
 
     def path(self, a: N, b: N) -> list[N] | None:
         """Leaders on a path of two or more edges from the cluster of ``a`` to that of ``b``, or None."""

@@ -18,7 +18,7 @@ from daceopt.progress import ProgressCounter, phase
 _FORMAT = 1
 _TRIES = 4  # random choices for each application: most edges end inside of a kernel sooner or later
 _WIDTH = 48  # candidates that wait, the best ones: memory, and a file to resume from that stays small
-_SHOWN = 20  # steps between two looks of whoever watches
+_PARTS = 100  # of the time or the patience that whoever watches sees pass
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,15 @@ class BacktrackingSearch:
 
     def run(self, seconds: float | None = None, steps: int | None = None) -> FusionState:
         """Search on until it is exhausted, for so many seconds or steps more at most."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        last = None if steps is None else self.steps + steps
-        with phase("search"), ProgressCounter("search", self.effort.patience) as counter:
-            while not self.exhausted and (last is None or self.steps < last):
-                if deadline is not None and time.monotonic() >= deadline:
-                    break
+        start, last = time.monotonic(), None if steps is None else self.steps + steps
+        share, shown = 0.0, 0
+        with phase("search"), ProgressCounter("search", _PARTS) as counter:
+            while not self.exhausted and share < 1 and (last is None or self.steps < last):
                 self._step()
-                if self.steps % _SHOWN == 0:
+                if seconds is not None:
+                    share = (time.monotonic() - start) / max(seconds, 1e-9)
+                while shown < int(_PARTS * min(1, max(share, self.unchanged / self.effort.patience))):
+                    shown += 1
                     counter.advance(f"best {1e3 * self.cost:.3f} ms after {self.evaluated} candidates")
         return self.best
 

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from daceopt.distributed.agreement import agreed
 from daceopt.distributed.exchange import Exchange
-from daceopt.distributed.joining import ShadowHook
+from daceopt.distributed.uneven import ShadowHook
 from daceopt.distributed.parallel_backend import ParallelDispatcher
 from daceopt.distributed.reducer import Reducer
 from daceopt.distributed.strategy import Strategy

@@ -15,10 +15,10 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from daceopt.distributed.agreement import agreed
 from daceopt.distributed.exchange import Exchange
-from daceopt.distributed.uneven import ShadowHook
 from daceopt.distributed.parallel_backend import ParallelDispatcher
 from daceopt.distributed.reducer import Reducer
 from daceopt.distributed.strategy import Strategy
+from daceopt.distributed.uneven import ShadowHook
 from daceopt.errors import DaceoptError, Unsupported, WorkerError
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher, note

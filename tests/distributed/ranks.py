@@ -24,8 +24,11 @@ class Ended(NamedTuple):
     seconds: float
 
 
-def start(program: str, folder: Path, world: int = WORLD, seconds: float = 200, **variables: str) -> list[Ended]:
-    """Run ``python -m program folder`` on ``world`` ranks until all have ended or the time is over."""
+def start(
+    program: str, folder: Path, world: int = WORLD, seconds: float = 200, ended: int | None = None, **variables: str
+) -> list[Ended]:
+    """Run ``python -m program folder`` on ``world`` ranks until all have ended or the time is over; the rank ``ended``
+    is ended once the others are."""
     own = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), **variables}
     began, children = time.monotonic(), []
     for rank in range(world):
@@ -33,7 +36,8 @@ def start(program: str, folder: Path, world: int = WORLD, seconds: float = 200, 
             command = [sys.executable, "-m", program, str(folder)]
             environment = {**os.environ, **own, "RANK": str(rank)}
             children.append(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
-    found = [_end(child, began + seconds) for child in children]
+    last = {rank: _end(child, began + seconds) for rank, child in enumerate(children) if rank != ended}
+    found = [last[rank] if rank in last else _end(child, time.monotonic()) for rank, child in enumerate(children)]
     texts = [(folder / f"rank{rank}.txt").read_text() for rank in range(world)]
     return [Ended(code, text, at - began) for (code, at), text in zip(found, texts)]
 

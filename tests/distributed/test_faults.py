@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed import failing, ranks
+from tests.distributed import ranks
+from tests.distributed.failing import BAD, SECONDS
 
 
 def others(folder: Path, how: str, whole: bool, world: int) -> list[ranks.Ended]:
-    ended = ranks.start("tests.distributed.failing", folder, world, seconds=60, HOW=how, WHOLE="01"[whole])
-    return [own for rank, own in enumerate(ended) if rank != failing.BAD]
+    ended = ranks.start("tests.distributed.failing", folder, world, seconds=60, ended=BAD, HOW=how, WHOLE="01"[whole])
+    return [own for rank, own in enumerate(ended) if rank != BAD]
 
 
 @pytest.mark.parametrize(
@@ -29,4 +30,4 @@ def test_the_rank_at_fault_is_named(how: str, whole: bool, world: int, blamed: s
         assert own.code == 3, own.text
         assert "after 2 steps" in own.text and blamed in own.text, own.text
         seconds = float(re.search(r"and ([\d.]+) s", own.text)[1])  # type: ignore[index]
-        assert seconds < failing.SECONDS + 10, own.text
+        assert seconds < SECONDS + 10, own.text

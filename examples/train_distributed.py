@@ -40,6 +40,7 @@ def batch(teacher: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tens
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of both."""
     return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
@@ -58,6 +59,7 @@ def peer(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 
 
 def main() -> None:
+    """Train both on the same batches."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--strategy", default="auto", help='"auto", "none", or a file that was searched')
     parser.add_argument("--steps", type=int, default=200)

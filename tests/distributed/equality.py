@@ -367,6 +367,16 @@ def a_gradient_on_one_rank_only() -> None:
     raises(WorkerError, "is about to exchange other gradients", lambda: functional.cross_entropy(ours(x), y).backward())
 
 
+def one_rank_compiles() -> None:
+    """The other takes the program from the cache that they share."""
+    ours = daceopt.data_parallel(nn.Linear(5, 2), fallback="raise")
+    ours(torch.ones(3, 5)).sum().backward()
+    (graph,) = ours._dispatcher.graphs
+    built = torch.tensor([not graph.pair.cached], dtype=torch.int64)
+    dist.all_reduce(built)
+    assert int(built) == 1
+
+
 def second_derivatives() -> None:
     ours = parallel(Net())
     x, y = batches(dist.get_rank(), 1)[0]
@@ -377,7 +387,7 @@ def second_derivatives() -> None:
 
 CHECKS = (
     *(by_backward, by_training_step, with_no_sync, uneven_batches),
-    *(checkpoints, evaluation, in_parts, ddp_of_an_optimized_module),
+    *(checkpoints, evaluation, in_parts, ddp_of_an_optimized_module, one_rank_compiles),
     *(differing_models, differing_strategies, a_strategy_for_more_ranks, a_group_without_this_rank),
     a_gradient_on_one_rank_only,
 )

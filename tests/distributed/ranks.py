@@ -60,6 +60,7 @@ def outcomes(program: str, folder: Path, world: int = WORLD, **variables: str) -
         f"rank {k}, exit code {e.code}:\n{e.text}" for k, (e, f) in enumerate(zip(ended, files)) if not f.exists()
     ]
     assert not missing, "\n".join(missing)
+    assert not any(e.code for e in ended), "\n".join(e.text for e in ended)
     told = [json.loads(f.read_text()) for f in files]
     return {name: [own.get(name, "did not run") for own in told] for name in told[0]}
 

@@ -17,16 +17,17 @@ RULES = ("auto", "none")
 Chosen = str | os.PathLike[str] | Strategy
 
 
-def agreed(model: nn.Module, group: dist.ProcessGroup, strategy: Chosen) -> Strategy:
-    """The strategy of all ranks for ``model``: rank 0 reads a file for all of them.
+def agreed(model: nn.Module, watch: Watch, strategy: Chosen) -> Strategy:
+    """The strategy of all ranks of the group of ``watch`` for ``model``: rank 0 reads a file for all of them.
 
     Raises WorkerError, on every rank, where they have other parameters, buffers, versions or options, and StrategyError
     where the strategy is for something else.
     """
+    group = watch.group
     identity = Identity.of(model, group.size())
     told = _told(identity, model, strategy) if group.rank() == 0 else _ranks_own(identity, model, strategy)
     everyone: list[Any] = [None] * group.size()
-    with Watch(group).inside():
+    with watch.inside():
         dist.all_gather_object(everyone, told, group=group)
     first = everyone[0]
     for rank, other in enumerate(everyone):

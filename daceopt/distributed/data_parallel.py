@@ -15,10 +15,11 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from daceopt.distributed.agreement import agreed
 from daceopt.distributed.exchange import Exchange
-from daceopt.distributed.joining import ShadowHook
+from daceopt.distributed.faults import Watch
 from daceopt.distributed.parallel_backend import ParallelDispatcher
 from daceopt.distributed.reducer import Reducer
 from daceopt.distributed.strategy import Strategy
+from daceopt.distributed.uneven import ShadowHook
 from daceopt.errors import DaceoptError, Unsupported, WorkerError
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher, note
@@ -77,8 +78,9 @@ class DataParallel(nn.Module, Joinable):
         Joinable.__init__(self)
         _check(module)
         self.module, self._options = module, options
-        self.strategy = agreed(module, group, strategy)
-        exchange = Exchange(module, group, self.strategy)
+        watch = Watch(group)
+        self.strategy = agreed(module, watch, strategy)
+        exchange = Exchange(module, watch, self.strategy)
         exchange.broadcasts_buffers = broadcast_buffers
         exchange.broadcast_all()
         self.daceopt_exchange = exchange

@@ -27,8 +27,9 @@ MARK = "exchange: "  # how messages of daceopt/process_group.h begin
 class Exchange:
     """The gradients of ``model`` over ``group``, as ``strategy`` says. Programs call the group by its name."""
 
-    def __init__(self, model: nn.Module, group: dist.ProcessGroup, strategy: Strategy) -> None:
-        self.model, self.group, self.strategy = model, group, strategy
+    def __init__(self, model: nn.Module, watch: Watch, strategy: Strategy) -> None:
+        self.model, self.watch, self.strategy = model, watch, strategy
+        self.group = group = watch.group
         self.name, self.world = str(group.group_name), group.size()
         if not _NAME.fullmatch(self.name):
             raise Unsupported(f"the process group is called {self.name!r}; expected letters, digits and any of _ . : -")
@@ -36,7 +37,6 @@ class Exchange:
         self.refusal = ""  # why no program of a training step can exchange now
         self.has_own = False  # whether .grad may hold what was accumulated without an exchange
         self.taken = False  # whether whoever traces the model exchanges what it computes
-        self.watch = Watch(group)
 
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
         """Which of ``arguments``, by position, are parameters whose gradients are averaged; None for none."""

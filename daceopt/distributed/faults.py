@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -28,12 +29,13 @@ class Watch:
     """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self._group, self._rank, self._world = group, group.rank(), group.size()
+        self.group, self._rank, self._world = group, group.rank(), group.size()
         self._key = f"daceopt/{group.group_name}/{next(_numbers)}"
         self._store: Any = distributed_c10d._get_process_group_store(group)
         self.begun, self.is_inside = 0, False
         if self._world > 1:
-            threading.Thread(target=self._answer, name="daceopt-watch", daemon=True).start()
+            own = weakref.ref(self)
+            threading.Thread(target=_answer, args=(own,), name="daceopt-watch", daemon=True).start()
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -72,6 +74,13 @@ class Watch:
             return WorkerError(f"rank {self._rank}: {what}: {_listed(late)} {place} while the others waited")
         return WorkerError(f"rank {self._rank}: {what}")
 
+    def asked(self) -> bool:
+        """Answer if another rank has failed."""
+        if not self._store.check([f"{self._key}/failed"]):
+            return False
+        self._tell()
+        return True
+
     def _tell(self) -> None:
         self._store.set(f"{self._key}/{self._rank}", json.dumps([self.begun, self.is_inside]))
 
@@ -87,14 +96,18 @@ class Watch:
             time.sleep(POLL / 10)
         return found
 
-    def _answer(self) -> None:
-        """Until somebody asks, or the store is gone."""
+
+def _answer(own: weakref.ref[Watch]) -> None:
+    """Until another rank asks, the watch is gone, or the store is."""
+    while True:
+        watch = own()
         try:
-            while not self._store.check([f"{self._key}/failed"]):
-                time.sleep(POLL)
-            self._tell()
+            if watch is None or watch.asked():
+                return
         except (dist.DistError, RuntimeError):
             return
+        del watch
+        time.sleep(POLL)
 
 
 def _listed(ranks: list[int]) -> str:

@@ -50,13 +50,18 @@ class Exchange:
         found = recipes.get(given) if isinstance(given, str) else given
         if isinstance(found, Choice):
             found = recipes.get("disco")
-        found = enacting(self.strategy, found)
         names = {str(step).partition("{")[0] for step in found.steps}
         for step in ("tensor-fusion", "collective-placement"):
             found = found if step in names else found + step
         buckets = tuple(bucket.parameters for bucket in self.strategy.buckets)
         placed: Recipe = found.with_options("collective-placement", wait=self.strategy.wait)
         return placed.with_options("tensor-fusion", buckets=buckets)
+
+    def grouped_recipe(self, given: str | Recipe) -> Recipe:
+        """The same, with the groups of operators that the strategy has: they are those of the model's own graph, and a
+        training step has another."""
+        found = recipes.get(given) if isinstance(given, str) else given
+        return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(found, Choice) else found))
 
     def watched(self, pair: Any) -> Any:
         """``pair``, whose programs name the rank at fault where an exchange fails."""

@@ -9,17 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from daceopt.cost.rates import Rates
-from daceopt.distributed.operator_costs import OperatorCost, OperatorReach, edges_among
+from daceopt.distributed.operator_costs import FUNCTIONS, OperatorCost, OperatorReach, edges_among
 from daceopt.ir.micro_graph import TYPES
 
-NODE_FEATURES = len(TYPES) + 7
+NODE_FEATURES = len(TYPES) + 7 + len(FUNCTIONS)
 KERNEL_FEATURES = 5
 
 
 class KernelFeatures(NamedTuple):
     """``nodes``: a row per operator (type, time alone, bytes read, written, operations, bytes that come from and go to
-    other kernels, extent of the last axis); ``adjacency``: which read from which, both ways, and each itself;
-    ``kernel``: of the whole; ``roofline``: seconds that its bytes and operations take. Numbers are logarithms."""
+    other kernels, extent of the last loop, evaluations of functions); ``adjacency``: which read from which, both ways,
+    and each itself; ``kernel``: of the whole; ``roofline``: seconds that its bytes and operations take. Numbers are
+    logarithms."""
 
     nodes: np.ndarray  # float32 [operators, NODE_FEATURES]
     adjacency: np.ndarray  # bool [operators, operators]
@@ -56,6 +57,7 @@ def _row(operator: OperatorCost, inside: Collection[str], leaving: float) -> lis
         outside,
         leaving,
         operator.inner,
+        *operator.functions,
     )
     return [*kinds, *map(_log, numbers)]
 

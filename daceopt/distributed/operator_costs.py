@@ -6,21 +6,41 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 from dace import nodes
 
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.program_time import by_node
 from daceopt.cost.rates import Rates
 from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.micro_graph import type_of
 from daceopt.transformations.partition.cluster_extraction import is_eligible
+
+FUNCTIONS = (
+    "exp",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "log",
+    "Pow",
+    "division",
+    "maximum",
+    "select",
+    "load",
+    "sum",
+    "max",
+    "min",
+)
+"""Functions and reductions that take long, or keep loops from running in vectors, in ways that a count of operations
+does not tell."""
 
 
 @dataclass(frozen=True)
 class OperatorCost:
     """``kind``: its type (``ir.micro_graph.TYPES``); ``seconds`` alone; ``reads`` and ``writes``: bytes by array, as
-    nodes write it; ``inner``: the extent of the last axis of its result; ``kept``: of what it writes, the arrays that
-    outlive the program."""
+    nodes write it; ``inner``: the extent of its last loop; ``functions``: evaluations of each of
+    ``FUNCTIONS``; ``kept``: of what it writes, the arrays that outlive the program."""
 
     kind: str
     seconds: float
@@ -28,6 +48,7 @@ class OperatorCost:
     reads: Mapping[str, float]
     writes: Mapping[str, float]
     inner: float = 1.0
+    functions: tuple[float, ...] = ()
     kept: frozenset[str] = frozenset()
 
 
@@ -68,7 +89,7 @@ def _cost(graph: Graph, node: Any, times: KernelTimes, seconds: float) -> Operat
         sources = graph.sources(name)
         for source in sources:
             reads[source] = max(reads.get(source, 0.0), _bytes(graph, name, times) / len(sources))
-    kind, operations = "opaque", 0.0
+    kind, operations, inner, functions = "opaque", 0.0, 1.0, (0.0,) * len(FUNCTIONS)
     if is_eligible(node):
         kind = type_of(graph, node)
     if isinstance(node, nodes.MapEntry):
@@ -76,10 +97,26 @@ def _cost(graph: Graph, node: Any, times: KernelTimes, seconds: float) -> Operat
         left = max(0.0, work.bytes - sum(writes.values()))  # of a gather no more is read than is picked
         shrink = min(1.0, left / total) if (total := sum(reads.values())) else 1.0
         reads = {n: b * shrink for n, b in reads.items()}
+        kernel = Kernel.extract(graph, node)
+        functions = _evaluations(kernel, times)
+        inner = max(times.number(kernel.most(stage.params[-1:])) for stage in kernel.stages)
         operations, seconds = work.operations, kernel_seconds(times.machine, work.bytes, work.operations)
     kept = frozenset(n for n in written if graph.is_kept(n))
-    inner = max((times.number(graph.shape(n)[-1]) for n in written if graph.shape(n)), default=1.0)
-    return OperatorCost(kind, seconds, operations, reads, writes, inner, kept)
+    return OperatorCost(kind, seconds, operations, reads, writes, inner, functions, kept)
+
+
+def _evaluations(kernel: Kernel, times: KernelTimes) -> tuple[float, ...]:
+    """How often each of ``FUNCTIONS`` is evaluated by all iterations of a kernel."""
+    found = dict.fromkeys(FUNCTIONS, 0.0)
+    for stage in kernel.stages:
+        iterations = times.number(kernel.most(stage.params))
+        for part in (p for a in stage.assignments for p in sympy.preorder_traversal(a.expr)):
+            name = "division" if part.is_Pow and part.exp.is_negative else type(part).__name__
+            if name in found:
+                found[name] += iterations
+        for reduction in (a.wcr for a in stage.writes.values() if a.wcr in found):
+            found[str(reduction)] += iterations
+    return tuple(found.values())
 
 
 def _bytes(graph: Graph, name: str, times: KernelTimes) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from dace import nodes
 
 from daceopt.cost.rates import Rates, rates
-from daceopt.distributed.operator_costs import OperatorCost, OperatorReach, operator_costs
+from daceopt.distributed.operator_costs import FUNCTIONS, OperatorCost, OperatorReach, operator_costs
 from daceopt.distributed.training_graph import (
     GradientTensor,
     GroupModel,
@@ -58,7 +58,7 @@ class ProgramOperators:
         for direction, graph in zip(DIRECTIONS, program.directions()):
             if direction == "backward":
                 self.places.append(None)
-                costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}))
+                costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
             for node, cost in zip(graph.nodes(), operator_costs(graph, self.machine)):
                 if not isinstance(node, COLLECTIVES):
                     self.places.append(_Place(graph, node))

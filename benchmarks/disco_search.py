@@ -76,7 +76,7 @@ def _searched(name: str, found: Prepared, world: int, bandwidth: float, budget: 
     start = time.perf_counter()
     rules = baselines(problem, found.groups)
     search = BacktrackingSearch(problem, rules.values(), SearchEffort())
-    best = search.run(seconds=4 * budget.seconds)
+    best = search.run(seconds=8 * budget.seconds)
     spent = time.perf_counter() - start
     times = {rule: moved(problem, moves).time for rule, moves in rules.items()}
     values = {OURS: 1e3 * search.cost, **{rule: 1e3 * t.seconds for rule, t in times.items()}}

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heappop, heappush, nsmallest
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,22 @@ class _Candidate:
     state: FusionState
 
 
+@dataclass
+class _Island:
+    """Algorithm 1 from one state: what waits (cost, candidate), the best candidate, evaluations in turn without a
+    better one."""
+
+    best: int
+    queue: list[tuple[float, int]] = field(default_factory=list)
+    unchanged: int = 0
+
+
 class BacktrackingSearch:
-    """Algorithm 1, which begins with several states: nothing fused, and what simple rules make (``starts``), so that
-    what is found is never worse than they are.
+    """Algorithm 1 from several states in turn: nothing fused, and what simple rules make (``starts``), so that what is
+    found is never worse than they are. Each has a queue and a best cost of its own: next to what a rule made at once,
+    the first steps away from nothing fused would all be given up.
+
+    Where a queue is empty the best candidate goes on; what ends a search is its patience.
 
     Deterministic: the same problem, starts, effort and number of steps give the same result, also where the search was
     written to a file in between. Times of kernels come from the problem's model, which must not change meanwhile.
@@ -59,33 +72,42 @@ class BacktrackingSearch:
         self, problem: FusionProblem, starts: Iterable[Sequence[Move]] = (), effort: SearchEffort = SearchEffort()
     ):
         self.problem, self.effort = problem, effort
-        self.steps = self.evaluated = self.unchanged = 0
+        self.steps = self.evaluated = 0
         self._random = random.Random(effort.seed)
-        self._queue: list[tuple[float, int]] = []
         self._known: dict[int, _Candidate] = {}
         self._next = 0
-        root = FusionState(problem)
-        self._best = self._add(None, (), root)
-        self._enqueue(self._best)
+        self._islands = [_Island(self._add(None, (), FusionState(problem)))]
         for start in starts:
-            self._consider(0, start)
+            state = self._known[0].state.copy()
+            made = tuple(move for move in start if state.apply(move) is None)
+            if all(made != self._known[island.best].moves for island in self._islands):
+                self._islands.append(_Island(self._add(0, made, state)))
+        for island in self._islands:
+            self._enqueue(island, island.best)
 
     # ---------------------------------------------------------------- results
 
     @property
     def best(self) -> FusionState:
         """The state of least cost so far."""
-        return self._known[self._best].state
+        return self._best.state
 
     @property
     def cost(self) -> float:
         """Its seconds."""
-        return self._known[self._best].cost
+        return self._best.cost
+
+    @property
+    def _best(self) -> _Candidate:
+        return min((self._known[island.best] for island in self._islands), key=lambda c: c.cost)
 
     @property
     def exhausted(self) -> bool:
-        """Is nothing left to try, or was nothing better found for as long as patience lasts?"""
-        return not self._queue or self.unchanged >= self.effort.patience
+        """Was nothing better found, from any start, for as long as patience lasts?"""
+        return not self._live()
+
+    def _live(self) -> list[_Island]:
+        return [island for island in self._islands if island.unchanged < self.effort.patience]
 
     # ---------------------------------------------------------------- the algorithm
 
@@ -98,21 +120,26 @@ class BacktrackingSearch:
                 self._step()
                 if seconds is not None:
                     share = (time.monotonic() - start) / max(seconds, 1e-9)
-                while shown < int(_PARTS * min(1, max(share, self.unchanged / self.effort.patience))):
+                waited = min(island.unchanged for island in self._islands) / self.effort.patience
+                while shown < int(_PARTS * min(1, max(share, waited))):
                     shown += 1
                     counter.advance(f"best {1e3 * self.cost:.3f} ms after {self.evaluated} candidates")
         return self.best
 
     def _step(self) -> None:
+        live = self._live()
+        island = live[self.steps % len(live)]
         self.steps += 1
-        parent = heappop(self._queue)[1]
+        if not island.queue:
+            self._enqueue(island, island.best)
+        parent = heappop(island.queue)[1]
         for method in self.effort.methods:
             state, moves = self._applied(self._known[parent].state, method)
             if moves:
-                self._consider_state(parent, moves, state)
+                self._consider(island, parent, moves, state)
             else:
-                self.unchanged += 1
-        self._forget()
+                island.unchanged += 1
+        self._forget(island)
 
     def _applied(self, state: FusionState, method: Method) -> tuple[FusionState, tuple[Move, ...]]:
         """RandomApply: up to beta times, what is not valid left out."""
@@ -138,36 +165,31 @@ class BacktrackingSearch:
 
     # ---------------------------------------------------------------- candidates
 
-    def _consider(self, parent: int, moves: Sequence[Move]) -> None:
-        state = self._known[parent].state.copy()
-        made = tuple(move for move in moves if state.apply(move) is None)
-        self._consider_state(parent, made, state)
-
-    def _consider_state(self, parent: int, moves: tuple[Move, ...], state: FusionState) -> None:
+    def _consider(self, island: _Island, parent: int, moves: tuple[Move, ...], state: FusionState) -> None:
         self.evaluated += 1
         number = self._add(parent, moves, state)
-        cost = self._known[number].cost
-        if cost < self.cost:
-            self._best, self.unchanged = number, 0
+        cost, best = self._known[number].cost, self._known[island.best].cost
+        if cost < best:
+            island.best, island.unchanged = number, 0
         else:
-            self.unchanged += 1
-        if cost <= self.effort.alpha * self.cost:
-            self._enqueue(number)
+            island.unchanged += 1
+        if cost <= self.effort.alpha * min(cost, best):
+            self._enqueue(island, number)
 
     def _add(self, parent: int | None, moves: tuple[Move, ...], state: FusionState) -> int:
         number, self._next = self._next, self._next + 1
         self._known[number] = _Candidate(parent, moves, state.time.seconds, state)
         return number
 
-    def _enqueue(self, number: int) -> None:
-        heappush(self._queue, (self._known[number].cost, number))
+    def _enqueue(self, island: _Island, number: int) -> None:
+        heappush(island.queue, (self._known[number].cost, number))
 
-    def _forget(self) -> None:
+    def _forget(self, island: _Island) -> None:
         """Keep the candidates that wait, the best ones of them, and the best of all; moves of others join those of
         their descendants."""
-        if len(self._queue) > 2 * _WIDTH:
-            self._queue = nsmallest(_WIDTH, self._queue)  # sorted, so a heap
-        kept = {number for _, number in self._queue} | {self._best, 0}
+        if len(island.queue) > 2 * _WIDTH:
+            island.queue = nsmallest(_WIDTH, island.queue)  # sorted, so a heap
+        kept = {number for one in self._islands for _, number in one.queue} | {one.best for one in self._islands} | {0}
         for number in kept - {0}:
             candidate = self._known[number]
             while candidate.parent is not None and candidate.parent not in kept:
@@ -184,9 +206,8 @@ class BacktrackingSearch:
         found = {
             "format": _FORMAT,
             "problem": self._identity(),
-            "counts": [self.steps, self.evaluated, self.unchanged, self._next],
-            "best": self._best,
-            "queue": sorted(self._queue),
+            "counts": [self.steps, self.evaluated, self._next],
+            "islands": [[island.best, sorted(island.queue), island.unchanged] for island in self._islands],
             "known": known,
             "random": [version, list(numbers), gauss],
         }
@@ -218,10 +239,14 @@ class BacktrackingSearch:
                 if reason is not None:
                     raise DaceoptError(f"{path}: {move} is not possible: {reason}")
             known[int(text)] = _Candidate(parent, made, state.time.seconds, state)
-        self._known = known
-        self.steps, self.evaluated, self.unchanged, self._next = found["counts"]
-        self._best = next(n for n in known if n == found["best"])
-        self._queue = [(cost, number) for cost, number in found["queue"] if known[number]]
+        islands = [_Island(*parts) for parts in found["islands"]]
+        if len(islands) != len(self._islands):
+            raise DaceoptError(f"{path} is the state of a search from {len(islands)} starts, not {len(self._islands)}")
+        for island in islands:
+            _ = known[island.best]
+            island.queue = [(known[number].cost, number) for _, number in island.queue]
+        self._known, self._islands = known, islands
+        self.steps, self.evaluated, self._next = found["counts"]
         version, numbers, gauss = found["random"]
         self._random.setstate((version, tuple(numbers), gauss))
 

@@ -100,6 +100,9 @@ class DataParallel(nn.Module, Joinable):
             return self.module(*arguments, **kwargs)
         return self._exchanging(arguments, kwargs)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a process group cannot be copied; copy or pickle `.module`, or save `state_dict()`")
+
     @torch.compiler.disable
     def _exchanging(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         syncs = self.require_backward_grad_sync and torch.is_grad_enabled()

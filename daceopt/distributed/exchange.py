@@ -39,7 +39,10 @@ class Exchange:
         self.taken = False  # whether whoever traces the model exchanges what it computes
 
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
-        """Which of ``arguments``, by position, are parameters whose gradients are averaged; None for none."""
+        """Which of ``arguments``, by position, are parameters whose gradients are averaged; None for none, and for a
+        group of one rank."""
+        if self.world == 1:
+            return None
         named = {id(p): (k, name) for k, (name, p) in enumerate(self.model.named_parameters()) if p.requires_grad}
         found = {position: named[id(a)] for position, a in arguments.items() if id(a) in named}
         names = {k: name for k, (_, name) in sorted(found.items(), key=lambda item: item[1])}

@@ -3,6 +3,7 @@ they are."""
 
 from __future__ import annotations
 
+import atexit
 import json
 import threading
 import time
@@ -20,6 +21,16 @@ from daceopt.errors import WorkerError
 POLL = 0.5  # seconds between two looks at the store
 PATIENCE = 4.0  # seconds that the others have to answer
 _numbers = count()
+_ending = threading.Event()
+_answering: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _end() -> None:
+    """A thread that the interpreter ends inside of the store's C++ would abort the process."""
+    _ending.set()
+    for thread in list(_answering):
+        thread.join(2)
 
 
 class Watch:
@@ -35,7 +46,9 @@ class Watch:
         self.begun, self.is_inside = 0, False
         if self._world > 1:
             own = weakref.ref(self)
-            threading.Thread(target=_answer, args=(own,), name="daceopt-watch", daemon=True).start()
+            thread = threading.Thread(target=_answer, args=(own,), name="daceopt-watch", daemon=True)
+            _answering.add(thread)
+            thread.start()
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -107,7 +120,8 @@ def _answer(own: weakref.ref[Watch]) -> None:
         except (dist.DistError, RuntimeError):
             return
         del watch
-        time.sleep(POLL)
+        if _ending.wait(POLL):
+            return
 
 
 def _listed(ranks: list[int]) -> str:

@@ -19,6 +19,7 @@ from daceopt.distributed.strategy import Bucket, Identity, Strategy
 from daceopt.errors import Unsupported, WorkerError
 from tests.distributed import ranks
 from tests.numerics import assert_within_rounding
+from tests.training import networks
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 ROWS, FEATURES, CLASSES = 6, 8, 3
@@ -56,8 +57,10 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 class Reference:
     """All ranks in one process in float64: the mean of the losses on their batches; buffers are those of rank 0."""
 
-    def __init__(self, model: nn.Module, make: Callable[[nn.Module], torch.optim.Optimizer]) -> None:
-        self.model = copy.deepcopy(model).double()
+    def __init__(
+        self, model: nn.Module, make: Callable[[nn.Module], torch.optim.Optimizer], loss: Any = functional.cross_entropy
+    ) -> None:
+        self.model, self.loss = copy.deepcopy(model).double(), loss
         self.optimizer = make(self.model)
 
     def backward(self, every: list[Batch]) -> None:
@@ -67,8 +70,8 @@ class Reference:
             with torch.no_grad():
                 for buffer, old in zip(self.model.buffers(), before):
                     buffer.copy_(old)
-            loss = functional.cross_entropy(self.model(x.double()), y) / len(every)
-            loss.backward()
+            found = self.model(x.double() if x.is_floating_point() else x)
+            (self.loss(found, y.double() if y.is_floating_point() else y) / len(every)).backward()
             after = after or [b.clone() for b in self.model.buffers()]
         with torch.no_grad():
             for buffer, new in zip(self.model.buffers(), after):
@@ -141,6 +144,42 @@ def by_training_step() -> None:
 
 def by_adamw_each_gradient_alone() -> None:
     trained(adamw, "none", 10, whole=True)
+
+
+def network(name: str) -> None:
+    """Fifty steps of a network of ``tests.training.networks``, by its training step."""
+    found = networks.build(name)
+    rate = found.rates[0]
+    rank, world = dist.get_rank(), dist.get_world_size()
+
+    def make(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+    ours, theirs = daceopt.data_parallel(copy.deepcopy(found.model), fallback="raise"), peer(found.model)
+    exact = Reference(found.model, make, found.loss)
+    step = daceopt.training_step(ours, found.loss, make(ours), fallback="raise")
+    optimizer, count = make(theirs), len(found.batches)
+    for k in range(50):
+        now = [found.batches[(k + r) % count] for r in range(world)]
+        step(*now[rank])
+        optimizer.zero_grad()
+        found.loss(theirs(now[rank][0]), now[rank][1]).backward()
+        optimizer.step()
+        exact.step(now)
+    equal_on_all_ranks(ours)
+    compare(ours, theirs, exact.model)
+
+
+def unet() -> None:
+    network("unet")
+
+
+def vit() -> None:
+    network("vit")
+
+
+def lstm() -> None:
+    network("lstm")
 
 
 def by_a_file() -> None:
@@ -392,7 +431,10 @@ CHECKS = (
     a_gradient_on_one_rank_only,
 )
 
-MORE = (by_adamw_each_gradient_alone, by_a_file, without_no_sync, micro_batches, second_derivatives)
+MORE = (
+    *(by_adamw_each_gradient_alone, by_a_file, without_no_sync, micro_batches, second_derivatives),
+    *(unet, vit, lstm),
+)
 
 if __name__ == "__main__":
     chosen = MORE if os.environ.get("CHECKS") == "more" else CHECKS

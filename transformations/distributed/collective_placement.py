@@ -13,7 +13,7 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.collective import AgreementStart, AgreementWait, AllReduceStart, sequence_number
-from daceopt.ir.order import sources_of
+from daceopt.ir.order import by_priority, sources_of
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.distributed.tensor_fusion import wait_of
 
@@ -28,9 +28,9 @@ class CollectivePlacement(Transformation):
     after:   agree; a = f(x); start(a); b = h(x); start(b); wait(a); u = g(a'); wait(b); v = g(b')
 
     Starts run in the order of their positions, which all ranks share: each behind the one before it (an edge of the
-    graph) and behind what it sums. All that needs a result of a reduction runs after the last start: by the latest
-    reduction that it needs, so that the update of a bucket runs while later ones are on their way. ``wait='end'`` waits
-    for all of them before.
+    graph) and behind what it sums, which is computed as soon as it can be. All that needs a result of a reduction runs
+    after the last start: by the latest reduction that it needs, so that the update of a bucket runs while later ones
+    are on their way. ``wait='end'`` waits for all of them before.
     """
 
     level: ClassVar[str] = "hardware"
@@ -92,12 +92,33 @@ def _ranks(graph: Graph, starts: list[AllReduceStart]) -> dict[Any, int]:
     return found
 
 
+def _promptly(graph: Graph, nodes: list[Any], collectives: set[Any]) -> list[Any]:
+    """``nodes`` in their order, but what is computed for ``collectives`` alone runs as soon as it can."""
+    readers = {n: [r for name in _written(graph, n) for r in graph.all_consumers(name)] for n in nodes}
+    alone = set(collectives)
+    for node in reversed(nodes):
+        if readers[node] and alone.issuperset(readers[node]):
+            alone.add(node)
+    sources = {n: [s for _, s in sources_of(graph, n)] for n in nodes}
+    place: dict[Any, float] = {}
+    for k, node in enumerate(nodes):
+        before = [place[s] for s in sources[node]]
+        place[node] = max(before) if node in alone and before else float(k)
+    return by_priority(nodes, sources, place)
+
+
+def _written(graph: Graph, node: Any) -> list[str]:
+    return [name for name in graph.outputs_of(node) if name is not None]
+
+
 def _order(
     graph: Graph, opening: list[Any], starts: list[AllReduceStart], ranks: dict[Any, int], end: bool
 ) -> list[Any]:
     late = [n for n in graph.nodes() if n in ranks]
     special = {*opening, *starts}
+    waits = {wait_of(graph, n) for n in starts}
     early = [n for n in graph.nodes() if n not in ranks and n not in special]
+    early = _promptly(graph, early, special | waits)
     needed = [{s for _, s in sources_of(graph, n)} for n in starts]
     order, done, waiting = [opening[0]], set(), list(zip(starts, needed))
     for node in [None, *early]:
@@ -107,7 +128,6 @@ def _order(
         while waiting and waiting[0][1] <= {*done, *special}:
             start, _ = waiting.pop(0)
             order += [opening[1], start] if start is starts[0] else [start]
-    waits = {wait_of(graph, n) for n in starts}
     if end:
         return [*order, *(n for n in late if n in waits), *(n for n in late if n not in waits)]
     return order + sorted(late, key=lambda n: ranks[n])

@@ -162,6 +162,23 @@ def test_an_early_bucket_starts_before_later_gradients_are_computed() -> None:
     assert "k" in behind
 
 
+def test_what_is_computed_for_a_reduction_alone_runs_as_soon_as_it_can() -> None:
+    graph = gradients()
+    TensorFusion((("a",), ("b",), ("c", "d"))).run(graph)
+    late = [n for n in graph.nodes() if set(graph.outputs_of(n)) & {graph.reads(s)["X"] for s in _starts(graph)}]
+    waits = [n for n in graph.nodes() if not isinstance(n, Collective) and n not in late]
+    first = [n for n in waits if all(name in graph.inputs for name in graph.inputs_of(n))]
+    graph.order = [*first, *(n for n in graph.nodes() if n not in first)]  # all gradients, then all summands
+    CollectivePlacement().run(graph)
+    assert check(graph) == [("a",), ("b",), ("c", "d")]
+    order = kinds(graph)
+    assert order[: order.index("start a")].count("k") == 2  # the gradient, divided by the world
+
+
+def _starts(graph: Graph) -> list[AllReduceStart]:
+    return [n for n in graph.nodes() if isinstance(n, AllReduceStart)]
+
+
 def test_starts_are_ordered_by_edges_of_the_graph() -> None:
     graph = placed("use")
     graph.order = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from dace import nodes
 
@@ -30,6 +30,8 @@ from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, st
 MAX_STATEMENTS = 48
 COLLECTIVES = (AllReduceStart, AllReduceWait)
 _BETWEEN = "between forward and backward"
+
+_Key: TypeAlias = tuple[Tree, frozenset[int]]
 
 Estimate = Callable[[OperatorReach, KernelGroup], float]
 """Seconds of the kernel of a group."""
@@ -64,8 +66,8 @@ class ProgramOperators:
                     self.places.append(_Place(graph, node))
                     costs.append(_prefixed(cost, f"{direction}/"))
         self.reach = OperatorReach(costs)
-        self._kernels: dict[Tree, Kernel | None] = {}
-        self._reasons: dict[tuple[Tree, Tree, bool], str | None] = {}
+        self._kernels: dict[_Key, Kernel | None] = {}  # what is exported is written: copies make another kernel
+        self._reasons: dict[tuple[_Key, _Key, bool], str | None] = {}
         self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients()))
 
     # ---------------------------------------------------------------- the training graph
@@ -81,7 +83,7 @@ class ProgramOperators:
                 continue
             before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
             before |= {middle} if k > middle else set()
-            fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(k) is not None
+            fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(KernelGroup.single(k)) is not None
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
             found.append(StepOperator(name, operators[k].seconds, tuple(sorted(before)), fusible))
         return found
@@ -128,14 +130,14 @@ class ProgramOperators:
 
     def why_not(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         """What keeps two groups from being one kernel, where no cycle does; None where nothing does."""
-        key = first.tree, second.tree, copied
+        key = _key(first), _key(second), copied
         if key not in self._reasons:
             self._reasons[key] = self._merged(first, second, copied)
         return self._reasons[key]
 
     def _merged(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         places = [self.places[next(iter(group.members))] for group in (first, second)]
-        one, other = self._kernel(first.tree), self._kernel(second.tree)
+        one, other = self._kernel(first), self._kernel(second)
         if one is None or other is None or places[0] is None or places[1] is None:
             return "one of both is no kernel"
         graph = places[0].graph
@@ -152,14 +154,15 @@ class ProgramOperators:
             return kernel
         reason = fusion_profit.why_slower(graph, one, other, kernel)
         if reason is None:
-            self._kernels[joined.tree] = kernel
+            self._kernels[_key(joined)] = kernel
         return reason
 
-    def _kernel(self, tree: Tree) -> Kernel | None:
-        if tree not in self._kernels:
-            assert isinstance(tree, int), "a kernel of several operators is known since it was merged"
-            self._kernels[tree] = self._extracted(tree)
-        return self._kernels[tree]
+    def _kernel(self, group: KernelGroup) -> Kernel | None:
+        key = _key(group)
+        if key not in self._kernels:
+            assert isinstance(group.tree, int), "a kernel of several operators is known since it was merged"
+            self._kernels[key] = self._extracted(group.tree)
+        return self._kernels[key]
 
     def _extracted(self, position: int) -> Kernel | None:
         place = self.places[position]
@@ -169,6 +172,10 @@ class ProgramOperators:
             return expand_locals(Kernel.extract(place.graph, place.node))
         except Unsupported:
             return None
+
+
+def _key(group: KernelGroup) -> _Key:
+    return group.tree, group.exported
 
 
 def by_roofline(machine: Rates) -> Estimate:

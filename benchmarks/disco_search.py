@@ -76,7 +76,7 @@ def _searched(name: str, found: Prepared, world: int, bandwidth: float, budget: 
     start = time.perf_counter()
     rules = baselines(problem, found.groups)
     search = BacktrackingSearch(problem, rules.values(), SearchEffort())
-    best = search.run(seconds=8 * budget.seconds)
+    best = search.run(seconds=6 * budget.seconds)
     spent = time.perf_counter() - start
     times = {rule: moved(problem, moves).time for rule, moves in rules.items()}
     values = {OURS: 1e3 * search.cost, **{rule: 1e3 * t.seconds for rule, t in times.items()}}
@@ -96,7 +96,7 @@ def _searched(name: str, found: Prepared, world: int, bandwidth: float, budget: 
 
 def _run(problem: FusionProblem, starts: Sequence[Sequence[Move]], effort: SearchEffort, budget: Budget) -> float:
     search = BacktrackingSearch(problem, starts, effort)
-    search.run(seconds=4 * budget.seconds)
+    search.run(seconds=2 * budget.seconds)
     return 1e3 * search.cost
 
 

@@ -3,6 +3,7 @@
 from benchmarks import (
     calls,
     compilation,
+    disco_search,
     importing,
     instances,
     kernels,
@@ -20,6 +21,7 @@ from benchmarks import (
 __all__ = [
     "calls",
     "compilation",
+    "disco_search",
     "importing",
     "instances",
     "kernels",

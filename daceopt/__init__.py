@@ -9,6 +9,7 @@ from daceopt._version import __version__
 from daceopt.logs import configure as _configure_logs
 
 if TYPE_CHECKING:
+    from daceopt.distributed.data_parallel import data_parallel as data_parallel
     from daceopt.modules.module import optimized_module as optimized_module
     from daceopt.passes.recipe import Recipe as Recipe
     from daceopt.passes.transform import Transformation as Transformation
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _NAMES: dict[str, tuple[str, str | None]] = {
     "optimized_module": ("daceopt.modules.module", "optimized_module"),
     "training_step": ("daceopt.training.training_step", "training_step"),
+    "data_parallel": ("daceopt.distributed.data_parallel", "data_parallel"),
     "from_onnx": ("daceopt.models.onnx_model", "from_onnx"),
     "load": ("daceopt.standalone.stored_program", "load"),
     "export": ("daceopt.standalone.export", None),

@@ -76,6 +76,16 @@ class MachineFileError(DaceoptError, ValueError):
     """A file describes no machine that could be; names the key, what was expected and what was found."""
 
 
+class StrategyError(DaceoptError, ValueError):
+    """A strategy of distributed training is none, or for another model, number of workers or version; names the
+    difference."""
+
+
+class WorkerError(DaceoptError, RuntimeError):
+    """Ranks of distributed training do not go together: one is dead, hangs, is late, or computes something else; names
+    the rank. What parameters hold is not defined behind it: go on from a checkpoint."""
+
+
 class FallbackWarning(UserWarning):
     """A module, or an operator of it, runs outside compiled code; the message says which and why."""
 

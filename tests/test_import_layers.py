@@ -40,6 +40,7 @@ FLOORS = (
     "models",
     "modules",
     "training",
+    "distributed",
     "standalone",
     "explore",
     "commands",

@@ -93,6 +93,7 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",
+        at_end="if (daceopt::at_end) daceopt::at_end();" if program.status_header else "",
         abi=ABI_VERSION,
         ok=OK,
         failed=FAILED,
@@ -273,6 +274,7 @@ void daceopt_host_call(int64_t id, void** pointers) {{
 EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
     int64_t status = 0;
     const int code = caught(pointers, symbols, status);
+    {at_end}
     return code != {ok} && (status & {changing}) ? {changed} : code;
 }}
 

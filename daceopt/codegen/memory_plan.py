@@ -197,16 +197,23 @@ class _Planner:
         return [r for r in roots if self._graph.desc(r).transient and r not in self._elsewhere]
 
     def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
+        given = list(self._graph.inputs_of(node))
         if not isinstance(node, nodes.MapEntry):
-            return None
+            places = getattr(node, "in_place", {})
+            connector = next((c for c, n in self._graph.writes(node).items() if c in places and n == name), None)
+            if connector is None:
+                return None
+            given = [self._graph.reads(node)[places[connector]]]
         dying = [
             r
-            for r in self._roots(self._graph.inputs_of(node))
+            for r in self._roots(given)
             if self._last[r] == position and r in self._block_of and self._block_of[r].last == position
         ]
         dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
         if not dying:
             return None
+        if not isinstance(node, nodes.MapEntry):
+            return self._block_of[dying[0]]
         kernel = Kernel.extract(self._graph, node)
         chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name)), None)
         return None if chosen is None else self._block_of[chosen]

@@ -17,6 +17,7 @@ _COMMANDS = {
     "explain": "what a model moves and computes, and what each step did",
     "optimize": "compile a model, compare it and write it",
     "bisect": "find the step and the site of a recipe that breaks a model",
+    "search": "how operators and gradients are fused on several workers: a strategy as a file",
     "bench": "measurements beside eager PyTorch and torch.compile",
     "cache": "show or empty the compilation cache",
     "operators": "table of the operators: how each is lowered, its types, its gradient",

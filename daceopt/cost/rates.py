@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,10 @@ class Rates:
         before, product = dict(self.products), max(self.product, other.product)
         products = tuple((name, max(rate, before.get(name, 0.0))) for name, rate in other.products)
         return Rates(self.cores, self.call, region, operation, product, alone, together, products)
+
+    def of_cores(self, cores: int) -> Rates:
+        """The same machine for a program that has so many of its cores."""
+        return replace(self, cores=cores, product=self.product * cores / self.cores)
 
     def seconds(self, nbytes: float, operations: float, *, threads: int = 1, beside: float = 0.0) -> float:
         """The time of loops that move ``nbytes`` and compute ``operations``, by ``threads`` cores that start already.

@@ -132,6 +132,12 @@ class Arrays:
         self.desc(name).transient = False
         self.outputs.append(name)
 
+    def clear_outputs(self) -> None:
+        """No array is an output any more."""
+        for name in self.outputs:
+            self.desc(name).transient = not self.is_given(name)
+        self.outputs.clear()
+
     def add_view(self, source: str, hint: str, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0) -> str:
         """An alias of ``source``: element i stands at ``offset + sum(strides * i)``, counted in elements of the root
         buffer from the source's start."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from daceopt.errors import DaceoptError
@@ -33,10 +34,11 @@ class Clusters(Generic[N]):
     fusion of neighbours costs what is near them, and one of any pair at most the graph.
     """
 
-    def __init__(self, successors: Mapping[N, Iterable[N]]):
-        """One cluster per key of ``successors``, which has each node's successors (keys, too).
+    def __init__(self, successors: Mapping[N, Iterable[N]], ordered: bool = False):
+        """One cluster per key of ``successors``, which has each node's successors (keys, too); ``ordered``: the keys
+        stand in a topological order, from which the clusters' is to start.
 
-        Raises ValueError for a cycle.
+        Raises ValueError for a cycle, and for keys that are not in the order that they are said to be in.
         """
         self._next: dict[N, dict[N, None]] = {}
         for node, after in successors.items():
@@ -48,7 +50,24 @@ class Clusters(Generic[N]):
         self._leader: dict[N, N] = {}  # of a member that leads no cluster any more: a member that led its cluster then
         self._members: dict[N, deque[N]] = {n: deque([n]) for n in self._next}
         self._nodes = tuple(self._next)
-        self._position = {n: k for k, n in enumerate(_topological(self._next, self._back))}
+        order = self._nodes if ordered else _topological(self._next, self._back)
+        self._position = {n: k for k, n in enumerate(order)}
+        if ordered:
+            self._check_order()
+
+    def _check_order(self) -> None:
+        for node, after in self._next.items():
+            if any(self._position[n] < self._position[node] for n in after):
+                raise ValueError(f"{node} stands behind one of its successors")
+
+    def copy(self) -> Clusters[N]:
+        """The same clusters, to be merged in another way."""
+        made = type(self)({})
+        made._next = {n: dict(after) for n, after in self._next.items()}
+        made._back = {n: dict(before) for n, before in self._back.items()}
+        made._leader, made._nodes, made._position = dict(self._leader), self._nodes, dict(self._position)
+        made._members = {n: members.copy() for n, members in self._members.items()}
+        return made
 
     # ---------------------------------------------------------------- questions
 
@@ -86,6 +105,14 @@ class Clusters(Generic[N]):
         """Leaders in an order in which every edge leads forward."""
         return sorted(self._members, key=self._position.__getitem__)
 
+    def position(self, node: N) -> int:
+        """Where the cluster of ``node`` stands in that order: fewer positions than nodes, with gaps."""
+        return self._position[self.leader(node)]
+
+    def positions(self) -> Mapping[N, int]:
+        """Leader -> where its cluster stands."""
+        return MappingProxyType(self._position)
+
     def path(self, a: N, b: N) -> list[N] | None:
         """Leaders on a path of two or more edges from the cluster of ``a`` to that of ``b``, or None."""
         first, last = self.leader(a), self.leader(b)
@@ -120,6 +147,16 @@ class Clusters(Generic[N]):
             raise CyclicMerge([str(node) for node in path])
         self._move_together(*sorted((first, second), key=self._position.__getitem__))
         return self._contract(first, second)
+
+    def bypass(self, a: N, b: N) -> None:
+        """Let the cluster of ``b`` have a copy of that of ``a``, one of its predecessors: it follows what that follows,
+        and no longer that. The order stays as it is. Raises ValueError where there is no edge from a to b."""
+        first, second = self.leader(a), self.leader(b)
+        if second not in self._next[first]:
+            raise ValueError(f"no edge leads from {a} to {b}")
+        del self._next[first][second], self._back[second][first]
+        for before in self._back[first]:
+            self._next[before][second] = self._back[second][before] = None
 
     def _move_together(self, early: N, late: N) -> None:
         """Leave nothing between the two in the order: what reaches ``late`` goes before both, what ``early`` reaches

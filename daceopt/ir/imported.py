@@ -22,12 +22,28 @@ class Update(Protocol):
 
 
 @dataclass(frozen=True)
+class Reduction:
+    """Gradients are averages over the ``world`` ranks of the process group ``group``: those by the inputs of
+    ``parameters``, position -> name, which is the same on all ranks."""
+
+    group: str
+    world: int
+    parameters: Mapping[int, str]
+
+    def moved(self, positions: Mapping[int, int]) -> Reduction:
+        """The same, of inputs that stand elsewhere: old position -> new one; others are dropped."""
+        found = {positions[k]: name for k, name in self.parameters.items() if k in positions}
+        return Reduction(self.group, self.world, found)
+
+
+@dataclass(frozen=True)
 class Gradients:
     """What to differentiate: outputs by inputs of the graph, by position, and whether to store or recompute (see
     ``autodiff``). With an ``update`` the gradients stay in the forward graph, for it to read.
 
-    ``sizes``: those of size symbols in the call that is compiled for; ``reference()``: the bytes that eager PyTorch
-    holds for the backward then, of which a memory budget may be a share."""
+    ``reduction``: which of them are averaged over ranks, where there is no update, which does that itself. ``sizes``:
+    those of size symbols in the call that is compiled for; ``reference()``: the bytes that eager PyTorch holds for the
+    backward then, of which a memory budget may be a share."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -35,6 +51,7 @@ class Gradients:
     update: Update | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
     reference: Callable[[], int] | None = None
+    reduction: Reduction | None = None
 
 
 @dataclass

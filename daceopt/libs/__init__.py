@@ -1,6 +1,6 @@
 """Dense libraries behind one interface: who implements a library node, and how it is called from generated code."""
 
-from daceopt.libs import algorithms, aten, host, mkl, native, onednn, onednn_product, pool, product
+from daceopt.libs import algorithms, aten, collectives, host, mkl, native, onednn, onednn_product, pool, product
 from daceopt.libs.base import (
     PREFERENCE,
     Library,
@@ -30,6 +30,7 @@ __all__ = [
     "aten",
     "candidates",
     "choose",
+    "collectives",
     "get",
     "host",
     "implement",

@@ -83,6 +83,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),
     "MicroProduct": ("torch_product", "native_product"),
+    **dict.fromkeys(("AllReduceStart", "AllReduceWait", "AgreementStart", "AgreementWait"), ("torch_collectives",)),
 }
 _MARGIN = 1.15  # times faster than the first in line: more than two measurements of one library differ
 _SEALED: dict[str, tuple[str, ...]] = {}
@@ -220,6 +221,7 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
         dace.dtypes.Language.CPP,
         debuginfo=node.debuginfo,
     )
+    tasklet.in_place = node.in_place
     graph.remove(node)
     graph.add_node(tasklet, reads, writes)
     return needs
@@ -241,15 +243,16 @@ def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:
 
 
 def support(
-    source: str, *, header: str, flags: Flags | None = None, define: str = "", version: str = ""
+    source: str, *, header: str, flags: Flags | None = None, define: str = "", version: str = "", standard: str = ""
 ) -> Requirements:
     """Return requirements of a call into ``src/<source>``, declared in ``daceopt/<header>``.
 
-    ``flags`` are the external library's, for that source and for linking; ``define`` is one macro, NAME=value.
+    ``flags`` are the external library's, for that source and for linking; ``define`` is one macro, NAME=value;
+    ``standard``: the C++ that its headers need, where that is more than ours.
     """
     own = Flags(includes=(str(INCLUDE),), version=f"{headers_digest()} {version}".strip())
     external = flags or Flags()
-    options = Flags(compile=(f"-D{define}",)) if define else Flags()
+    options = Flags(compile=(*([f"-D{define}"] if define else []), *([f"-std={standard}"] if standard else [])))
     job = CompileJob(
         _source(source), "kernel", own + Flags(includes=external.includes) + options, f"daceopt {source} {define}"
     )

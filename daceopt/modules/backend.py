@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,7 @@ from daceopt.runtime.binding import Binding
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
+    from daceopt.ir.imported import Reduction
 
 logger = logging.getLogger("daceopt.dispatch")
 
@@ -107,7 +109,7 @@ class Backend:
         return (lambda *arguments: made(*arguments, *held)) if held else made
 
     def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
-        with _own_mode():
+        with own_mode():
             try:
                 made = self.add(traced, inputs)
             except Exception as error:
@@ -165,7 +167,7 @@ def _specialise_numbers(traced: Traced) -> None:
 
 
 @contextmanager
-def _own_mode() -> Iterator[None]:
+def own_mode() -> Iterator[None]:
     """Compilation inside a user's scope: its saved-tensor hooks (checkpointing) must not see what compilation does, and
     a trace that fails leaves no transform of torch.func behind that it has entered."""
     hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
@@ -185,18 +187,27 @@ def _breaks() -> dict[str, int]:
 class CompiledGraph:
     """A piece that counts its calls, and compiles its second derivative when that is asked for."""
 
-    def __init__(self, backend: Backend, traced: Traced, recipe: str | Recipe | None = None) -> None:
-        self._backend, self.traced = backend, traced
+    def __init__(
+        self,
+        backend: Backend,
+        traced: Traced,
+        recipe: str | Recipe | None = None,
+        reduction: Reduction | None = None,
+    ) -> None:
+        """``reduction``: which gradients, by arguments of the graph, are averages over ranks."""
+        self._backend, self.traced, self._reduction = backend, traced, reduction
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         options = backend.options
-        pair = backend.compile(identity(traced), self._load, recipe=recipe or options.recipe, verify=options.verify)
+        fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
+        pair = backend.compile(fingerprint, self._load, recipe=recipe or options.recipe, verify=options.verify)
         notes = pair.report["notes"]
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
         connection = connected(traced, binding, _computed(pair, binding))
-        self.piece = CompiledPiece(pair, binding, connection, self._higher, dependents(traced, binding))
+        higher = self._higher if reduction is None else None  # whose gradients would be of this rank alone
+        self.piece = CompiledPiece(pair, binding, connection, higher, dependents(traced, binding))
         self.pair = pair
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
@@ -226,7 +237,12 @@ class CompiledGraph:
     def _load(self) -> Any:
         from daceopt.capture.torch.importing import load
 
-        return load(self.traced)
+        found = load(self.traced)
+        if self._reduction is not None and found.gradients is not None:
+            inputs = Binding.from_json(found.notes["binding"]).inputs
+            position = {argument: k for k, (kind, argument) in enumerate(inputs) if kind == "tensor"}
+            found.gradients = replace(found.gradients, reduction=self._reduction.moved(position))
+        return found
 
     def _higher(
         self, tensors: Sequence[Any], grads: Sequence[Any], wanted: Sequence[bool], changed: frozenset[int]
@@ -305,7 +321,7 @@ class BySize:
     def _made(self, arguments: Sequence[Any]) -> CompiledGraph | KeptEager | Exception:
         if len(self._programs) >= SIZE_LIMIT:
             return Unsupported(f"there are programs for {SIZE_LIMIT} sizes already, and none can be for all")
-        with _own_mode():
+        with own_mode():
             try:
                 return self._backend.add(specialised(self.traced, arguments), arguments)
             except Exception as error:

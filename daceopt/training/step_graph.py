@@ -17,16 +17,18 @@ from daceopt.modules.piece import CompiledPiece
 from daceopt.runtime import overlap
 from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder
+from daceopt.training.step_exchange import StepExchange
 from daceopt.training.update_plan import UpdatePlan
 
 if TYPE_CHECKING:
-    from daceopt.ir.imported import Imported
+    from daceopt.ir.imported import Imported, Reduction
 
 
 class StepBackend(Backend):
     """Compiles the one graph of an objective as a step of ``binder``'s optimizer."""
 
     binder: Binder
+    exchange: StepExchange | None = None
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
@@ -68,11 +70,18 @@ class StepGraph:
 
     def _compiled(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
         backend = self._backend
-        made = StepProgram(backend, self.traced, plan)
+        made = StepProgram(backend, self.traced, plan, self._reduction(plan, arguments))
         backend.graphs.append(made)  # type: ignore[arg-type]
         tensors = enumerate(made.piece.inputs([*arguments, *self.bind(arguments).tensors]))
         backend.stats.record(made.pair, {f"input:{k}": tuple(t.shape) for k, t in tensors})
         return made
+
+    def _reduction(self, plan: UpdatePlan, arguments: Sequence[Any]) -> Reduction | None:
+        """Gradients that are collected stay those of this rank until the step that updates."""
+        exchange = self._backend.exchange
+        if exchange is None or not plan.updates:
+            return None
+        return exchange.reduction({p.argument: arguments[p.argument] for p in plan.parameters})
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The results of the graph, the loss among them; parameters and the optimizer's state are updated. Raises
@@ -95,11 +104,11 @@ class StepProgram:
     """One program with its binding: takes the graph's arguments and the tensors of a ``Bound``, gives loss and
     gradients."""
 
-    def __init__(self, backend: StepBackend, traced: Traced, plan: UpdatePlan) -> None:
-        self.traced, self._plan = traced, plan
-        options = backend.options
-        fingerprint = f"{identity(traced)} {plan}"
-        self.pair = backend.compile(fingerprint, self._load, recipe=options.recipe, verify=options.verify)
+    def __init__(
+        self, backend: StepBackend, traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None
+    ) -> None:
+        self.traced, self._plan, self._reduction = traced, plan, reduction
+        self.pair = self._compiled(backend)
         notes = self.pair.report["notes"]
         if self.pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])
@@ -110,6 +119,17 @@ class StepProgram:
         self._overlaps = overlap.check(written, traced.is_state)
 
     operators = CompiledGraph.operators
+
+    def _compiled(self, backend: StepBackend) -> Any:
+        options, exchange = backend.options, backend.exchange
+        fingerprint = f"{identity(self.traced)} {self._plan}"
+        if exchange is None or self._reduction is None:
+            return backend.compile(fingerprint, self._load, recipe=options.recipe, verify=options.verify)
+        if options.verify == "numerics":
+            raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
+        recipe = exchange.recipe(options.recipe)
+        fingerprint = f"{fingerprint} {self._reduction}"
+        return exchange.watched(backend.compile(fingerprint, self._load, recipe=recipe, verify=options.verify))
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         if self._overlaps is not None and self._overlaps(arguments):
@@ -130,7 +150,9 @@ class StepProgram:
         position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
         inputs = tuple(position[p.argument] for p in self._plan.parameters)
         sizes = found.gradients.sizes if found.gradients is not None else {}
-        found.gradients = Gradients(inputs, (loss,), "recompute", GraphUpdate(self._plan), sizes, self._held_by_eager)
+        found.gradients = Gradients(
+            inputs, (loss,), "recompute", GraphUpdate(self._plan, self._reduction), sizes, self._held_by_eager
+        )
         found.notes["binding"] = extended(binding, self._plan, self.traced).to_json()
         return found
 

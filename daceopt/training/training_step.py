@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from daceopt.errors import ArgumentsChanged, CaptureError, DaceoptError, MemoryBudgetError, RunError, Unsupported
+from daceopt.errors import (
+    ArgumentsChanged,
+    CaptureError,
+    DaceoptError,
+    MemoryBudgetError,
+    RunError,
+    Unsupported,
+    WorkerError,
+)
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher, note
 from daceopt.modules.module import Handle, optimized_module
@@ -16,6 +25,7 @@ from daceopt.modules.options import Options
 from daceopt.training import obstacles
 from daceopt.training.binder import Binder, StepOptions
 from daceopt.training.objective import Objective, check_loss, target_count
+from daceopt.training.step_exchange import StepExchange, exchange_of
 
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
@@ -75,7 +85,8 @@ class TrainingStep:
     def __init__(self, objective: Objective, binder: Binder, options: Options) -> None:
         self._objective, self._binder, self._options = objective, binder, options
         own = Options(options.recipe, None, options.dynamic, "raise", options.verify)
-        self._dispatcher = _StepDispatcher(own, binder)
+        self._exchange = exchange_of(objective.model)
+        self._dispatcher = _StepDispatcher(own, binder, self._exchange)
         self._refusal = obstacles.permanent(objective.model, binder.optimizer, binder.options.scaler)
         self._parts: Any = None
         self.reasons: dict[str, int] = {}  # why calls ran in parts, and how many for each reason
@@ -95,11 +106,11 @@ class TrainingStep:
 
     def __call__(self, *arguments: Any, **kwargs: Any) -> torch.Tensor:
         """One step on a batch, or a micro-batch; the loss, detached."""
-        reason = self._refusal or obstacles.of_call(self.optimizer)
-        if reason is None:
+        reason = self._refusal or obstacles.of_call(self.optimizer) or (self._exchange and self._exchange.refusal)
+        if not reason:
             try:
                 return self._whole(arguments, kwargs)
-            except (ArgumentsChanged, MemoryBudgetError):
+            except (ArgumentsChanged, MemoryBudgetError, WorkerError):
                 raise
             except RunError as error:  # of this call, which PyTorch has an error for; nothing was changed
                 found = self._in_parts(arguments, kwargs)
@@ -116,7 +127,8 @@ class TrainingStep:
     def _whole(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         dispatcher = self._dispatcher
         ran = dispatcher.ran
-        found = dispatcher.call(self._objective, Objective.forward, arguments, kwargs)
+        with nullcontext() if self._exchange is None else self._exchange.whole():
+            found = dispatcher.call(self._objective, Objective.forward, arguments, kwargs)
         if dispatcher.ran == ran:
             raise CaptureError("nothing in it was compiled")
         return found
@@ -166,9 +178,9 @@ class TrainingStep:
 class _StepDispatcher(Dispatcher):
     """Dispatches calls of an objective to programs that also update."""
 
-    def __init__(self, options: Options, binder: Binder) -> None:
+    def __init__(self, options: Options, binder: Binder, exchange: StepExchange | None) -> None:
         super().__init__(options)
-        self._binder = binder
+        self._binder, self._exchange = binder, exchange
 
     @property
     def ran(self) -> int:
@@ -179,7 +191,7 @@ class _StepDispatcher(Dispatcher):
         from daceopt.training.step_graph import StepBackend
 
         made = StepBackend(self.options, self.stats, self._refused)
-        made.binder = self._binder
+        made.binder, made.exchange = self._binder, self._exchange
         return made
 
 

@@ -12,8 +12,10 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.imported import Reduction
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 from daceopt.training.update_rules import SCALAR_RULES
+from daceopt.transformations.distributed._averaging import averaged
 
 _SUMMANDS = 16  # of one kernel that adds single numbers
 _TINY = 1e-6  # beside a norm that divides, as in torch.nn.utils.clip_grad_norm_
@@ -24,6 +26,7 @@ class GraphUpdate:
     """``plan`` as an ``ir.imported.Update``."""
 
     plan: UpdatePlan
+    reduction: Reduction | None = None  # which gradients, by argument, are averaged over ranks before they update
 
     @property
     def seed(self) -> float:
@@ -32,12 +35,13 @@ class GraphUpdate:
     def extend(self, graph: Graph, wanted: Sequence[str], gradients: Sequence[str | None]) -> None:
         """Inputs and outputs are added in the order that ``UpdatePlan`` says."""
         with graph.made_for("update"):
-            _Extension(graph, self.plan, wanted).run(gradients)
+            _Extension(graph, self.plan, wanted, self.reduction).run(gradients)
 
 
 class _Extension:
-    def __init__(self, graph: Graph, plan: UpdatePlan, wanted: Sequence[str]):
+    def __init__(self, graph: Graph, plan: UpdatePlan, wanted: Sequence[str], reduction: Reduction | None):
         self._graph, self._plan, self._b = graph, plan, Builder(graph, "update")
+        self._reduction = reduction
         self._members = list(zip(plan.parameters, wanted, strict=True))
         self._states: list[list[str]] = []
         self._collected: list[str | None] = []
@@ -65,12 +69,13 @@ class _Extension:
                 self._graph.add_output(name)
 
     def _whole(self, k: int, gradient: str | None) -> str:
-        """The gradient with what was collected before."""
-        (_, name), collected, b = self._members[k], self._collected[k], self._b
+        """The gradient with what was collected before, over all ranks."""
+        (parameter, name), collected, b = self._members[k], self._collected[k], self._b
         g = gradient or b.full(self._graph.shape(name), 0, self._graph.dtype(name))
-        if collected is None:
-            return g
-        return str(b.elementwise(lambda x, y: x + y, collected, g, dtype=self._graph.dtype(name)))
+        if collected is not None:
+            g = str(b.elementwise(lambda x, y: x + y, collected, g, dtype=self._graph.dtype(name)))
+        said = None if self._reduction is None else self._reduction.parameters.get(parameter.argument)
+        return g if said is None or self._reduction is None else averaged(self._graph, g, said, self._reduction)
 
     def _alone(self, name: str) -> str:
         """``name``, or a copy of it where it cannot be an output."""

@@ -178,3 +178,31 @@ def test_any_two_clusters_of_a_large_random_graph() -> None:
                 found.merge(a, b)
                 reference.parts = reference.merged(a, b)
     check_same(found, reference)
+
+
+def test_a_copy_merges_in_its_own_way() -> None:
+    clusters = Clusters({"a": ["b"], "b": ["c"], "c": []}, ordered=True)
+    other = clusters.copy()
+    other.merge("a", "b")
+    assert len(clusters) == 3
+    assert len(other) == 2
+    assert clusters.members("a") == ("a",)
+    assert other.members("b") == ("a", "b")
+    assert sorted(clusters.positions().values()) == [0, 1, 2]
+
+
+def test_an_order_that_is_given_is_kept_or_refused() -> None:
+    clusters = Clusters({"a": [], "b": ["c"], "c": []}, ordered=True)
+    assert clusters.topological() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="c stands behind one of its successors"):
+        Clusters({"b": [], "c": ["b"]}, ordered=True)
+
+
+def test_what_is_bypassed_has_one_reader_less() -> None:
+    clusters = Clusters({"a": ["p"], "p": ["b", "c"], "b": [], "c": []}, ordered=True)
+    clusters.bypass("p", "b")
+    assert clusters.predecessors("b") == ("a",)
+    assert clusters.successors("p") == ("c",)
+    assert set(clusters.successors("a")) == {"p", "b"}
+    with pytest.raises(ValueError, match="no edge leads from p to b"):
+        clusters.bypass("p", "b")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,11 +17,12 @@ from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.grafting import graft
 from daceopt.ir.graph import Graph
-from daceopt.ir.imported import Gradients, Update
+from daceopt.ir.imported import Gradients, Reduction, Update
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.program import Kind, Program, Role
 from daceopt.passes import memory_budget
 from daceopt.passes.transform import NearMiss, Outcome, Site, Transformation
+from daceopt.transformations.distributed._averaging import averaged
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Differentiate(Transformation):
             return Outcome([f"{title}, and their update{decision}"], [])
         if all(v is None for v in result.grad_inputs.values()):
             return Outcome([], [f"{graph.sdfg.name}: every gradient is zero"])
-        _add_backward(program, result)
+        _add_backward(program, result, wanted.reduction)
         return Outcome([title + decision], [])
 
 
@@ -98,15 +99,15 @@ def _names(option: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _add_backward(program: Program, result: Derivative) -> None:
+def _add_backward(program: Program, result: Derivative, reduction: Reduction | None) -> None:
     forward, backward = result.forward, result.backward
     program.forward, program.backward = forward, backward
     arguments = {**program.inputs, **{n: Role(Kind.OUTPUT, k) for k, n in enumerate(forward.outputs)}}
     received = {n: role for n, role in arguments.items() if n in backward.inputs}
     received |= {g: Role(Kind.GRADIENT_OF_OUTPUT, forward.outputs.index(n)) for n, g in result.grad_outputs.items()}
-    backward.outputs.clear()
+    backward.clear_outputs()
     backward.sdfg.name = f"{forward.sdfg.name}_backward"
-    for name, gradient in result.grad_inputs.items():
+    for name, gradient in _averages(backward, program, result.grad_inputs, reduction).items():
         if gradient is not None:
             _own_output(backward, gradient, {*received, *backward.outputs})
             program.returned.append(Role(Kind.GRADIENT_OF_INPUT, program.inputs[name].position))
@@ -118,6 +119,19 @@ def _add_backward(program: Program, result: Derivative) -> None:
     # both programs take the same size symbols, in the same order, whichever input the backward still reads
     backward.symbols = dict(forward.symbols)
     program.received = {**{n: program.inputs[n] for n, _ in forward.symbols.values()}, **received}
+
+
+def _averages(
+    graph: Graph, program: Program, gradients: Mapping[str, str | None], reduction: Reduction | None
+) -> Mapping[str, str | None]:
+    """Input -> its gradient, averaged over ranks where that is asked for."""
+    if reduction is None:
+        return gradients
+    names = {n: reduction.parameters.get(role.position) for n, role in program.inputs.items()}
+    return {
+        n: g if g is None or names[n] is None else averaged(graph, g, str(names[n]), reduction)
+        for n, g in gradients.items()
+    }
 
 
 def _join(program: Program, result: Derivative, update: Update) -> None:

@@ -51,6 +51,7 @@ class DenseNode(LibraryNode):
     optional_results: ClassVar[tuple[str, ...]] = ()
     computes: ClassVar[bool] = True  # in the types of its operands, which are no types of storage but for
     narrow: ClassVar[tuple[Any, ...]] = ()  # those of its factors (what it requires); sums are float32, rounded once
+    in_place: ClassVar[dict[str, str]] = {}  # result -> operand in whose memory it stands where that one ends there
 
     def __init__(
         self,

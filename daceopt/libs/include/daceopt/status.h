@@ -13,6 +13,9 @@ struct Status {
 // Per thread, because any number of threads may run one program. Parallel regions report after they join.
 inline thread_local Status status;
 
+// What waits, at the end of a run however it ends, for those that still write its memory; null where there is nobody.
+inline thread_local void (*at_end)() = nullptr;
+
 inline void clear_status() {
     status.failed = status.index = false;
     status.message[0] = 0;

@@ -1,0 +1,229 @@
+"""Seconds a training step of data-parallel workers on a network of a given bandwidth and latency.
+
+    python -m benchmarks.distributed [--rate 1gbit] [--latency 0ms] [--world 2] [--network perceptron]
+
+Workers are processes of one thread in network namespaces, which this program makes and removes; where the kernel
+forbids them it says so and ends with 3. All contenders stand in each worker and take their steps in turns:
+DistributedDataParallel with buckets of 1, 5, 25 and 1000 MB, then ``data_parallel`` with its strategies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+import daceopt
+
+ROOT = Path(__file__).parents[1]
+CAPS = (1, 5, 25, 1000)  # megabytes of a bucket of DistributedDataParallel
+ADDRESS = "10.213.7.{}"
+Step = Callable[[torch.Tensor, torch.Tensor], object]
+
+
+class Encoder(nn.Module):
+    """Transformer layers over tokens that are numbers already, and a class for each sequence."""
+
+    def __init__(self, width: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+        self.layers = nn.ModuleList(copy.deepcopy(layer) for _ in range(layers))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, tokens, width) -> (rows, 10)"""
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x.mean(dim=1))  # type: ignore[no-any-return]
+
+
+def perceptron() -> nn.Module:
+    """Four wide layers: 13 MB of gradients."""
+    layers: list[nn.Module] = []
+    for width in (512, 1024, 1024):
+        layers += [nn.Linear(width, 1024), nn.GELU()]
+    return nn.Sequential(*layers, nn.Linear(1024, 10))
+
+
+NETWORKS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "perceptron": (perceptron, (64, 512)),
+    "encoder": (Encoder, (8, 64, 256)),
+}
+
+
+# ---------------------------------------------------------------- a worker
+
+
+def contenders(make: Callable[[], nn.Module]) -> dict[str, Step]:
+    """Name -> step; each has a model and an optimizer of its own."""
+    torch.manual_seed(0)
+    model = make()
+    found: dict[str, Step] = {}
+    for cap in CAPS:
+        found[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap))
+    for strategy in ("auto", "none"):
+        ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
+        optimizer = torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
+        found[f"daceopt, {strategy}"] = daceopt.training_step(
+            ours, functional.cross_entropy, optimizer, fallback="raise"
+        )
+    return found
+
+
+def _eager(model: nn.Module) -> Step:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    return step
+
+
+def worker(network: str, steps: int, out: str) -> None:
+    """One rank: rank 0 writes the seconds of each contender's steps."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    make, shape = NETWORKS[network]
+    chosen = contenders(make)
+    x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
+    seconds: dict[str, list[float]] = {name: [] for name in chosen}
+    names = list(chosen)
+    for k in range(steps + 3):
+        turn = k % len(names)  # who follows whom changes: a step leaves caches and connections behind
+        for name in [*names[turn:], *names[:turn]]:
+            dist.barrier()
+            began = time.perf_counter()
+            chosen[name](x, y)
+            if k >= 3:  # what compiles, and makes the optimizer's state, is over
+                seconds[name].append(time.perf_counter() - began)
+    if dist.get_rank() == 0:
+        Path(out).write_text(json.dumps(seconds))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# ---------------------------------------------------------------- the network
+
+
+class Forbidden(Exception):
+    """Namespaces cannot be made here; says why."""
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Forbidden(f"{' '.join(command)}: {done.stderr.strip() or done.returncode}")
+
+
+@contextmanager
+def namespaces(world: int, rate: str, latency: str) -> Iterator[list[str]]:
+    """One namespace for each worker, all joined by a bridge in another; what leaves a worker has ``rate`` and
+    ``latency``. Raises Forbidden."""
+    if missing := [tool for tool in ("ip", "tc") if shutil.which(tool) is None]:
+        raise Forbidden(f"there is no program {missing[0]}; install iproute2")
+    hub = f"daceopt-{os.getpid()}"
+    names = [f"{hub}-{k}" for k in range(world)]
+    with ExitStack() as stack:
+        for name in (hub, *names):
+            _run("ip", "netns", "add", name)
+            stack.callback(subprocess.run, ["ip", "netns", "del", name], check=False)
+        _run("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", hub, "link", "set", "bridge", "up")
+        for k, name in enumerate(names):
+            _join(hub, name, k, rate, latency)
+        yield names
+
+
+def _join(hub: str, name: str, k: int, rate: str, latency: str) -> None:
+    _run("ip", "-n", hub, "link", "add", f"port{k}", "type", "veth", "peer", "name", "net0", "netns", name)
+    _run("ip", "-n", hub, "link", "set", f"port{k}", "master", "bridge", "up")
+    _run("ip", "-n", name, "addr", "add", f"{ADDRESS.format(k + 1)}/24", "dev", "net0")
+    _run("ip", "-n", name, "link", "set", "net0", "up")
+    _run("ip", "-n", name, "link", "set", "lo", "up")
+    added = ("tc", "-n", name, "qdisc", "add", "dev", "net0")
+    shaped = ("tbf", "rate", rate, "burst", "256kb", "latency", "200ms")
+    _run(*added, "root", "handle", "1:", *shaped)
+    if latency != "0ms":  # not every kernel has netem
+        _run(*added, "parent", "1:", "handle", "2:", "netem", "delay", latency)
+
+
+def measure(world: int, rate: str, latency: str, network: str, steps: int, out: Path) -> dict[str, list[float]]:
+    """Seconds of each step by contender."""
+    own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", network]
+    own += ["--steps", str(steps), "--out", str(out)]
+    shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "net0"}
+    shared |= {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": "29500"}
+    with namespaces(world, rate, latency) as names:
+        children = []
+        for rank, name in enumerate(names):
+            environment = {**os.environ, **shared, "RANK": str(rank)}
+            children.append(subprocess.Popen(["ip", "netns", "exec", name, *own], cwd=ROOT, env=environment))
+        try:
+            codes = [child.wait(timeout=900) for child in children]
+        finally:
+            for child in children:
+                child.kill()
+        if any(codes):
+            raise SystemExit(f"workers ended with {codes}")
+    found: dict[str, list[float]] = json.loads(out.read_text())
+    return found
+
+
+def table(seconds: Mapping[str, list[float]]) -> list[str]:
+    """A line for each contender: median, least, and the best peer's median over its own."""
+    medians = {name: statistics.median(own) for name, own in seconds.items()}
+    best = min(m for name, m in medians.items() if name.startswith("DDP"))
+    lines = ["| contender | median, ms | least, ms | best DDP / median |", "|---|---|---|---|"]
+    rows: list[tuple[Any, ...]] = [
+        (n, 1e3 * medians[n], 1e3 * min(own), best / medians[n]) for n, own in seconds.items()
+    ]
+    return lines + [f"| {n} | {median:.1f} | {least:.1f} | {ratio:.2f} |" for n, median, least, ratio in rows]
+
+
+def main() -> int:
+    """Measure, or be a worker."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rate", default="1gbit")
+    parser.add_argument("--latency", default="0ms")
+    parser.add_argument("--world", type=int, default=2)
+    parser.add_argument("--network", choices=sorted(NETWORKS), default="perceptron")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--out", default="", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker:
+        worker(given.network, given.steps, given.out)
+        return 0
+    out = Path(os.environ.get("TMPDIR", "/tmp")) / f"daceopt-distributed-{os.getpid()}.json"
+    try:
+        seconds = measure(given.world, given.rate, given.latency, given.network, given.steps, out)
+    except Forbidden as error:
+        print(f"skipped: network namespaces cannot be made here: {error}")
+        return 3
+    finally:
+        out.unlink(missing_ok=True)
+    print(f"{given.network}, {given.world} workers, {given.rate}, {given.latency}, {given.steps} steps")
+    print("\n".join(table(seconds)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""What the ranks of one model exchange: which gradients, in which buckets, over which process group."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from daceopt.distributed.enactment import enacting
+from daceopt.distributed.faults import Watch
+from daceopt.distributed.strategy import Strategy
+from daceopt.errors import ArgumentsChanged, RunError, Unsupported
+from daceopt.ir.imported import Reduction
+from daceopt.passes.choice import Choice
+from daceopt.passes.recipe import Recipe, recipes
+
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_BROADCAST_BYTES = 250 << 20  # as DistributedDataParallel has it
+MARK = "exchange: "  # how messages of daceopt/process_group.h begin
+
+
+class Exchange:
+    """The gradients of ``model`` over ``group``, as ``strategy`` says. Programs call the group by its name."""
+
+    def __init__(self, model: nn.Module, watch: Watch, strategy: Strategy) -> None:
+        self.model, self.watch, self.strategy = model, watch, strategy
+        self.group = group = watch.group
+        self.name, self.world = str(group.group_name), group.size()
+        if not _NAME.fullmatch(self.name):
+            raise Unsupported(f"the process group is called {self.name!r}; expected letters, digits and any of _ . : -")
+        self.broadcasts_buffers = True
+        self.refusal = ""  # why no program of a training step can exchange now
+        self.has_own = False  # whether .grad may hold what was accumulated without an exchange
+        self.taken = False  # whether whoever traces the model exchanges what it computes
+
+    def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
+        """Which of ``arguments``, by position, are parameters whose gradients are averaged; None for none, and for a
+        group of one rank."""
+        if self.world == 1:
+            return None
+        named = {id(p): (k, name) for k, (name, p) in enumerate(self.model.named_parameters()) if p.requires_grad}
+        found = {position: named[id(a)] for position, a in arguments.items() if id(a) in named}
+        names = {k: name for k, (_, name) in sorted(found.items(), key=lambda item: item[1])}
+        return Reduction(self.name, self.world, names) if names else None
+
+    def recipe(self, given: str | Recipe) -> Recipe:
+        """``given`` with the steps that enact the strategy; ``disco`` for a choice among recipes."""
+        found = recipes.get(given) if isinstance(given, str) else given
+        if isinstance(found, Choice):
+            found = recipes.get("disco")
+        names = {str(step).partition("{")[0] for step in found.steps}
+        for step in ("tensor-fusion", "collective-placement"):
+            found = found if step in names else found + step
+        buckets = tuple(bucket.parameters for bucket in self.strategy.buckets)
+        placed: Recipe = found.with_options("collective-placement", wait=self.strategy.wait)
+        return placed.with_options("tensor-fusion", buckets=buckets)
+
+    def grouped_recipe(self, given: str | Recipe) -> Recipe:
+        """The same, with the groups of operators that the strategy has: they are those of the model's own graph, and a
+        training step has another."""
+        found = recipes.get(given) if isinstance(given, str) else given
+        return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(found, Choice) else found))
+
+    def watched(self, pair: Any) -> Any:
+        """``pair``, whose programs name the rank at fault where an exchange fails."""
+        pair.forward = _Watched(pair.forward, self.watch)
+        pair.backward = None if pair.backward is None else _Watched(pair.backward, self.watch)
+        return pair
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Within the block the programs of a training step exchange gradients. Raises Unsupported where they cannot."""
+        if self.refusal:
+            raise Unsupported(self.refusal)
+        self.broadcast_buffers()
+        self.taken = self.has_own = True
+        try:
+            yield
+        finally:
+            self.has_own = False  # whether .grad may hold what was accumulated without an exchange
+        self.taken = False
+
+    def broadcast_buffers(self, source: int = 0) -> None:
+        """All ranks take the buffers of rank ``source`` of the group."""
+        buffers = [b.detach() for b in self.model.buffers()] if self.broadcasts_buffers and self.world > 1 else []
+        if buffers:
+            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(tuple(buffers)), self.watch.inside():
+                dist._broadcast_coalesced(self.group, buffers, _BROADCAST_BYTES, source)
+
+    def broadcast_all(self, source: int = 0) -> None:
+        """All ranks take parameters and buffers of rank ``source`` of the group."""
+        tensors = [t.detach() for t in (*self.model.parameters(), *self.model.buffers())]
+        if tensors and self.world > 1:
+            with torch.no_grad(), self.watch.inside():
+                dist._broadcast_coalesced(self.group, tensors, _BROADCAST_BYTES, source)
+
+
+class _Watched:
+    """An executable whose failed exchanges name the rank at fault."""
+
+    def __init__(self, executable: Any, watch: Watch) -> None:
+        self._executable, self._watch = executable, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executable, name)
+
+    def run(self, *arguments: Any) -> None:
+        """As the executable's. Raises WorkerError where an exchange fails."""
+        try:
+            with self._watch.counted():
+                self._executable.run(*arguments)
+        except (RunError, ArgumentsChanged) as error:
+            if MARK not in str(error):
+                raise
+            raise self._watch.named(str(error).partition(MARK)[2]) from error

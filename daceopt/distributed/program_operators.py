@@ -1,0 +1,191 @@
+"""The operators of a program before fusion: as a training graph, and which of them can be one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from dace import nodes
+
+from daceopt.cost.rates import Rates, rates
+from daceopt.distributed.operator_costs import FUNCTIONS, OperatorCost, OperatorReach, operator_costs
+from daceopt.distributed.training_graph import (
+    GradientTensor,
+    GroupModel,
+    KernelGroup,
+    StepOperator,
+    TrainingGraph,
+    Tree,
+)
+from daceopt.errors import DaceoptError, Unsupported
+from daceopt.ir import fusion_profit, types
+from daceopt.ir.fusion import expand_locals, merge
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
+from daceopt.ir.program import Program
+from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, stable_name
+
+MAX_STATEMENTS = 48
+COLLECTIVES = (AllReduceStart, AllReduceWait)
+_BETWEEN = "between forward and backward"
+
+_Key: TypeAlias = tuple[Tree, frozenset[int]]
+
+Estimate = Callable[[OperatorReach, KernelGroup], float]
+"""Seconds of the kernel of a group."""
+
+
+@dataclass
+class _Place:
+    """A node, in the graph in which it stands."""
+
+    graph: Graph
+    node: Any
+
+
+class ProgramOperators:
+    """The nodes of both directions of a program in the order in which they run, and between them one that takes no
+    time: no gradient is computed before the loss.
+
+    Arrays are called after their direction, for a backward graph has arrays of the forward under their own names.
+    """
+
+    def __init__(self, program: Program, machine: Rates | None = None):
+        """Raises DaceoptError where the program reduces no gradients."""
+        self.program, self.machine = program, machine or rates()
+        self.places: list[_Place | None] = []
+        costs: list[OperatorCost] = []
+        for direction, graph in zip(DIRECTIONS, program.directions()):
+            if direction == "backward":
+                self.places.append(None)
+                costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
+            for node, cost in zip(graph.nodes(), operator_costs(graph, self.machine)):
+                if not isinstance(node, COLLECTIVES):
+                    self.places.append(_Place(graph, node))
+                    costs.append(_prefixed(cost, f"{direction}/"))
+        self.reach = OperatorReach(costs)
+        self._kernels: dict[_Key, Kernel | None] = {}  # what is exported is written: copies make another kernel
+        self._reasons: dict[tuple[_Key, _Key, bool], str | None] = {}
+        self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients()))
+
+    # ---------------------------------------------------------------- the training graph
+
+    def _computations(self) -> list[StepOperator]:
+        operators = self.reach.operators
+        found: list[StepOperator] = []
+        middle = next((k for k, place in enumerate(self.places) if place is None), len(self.places))
+        for k, place in enumerate(self.places):
+            if place is None:
+                read = {p for c in found for p in c.before}
+                found.append(StepOperator(_BETWEEN, 0.0, tuple(sorted(set(range(k)) - read)), fusible=False))
+                continue
+            before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
+            before |= {middle} if k > middle else set()
+            fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(KernelGroup.single(k)) is not None
+            name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
+            found.append(StepOperator(name, operators[k].seconds, tuple(sorted(before)), fusible))
+        return found
+
+    def _gradients(self) -> list[GradientTensor]:
+        graph, found = self.program.backward, []
+        position = {id(place.node): k for k, place in enumerate(self.places) if place is not None}
+        middle = next((k for k, place in enumerate(self.places) if place is None), 0)
+        for node in graph.nodes() if graph is not None else ():
+            if not isinstance(node, AllReduceStart):
+                continue
+            assert graph is not None
+            (name,), array = node.parameters, graph.reads(node)["X"]
+            size, width = graph.size(array), graph.dtype(array).bytes
+            if not isinstance(size, int):
+                raise DaceoptError(f"the gradient of {name} has an open size: {size}")
+            producer = max((position[id(n)] for n in graph.producers(array)), default=middle)
+            found.append(GradientTensor(name, size * width, producer, types.name_of(graph.dtype(array))))
+        if not found:
+            raise DaceoptError("the program reduces no gradients: no parameter has one")
+        return found
+
+    # ---------------------------------------------------------------- which can be one kernel
+
+    def estimated(self, estimate: Estimate) -> TrainingGraph:
+        """The graph, its kernels with the times that ``estimate`` gives."""
+        found = tuple(
+            replace(c, seconds=estimate(self.reach, KernelGroup.single(k))) if c.fusible else c
+            for k, c in enumerate(self.graph.computations)
+        )
+        return TrainingGraph(found, self.graph.gradients)
+
+    def model(self, estimate: Estimate) -> GroupModel:
+        """What a search asks; ``estimate`` gives the seconds of a kernel of several operators."""
+        known: dict[tuple[frozenset[int], frozenset[int]], float] = {}
+
+        def seconds(group: KernelGroup) -> float:
+            key = group.members, group.exported
+            if key not in known:
+                known[key] = estimate(self.reach, group)
+            return known[key]
+
+        return GroupModel(self.why_not, seconds)
+
+    def why_not(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
+        """What keeps two groups from being one kernel, where no cycle does; None where nothing does."""
+        key = _key(first), _key(second), copied
+        if key not in self._reasons:
+            self._reasons[key] = self._merged(first, second, copied)
+        return self._reasons[key]
+
+    def _merged(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
+        places = [self.places[next(iter(group.members))] for group in (first, second)]
+        one, other = self._kernel(first), self._kernel(second)
+        if one is None or other is None or places[0] is None or places[1] is None:
+            return "one of both is no kernel"
+        graph = places[0].graph
+        if graph is not places[1].graph:
+            return "one of both runs forward, the other backward"
+        if copied and len(first.members) > 1:
+            return "a kernel of several operators is not computed twice"
+        if len(one.stages) + len(other.stages) > MAX_STATEMENTS:
+            return f"one kernel would have more than {MAX_STATEMENTS} statements"
+        joined = second.with_first(first, copied)
+        prefix = DIRECTIONS[graph is self.program.backward] + "/"
+        kernel = merge(graph, one, other, lambda a: self.reach.is_needed(prefix + a, joined.members, joined.exported))
+        if isinstance(kernel, str):
+            return kernel
+        reason = fusion_profit.why_slower(graph, one, other, kernel)
+        if reason is None:
+            self._kernels[_key(joined)] = kernel
+        return reason
+
+    def _kernel(self, group: KernelGroup) -> Kernel | None:
+        key = _key(group)
+        if key not in self._kernels:
+            assert isinstance(group.tree, int), "a kernel of several operators is known since it was merged"
+            self._kernels[key] = self._extracted(group.tree)
+        return self._kernels[key]
+
+    def _extracted(self, position: int) -> Kernel | None:
+        place = self.places[position]
+        if place is None or not isinstance(place.node, nodes.MapEntry):
+            return None
+        try:
+            return expand_locals(Kernel.extract(place.graph, place.node))
+        except Unsupported:
+            return None
+
+
+def _key(group: KernelGroup) -> _Key:
+    return group.tree, group.exported
+
+
+def by_roofline(machine: Rates) -> Estimate:
+    """Bytes and operations of a kernel, and nothing else, decide about its time."""
+    return lambda reach, group: reach.cost(group.members, group.exported).seconds(machine)
+
+
+def _prefixed(cost: OperatorCost, prefix: str) -> OperatorCost:
+    def renamed(arrays: Mapping[str, float]) -> dict[str, float]:
+        return {prefix + name: nbytes for name, nbytes in arrays.items()}
+
+    kept = frozenset(prefix + name for name in cost.kept)
+    return replace(cost, reads=renamed(cost.reads), writes=renamed(cost.writes), kept=kept)

@@ -1,0 +1,113 @@
+"""The program of a module's forward and backward pass as it is before operators are fused."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from daceopt.errors import CaptureError, DaceoptError
+from daceopt.modules import frames
+from daceopt.modules.backend import Backend
+from daceopt.modules.dispatch import first_line
+from daceopt.modules.observe import own_forward
+from daceopt.modules.options import Options
+from daceopt.passes.recipe import Recipe, recipes
+from daceopt.passes.runner import Runner
+from daceopt.programs.stats import Stats
+from daceopt.runtime.binding import Binding
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.traced import Traced
+    from daceopt.ir.program import Program
+
+FUSION = "map-fusion"
+"""The step of a recipe that a strategy takes the place of."""
+RECIPE = "disco"
+
+
+@dataclass(frozen=True)
+class CapturedStep:
+    """``program``: both directions, everything lowered and nothing fused; ``fusion``: the step of the recipe that comes
+    next, ``left``: what follows it."""
+
+    program: Program
+    fusion: Any
+    left: tuple[Any, ...]
+
+
+class _Capture(Backend):
+    """Keeps the graphs that Dynamo finds, and runs them in eager PyTorch."""
+
+    def __init__(self, parameters: Mapping[int, str]) -> None:
+        super().__init__(Options(), Stats(), self._leave)
+        self._parameters = parameters
+        self.found: list[tuple[Traced, dict[int, str]]] = []
+
+    def _leave(self, reason: str, error: BaseException) -> None:
+        raise CaptureError(f"a part of the step has no graph: {reason}") from error
+
+    def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
+        known = enumerate(self._parameters.get(id(x)) for x in inputs)
+        self.found.append((traced, {k: name for k, name in known if name is not None}))
+        return traced.graph.forward
+
+
+def capture(
+    module: nn.Module,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    world: int = 1,
+    recipe: str | Recipe = RECIPE,
+) -> CapturedStep:
+    """What one call of ``module``, which is left as it is, and the gradients of its parameters compute on each of
+    ``world`` workers, as ``data_parallel`` compiles it.
+
+    Raises CaptureError where that is not one graph, and what the call itself raises.
+    """
+    try:
+        twin, given, named = copy.deepcopy((module, list(args), dict(kwargs or {})))
+    except Exception as error:
+        raise CaptureError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
+    backend = _Capture({id(p): name for name, p in twin.named_parameters() if p.requires_grad})
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+        frames.compiled(own_forward(twin), backend, dynamic=False)(*given, **named)
+    breaks = backend.new_breaks()
+    if len(backend.found) != 1:
+        why = f": {'; '.join(breaks)}" if breaks else ""
+        raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
+    return _lowered(*backend.found[0], world, recipe)
+
+
+def _lowered(traced: Traced, names: Mapping[int, str], world: int, recipe: str | Recipe) -> CapturedStep:
+    """The step of a graph; ``names``: of the parameters among its arguments."""
+    from daceopt.capture.torch.importing import load
+    from daceopt.ir.imported import Reduction
+    from daceopt.ir.program import Program
+
+    imported = load(traced)
+    if imported.gradients is None:
+        raise DaceoptError("nothing that the step computes has a gradient: no result depends on a parameter")
+    binding = Binding.from_json(imported.notes["binding"])
+    parameters = {k: names[a] for k, (kind, a) in enumerate(binding.inputs) if kind == "tensor" and a in names}
+    wanted = replace(imported.gradients, reduction=Reduction("search", world, parameters))
+    program = Program.of(imported.graph, wanted)
+    before, fusion, after = divided(recipe)
+    Runner(Recipe(RECIPE, before)).apply(program, before)
+    return CapturedStep(program, fusion, after)
+
+
+def divided(recipe: str | Recipe) -> tuple[tuple[Any, ...], Any, tuple[Any, ...]]:
+    """The steps of a recipe before its fusion, that one, and those behind it. Raises DaceoptError where there is none
+    behind the derivative."""
+    chosen = recipes.get(recipe) if isinstance(recipe, str) else recipe
+    steps = chosen.with_differentiation().resolved()
+    names = [step.name for step in steps]
+    if FUSION not in names or "differentiate" not in names[: names.index(FUSION)]:
+        raise DaceoptError(f"recipe {chosen.name} has no {FUSION} behind its derivative for a strategy to replace")
+    at = names.index(FUSION)
+    return steps[:at], steps[at], steps[at + 1 :]

@@ -1,0 +1,285 @@
+"""A strategy of distributed training as plain data: which gradients share a buffer, in which order reductions start,
+and which operators are fused. Searched once, enacted anywhere (Yi et al., DisCo, sections 3.1 and 4.1)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from daceopt._version import __version__
+from daceopt.errors import StrategyError
+from daceopt.store import versions
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FORMAT = "daceopt strategy 1"
+MAX_BYTES = 64 << 20
+WAITS = ("use", "end")
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """The gradients of ``parameters`` lie side by side in one buffer, in this order, and are reduced together."""
+
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OperatorGroup:
+    """Nodes of the graph before fusion that become one kernel, by the arrays that they write; of those in
+    ``duplicated`` there is a copy outside, too (duplicate fusion, section 2.2)."""
+
+    nodes: tuple[str, ...]
+    duplicated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A parameter that is trained: name, element type, shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a strategy is for: the parameters of the model, the graph whose operators it groups ("" where it groups
+    none), the number of workers, and the packages that made its code, as (name, version)."""
+
+    weights: tuple[Weight, ...]
+    world: int
+    graph: str = ""
+    versions: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, model: nn.Module, world: int, graph: str = "") -> Identity:
+        """The identity of ``model`` as it is now, on ``world`` workers."""
+        named = ((n, p) for n, p in model.named_parameters() if p.requires_grad)
+        weights = (Weight(n, str(p.dtype).removeprefix("torch."), tuple(p.shape)) for n, p in named)
+        return cls(tuple(weights), world, graph, _versions())
+
+    def differences(self, other: Identity) -> list[str]:
+        """What ``other`` has in another way, a line each: "parameter fc.weight is float32[4, 3], expected ..."."""
+        own, others = ({w.name: w for w in i.weights} for i in (self, other))
+        found = [f"parameter {n} is missing" for n in own if n not in others]
+        found += [f"there is a parameter {n} more" for n in others if n not in own]
+        changed = [n for n in own if n in others and own[n] != others[n]]
+        found += [f"parameter {n} is {others[n]}, expected {own[n]}" for n in changed]
+        if self.world != other.world:
+            found.append(f"{other.world} workers, expected {self.world}")
+        if self.graph and other.graph and self.graph != other.graph:
+            found.append(f"the graph is {other.graph[:12]}, expected {self.graph[:12]}")
+        return found + _other_versions(dict(self.versions), dict(other.versions))
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """``buckets`` in the order in which their reductions start, the same on all workers; ``groups`` of operators, empty
+    for what the recipe fuses; ``wait``: where reductions are waited for, at their ``use`` or at the ``end``.
+
+    Raises StrategyError unless the buckets have each parameter of the identity once.
+    """
+
+    identity: Identity
+    buckets: tuple[Bucket, ...]
+    groups: tuple[OperatorGroup, ...] = ()
+    wait: str = "use"
+
+    def __post_init__(self) -> None:
+        if self.wait not in WAITS:
+            raise StrategyError(f"reductions wait at {self.wait!r}; expected one of {list(WAITS)}")
+        if self.identity.world < 1:
+            raise StrategyError(f"a strategy for {self.identity.world} workers; expected one or more")
+        listed = Counter(name for bucket in self.buckets for name in bucket.parameters)
+        known = {w.name: w for w in self.identity.weights}
+        _refuse("is in several buckets", (n for n, count in listed.items() if count > 1))
+        _refuse("is no parameter of the model", (n for n in listed if n not in known))
+        _refuse("is in no bucket", (n for n in known if n not in listed))
+        for k, bucket in enumerate(self.buckets):
+            dtypes = {known[n].dtype for n in bucket.parameters}
+            if len(dtypes) != 1:
+                raise StrategyError(f"bucket {k} has gradients of {sorted(dtypes)}; expected one element type")
+        grouped = Counter(n for group in self.groups for n in group.nodes if n not in group.duplicated)
+        _refuse("is in several groups and not duplicated", (n for n, count in grouped.items() if count > 1))
+
+    def digest(self) -> str:
+        """Stands for all that it says."""
+        return _digest(_content(self))
+
+    def differences(self, other: Identity) -> list[str]:
+        """Why the strategy is not for ``other``: see :meth:`Identity.differences`."""
+        return self.identity.differences(other)
+
+    def check(self, identity: Identity) -> Strategy:
+        """Itself. Raises StrategyError where it was made for something else than ``identity``, with each difference."""
+        found = self.differences(identity)
+        if found:
+            rest = f"; and {len(found) - 8} more" if len(found) > 8 else ""
+            raise StrategyError(f"the strategy is for something else: {'; '.join(found[:8])}{rest}. Search it again")
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as JSON, at once: a reader sees the old file or the new one."""
+        content = _content(self)
+        target = Path(path)
+        with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "digest": _digest(content), **content}, file, indent=1)
+        Path(file.name).chmod(0o644)
+        Path(file.name).replace(target)
+
+    def text(self) -> str:
+        """What ``save`` writes, in one line."""
+        content = _content(self)
+        return json.dumps({"format": FORMAT, "digest": _digest(content), **content})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Strategy:
+        """Read what ``save`` wrote. Raises StrategyError, with the place, for what is truncated, edited, or no
+        strategy; OSError where there is no such file."""
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+        try:
+            return cls.parse(raw)
+        except StrategyError as error:
+            raise StrategyError(f"{path}: {error}") from None
+
+    @classmethod
+    def parse(cls, raw: bytes | str) -> Strategy:
+        """The strategy that ``raw`` says, as ``load``."""
+        if len(raw) > MAX_BYTES:
+            raise StrategyError(f"it is longer than {MAX_BYTES} bytes")
+        try:
+            tree = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
+            raise StrategyError(f"it is not whole JSON: {error}") from None
+        content = _keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls))))
+        if content.pop("format") != FORMAT:
+            raise StrategyError(f"format {tree['format']!r}; expected {FORMAT!r}")
+        digest = content.pop("digest")
+        found = _strategy(content)
+        if digest != found.digest():
+            raise StrategyError(
+                "it was changed after it was written: its content does not have the digest that it says"
+            )
+        return found
+
+
+def _refuse(what: str, names: Iterable[str]) -> None:
+    found = sorted(names)
+    if found:
+        more = f", and {len(found) - 3} more" if len(found) > 3 else ""
+        raise StrategyError(f"{', '.join(found[:3])}{more} {what}")
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    installed = dict(line.split(" ", 1) for line in versions.text().splitlines())
+    return (("daceopt", __version__), ("torch", installed["torch"]))
+
+
+def _other_versions(own: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    changed = [n for n in {**own, **other} if own.get(n) != other.get(n)]
+    return [f"{n} {other.get(n, 'is absent')}, expected {own.get(n, 'none')}" for n in changed]
+
+
+def _content(strategy: Strategy) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(strategy)))
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError(f"a key stands twice among {[k for k, _ in pairs][:8]}")
+    return found
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number")
+
+
+def _strategy(content: Mapping[str, Any]) -> Strategy:
+    identity = _keys(content["identity"], "identity", tuple(f.name for f in fields(Identity)))
+    return Strategy(
+        Identity(
+            tuple(_weight(w, f"weight {k}") for k, w in enumerate(_list(identity["weights"], "weights"))),
+            _integer(identity["world"], "world"),
+            _text(identity["graph"], "graph"),
+            tuple(_pair(v, f"version {k}") for k, v in enumerate(_list(identity["versions"], "versions"))),
+        ),
+        tuple(Bucket(_names(b, f"bucket {k}")) for k, b in enumerate(_list(content["buckets"], "buckets"))),
+        tuple(_group(g, f"group {k}") for k, g in enumerate(_list(content["groups"], "groups"))),
+        _text(content["wait"], "wait"),
+    )
+
+
+def _weight(value: Any, where: str) -> Weight:
+    found = _keys(value, where, ("name", "dtype", "shape"))
+    shape = tuple(_integer(n, f"shape of {where}") for n in _list(found["shape"], f"shape of {where}"))
+    return Weight(_text(found["name"], where), _text(found["dtype"], where), shape)
+
+
+def _group(value: Any, where: str) -> OperatorGroup:
+    found = _keys(value, where, ("nodes", "duplicated"))
+    nodes, duplicated = (
+        tuple(_text(n, where) for n in _list(found[key], f"{key} of {where}")) for key in ("nodes", "duplicated")
+    )
+    return OperatorGroup(nodes, duplicated)
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    found = _keys(value, where, ("parameters",))
+    names = tuple(_text(n, where) for n in _list(found["parameters"], where))
+    if not names:
+        raise StrategyError(f"{where} is empty; expected one name or more")
+    return names
+
+
+def _pair(value: Any, where: str) -> tuple[str, str]:
+    found = _list(value, where)
+    if len(found) != 2:
+        raise StrategyError(f"{where} has {len(found)} entries; expected a name and a version")
+    return _text(found[0], where), _text(found[1], where)
+
+
+def _keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise StrategyError(f"{where} is of type {type(value).__name__}; expected an object")
+    if set(value) != set(keys):
+        raise StrategyError(f"{where} has the keys {sorted(value)[:12]}; expected {sorted(keys)}")
+    return dict(value)
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise StrategyError(f"{where}: {type(value).__name__}; expected a list")
+    return value
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise StrategyError(f"{where}: {type(value).__name__}; expected text")
+    return value
+
+
+def _integer(value: Any, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise StrategyError(f"{where}: {value!r}; expected an integer of 0 or more")
+    return value

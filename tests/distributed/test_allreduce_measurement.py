@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from daceopt.distributed import allreduce_measurement
+from daceopt.distributed.allreduce_measurement import on_this_machine
+from daceopt.distributed.allreduce_time import AllReduceTime
+
+
+def test_two_processes_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = on_this_machine(2)
+    assert found.world == 2
+    assert found.per_byte > 0
+    assert 0 <= found.overhead < 1
+    monkeypatch.setattr(allreduce_measurement, "_spawned", lambda world: pytest.fail("measured again"))
+    assert on_this_machine(2) == found
+
+
+def test_a_world_of_one_needs_no_processes() -> None:
+    assert on_this_machine(1) == AllReduceTime(1, 0.0, 0.0)

@@ -1,0 +1,113 @@
+"""Strategies as files: read back as they were, refused with the difference where they are for something else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt.distributed.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
+from daceopt.errors import StrategyError
+
+
+def identity(world: int = 2) -> Identity:
+    weights = (Weight("a.weight", "float32", (4, 3)), Weight("a.bias", "float32", (4,)), Weight("h", "float16", ()))
+    return Identity(weights, world, "", (("daceopt", "1"), ("torch", "2")))
+
+
+def strategy() -> Strategy:
+    buckets = (Bucket(("h",)), Bucket(("a.bias", "a.weight")))
+    return Strategy(identity(), buckets, (OperatorGroup(("x_1", "y_2"), ("x_1",)), OperatorGroup(("x_1",))), "end")
+
+
+def test_a_strategy_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.json"
+    strategy().save(path)
+    assert Strategy.load(path) == strategy() == Strategy.parse(strategy().text())
+    assert Strategy.load(path).digest() == strategy().digest() != replace(strategy(), wait="use").digest()
+    assert [p.name for p in tmp_path.iterdir()] == ["strategy.json"]
+
+
+def test_no_part_of_a_file_is_a_strategy() -> None:
+    text = strategy().text()
+    for cut in range(0, len(text), 7):
+        with pytest.raises(StrategyError, match="not whole JSON"):
+            Strategy.parse(text[:cut])
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("wait",), "use", "changed after it was written"),
+        (("identity", "world"), 3, "changed after it was written"),
+        (("identity", "world"), 0, "0 workers"),
+        (("identity", "world"), True, "expected an integer"),
+        (("identity", "world"), -1, "expected an integer"),
+        (("wait",), "never", "reductions wait at 'never'"),
+        (("buckets",), {}, "expected a list"),
+        (("buckets",), [{"parameters": []}], "bucket 0 is empty"),
+        (("buckets", 0), {"parameters": ["h"], "more": 1}, "bucket 0 has the keys"),
+        (("buckets", 0, "parameters"), [1], "expected text"),
+        (("buckets", 0, "parameters"), ["h", "h"], "h is in several buckets"),
+        (("buckets", 0, "parameters"), ["g"], "g is no parameter"),
+        (("buckets",), [{"parameters": ["h"]}, {"parameters": ["a.bias"]}], "a.weight is in no bucket"),
+        (("buckets",), [{"parameters": ["h", "a.bias", "a.weight"]}], "expected one element type"),
+        (("groups", 1, "nodes"), ["y_2"], "y_2 is in several groups"),
+        (("identity", "versions", 0), ["torch"], "expected a name and a version"),
+        (("identity", "weights", 0, "shape"), [-4], "expected an integer"),
+        (("format",), "daceopt strategy 2", "expected 'daceopt strategy 1'"),
+    ],
+)
+def test_an_edited_file_is_refused_with_the_place(path: tuple[str | int, ...], value: object, message: str) -> None:
+    tree = json.loads(strategy().text())
+    inner = tree
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    with pytest.raises(StrategyError, match=message):
+        Strategy.parse(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    "raw", ["[]", "null", "1", '{"a": 1, "a": 2}', '{"world": NaN}', "[" * 100_000, b"\xff\xfe\x00"]
+)
+def test_what_is_no_strategy_is_refused(raw: str | bytes) -> None:
+    with pytest.raises(StrategyError):
+        Strategy.parse(raw)
+
+
+def test_the_message_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text("{")
+    with pytest.raises(StrategyError, match=r"s\.json: it is not whole JSON"):
+        Strategy.load(tmp_path / "s.json")
+
+
+def test_differences_name_what_is_different() -> None:
+    weights = (Weight("a.weight", "float32", (4, 5)), Weight("a.bias", "float32", (4,)), Weight("b", "float32", (1,)))
+    other = Identity(weights, 4, "", (("daceopt", "1"), ("torch", "3")))
+    assert strategy().differences(other) == [
+        "parameter h is missing",
+        "there is a parameter b more",
+        "parameter a.weight is float32[4, 5], expected float32[4, 3]",
+        "4 workers, expected 2",
+        "torch 3, expected 2",
+    ]
+    with pytest.raises(StrategyError, match="parameter h is missing; .*Search it again"):
+        strategy().check(other)
+    assert strategy().check(identity()) == strategy()
+
+
+def test_the_identity_of_a_model_is_its_trained_parameters_once() -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.BatchNorm1d(3))
+    model[1].weight = model[0].weight
+    model[0].bias.requires_grad_(False)
+    model.half()
+    found = Identity.of(model, 2)
+    assert [w.name for w in found.weights] == ["0.weight", "1.bias", "2.weight", "2.bias"]
+    assert found.weights[0] == Weight("0.weight", "float16", (3, 3))
+    assert dict(found.versions)["torch"] == torch.__version__.partition("+")[0] or dict(found.versions)["torch"]
+    assert not found.differences(Identity.of(model, 2))

@@ -1,0 +1,170 @@
+"""Groups as a strategy names them: what they compute is what the graph computed, to the last bits of float64."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from dace import nodes
+from torch import nn
+from torch.nn import functional
+
+from daceopt.distributed.allreduce_time import AllReduceTime
+from daceopt.distributed.enactment import enacting
+from daceopt.distributed.fusion_state import FusionState, Move
+from daceopt.distributed.program_operators import COLLECTIVES, ProgramOperators, by_roofline
+from daceopt.distributed.step_capture import CapturedStep, capture
+from daceopt.distributed.strategy_search import problem_of, strategy_of
+from daceopt.errors import DaceoptError, StrategyError
+from daceopt.ir.interpret import interpret
+from daceopt.ir.program import Program
+from daceopt.passes.runner import Runner
+from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
+
+
+class Branches(nn.Module):
+    """A result with several readers, a normalization, views, a softmax, a reduction of a broadcast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+        self.scale = nn.Parameter(torch.randn(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.tanh(self.first(x))
+        gate = torch.sigmoid(hidden * self.scale)
+        mixed = self.norm(hidden * gate + self.second(hidden))
+        rows = functional.softmax(mixed, -1) * gate.exp()
+        return (rows.transpose(0, 1).reshape(-1) ** 2).mean() + hidden.abs().sum() * 0.1
+
+
+@cache
+def step() -> CapturedStep:
+    torch.manual_seed(0)
+    return capture(Branches(), (torch.randn(5, 6),))
+
+
+def operators() -> ProgramOperators:
+    return ProgramOperators(step().program)
+
+
+def results(program: Program) -> list[np.ndarray]:
+    """Outputs of both directions in float64."""
+    generator = np.random.default_rng(0)
+    values = {n: generator.normal(size=program.forward.shape(n)) for n in program.forward.inputs}
+    forward = interpret(program.forward, values, np.float64)
+    found = [forward[n] for n in program.forward.outputs]
+    backward = program.backward
+    assert backward is not None
+    saved = dict(zip(backward.saved, (forward[n] for n in program.forward.saved), strict=True))
+    roles = {role: values[name] for name, role in program.inputs.items()}
+    given = {n: saved[n] if n in saved else roles.get(program.received[n]) for n in backward.inputs}
+    given = {n: v if v is not None else np.full(backward.shape(n), 0.75) for n, v in given.items()}
+    return found + list(map(interpret(backward, given, np.float64).get, backward.outputs))  # type: ignore[arg-type]
+
+
+def assert_same(program: Program) -> None:
+    for found, expected in zip(results(program), results(step().program), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+def random_state(seed: int, count: int, methods: tuple[str, ...] = ("fuse", "fuse", "copy")) -> FusionState:
+    found = operators()
+    problem = problem_of(found, by_roofline(found.machine), AllReduceTime.ring(2, 1e9))
+    state, draw = FusionState(problem), random.Random(seed)
+    for _ in range(count):
+        state.apply(Move(draw.choice(methods), *draw.choice(problem.graph.edges)))  # type: ignore[arg-type]
+    return state
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_groups_compute_the_same(seed: int) -> None:
+    state = random_state(seed, 40)
+    strategy = strategy_of(state, Branches())
+    assert strategy.groups
+    program = step().program.copy()
+    Runner(enacting(strategy)).apply(program, [enacting(strategy).resolved()[len(before())]])
+    for graph in program.directions():
+        graph.validate()
+    assert_same(program)
+    kernels = [n for g in program.directions() for n in g.nodes() if not isinstance(n, COLLECTIVES)]
+    assert len(kernels) == len(state.groups) - 1  # what stands between the directions is no node
+
+
+def before() -> tuple[object, ...]:
+    from daceopt.distributed.step_capture import divided
+
+    return divided("disco")[0]
+
+
+def test_some_of_them_have_copies() -> None:
+    groups = [g for seed in range(8) for g in strategy_of(random_state(seed, 40), Branches()).groups]
+    assert sum(bool(g.duplicated) for g in groups) >= 3
+
+
+def test_the_whole_recipe_runs_behind_it() -> None:
+    strategy = strategy_of(random_state(3, 30), Branches())
+    recipe = enacting(strategy)
+    program = step().program.copy()
+    Runner(recipe).apply(program, recipe.resolved()[len(before()) :])
+    assert_same(program)
+
+
+def test_a_strategy_without_groups_leaves_the_recipe_alone() -> None:
+    strategy = strategy_of(random_state(0, 0), Branches())
+    assert strategy.groups == ()
+    assert any(s.name == "map-fusion" for s in enacting(strategy).resolved())
+
+
+def grouped(*names: str, copied: tuple[str, ...] = ()) -> OperatorGrouping:
+    return OperatorGrouping(((names, copied),))
+
+
+def test_names_that_no_graph_has_are_refused() -> None:
+    program = step().program
+    known = next(c.name for c in operators().graph.computations if c.fusible)
+    for wrong in (grouped("forward/nothing_7", known), grouped(known, "backward/nothing_7"), grouped(known, "x/y")):
+        with pytest.raises(StrategyError, match="no kernel of the"):
+            wrong.run_program(program.copy())
+    with pytest.raises(StrategyError, match="no direction"):
+        grouped("sideways/x", "sideways/y").run_program(program.copy())
+
+
+def test_library_nodes_are_refused() -> None:
+    program = step().program
+    library = next(n for n in program.forward.nodes() if not isinstance(n, nodes.MapEntry))
+    name = f"forward/{program.forward.outputs_of(library)[0]}"
+    with pytest.raises(StrategyError, match=f"{name}, which is no kernel"):
+        grouped(name, name).run_program(program.copy())
+
+
+def test_groups_that_would_close_a_cycle_are_refused() -> None:
+    graph = operators().graph
+    names = [c.name for c in graph.computations if c.fusible and c.name.startswith("forward/")]
+    with pytest.raises(StrategyError, match="cannot be one kernel"):
+        grouped(names[0], names[-1]).run_program(step().program.copy())
+
+
+def test_only_steps_of_one_graph_have_strategies() -> None:
+    class Breaks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x * self.weight
+            torch._dynamo.graph_break()
+            return (y + 1).sum()
+
+    with pytest.raises(DaceoptError, match="a step of one graph, and this one has 2"):
+        capture(Breaks(), (torch.randn(3),))
+
+
+def test_a_step_without_gradients_is_refused() -> None:
+    with pytest.raises(DaceoptError, match="gradient"):
+        found = capture(nn.ReLU(), (torch.randn(3),))
+        ProgramOperators(found.program)

@@ -1,0 +1,1 @@
+"""Steps that a strategy of distributed training is enacted by."""

@@ -1,0 +1,133 @@
+"""Start reductions as soon as what they sum is complete, and wait for them as late as they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import dace
+
+from daceopt.errors import DaceoptError
+from daceopt.ir import types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.collective import AgreementStart, AgreementWait, AllReduceStart, sequence_number
+from daceopt.ir.order import by_priority, sources_of
+from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.transformations.distributed.tensor_fusion import wait_of
+
+WAITS = ("use", "end")
+
+
+@dataclass(frozen=True)
+class CollectivePlacement(Transformation):
+    """Order the nodes of a graph around its reductions, and let all ranks agree on their sequence first.
+
+    before:  a = f(x); a' = wait(start(a)); u = g(a'); b = h(x); b' = wait(start(b)); v = g(b')
+    after:   agree; a = f(x); start(a); b = h(x); start(b); wait(a); u = g(a'); wait(b); v = g(b')
+
+    Starts run in the order of their positions, which all ranks share: each behind the one before it (an edge of the
+    graph) and behind what it sums, which is computed as soon as it can be. All that needs a result of a reduction runs
+    after the last start: by the latest reduction that it needs, so that the update of a bucket runs while later ones
+    are on their way. ``wait='end'`` waits for all of them before.
+    """
+
+    level: ClassVar[str] = "hardware"
+    wait: str = "use"
+
+    def __post_init__(self) -> None:
+        if self.wait not in WAITS:
+            raise DaceoptError(f"wait={self.wait!r} of collective-placement; expected one of {WAITS}")
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        starts = [n for n in graph.nodes() if isinstance(n, AllReduceStart)]
+        if starts and not any("After" in graph.reads(n) for n in starts):
+            yield Site(graph, tuple(starts), {"title": f"{len(starts)} reductions"})
+
+    def apply(self, site: Site) -> None:
+        graph = site.graph
+        starts = sorted(site.nodes, key=lambda n: (n.position, list(n.parameters)))
+        opening, chained = _chained(graph, starts)
+        ranks = _ranks(graph, chained)
+        graph.order = _order(graph, opening, chained, ranks, self.wait == "end")
+
+
+def sequence_of(graph: Graph, starts: list[AllReduceStart]) -> int:
+    """What stands for what is reduced, and in which order."""
+    operands = [(n.parameters, graph.reads(n)["X"]) for n in starts]
+    found = [(list(names), int(graph.size(x)), types.name_of(graph.dtype(x))) for names, x in operands]
+    return sequence_number(found, starts[0].world)
+
+
+def _chained(graph: Graph, starts: list[AllReduceStart]) -> tuple[list[Any], list[AllReduceStart]]:
+    """The nodes of the agreement, and ``starts`` with the edges that order them."""
+    b, common = Builder(graph, "exchange"), {"group": starts[0].group, "world": starts[0].world}
+    sequence = sequence_of(graph, starts)
+    told, last = (graph.add_array("handle", (), dace.int64) for _ in range(2))
+    opening = [
+        b.library(AgreementStart, {}, {"Handle": told}, sequence=sequence, **common),
+        b.library(AgreementWait, {"Handle": told}, {"Done": last}, sequence=sequence, **common),
+    ]
+    chained = []
+    for node in starts:
+        operand, handle = graph.reads(node)["X"], graph.writes(node)["Handle"]
+        said = {"parameters": list(node.parameters), "position": node.position, **common}
+        with graph.made_for("exchange", graph.origins_of(node)):
+            after = AllReduceStart(inputs=("X", "After"), **said)
+            graph.remove(node)
+            graph.add_node(after, {"X": operand, "After": last}, {"Handle": handle})
+        chained.append(after)
+        last = handle
+    return opening, chained
+
+
+def _ranks(graph: Graph, starts: list[AllReduceStart]) -> dict[Any, int]:
+    """Waits and what depends on one -> the position of the latest that it needs."""
+    found: dict[Any, int] = {wait_of(graph, n): k for k, n in enumerate(starts)}
+    for node in graph.nodes():
+        before = [found[s] for _, s in sources_of(graph, node) if s in found]
+        if before:
+            found[node] = max([*before, found.get(node, -1)])
+    return found
+
+
+def _promptly(graph: Graph, nodes: list[Any], collectives: set[Any]) -> list[Any]:
+    """``nodes`` in their order, but what is computed for ``collectives`` alone runs as soon as it can."""
+    readers = {n: [r for name in _written(graph, n) for r in graph.all_consumers(name)] for n in nodes}
+    alone = set(collectives)
+    for node in reversed(nodes):
+        if readers[node] and alone.issuperset(readers[node]):
+            alone.add(node)
+    sources = {n: [s for _, s in sources_of(graph, n)] for n in nodes}
+    place: dict[Any, float] = {}
+    for k, node in enumerate(nodes):
+        before = [place[s] for s in sources[node]]
+        place[node] = max(before) if node in alone and before else float(k)
+    return by_priority(nodes, sources, place)
+
+
+def _written(graph: Graph, node: Any) -> list[str]:
+    return [name for name in graph.outputs_of(node) if name is not None]
+
+
+def _order(
+    graph: Graph, opening: list[Any], starts: list[AllReduceStart], ranks: dict[Any, int], end: bool
+) -> list[Any]:
+    late = [n for n in graph.nodes() if n in ranks]
+    special = {*opening, *starts}
+    waits = {wait_of(graph, n) for n in starts}
+    early = [n for n in graph.nodes() if n not in ranks and n not in special]
+    early = _promptly(graph, early, special | waits)
+    needed = [{s for _, s in sources_of(graph, n)} for n in starts]
+    order, done, waiting = [opening[0]], set(), list(zip(starts, needed))
+    for node in [None, *early]:
+        if node is not None:
+            order.append(node)
+            done.add(node)
+        while waiting and waiting[0][1] <= {*done, *special}:
+            start, _ = waiting.pop(0)
+            order += [opening[1], start] if start is starts[0] else [start]
+    if end:
+        return [*order, *(n for n in late if n in waits), *(n for n in late if n not in waits)]
+    return order + sorted(late, key=lambda n: ranks[n])

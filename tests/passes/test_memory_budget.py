@@ -66,7 +66,7 @@ def test_the_budget_is_a_part_of_the_recipe() -> None:
     assert plain.budget is None and plain.within("60%").budget == "60%"
     assert recipes.get("none").within(1000).budget == 1000  # which has no such step by itself
     by_function = [plain.with_options("differentiate", recompute=[which]) for which in (_is_wide, _is_tall, _is_wide)]
-    assert [str(r) for r in by_function][0].count("{recompute=(_is_wide,)}") == 1
+    assert str(by_function[0]).count("{recompute=(_is_wide,)}") == 1
     first, other, again = (r.fingerprint() for r in by_function)
     assert first == again != other  # by their code, not by where they stand in memory
     with pytest.raises(DaceoptError, match="recompute='@cheap' of differentiate; expected one of @elementwise, "):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -85,6 +86,31 @@ def test_what_is_computed_again_is_not_fused_with_the_forward(monkeypatch: pytes
     assert all(len(side) < 2 for side in sides)
     products = [side for node, side in zip(graph.nodes(), sides, strict=True) if node.label == "matmul"]
     assert products[:6] == [{False}] * 6 and products[6:] == [{True}] * len(products[6:]) != []
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x.view(8, -1, WIDTH))[0].reshape(-1, WIDTH))
+
+
+def test_a_loop_runs_again_with_all_that_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the states and the results of a recurrence neither is stored where it runs again."""
+    torch.manual_seed(0)
+    model = _Recurrent()
+    plain, expected, _ = _steps(monkeypatch, model, None)
+    with pytest.raises(MemoryBudgetError) as error:
+        _steps(monkeypatch, model, 64)
+    found = re.search(r"possible is (\d+)", str(error.value))
+    assert found is not None
+    losses, parameters, pairs = _steps(monkeypatch, model, int(found[1]))
+    assert planned(pairs[0].graphs.program).peak <= int(found[1])
+    assert losses == pytest.approx(plain, rel=1e-5)
+    for ours, usual in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-5)
 
 
 def test_an_impossible_budget_is_an_error_whatever_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -89,8 +89,9 @@ def _add_gradients(
     path = Path(joint, outputs, wanted)
     reverse = _Reverse(joint, path)
     grad_outputs = {name: reverse.seed(name) for name in dict.fromkeys(outputs) if name in path}
-    reverse.run()
-    return grad_outputs, _declare_outputs(joint, reverse, wanted)
+    found = reverse.run(dict.fromkeys(wanted))
+    _declare_outputs(joint, found)
+    return grad_outputs, found
 
 
 def _check_names(graph: Graph, outputs: Sequence[str], wanted: Sequence[str]) -> None:
@@ -123,10 +124,27 @@ class _Reverse:
         self._parts.setdefault(output, []).append(name)
         return name
 
-    def run(self) -> None:
-        for node in reversed(self._path.nodes):
-            with self._graph.made_for(backward_label(node), self._graph.origins_of(node)):
-                self._reverse(node)
+    def run(self, wanted: Iterable[str]) -> dict[str, str | None]:
+        """The gradients of ``wanted``, None where nothing contributes. Each is completed as soon as all readers of its
+        array were reversed: what it is made of need not be kept for longer."""
+        readers = {name: self._graph.all_consumers(name) for name in wanted}
+        last = {name: next((n for n in self._path.nodes if n in found), None) for name, found in readers.items()}
+        complete: dict[Any, list[str]] = {}
+        for name, node in last.items():
+            complete.setdefault(node, []).append(name)
+        result = dict.fromkeys(readers)
+        for node in (*reversed(self._path.nodes), None):
+            if node is not None:
+                with self._graph.made_for(backward_label(node), self._graph.origins_of(node)):
+                    self._reverse(node)
+            for name in complete.get(node, ()):
+                result[name] = self._completed(name, readers[name])
+        return result
+
+    def _completed(self, name: str, readers: Sequence[Any]) -> str | None:
+        graph = self._graph
+        with graph.made_for(backward_label(readers[0]), graph.origins_of(readers[0])) if readers else nullcontext():
+            return _standing_alone(graph, self.gradient(name))
 
     def _reverse(self, node: Any) -> None:
         graph = self._graph
@@ -159,19 +177,14 @@ class _Reverse:
         return None if g is None else b.slice(g, starts, ends)
 
 
-def _declare_outputs(graph: Graph, reverse: _Reverse, wanted: Sequence[str]) -> dict[str, str | None]:
-    """Make the gradients of ``wanted`` the only outputs of ``graph``."""
+def _declare_outputs(graph: Graph, gradients: dict[str, str | None]) -> None:
+    """Make ``gradients`` the only outputs of ``graph``."""
     for name in graph.outputs:
         graph.desc(name).transient = name not in graph.inputs and name not in graph.constants
     graph.outputs, graph.replaced = [], {}
-    result: dict[str, str | None] = {}
-    for name in dict.fromkeys(wanted):
-        readers = graph.all_consumers(name)
-        with graph.made_for(backward_label(readers[0]), graph.origins_of(readers[0])) if readers else nullcontext():
-            g = result[name] = _standing_alone(graph, reverse.gradient(name))
+    for g in gradients.values():
         if g is not None and g not in graph.outputs:
             graph.add_output(g)
-    return result
 
 
 def _standing_alone(graph: Graph, name: str | None) -> str | None:

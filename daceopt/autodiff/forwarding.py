@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dace import nodes
@@ -60,7 +61,7 @@ def settled(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
     if not storage.store and not storage.recompute:
         return Pins()
     known = [n for n in boundary.arrays if n not in boundary.local]
-    found = pins(graph, storage, known, lambda array: why_fixed(graph, boundary, array))
+    found = pins(graph, storage, known, partial(why_fixed, graph, boundary), partial(is_cheap, graph))
     return Pins(frozenset(n for n in found.store if graph.producers(n)), found.recompute)
 
 

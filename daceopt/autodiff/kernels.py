@@ -13,6 +13,7 @@ from dace import nodes
 from daceopt.autodiff import gathers, reductions
 from daceopt.autodiff.partials import Pullback, needed_assignments, pull_back
 from daceopt.autodiff.placement import place
+from daceopt.autodiff.results import told_from_results
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
@@ -142,9 +143,9 @@ class StageAdjoint:
         return Access(compact, order, wcr), lambda: place(self.b, compact, order, self.extents, t.index, shape)
 
     def _emit_stage(self, writes: dict[str, Access], results: list[Assignment], pulled: Pullback) -> None:
-        chain = (*self.stage.assignments, *pulled.assignments, *results)
-        kept, used = needed_assignments(chain, [r.symbol for r in results])
-        reads = {c: a for c, a in self.reads.items() if c in used}
+        gradient = (*pulled.assignments, *results)
+        wanted = [r.symbol for r in results]
+        kept, reads = told_from_results(self.b.graph, self.stage, self.reads, self.extents, gradient, wanted)
         stage = Stage(tuple(self.extents), reads, writes, kept)
         Kernel(self.b.label, dict(self.extents), [stage]).emit(self.b.graph)
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from daceopt.autodiff.storage_predicates import NAMED, Predicate, described
 from daceopt.errors import DaceoptError, did_you_mean
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.nodes.library import HostCall
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.region import Region
@@ -21,14 +22,15 @@ class Storage:
     """``policy``: the rule for what nothing else decides (:mod:`daceopt.autodiff.forwarding`).
 
     ``store`` and ``recompute``: names of forward arrays, or of modules that they come from, with ``*``, ``?`` and
-    ``[...]`` as in file names. ``budget``: the bytes that the arrays of a step may take at once, beside what the caller
+    ``[...]`` as in file names; predicates of arrays, or the names of some (:mod:`daceopt.autodiff.storage_predicates`).
+    ``budget``: the bytes that the arrays of a step may take at once, beside what the caller
     gives and gets; ``by``: who chooses then (:mod:`daceopt.autodiff.storage_choice`), in at most ``seconds``, for these
     ``sizes`` of symbols. ``joined``: forward and backward are one program.
     """
 
     policy: str = "recompute"
-    store: tuple[str, ...] = ()
-    recompute: tuple[str, ...] = ()
+    store: tuple[str | Predicate, ...] = ()
+    recompute: tuple[str | Predicate, ...] = ()
     budget: int | None = None
     by: str = "best"
     seconds: float = 5.0
@@ -56,19 +58,33 @@ class Pins:
     recompute: frozenset[str] = frozenset()
 
 
-def pins(graph: Graph, storage: Storage, arrays: Collection[str], fixed: Callable[[str], str | None]) -> Pins:
+def pins(
+    graph: Graph,
+    storage: Storage,
+    arrays: Collection[str],
+    fixed: Callable[[str], str | None],
+    is_elementwise: Callable[[Any], bool],
+) -> Pins:
     """The arrays that ``storage`` names, as buffers among ``arrays``.
 
     ``fixed(array)`` says why it cannot be computed again, or None. Raises DaceoptError for a name that is neither an
     array nor a module, with the nearest one; for an array that is asked to be both; and, where it is named in full, for
     one that cannot be computed again.
     """
-    store = {n for text in storage.store for n in _matching(graph, arrays, "store", text)}
+
+    def chosen(option: str, which: str | Predicate) -> set[str]:
+        predicate = NAMED.get(which) if isinstance(which, str) else which
+        if predicate is None:
+            return _matching(graph, arrays, option, str(which))
+        made = (n for n in arrays if n != SEED and graph.producers(n))
+        return {n for n in made if predicate(described(graph, n, is_elementwise))}
+
+    store = {n for which in storage.store for n in chosen("store", which)}
     again: set[str] = set()
     for text in storage.recompute:
-        found = _matching(graph, arrays, "recompute", text)
+        found = chosen("recompute", text)
         reasons = {n: why for n in found if (why := fixed(n)) is not None}
-        if text in graph.sdfg.arrays and reasons:
+        if isinstance(text, str) and text in graph.sdfg.arrays and reasons:
             raise DaceoptError(f"recompute={text!r}: {next(iter(reasons.values()))}")
         again |= found - reasons.keys()
     if both := sorted(store & again):
@@ -85,7 +101,7 @@ def _matching(graph: Graph, arrays: Collection[str], option: str, text: str) -> 
     }
     if found:
         return found
-    known = sorted({*arrays, *(o for name in arrays for o in graph.origins.get(name, ()))})
+    known = sorted({*arrays, *NAMED, *(o for name in arrays for o in graph.origins.get(name, ()))})
     raise DaceoptError(
         f"{option}={text!r}: no array of the forward pass, and no module that one comes from, is called so"
         f"{did_you_mean(text, known)}"

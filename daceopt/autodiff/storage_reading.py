@@ -14,7 +14,7 @@ from daceopt.autodiff.forwarding import Boundary, is_cheap, why_fixed
 from daceopt.autodiff.late_order import late_order
 from daceopt.autodiff.storage import Pins, Storage
 from daceopt.autodiff.storage_choice import StorageChoice, choose
-from daceopt.autodiff.storage_problem import Computation, ForwardValue, GradientNode, StorageProblem
+from daceopt.autodiff.storage_problem import Computation, ForwardValue, GradientNode, StorageOutcome, StorageProblem
 from daceopt.codegen.memory_plan import aligned_bytes
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.movement import data_movement
@@ -32,8 +32,18 @@ def within_budget(
     index = {name: k for k, name in enumerate(names)}
     start = frozenset(index[n] for n in default if n in index)
     found = choose(problem, start, storage.by, storage.seconds)
-    stored = {names[v] for v in found.outcome.stored}
+    stored = {names[v] for v in _settled(problem, found.outcome)}
     return [n for n in graph.arrays() if n in stored], _said(problem, found)
+
+
+def _settled(problem: StorageProblem, outcome: StorageOutcome) -> set[int]:
+    """The values to store, where a node writes several: of one that runs again none, unless one has to be the forward's
+    own; then all, and it does not run again."""
+    stored = set(outcome.stored)
+    for c in outcome.again:
+        writes = set(problem.forward[c].writes)
+        stored = stored | writes if stored & writes & problem.fixed else stored - writes
+    return stored
 
 
 def _said(problem: StorageProblem, found: StorageChoice) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import sympy
 from dace import nodes
 
+from daceopt.codegen.offsets import Span, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
@@ -84,8 +85,8 @@ def plan(
     each iteration. ``saved`` (arrays that a later program reads) are laid out by their order alone, so forward and
     backward agree. What stands inside of a region shares one slot, which is in use while the region runs.
     """
-    offsets, size = saved_offsets(graph, saved)
-    result = MemoryPlan(saved=offsets, saved_bytes=size)
+    places, size = saved_offsets(graph, saved)
+    result = MemoryPlan(saved=places, saved_bytes=size)
     return _Planner(Scope(graph), set(result.saved), reuse, order).place(result)
 
 
@@ -96,12 +97,12 @@ def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) ->
 
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
     """Where each of the arrays ``saved`` stands in the saved block, and the bytes of the block."""
-    offsets: dict[str, Dim] = {}
+    places: dict[str, Dim] = {}
     size: Dim = 0
     for name in saved:
-        offsets[name] = size
+        places[name] = size
         size = dim(size + aligned_bytes(graph, name))
-    return offsets, size
+    return places, size
 
 
 def aligned_bytes(graph: Graph, name: str) -> Dim:
@@ -130,14 +131,28 @@ class _Planner:
     def place(self, result: MemoryPlan) -> MemoryPlan:
         """Add the buffers of the scope to ``result``."""
         self._block_all()
-        for slot in self._slots():
-            for block in slot.blocks:
-                for name in block.buffers:
-                    result.arena[self._scope.prefix + name] = result.arena_bytes
-                for inner in block.regions:
-                    result.arena |= {name: dim(result.arena_bytes + offset) for name, offset in inner.arena.items()}
-            result.arena_bytes = dim(result.arena_bytes + slot.bytes)
+        places, end = self._offsets()
+        for block, place in places:
+            for name in block.buffers:
+                result.arena[self._scope.prefix + name] = dim(result.arena_bytes + place)
+            for inner in block.regions:
+                start = dim(result.arena_bytes + place)
+                result.arena |= {name: dim(start + offset) for name, offset in inner.arena.items()}
+        result.arena_bytes = dim(result.arena_bytes + end)
         return result
+
+    def _offsets(self) -> tuple[list[tuple[_Block, Dim]], Dim]:
+        """The place of each block, and the end of them all: anywhere where sizes are known, else in whole slots."""
+        spans = [Span(b.bytes, b.first, b.last) for b in self._blocks if isinstance(b.bytes, int)]
+        if self._reuse and len(spans) == len(self._blocks):
+            places, end = offsets(spans)
+            return list(zip(self._blocks, places, strict=True)), end
+        found: list[tuple[_Block, Dim]] = []
+        total: Dim = 0
+        for slot in self._slots():
+            found += [(block, total) for block in slot.blocks]
+            total = dim(total + slot.bytes)
+        return found, total
 
     def _block_all(self) -> None:
         self._liveness()

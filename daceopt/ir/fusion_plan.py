@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from dace import nodes
@@ -59,6 +60,8 @@ class FusionPlan:
         self.misses: list[tuple[Any, str]] = []
         self.nodes = graph.nodes()
         self._eligible, self._opened = eligible, dict(opened or {})
+        self._position = {node: k for k, node in enumerate(self.nodes)}
+        self._calls = list(accumulate((not isinstance(n, nodes.MapEntry) for n in self.nodes), initial=0))
         self._groups = {node: self._group(k, node) for k, node in enumerate(self.nodes)}  # by the leader of the cluster
         self.writer: dict[str, FusionGroup] = {a: g for g in self._groups.values() for a in g.writes}
         self.readers: dict[str, dict[FusionGroup, None]] = {}  # of an array: views are seen through
@@ -135,7 +138,22 @@ class FusionPlan:
             return f"what lies between would have to run both before and after: {' -> '.join(map(label_of, path))}"
         if len(self._sides(first) | self._sides(second)) > 1:
             return "one of both is computed late, for the sake of memory"
+        if self.graph.is_ordered and self._is_moved_far(first, second):
+            return "one of both would run long before it is read, at the expense of memory"
         return None
+
+    def _is_moved_far(self, one: FusionGroup, other: FusionGroup) -> bool:
+        """In the order that was chosen for the graph: does a node that is no kernel run between them, and has the later
+        one to run before it, as somebody else waits for the earlier one?"""
+        (_, left, a), (right, _, b) = sorted([(*self._span(g), g) for g in (one, other)], key=lambda s: s[:2])
+        if right <= left or self._calls[right] == self._calls[left]:
+            return False
+        waiting = [self._span(reader)[0] for reader in self.readers_of(a) if reader is not b]
+        return not self.edge(a, b) or any(self._calls[k] < self._calls[right] for k in waiting)
+
+    def _span(self, group: FusionGroup) -> tuple[int, int]:
+        found = [self._position[m] for m in group.members]
+        return min(found), max(found)
 
     def _sides(self, group: FusionGroup) -> set[bool]:
         return {self.graph.apart[a] for a in group.writes if a in self.graph.apart} if self.graph.apart else set()

@@ -29,7 +29,7 @@ from daceopt.ir.sub_graphs import SubGraph
 from daceopt.ir.symbols import Counter, size
 
 _FACTS = (
-    r"(size|sizes|assume|save|replace|ordered|group|instance|place|target|reuse|opset|speculative|trips|known)"
+    r"(size|sizes|assume|save|replace|ordered|early|late|group|instance|place|target|reuse|opset|speculative|trips|known)"
     r"\b(?![:=,])"
 )
 
@@ -55,6 +55,7 @@ class _Reader:
         self._is_ordered = False
         self._groups: list[SubGraph] = []
         self._placements: dict[str, Placement] = {}
+        self._apart: dict[str, bool] = {}
 
     def graph(self, depth: int) -> Graph:
         """The graph whose first line stands at ``depth``."""
@@ -72,6 +73,7 @@ class _Reader:
                 self._graph.order = tuple(self._graph.compute())
             self._graph.sub_graphs = self._groups
             self._graph.placements = self._placements
+            self._graph.apart = self._apart
         assert inputs == self._graph.inputs
         return self._graph
 
@@ -233,6 +235,8 @@ class _Reader:
             "save": self._saved,
             "replace": self._replaced,
             "ordered": self._ordered,
+            "early": lambda line: self._apart.update(dict.fromkeys(line.names(), False)),
+            "late": lambda line: self._apart.update(dict.fromkeys(line.names(), True)),
             "group": self._group,
             "instance": self._instance,
             "place": self._placement,

@@ -12,7 +12,8 @@
           parallel for i0 < 6: ...
 
 Nodes stand in the order in which they run, constants and views before their first reader. An array says its type,
-``strides`` unless it is row-major, ``as`` its name in the model and ``from`` where it is computed there.
+``strides`` unless it is row-major, ``as`` its name in the model and ``from`` where it is computed there. ``early`` and
+``late`` list the arrays whose kernels are kept apart (``graph.apart``).
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ class _Lines:
         lines += [f"save {_list(graph.saved)}"] if graph.saved else []
         lines += [f"replace {old} by output {k}" for k, old in sorted(graph.replaced.items())]
         lines += ["ordered"] if graph.is_ordered else []
+        for side, word in ((False, "early"), (True, "late")):
+            names = [n for n in graph.arrays() if graph.apart.get(n) is side]
+            lines += [f"{word} {_list(names)}"] if names else []
         lines += [line for group in graph.sub_graphs for line in _sub_graph(group)]
         lines += [f"place {name} {p.level} [{_list(map(str, p.binding))}]" for name, p in graph.placements.items()]
         lines += [f"target {json.dumps(graph.options.target)}"] if graph.options.target != BuildOptions().target else []

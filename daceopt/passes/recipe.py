@@ -189,8 +189,13 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
 
 
 def _foreign_source(step: Transformation) -> str:
-    """What stands for a step: its class and its options; empty for daceopt's own, which their text stands for."""
-    return "" if identity.is_own(type(step).__module__) else identity.text_of(step)
+    """What stands for a step: its class and its options; of daceopt's own, which their text stands for, functions among
+    the options."""
+    if not identity.is_own(type(step).__module__):
+        return identity.text_of(step)
+    values = [v for option in vars(step).values() for v in (option if isinstance(option, tuple) else (option,))]
+    given = [v for v in values if callable(v)]
+    return identity.text_of(given) if given else ""
 
 
 def _defined_in(module: ModuleType) -> dict[str, Recipe]:

@@ -9,7 +9,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt.errors import DaceoptError
@@ -107,7 +107,7 @@ class Transformation:
 
     def __str__(self) -> str:
         options = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
-        shown = [f"{f.name}={value!r}" for f, value in options if value != f.default]
+        shown = [f"{f.name}={_shown(value)}" for f, value in options if value != f.default]
         return self.name + (f"{{{', '.join(shown)}}}" if shown else "")
 
     @classmethod
@@ -140,6 +140,13 @@ class Transformation:
         if outcome.sites and self.changes_dataflow:
             region.tidy(graph)
         return outcome
+
+
+def _shown(value: Any) -> str:
+    """A value of an option; functions by their names, which are the same in each process."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))}{',' if len(value) == 1 else ''})"
+    return str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)
 
 
 def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from daceopt.autodiff import Derivative, differentiate
 from daceopt.autodiff.storage import Storage
+from daceopt.autodiff.storage_predicates import ForwardArray
 from daceopt.errors import DaceoptError
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
@@ -21,7 +22,7 @@ from daceopt.ir.interpret import interpret
 
 
 def _network(depth: int = 4) -> tuple[Graph, list[str]]:
-    """tanh(... tanh(x W0) W1 ...), each layer from a module of its own; the products."""
+    """sin(... sin(x W0) W1 ...), each layer from a module of its own; the products."""
     graph = Graph("network")
     b = Builder(graph)
     x = graph.add_input("x", (3, 4), dace.float64)
@@ -30,7 +31,7 @@ def _network(depth: int = 4) -> tuple[Graph, list[str]]:
     for k, w in enumerate(weights):
         with graph.made_for(origins=(f"layers.{k}",)):
             products.append(b.matmul(x, w))
-            x = str(b.elementwise(sympy.tanh, products[-1]))
+            x = str(b.elementwise(sympy.sin, products[-1]))
     graph.add_output(x)
     return graph, products
 
@@ -74,7 +75,7 @@ def test_a_name_that_is_stored_is_stored_although_it_could_be_computed_again() -
     b = Builder(graph)
     x = graph.add_input("x", (3, 4), dace.float64)
     y = b.elementwise(sympy.sin, x)
-    graph.add_output(b.elementwise(sympy.tanh, y))
+    graph.add_output(b.elementwise(sympy.cos, y))
     assert _derived(graph).saved == []
     assert _derived(graph, store=(y,)).saved == [y]
 
@@ -90,6 +91,30 @@ def test_what_is_given_is_not_computed_again() -> None:
     graph, _ = _network()
     with pytest.raises(DaceoptError, match="recompute='x.*is given to the program"):
         _derived(graph, recompute=(graph.inputs[0],))
+
+
+def test_a_predicate_chooses() -> None:
+    graph, products = _network()
+    sines = [graph.outputs_of(c)[0] for p in products[:-1] for c in graph.consumers(p)]
+    seen: list[ForwardArray] = []
+
+    def is_sine_of_the_first(array: ForwardArray) -> bool:
+        seen.append(array)
+        return array.kind == "elementwise" and array.modules == ("layers.0",)
+
+    plain = set(_derived(graph).saved)
+    assert set(products) < plain and set(sines) < plain
+    assert set(_derived(graph, recompute=(is_sine_of_the_first,)).saved) == plain - {sines[0]}
+    (product,) = [a for a in seen if a.name == products[0]]
+    assert (product.shape, product.dtype, product.bytes, product.kind) == ((3, 4), "float64", 96, "product")
+    assert not plain.intersection(sines) - set(_derived(graph, recompute=("@products",)).saved)
+    assert not set(products).intersection(_derived(graph, recompute=("@products",)).saved)
+    assert not set(sines).intersection(_derived(graph, recompute=("@elementwise",)).saved)
+    assert _derived(graph, recompute=("@reductions",)).saved == _derived(graph).saved
+    for which in ("@products", "@elementwise", is_sine_of_the_first):
+        again = _derived(graph, recompute=(which,))
+        for ours, expected in zip(_gradients(graph, again), _gradients(graph, _derived(graph)), strict=True):
+            np.testing.assert_array_equal(ours, expected)
 
 
 def test_both_at_once_is_an_error() -> None:

@@ -285,6 +285,17 @@ def test_an_order_that_was_asked_for() -> None:
     assert found.is_ordered and [n.label for n in found.nodes()] == ["add_2", "add_1", "add_0"]
 
 
+def test_what_is_kept_apart() -> None:
+    graph = Graph("apart")
+    b = Builder(graph)
+    x = graph.add_input("x", (4,), F)
+    first, late, last = (b.elementwise(lambda v, k=k: v + k, x) for k in range(3))
+    graph.add_output(first)
+    graph.apart = {late: True, first: False}
+    assert check(graph).apart == graph.apart
+    assert f"late {late}" in render(graph) and last not in check(graph).apart
+
+
 def test_targets_of_a_build() -> None:
     graph = running_sum()
     graph.options = replace(graph.options, target="cuda", reuse_memory=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from daceopt import optimized_module, recipes, training_step
+from daceopt.autodiff.storage_predicates import ForwardArray
 from daceopt.errors import DaceoptError
 from daceopt.passes.memory_budget import check, resolved
 
@@ -45,6 +46,14 @@ def test_options_are_looked_at_at_once() -> None:
         recipes.get("cpu").with_options("differentiate", by="luck")
 
 
+def _is_wide(array: ForwardArray) -> bool:
+    return array.shape[-1] > 100
+
+
+def _is_tall(array: ForwardArray) -> bool:
+    return array.shape[0] > 100
+
+
 def test_a_share_needs_something_that_it_is_of() -> None:
     with pytest.raises(DaceoptError, match="not known here; give bytes"):
         resolved("60%", None)
@@ -56,5 +65,11 @@ def test_the_budget_is_a_part_of_the_recipe() -> None:
     assert len(prints) == 4
     assert plain.budget is None and plain.within("60%").budget == "60%"
     assert recipes.get("none").within(1000).budget == 1000  # which has no such step by itself
+    by_function = [plain.with_options("differentiate", recompute=[which]) for which in (_is_wide, _is_tall, _is_wide)]
+    assert str(by_function[0]).count("{recompute=(_is_wide,)}") == 1
+    first, other, again = (r.fingerprint() for r in by_function)
+    assert first == again != other  # by their code, not by where they stand in memory
+    with pytest.raises(DaceoptError, match="recompute='@cheap' of differentiate; expected one of @elementwise, "):
+        plain.with_options("differentiate", recompute=["@cheap"])
     text = str(plain.with_options("differentiate", recompute=["a*"], store=["b"]))
     assert "differentiate{store=('b',), recompute=('a*',)}" in text

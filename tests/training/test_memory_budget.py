@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 from daceopt import pipeline, training_step
 from daceopt.codegen.working_memory import planned
 from daceopt.errors import MemoryBudgetError
+from daceopt.runtime.invocation import ExecutableEntry
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.numerics import assert_within_rounding
 
@@ -86,6 +88,31 @@ def test_what_is_computed_again_is_not_fused_with_the_forward(monkeypatch: pytes
     assert products[:6] == [{False}] * 6 and products[6:] == [{True}] * len(products[6:]) != []
 
 
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x.view(8, -1, WIDTH))[0].reshape(-1, WIDTH))
+
+
+def test_a_loop_runs_again_with_all_that_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the states and the results of a recurrence neither is stored where it runs again."""
+    torch.manual_seed(0)
+    model = _Recurrent()
+    plain, expected, _ = _steps(monkeypatch, model, None)
+    with pytest.raises(MemoryBudgetError) as error:
+        _steps(monkeypatch, model, 64)
+    found = re.search(r"possible is (\d+)", str(error.value))
+    assert found is not None
+    losses, parameters, pairs = _steps(monkeypatch, model, int(found[1]))
+    assert planned(pairs[0].graphs.program).peak <= int(found[1])
+    assert losses == pytest.approx(plain, rel=1e-5)
+    for ours, usual in zip(parameters, expected, strict=True):
+        torch.testing.assert_close(ours, usual, rtol=1e-4, atol=1e-5)
+
+
 def test_an_impossible_budget_is_an_error_whatever_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "compile_graph", lambda f, load, **o: compile_interpreted(f, load, o["recipe"]))
     model = _model()
@@ -93,3 +120,45 @@ def test_an_impossible_budget_is_an_error_whatever_the_fallback(monkeypatch: pyt
     step = training_step(model, nn.CrossEntropyLoss(), optimizer, memory_budget=64, recipe="cpu")
     with pytest.raises(MemoryBudgetError, match="memory budget 64: 64 bytes; the least"):
         step(*_batch())
+
+
+@pytest.mark.parametrize("share", [None, "70%"])
+def test_a_built_step_allocates_what_was_planned(monkeypatch: pytest.MonkeyPatch, share: Any) -> None:
+    """Convolutions, normalizations and relu: compiled, and beside a step in float64."""
+    torch._dynamo.reset()  # else the sizes of another test's call would be taken for open ones
+    arenas: list[int] = []
+    invoke = ExecutableEntry.invoke
+
+    def noted(self: Any, inputs: Any, outputs: Any, saved: Any, seed: Any, symbols: Any, arena: int) -> None:
+        arenas.append(arena + (0 if saved is None else saved.numel()))
+        invoke(self, inputs, outputs, saved, seed, symbols, arena)
+
+    monkeypatch.setattr(ExecutableEntry, "invoke", noted)
+    pairs: list[Any] = []
+    compiled = pipeline.compile_graph
+    monkeypatch.setattr(pipeline, "compile_graph", lambda *a, **o: pairs.append(compiled(*a, **o)) or pairs[-1])
+    torch.manual_seed(0)
+    blocks = [m for _ in range(4) for m in (nn.Conv2d(4, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU())]
+    model = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(4 * 8 * 8, 3))
+    x, target = torch.randn(4, 4, 8, 8), torch.tensor([0, 2, 1, 1])
+    usual, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    step = training_step(
+        model,
+        nn.CrossEntropyLoss(),
+        torch.optim.SGD(model.parameters(), lr=0.05),
+        recipe="cpu",
+        memory_budget=share,
+        fallback="raise",
+        dynamic=False,
+    )
+    found, losses = step(x, target), []
+    (pair,) = pairs
+    assert arenas == [planned(pair.graphs.program).peak]
+    assert share is None or ", computes 0 nodes again" not in pair.report["choice"]
+    for reference, values in ((usual, x), (exact, x.double())):
+        losses.append(nn.functional.cross_entropy(reference(values), target))
+        losses[-1].backward()
+        torch.optim.SGD(reference.parameters(), lr=0.05).step()
+    assert_within_rounding(found, losses[1].detach(), losses[0].detach())
+    for ours, theirs, wanted in zip(model.parameters(), usual.parameters(), exact.parameters(), strict=True):
+        assert_within_rounding(ours, wanted, theirs)

@@ -12,6 +12,7 @@ from daceopt.autodiff import Derivative, differentiate
 from daceopt.autodiff.late_order import with_prompt
 from daceopt.autodiff.storage import POLICIES, Storage
 from daceopt.autodiff.storage_choice import BY
+from daceopt.autodiff.storage_predicates import NAMED, Predicate
 from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
@@ -35,7 +36,8 @@ class Differentiate(Transformation):
 
     Fusing before it means recomputing, after it storing (Rausch et al., DaCeML, section 5.3). ``policy``: ``recompute``
     or ``store`` what both could do; None: as the program asks. ``store``, ``recompute``: names of forward arrays, or of
-    modules that they come from, with wildcards as in file names. ``budget``: the bytes that a step may take beside
+    modules that they come from, with wildcards as in file names; predicates (functions of a ``ForwardArray``), or their
+    names: "@elementwise", "@reductions", "@products". ``budget``: the bytes that a step may take beside
     what its caller gives and gets, or a share of what eager PyTorch saves ("60%"); ``by`` (of
     ``autodiff/storage_choice.py``) chooses what to store then, in at most ``seconds``. It is held where programs are
     compiled (``pipeline.derive``), which looks at what all steps have made of it.
@@ -43,8 +45,8 @@ class Differentiate(Transformation):
 
     level: ClassVar[str] = "differentiate"
     policy: str | None = None
-    store: tuple[str, ...] = ()
-    recompute: tuple[str, ...] = ()
+    store: tuple[str | Predicate, ...] = ()
+    recompute: tuple[str | Predicate, ...] = ()
     budget: int | str | None = None
     by: str = "best"
     seconds: float = 5.0
@@ -92,10 +94,14 @@ class Differentiate(Transformation):
         return Outcome([title + decision], [])
 
 
-def _names(option: str, value: Any) -> tuple[str, ...]:
-    """Raises DaceoptError for what is no list of names."""
-    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-        raise DaceoptError(f"{option}={value!r} of differentiate; expected a list of names of arrays or modules")
+def _names(option: str, value: Any) -> tuple[str | Predicate, ...]:
+    """Raises DaceoptError for what is no list of names and predicates, and for a predicate that does not exist."""
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) or callable(v) for v in value):
+        expected = "a list of names of arrays or modules, or of predicates"
+        raise DaceoptError(f"{option}={value!r} of differentiate; expected {expected}")
+    for name in value:
+        if isinstance(name, str) and name.startswith("@") and name not in NAMED:
+            raise DaceoptError(f"{option}={name!r} of differentiate; expected one of {', '.join(NAMED)}, or a function")
     return tuple(value)
 
 

@@ -1,4 +1,5 @@
-"""How many bytes eager PyTorch saves for the backward of a graph: autograd is asked, on tensors without memory."""
+"""How many bytes eager PyTorch saves for the backward of a graph: autograd is asked, on tensors without memory where
+these tell all."""
 
 from __future__ import annotations
 
@@ -6,15 +7,34 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError
+
+_UNTOLD = ("MkldnnRnnLayerBackward",)
+"""Nodes of autograd for operators whose fake form leaves out what they save (torch 2.13: the workspace is empty)."""
 
 
 def saved_bytes(traced: Traced) -> int:
     """Bytes of the storages that autograd saves in one call, each once, but those of the arguments, which are there in
     any case. Sizes that are open count as in the call that is compiled for. Raises DaceoptError where it cannot run.
+
+    Where fake tensors do not tell all, the graph runs once, on zeros.
     """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            found, is_all = _saved(traced)
+        return found if is_all else _saved(traced)[0]
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DaceoptError(
+            f"what eager PyTorch saves is not known ({reason}); expected a memory budget in bytes"
+        ) from error
+
+
+def _saved(traced: Traced) -> tuple[int, bool]:
+    """The bytes, and whether all that is saved was seen."""
     storages: dict[int, Any] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -22,25 +42,32 @@ def saved_bytes(traced: Traced) -> int:
         storages[storage._cdata] = storage  # held, so that no other one gets its address
         return tensor
 
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
-        arguments = [_fake(x, g) for x, g in zip(traced.inputs, traced.requires_grad, strict=True)]
+    with torch.enable_grad():
+        arguments = [_argument(x, g) for x, g in zip(traced.inputs, traced.requires_grad, strict=True)]
         own = {x.untyped_storage()._cdata for x in arguments if isinstance(x, torch.Tensor)}
-        try:
-            with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
-                traced.graph.forward(*arguments)
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise DaceoptError(
-                f"what eager PyTorch saves is not known ({reason}); expected a memory budget in bytes"
-            ) from error
-        return sum(int(s.nbytes()) for cdata, s in storages.items() if cdata not in own)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+            results = traced.graph.forward(*arguments)
+    found = sum(int(s.nbytes()) for cdata, s in storages.items() if cdata not in own)
+    return found, not any(node.name().startswith(_UNTOLD) for node in _nodes(results))
 
 
-def _fake(value: Any, requires_grad: bool) -> Any:
+def _nodes(results: Any) -> set[Any]:
+    """All that autograd has noted on the way to ``results``."""
+    waiting = [x.grad_fn for x in tree_leaves(results) if isinstance(x, torch.Tensor) and x.grad_fn is not None]
+    found: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            waiting += [n for n, _ in node.next_functions if n is not None]
+    return found
+
+
+def _argument(value: Any, requires_grad: bool) -> Any:
     """An argument of its own, of plain sizes."""
     if isinstance(value, torch.Tensor):
         size, stride = [_plain(n) for n in value.shape], [_plain(n) for n in value.stride()]
-        made = torch.empty_strided(size, stride, dtype=value.dtype)
+        made = torch.empty_strided(size, stride, dtype=value.dtype).zero_()
         return made.requires_grad_().view_as(made) if requires_grad else made
     return _plain(value)
 

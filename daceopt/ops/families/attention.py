@@ -17,6 +17,7 @@ from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families.elementwise import alias
+from daceopt.ops.families.softmax import DOMAIN, GUARDED
 
 SEES_A_KEY = "every_row_sees_a_key"  # our own attribute: nothing guards against rows that a mask hides entirely
 _RAW, _CAPPED, _MASKED, _WEIGHTS = range(4)  # what the fourth output holds
@@ -61,14 +62,11 @@ def weights_of(b: Builder, node: Operator, scores: str, guarded: bool) -> str:
     own = b.graph.dtype(scores)
     wide = node.attribute("softmax_precision") == TensorProto.DOUBLE
     scores = b.cast(scores, types.from_onnx(TensorProto.DOUBLE)) if wide else scores
-    if guarded:
-        top = b.reduce("max", None, scores, axes=(-1,), keepdims=True, label="softmax_top")
-        alive = b.elementwise(lambda t: scalar.ne(t, -scalar.infinity()), top, label="alive")
-        scores = b.elementwise(lambda a, s: scalar.select(a, s, 0), alive, scores, label="seen_scores")
     weights = b.graph.add_array("attention", b.graph.shape(scores), b.graph.dtype(scores))
-    b.graph.add_operator("Softmax", [scores], [weights], {"axis": -1})
     if guarded:
-        weights = b.elementwise(lambda a, w: scalar.select(a, w, 0), alive, weights, label="seen")
+        b.graph.add_operator(GUARDED, [scores], [weights], domain=DOMAIN)
+    else:
+        b.graph.add_operator("Softmax", [scores], [weights], {"axis": -1})
     return b.cast(weights, own) if wide else weights
 
 

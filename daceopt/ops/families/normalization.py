@@ -69,43 +69,49 @@ def layer_normalization_gradient(
     result: Names = [None] * len(inputs)
     axes = _axes(b, node, x)
     centre, inverse = _statistics(b, x, axes, node)
-    unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
     if wanted[0]:
-        scaled = None if dy is None else b.elementwise(lambda g, s: g * s, dy, scale)
-        parts = [] if scaled is None else [_centred_gradient(b, unit, inverse, scaled, axes)]
-        parts += _through_statistics(b, unit, inverse, grads_out[1:], axes)
+        parts = [] if dy is None else [_centred_gradient(b, (x, centre, inverse), (dy, scale), axes)]
+        parts += _through_statistics(b, (x, centre, inverse), grads_out[1:], axes)
         result[0] = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else next(iter(parts), None)
     if dy is None:
         return result
     if wanted[1]:
-        result[1] = _sum_like(b, lambda g, n: g * n, dy, unit, like=scale)
+        result[1] = _sum_like(b, lambda g, *n: g * _unit(*n), dy, x, centre, inverse, like=scale)
     if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
         result[2] = _sum_like(b, None, dy, like=inputs[2])
     return result
 
 
+def _unit(v: Any, m: Any, r: Any) -> Any:
+    """A normalized value. It is computed where it is read: an array of them would be as large as that of ``v``."""
+    return (v - m) * r
+
+
 def _through_statistics(
-    b: Builder, unit: str, inverse: str, grads: Sequence[str | None], axes: Sequence[int]
+    b: Builder, normal: tuple[str, str, str], grads: Sequence[str | None], axes: Sequence[int]
 ) -> list[str]:
     """Gradients by x through the mean and the inverse deviation that were returned."""
-    extent = element_count(b.graph, unit, axes)
-    count = extent if extent.is_Integer else scalar.cast(extent, types.computed(b.graph.dtype(unit)))
-    forms = (lambda g, n, r: g / count, lambda g, n, r: -g * r * r * n / count)
+    x, _, inverse = normal
+    extent, dtype = element_count(b.graph, x, axes), b.graph.dtype(x)
+    count = extent if extent.is_Integer else scalar.cast(extent, types.computed(dtype))
+    forms = (lambda g, v, m, r: g / count, lambda g, v, m, r: -g * r * r * _unit(v, m, r) / count)
     shape = b.graph.shape(inverse)
     return [
-        str(b.elementwise(fn, b.reshape(b.cast(g, b.graph.dtype(unit)), shape), unit, inverse, label="statistics_grad"))
+        str(b.elementwise(fn, b.reshape(b.cast(g, dtype), shape), *normal, label="statistics_grad"))
         for fn, g in zip(forms, grads)
         if g is not None
     ]
 
 
-def _centred_gradient(b: Builder, unit: str, inverse: str, g: str, axes: Sequence[int]) -> str:
-    """r (g - mean(g) - n mean(g n))"""
-    mean_g = mean(b, None, g, axes=axes, keepdims=True)
-    mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
-    return str(
-        b.elementwise(lambda p, n, r, u, w: r * (p - u - n * w), g, unit, inverse, mean_g, mean_gn, label="norm_grad")
-    )
+def _centred_gradient(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], axes: Sequence[int]) -> str:
+    """r (g - mean(g) - n mean(g n)) of g = dy * scale"""
+    mean_g = mean(b, lambda d, s: d * s, *scaled, axes=axes, keepdims=True)
+    mean_gn = mean(b, lambda d, s, *n: d * s * _unit(*n), *scaled, *normal, axes=axes, keepdims=True)
+
+    def fn(d: Any, s: Any, v: Any, m: Any, r: Any, u: Any, w: Any) -> Any:
+        return r * (d * s - u - _unit(v, m, r) * w)
+
+    return str(b.elementwise(fn, *scaled, *normal, mean_g, mean_gn, label="norm_grad"))
 
 
 def _sum_like(b: Builder, fn: Any, *arrays: str, like: str) -> str:
@@ -133,13 +139,15 @@ def rms_normalization_gradient(
         return [None, None]
     axes = _axes(b, node, x)
     inverse = _inverse_deviation(b, _mean_square(b, x, axes), node)
-    unit = b.elementwise(lambda v, r: v * r, x, inverse, label="normalized")
     dx = None
     if wanted[0]:
-        g = b.elementwise(lambda p, s: p * s, dy, scale)
-        mean_gn = mean(b, lambda p, n: p * n, g, unit, axes=axes, keepdims=True)
-        dx = b.elementwise(lambda p, n, r, w: r * (p - n * w), g, unit, inverse, mean_gn, label="norm_grad")
-    return [dx, _sum_like(b, lambda p, n: p * n, dy, unit, like=scale) if wanted[1] else None]
+        mean_gn = mean(b, lambda d, s, v, r: d * s * (v * r), dy, scale, x, inverse, axes=axes, keepdims=True)
+
+        def fn(d: Any, s: Any, v: Any, r: Any, w: Any) -> Any:
+            return r * (d * s - (v * r) * w)
+
+        dx = b.elementwise(fn, dy, scale, x, inverse, mean_gn, label="norm_grad")
+    return [dx, _sum_like(b, lambda d, v, r: d * (v * r), dy, x, inverse, like=scale) if wanted[1] else None]
 
 
 # -------------------------------------------------------------------- batch normalization
@@ -259,13 +267,12 @@ def _through_output(b: Builder, node: Operator, inputs: Names, dy: str | None, w
     axes = _batch_axes(node, len(b.graph.shape(x)))
     centre, variance = _batch_statistics(b, node, x)
     inverse = _inverse_deviation(b, variance, node)
-    unit = b.elementwise(lambda v, m, r: (v - m) * r, x, centre, inverse, label="normalized")
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
-    d_scale = b.reduce("sum", lambda g, n: g * n, dy, unit, axes=axes, keepdims=True)
+    d_scale = b.reduce("sum", lambda g, *n: g * _unit(*n), dy, x, centre, inverse, axes=axes, keepdims=True)
     if wanted[0]:
         result[0] = _batch_input_gradient(
             b,
-            (dy, unit, inverse, _statistic(b, node, scale, len(b.graph.shape(x)))),
+            (dy, x, centre, inverse, _statistic(b, node, scale, len(b.graph.shape(x)))),
             (d_bias, d_scale),
             element_count(b.graph, x, axes),
         )
@@ -275,15 +282,14 @@ def _through_output(b: Builder, node: Operator, inputs: Names, dy: str | None, w
     return result
 
 
-def _batch_input_gradient(b: Builder, arrays: tuple[str, str, str, str], sums: tuple[str, str], count: Any) -> str:
+def _batch_input_gradient(b: Builder, arrays: tuple[str, ...], sums: tuple[str, str], count: Any) -> str:
     """scale * r (dy - sum(dy)/n - unit sum(dy unit)/n): the sums serve the gradients of bias and scale too."""
-    dy, unit, inverse, scale = arrays
-    n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(dy))
+    n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(arrays[0]))
 
-    def fn(g: Any, u: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
-        return (s * r) * (g - sum_g / n - u * (sum_gu / n))
+    def fn(g: Any, v: Any, m: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
+        return (s * r) * (g - sum_g / n - _unit(v, m, r) * (sum_gu / n))
 
-    return str(b.elementwise(fn, dy, unit, inverse, scale, *sums, label="norm_grad"))
+    return str(b.elementwise(fn, *arrays, *sums, label="norm_grad"))
 
 
 # -------------------------------------------------------------------- instance and group normalization

@@ -13,6 +13,8 @@ from daceopt.ir.operands import required
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering
 from daceopt.ops.families.reduction import arg_extremum, element_count
 
+DOMAIN, GUARDED = "daceopt", "GuardedSoftmax"
+
 
 def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
     """One axis (default the last); before opset 13, all from ``axis`` (default 1) on."""
@@ -30,6 +32,20 @@ def softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, top, label="softmax_exp")
     total = b.reduce("sum", None, weight, axes=axes, keepdims=True, label="softmax_sum")
     b.elementwise(lambda e, s: e / s, weight, total, out=out, label="softmax")
+
+
+@lowering(GUARDED, domain=DOMAIN, types=FLOATS)
+def guarded_softmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Over the last axis; a row of -inf only gives zeros, and has a gradient of zeros."""
+    x, out = required(inputs, 0), required(outputs, 0)
+    hidden = -scalar.infinity()
+    top = b.reduce("max", None, x, axes=(-1,), keepdims=True, label="softmax_max")
+    centre = b.elementwise(lambda m: scalar.select(scalar.ne(m, hidden), m, 0), top, label="softmax_centre")
+    weight = b.elementwise(lambda v, m: sympy.exp(v - m), x, centre, label="softmax_exp")
+    total = b.reduce("sum", None, weight, axes=(-1,), keepdims=True, label="softmax_sum")
+    b.elementwise(
+        lambda e, s, m: scalar.select(scalar.ne(m, hidden), e / s, 0), weight, total, top, out=out, label="softmax"
+    )
 
 
 @lowering("LogSoftmax", types=FLOATS)
@@ -64,12 +80,23 @@ def hardmax(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def softmax_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """dx = y (dy - sum(y dy))"""
     y, dy = required(outputs, 0), grads_out[0]
-    if dy is None:
-        return [None]
-    total = b.reduce("sum", lambda p, g: p * g, y, dy, axes=_axes(b, node, y), keepdims=True, label="softmax_dot")
-    return [b.elementwise(lambda p, g, s: p * (g - s), y, dy, total, label="softmax_grad")]
+    return [None if dy is None else _through(b, y, dy, _axes(b, node, y))]
+
+
+@gradient(GUARDED, domain=DOMAIN)
+def guarded_softmax_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """As that of Softmax: a row of zeros gives zeros."""
+    y, dy = required(outputs, 0), grads_out[0]
+    return [None if dy is None else _through(b, y, dy, (-1,))]
+
+
+def _through(b: Builder, y: str, dy: str, axes: tuple[int, ...]) -> str:
+    """dx = y (dy - sum(y dy))"""
+    total = b.reduce("sum", lambda p, g: p * g, y, dy, axes=axes, keepdims=True, label="softmax_dot")
+    return str(b.elementwise(lambda p, g, s: p * (g - s), y, dy, total, label="softmax_grad"))
 
 
 @gradient("LogSoftmax")

@@ -1,0 +1,147 @@
+"""Gradients told from results: a stage's gradient may read what the stage wrote instead of what it read.
+
+The derivatives of exp, tanh or sigmoid are functions of their results. So are those of functions that pass their
+operand or give a number (relu, a clip): where a number comes out, the gradient has to be the same for all operands that
+lead to it, and the one that the result would get. Which of both the gradient reads decides what must be stored: the
+result is there anyway where a product reads it, and can be computed again from the operand where that is.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy
+
+from daceopt.autodiff.partials import needed_assignments
+from daceopt.ir import functions, types
+from daceopt.ir.affine import same
+from daceopt.ir.dataflow import is_bijective
+from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.kernel import Access, Stage
+from daceopt.ir.tasklet import Assignment
+
+_SELECT = functions.CLASSES["select"]
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    functions.CLASSES[name]: getattr(operator, name) for name in ("lt", "le", "gt", "ge")
+}
+
+_MOST_EXACT = 256  # whole numbers up to this one are exact in each of types.HALVES
+
+Truths = Mapping[sympy.Expr, bool]
+Code = tuple[tuple[Assignment, ...], dict[str, Access]]  # scalar code, and what it reads
+
+
+def told_from_results(
+    graph: Graph,
+    stage: Stage,
+    reads: Mapping[str, Access],
+    extents: Mapping[Any, Dim],
+    gradient: Sequence[Assignment],
+    wanted: Collection[sympy.Symbol],
+) -> Code:
+    """The code that computes ``wanted``, the last symbols of ``gradient``, behind the stage's own, and what it reads:
+    of ``reads``, or of what the stage writes, where fewer arrays of the size of its domain are read then.
+    """
+    best = _code((*stage.assignments, *gradient), wanted, reads)
+    if any(None in access.index for access in stage.reads.values()):
+        return best  # such a stage is not computed again, so its result would have to be stored
+    for name, access in stage.writes.items():
+        value = next((a for a in stage.assignments if str(a.symbol) == name), None)
+        if value is None or not _is_there(graph, stage, access, value, extents):
+            continue
+        passes = _passed(value.expr)
+        told = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
+        rest = tuple(a for a in stage.assignments if a is not value)
+        found = _code((*rest, *told), wanted, {**reads, name: Access(access.array, access.index)})
+        if _whole(found[1], extents) - {access.array} < _whole(best[1], extents):
+            best = found
+    return best
+
+
+def _code(chain: Sequence[Assignment], wanted: Collection[sympy.Symbol], reads: Mapping[str, Access]) -> Code:
+    kept, used = needed_assignments(chain, wanted)
+    return tuple(kept), {c: a for c, a in reads.items() if c in used}
+
+
+def _whole(reads: Mapping[str, Access], extents: Mapping[Any, Dim]) -> set[str]:
+    """The arrays of which each iteration reads an element of its own."""
+    counted = {p for p, n in extents.items() if not same(n, 1)}
+    return {a.array for a in reads.values() if counted <= a.params()}
+
+
+def _is_there(graph: Graph, stage: Stage, access: Access, value: Assignment, extents: Mapping[Any, Dim]) -> bool:
+    """Does memory hold ``value`` itself, of each iteration?"""
+    array, dtype = access.array, graph.dtype(access.array)
+    if access.wcr or graph.is_part(array) or not is_bijective(access.index, graph.shape(array), extents):
+        return False
+    return dtype == value.dtype or (dtype in types.HALVES and _is_unrounded(graph, stage, value.expr, dtype))
+
+
+def _is_unrounded(graph: Graph, stage: Stage, value: sympy.Expr, dtype: Any) -> bool:
+    """Is ``value`` what was read from an array of the narrow ``dtype``, or a number that this has?"""
+    passes = _passed(value)
+    if passes is None:
+        return False
+    operand, cases = passes
+    source = stage.reads.get(str(operand))
+    numbers = [k for _, k in cases if k != operand]
+    return (
+        source is not None
+        and graph.dtype(source.array) == dtype
+        and all(k == int(k) and abs(k) <= _MOST_EXACT for k in numbers)
+    )
+
+
+Cases = list[tuple[Truths, sympy.Expr]]
+
+
+def _passed(value: sympy.Expr) -> tuple[sympy.Expr, Cases] | None:
+    """The operand that ``value`` passes on where it is no number, and its cases: what holds, and what comes out."""
+    cases = list(_cases(value, {}))
+    operands = {leaf for _, leaf in cases if not leaf.is_number}
+    return (operands.pop(), cases) if len(cases) > 1 and len(operands) == 1 else None
+
+
+def _cases(value: sympy.Expr, truths: Truths) -> Iterator[tuple[Truths, sympy.Expr]]:
+    if not isinstance(value, _SELECT):
+        yield truths, value
+        return
+    condition, yes, no = value.args
+    yield from _cases(yes, {**truths, condition: True})
+    yield from _cases(no, {**truths, condition: False})
+
+
+def _by_result(a: Assignment, value: Assignment, operand: sympy.Expr, cases: Cases) -> Assignment:
+    """``a`` with the result in the place of its operand, where that is the same in each case; else ``a``.
+
+    Where the operand is passed on, both are the same number.
+    """
+    told = a.expr.xreplace({operand: value.symbol})
+    for truths, number in cases:
+        if number == operand:
+            continue
+        known, same_for_result = _folded(a.expr, truths), _folded(told.xreplace({value.symbol: number}), {})
+        if known != same_for_result:
+            return a
+    return Assignment(a.symbol, told, a.dtype)
+
+
+def _folded(expr: sympy.Expr, truths: Truths) -> sympy.Expr:
+    """``expr`` where ``truths`` hold: the branches that are taken."""
+    if expr.is_Atom:
+        return expr
+    args = [_folded(arg, truths) for arg in expr.args]
+    if isinstance(expr, _SELECT) and (truth := _truth(expr.args[0], truths)) is not None:
+        return args[1] if truth else args[2]
+    return expr.func(*args)
+
+
+def _truth(condition: sympy.Expr, truths: Truths) -> bool | None:
+    if condition in truths:
+        return truths[condition]
+    compare = _COMPARISONS.get(type(condition))
+    if compare is None or not all(arg.is_number and arg.is_comparable for arg in condition.args):
+        return None
+    return bool(compare(*condition.args))

@@ -99,8 +99,12 @@ def compare(ours: nn.Module, theirs: nn.Module, exact: nn.Module) -> None:
         for buffer in wrapped.buffers():
             dist.broadcast(buffer, 0)
     assert list(ours.state_dict()) == list(theirs.state_dict())
-    for a, b, c in zip(ours.state_dict().values(), theirs.state_dict().values(), exact.state_dict().values()):
-        assert_within_rounding(a, c, b)
+    states = (m.state_dict().values() for m in (ours, theirs, exact))
+    for name, a, b, c in zip(exact.state_dict(), *states):
+        try:
+            assert_within_rounding(a, c, b)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}") from None
 
 
 def equal_on_all_ranks(model: nn.Module) -> None:

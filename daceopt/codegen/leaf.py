@@ -121,6 +121,7 @@ class Leaf:
         self._names, self._accumulators, self._registers = names, accumulators, registers
         self._guard, self._inner = guard, inner
         self.checks_index, self.checks_before = False, False
+        self._sure: set[sympy.Expr] = set()  # loads that the code printed now surely does
         self._fixed: set[str] = set()  # values that are the same in all iterations of ``inner``
         self._places: dict[tuple[str, Dim, Dim], str] = {}  # checked index, extent, stride -> what was looked up before
         self._types: dict[Any, types.DType] = {}
@@ -247,6 +248,7 @@ class Leaf:
         """One line for each assignment, behind those that look up its positions."""
         names = {a.symbol: str(a.symbol) for a in code}
         for a in code:
+            self._sure = set(_evaluated_loads(a.expr)) if self._inner is not None else set()
             (text,) = statements([a], printer, names)
             uses = frozenset(map(str, a.expr.free_symbols))
             if self._inner is not None and self._is_fixed(a.expr):
@@ -261,10 +263,10 @@ class Leaf:
         values = {str(s) for s in expr.free_symbols if s in self._types}
         return values <= self._fixed and counter not in map(str, expr.free_symbols)
 
-    def _place(self, text: str, expr: sympy.Expr, extent: Dim, stride: Dim) -> str:
-        """The distance of a checked index from the first element of its axis."""
+    def _place(self, text: str, expr: sympy.Expr | None, extent: Dim, stride: Dim) -> str:
+        """The distance of a checked index from the first element of its axis; None: of one that may not be wanted."""
         code = f"dop::index({text}, {self._names.size_text(extent)}, bad) * {self._names.size_text(stride)}"
-        if not self._is_fixed(expr):
+        if expr is None or not self._is_fixed(expr):
             self.checks_index = True
             return code
         self.checks_before = True
@@ -278,7 +280,8 @@ class Leaf:
     def _load(self, array: sympy.Symbol, index: list[str], places: Sequence[sympy.Expr]) -> str:
         reference = self._loads[array]
         given = zip(index, places, reference.whole, strict=True)
-        terms = [self._place(text, expr, extent, stride) for text, expr, (extent, stride) in given]
+        is_sure = scalar.load(array, *places) in self._sure
+        terms = [self._place(text, expr if is_sure else None, *axis) for text, expr, axis in given]
         base = self._names.address(reference)
         element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
         value = loaded(element, reference.buffer.dtype)
@@ -305,3 +308,13 @@ def stored(value: str, dtype: types.DType) -> str:
 
 def _element_key(reference: Reference) -> Any:
     return reference.buffer, frozenset(reference.steps), reference.rest, reference.whole
+
+
+def _evaluated_loads(expr: sympy.Expr) -> Iterator[sympy.Expr]:
+    """Loads that are done whatever the values are: none of those in a choice, whose branches are not all evaluated."""
+    if isinstance(expr, scalar.load):
+        yield expr
+    if not expr.args or not isinstance(expr, (scalar.load, sympy.Add, sympy.Mul)):
+        return
+    for argument in expr.args:
+        yield from _evaluated_loads(argument)

@@ -53,10 +53,11 @@ class FusionPlan:
         max_stages: int = 48,
         eligible: Collection[Any] | None = None,
         opened: Mapping[Any, Kernel] | None = None,
+        keeps_order: bool = True,
     ):
         """``eligible``: the nodes that may join others; None: all kernels. ``opened``: library nodes that may, and what
-        they are as kernels."""
-        self.graph, self.max_stages = graph, max_stages
+        they are as kernels. ``keeps_order``: an order that was chosen for the graph says which may not."""
+        self.graph, self.max_stages, self._keeps_order = graph, max_stages, keeps_order and graph.is_ordered
         self.misses: list[tuple[Any, str]] = []
         self.nodes = graph.nodes()
         self._eligible, self._opened = eligible, dict(opened or {})
@@ -138,7 +139,7 @@ class FusionPlan:
             return f"what lies between would have to run both before and after: {' -> '.join(map(label_of, path))}"
         if len(self._sides(first) | self._sides(second)) > 1:
             return "one of both is computed late, for the sake of memory"
-        if self.graph.is_ordered and self._is_moved_far(first, second):
+        if self._keeps_order and self._is_moved_far(first, second):
             return "one of both would run long before it is read, at the expense of memory"
         return None
 

@@ -17,7 +17,7 @@ from benchmarks.harness import Budget, Result
 MEASURES = "tiny-call mish softmax layer-norm bert resnet compile-time import-time linear-scaling shared-cache"
 MEASURES += " autocast precision"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
-MEASURES += " memory-budget"
+MEASURES += " memory-budget disco-search networks-inference networks-training"
 
 
 def test_every_measure_has_a_case() -> None:

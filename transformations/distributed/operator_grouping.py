@@ -67,7 +67,7 @@ class OperatorGrouping(Transformation):
         for (names, copied), own in zip(groups, found):
             ordered = sorted(zip(own, names), key=lambda pair: kernels[pair[0]][0])
             members.append([*_with_copies(graph, kernels, [(a, n in copied) for a, n in ordered])])
-        plan = FusionPlan(graph, self.max_stages)
+        plan = FusionPlan(graph, self.max_stages, keeps_order=False)
         for (names, _), arrays in zip(groups, members):
             _unite(plan, [graph.producer(a) for a in arrays], names)
         done = []

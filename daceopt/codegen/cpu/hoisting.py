@@ -26,13 +26,12 @@ class Hoisted:
 
     def __init__(self, names: Names, tree: Tree, bodies: Mapping[int, StatementInstance]):
         self._names, self._count = names, 0
-        self._before: dict[int, dict[Any, Any]] = {}  # id of a loop -> position -> its symbol
+        self._before: dict[int, dict[Any, Any]] = {}  # key of a loop -> position -> its symbol
         self.bodies = dict(bodies)
         self.inner: dict[int, Loop] = {}
         for loop in (n for n in schedule.loops(tree) if n.kind == "vector"):
-            runs = schedule.runs(loop.body)
             if _is_run(loop.body) and isinstance(loop.extent, int) and loop.extent > 0 and loop.rest is None:
-                self.inner[id(runs[0][0])] = loop
+                self.inner[_key(loop)] = loop
             for do in schedule.dos(loop):
                 body = self.bodies[do.statement]
                 reads = {c: self._outside(loop, r) for c, r in body.reads.items()}
@@ -40,18 +39,18 @@ class Hoisted:
 
     def lines(self, loop: Loop) -> list[str]:
         """What stands before ``loop``."""
-        known = self._before.get(id(loop), {})
+        known = self._before.get(_key(loop), {})
         return [f"const int64_t {self._names.loop(s)} = {self._names.size_text(e)};" for e, s in known.items()]
 
-    def runs_in(self, loop: Loop) -> list[int]:
-        """Keys of ``inner`` for which it is ``loop``."""
-        return [k for k, around in self.inner.items() if around is loop]
+    def run_of(self, loop: Loop) -> int | None:
+        """The key of ``inner`` for which it is ``loop``."""
+        return _key(loop) if _key(loop) in self.inner else None
 
     def _outside(self, loop: Loop, reference: Reference) -> Reference:
         rest = reference.rest
         if not isinstance(rest, sympy.Expr) or not rest.has(sympy.Max, sympy.Min) or loop.param in rest.free_symbols:
             return reference
-        known = self._before.setdefault(id(loop), {})
+        known = self._before.setdefault(_key(loop), {})
         if rest not in known:
             known[rest] = sympy.Dummy(f"position{self._count}", integer=True)
             self._count += 1
@@ -61,3 +60,8 @@ class Hoisted:
 
 def _is_run(tree: Tree) -> bool:
     return isinstance(tree, Do) or (isinstance(tree, Sequence) and all(isinstance(c, Do) for c in tree.children))
+
+
+def _key(loop: Loop) -> int:
+    """What tells a vector loop from others, also where the loops around it were put together anew."""
+    return id(next(iter(schedule.dos(loop))))

@@ -357,8 +357,8 @@ class Emitter:
 
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
         if loop.kind == "vector":
-            before = [line for k in self._hoisted.runs_in(loop) for line in self._leaves[k].before()]
-            self._line(*self._hoisted.lines(loop), *before)
+            run = self._hoisted.run_of(loop)
+            self._line(*self._hoisted.lines(loop), *(self._leaves[run].before() if run is not None else ()))
             clauses = "".join(a.clause for a in collecting)
             self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":

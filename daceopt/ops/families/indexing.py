@@ -76,9 +76,9 @@ def gather_along(b: Builder, data: str, indices: str, axis: int, out: str) -> No
     shape = b.graph.shape(data)
     b.map(
         b.graph.shape(out),
-        {"x": (data, along(axis)), "k": (indices, lambda *i: i)},
+        {"x": (data, whole(len(shape))), "k": (indices, lambda *i: i)},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, position(k, shape[axis])),
+        lambda i, x, k: scalar.load(x, *i[:axis], position(k, shape[axis]), *i[axis + 1 :]),
         label="gather_elements",
     )
 

@@ -17,7 +17,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.nodes.library import IndexAdd
 from daceopt.ir.operands import required
 from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering, supports
-from daceopt.ops.families.indexing import along, axis_of, position, scatter_along, why_empty
+from daceopt.ops.families.indexing import along, axis_of, position, scatter_along, whole, why_empty
 
 DOMAIN = "daceopt"
 
@@ -84,9 +84,9 @@ def take_along(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     axis = axis_of(b.graph, node, data)
     b.map(
         b.graph.shape(out),
-        {"x": (data, along(axis)), "k": (indices, lambda *i: i)},
+        {"x": (data, whole(len(b.graph.shape(data)))), "k": (indices, lambda *i: i)},
         {"out": (out, lambda *i: i)},
-        lambda i, x, k: scalar.load(x, scalar.cast(k, dace.int64)),
+        lambda i, x, k: scalar.load(x, *i[:axis], scalar.cast(k, dace.int64), *i[axis + 1 :]),
         label="take_along",
     )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from daceopt.cost.limits import limits
 from daceopt.ir import schedule
+from daceopt.ir.graph import Shape
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel_edits import put
 from daceopt.ir.references import StatementInstance
@@ -44,7 +45,7 @@ class ScalarExpansion(KernelStep):
             return
         if not isinstance(inner.extent, int):
             yield NearMiss(node, f"a local for each of {inner.extent} iterations; expected a known number")
-        elif inner.extent * sum(_size(kernel, n) for n in kernel.locals) > chosen(self.array, limits().accumulators):
+        elif inner.extent * sum(map(_size, kernel.locals.values())) > chosen(self.array, limits().accumulators):
             yield NearMiss(node, f"locals for {inner.extent} iterations fill more than the first cache")
         elif inner.extent >= _LANES:
             yield Site(graph, (node,), {"param": inner.param})
@@ -67,8 +68,10 @@ def expanded(kernel: Kernel, param: Param) -> Kernel:
     return replace(kernel, stages=stages, outer=outer, locals=locals_)
 
 
-def _size(kernel: Kernel, local: str) -> int:
-    return prod(int(n) if str(n).isdigit() else limits().accumulators for n in kernel.locals[local][1])
+def _size(local: tuple[Any, Shape]) -> int:
+    """Elements; a local of open extents counts as one that fills the cache."""
+    _, shape = local
+    return prod(n if isinstance(n, int) else limits().accumulators for n in shape)
 
 
 def _is_better(form: Form, nest: Nest, inner: Loop) -> bool:

@@ -100,7 +100,7 @@ def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
 def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtype | None]:
     """The types of what a graph of Dynamo gives by PyTorch's own operators (None for what is no tensor). Dynamo knows
     those of PyTorch's forms in Python, which may differ: of an LSTM under autocast whose input requires a gradient."""
-    with torch.no_grad(), _fake_mode(inputs):
+    with torch.no_grad(), _fake(inputs):
         results = fx.Interpreter(graph).run(*inputs)
     return [r.dtype if isinstance(r, torch.Tensor) else None for r in results]
 
@@ -315,21 +315,24 @@ def _plain(value: Any) -> Any:
 
 @contextmanager
 def _as_aot_traces(inputs: Sequence[Any]) -> Iterator[None]:
-    """The surroundings in which PyTorch's own compilers trace: everything fake, backward in this thread, and no cached
-    casts of weights, which would belong to another trace."""
+    """The surroundings in which PyTorch's own compilers trace."""
+    with _fake(inputs), enable_python_dispatcher():  # without it nothing of ``KEPT`` stays whole
+        yield
+
+
+@contextmanager
+def _fake(inputs: Sequence[Any]) -> Iterator[None]:
+    """Everything is fake, backward runs in this thread, and there are no cached casts of weights, which would belong to
+    another trace."""
+    mode = next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None)
     cached = torch.is_autocast_cache_enabled()
     with ExitStack() as stack:
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
         stack.enter_context(torch.random.fork_rng(devices=[]))
-        stack.enter_context(_fake_mode(inputs))
-        stack.enter_context(enable_python_dispatcher())  # without it nothing of ``KEPT`` stays whole
+        stack.enter_context(mode if mode is not None else FakeTensorMode())
         torch.set_autocast_cache_enabled(False)
         stack.callback(torch.set_autocast_cache_enabled, cached)
         yield
-
-
-def _fake_mode(inputs: Sequence[Any]) -> FakeTensorMode:
-    return next((x.fake_mode for x in inputs if isinstance(x, FakeTensor)), None) or FakeTensorMode()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -112,12 +113,13 @@ def _check_mutations(traced: Traced, found: Functional) -> None:
 def _check_types(traced: Traced, found: Functional) -> None:
     """The trace has to give what Dynamo promised to the code around the graph, or what PyTorch gives instead."""
     promised, traced_results = (g.graph.output_node().args[0] for g in (traced.graph, found.graph))
+    in_eager = cache(lambda: eager_types(traced.graph, traced.inputs))
     for k, (before, after) in enumerate(zip(promised, traced_results)):
         expected = before.meta.get("example_value") if isinstance(before, fx.Node) else None
         value = after.meta.get("val") if isinstance(after, fx.Node) else None
         if not (isinstance(expected, torch.Tensor) and isinstance(value, torch.Tensor)):
             continue
-        if expected.dtype != value.dtype and value.dtype != eager_types(traced.graph, traced.inputs)[k]:
+        if expected.dtype != value.dtype and value.dtype != in_eager()[k]:
             raise Unsupported(f"result {k} is a {value.dtype} in the trace; expected {expected.dtype}")
         if value.device.type != "cpu":
             raise Unsupported(f"result {k} is on device {value.device}; compiled programs run on the CPU")

@@ -25,7 +25,10 @@ def saved_bytes(traced: Traced) -> int:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True):
             found, is_all = _saved(traced)
-        return found if is_all else _saved(traced)[0]
+        if is_all:
+            return found
+        with torch.random.fork_rng(devices=[]):  # dropout draws: the caller's numbers are not shifted
+            return _saved(traced)[0]
     except Exception as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DaceoptError(

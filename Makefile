@@ -63,9 +63,19 @@ format: $(READY) ## let ruff format and fix
 types: $(READY) ## mypy
 	$(BIN)/mypy
 
-bench: $(READY) ## side-by-side measurements against eager, torch.compile and others
-	$(BIN)/python -m daceopt bench
+bench: $(VENV)/.peers $(VENV)-jax/.ready ## side-by-side measurements against eager, torch.compile, ONNX Runtime, OpenVINO, JAX
+	DACEOPT_BENCH_JAX=$(CURDIR)/$(VENV)-jax/bin/python $(BIN)/python -m daceopt bench $(BENCH)
+
+$(VENV)/.peers: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[bench]"
+	@touch $@
+
+# JAX has requirements of its own, so it stands apart
+$(VENV)-jax/.ready: constraints.txt
+	$(PYTHON) -m venv $(VENV)-jax
+	$(VENV)-jax/bin/python -m pip install --quiet --disable-pip-version-check "jax==0.10.2"
+	@touch $@
 
 clean: ## remove .venv and everything that was built here
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-jax build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,35 +1,64 @@
-"""``python -m benchmarks [names]``: run benchmarks, print a table; with ``--output DIR`` also write JSON."""
+"""``python -m benchmarks [names]``: run benchmarks, print a table; on request also JSON, a plot and ``RESULTS.md``."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import cases as _cases  # noqa: F401  (registers the cases)
-from benchmarks.harness import CASES, Budget, run, save
+from benchmarks import report
+from benchmarks.contenders import ENTRIES
+from benchmarks.harness import CASES, OURS, Budget, machine, run, save
+from benchmarks.suites import SUITES
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run what the arguments name; 0 when every goal was met, 1 otherwise."""
-    parser = argparse.ArgumentParser(prog="benchmarks", description="daceopt beside eager PyTorch and torch.compile.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of: {', '.join(CASES)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="a folder for the results as JSON (default: none)")
+    parser = _parser()
     options = parser.parse_args(argv)
-    unknown = sorted(set(options.names) - set(CASES))
-    if unknown:
-        parser.error(f"no benchmark is called {', '.join(unknown)}; there are: {', '.join(CASES)}")
+    names = [case for name in options.names or SUITES for case in SUITES.get(name, (name,))]
+    _refuse(parser, "benchmark", (name.partition(":")[0] for name in names), [*SUITES, *CASES])
+    peers = None if options.peers is None else tuple(filter(None, options.peers.split(",")))
+    _refuse(parser, "contender", peers or (), [*ENTRIES, "JAX"])
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)  # an error now, not after the measurements
     logging.getLogger("torch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # third parties' between the lines of the table
-        results = run(options.names, Budget.quick() if options.quick else Budget())
+        results = run(names, replace(Budget.quick() if options.quick else Budget(), peers=peers))
     if options.output is not None:
         print(f"written: {save(results, options.output)}")
+        print(report.plot(results, options.output / "ratios.svg"))
+    if options.record:
+        report.record(results, machine())
     return int(any(result.met is False for result in results))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="benchmarks", description="daceopt beside its peers.")
+    known = f"suites: {', '.join(SUITES)}; cases: {', '.join(CASES)}"
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"{known}; case:row,row for some rows (default: all suites)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer repetitions, and no contender that compiles for minutes"
+    )
+    peers = ", ".join(who for who in ENTRIES if who != OURS)
+    parser.add_argument("--peers", metavar="A,B", help=f"beside whom: {peers} (default: what the case says)")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="a folder for results as JSON and a plot (default: none)"
+    )
+    parser.add_argument("--record", action="store_true", help="put the tables into benchmarks/RESULTS.md")
+    return parser
+
+
+def _refuse(parser: argparse.ArgumentParser, kind: str, names: Iterable[str], known: Sequence[str]) -> None:
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"no {kind} is called {', '.join(unknown)}; there are: {', '.join(known)}")
 
 
 if __name__ == "__main__":

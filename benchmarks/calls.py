@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.contenders import EAGER, Call, contenders, forward, step
+from benchmarks.contenders import EAGER, Call, forward, step, torch_modules
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.named import tiny
 from daceopt.cost.measure import interleave
@@ -18,7 +18,7 @@ def tiny_call(budget: Budget) -> Iterator[Result]:
     """Microseconds per call of a tiny module."""
     model, inputs = tiny()
     for measure, make in (("forward", forward), ("forward + backward", step)):
-        calls = {who: _repeated(make(module, inputs)) for who, module in contenders(model).items()}
+        calls = {who: _repeated(make(module, inputs)) for who, module in torch_modules(model).items()}
         medians = interleave(calls, seconds=budget.seconds)
         values = {who: seconds / _CALLS * 1e6 for who, seconds in medians.items()}
         above = values[OURS] - values[EAGER]

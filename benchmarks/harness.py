@@ -6,7 +6,7 @@ import json
 import platform
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,16 @@ OURS = "daceopt"
 
 @dataclass(frozen=True)
 class Budget:
-    """How long to measure: seconds per contender, and repetitions of what runs in processes of its own."""
+    """How long to measure: seconds per contender, and repetitions of what runs in processes of its own; ``rows``: of a
+    case those of these names alone, all if there are none; ``peers``: beside whom, None for those of the case."""
 
     seconds: float = 5.0
     repeats: int = 3
+    rows: frozenset[str] = frozenset()
+    peers: tuple[str, ...] | None = None
+
+    def wants(self, row: str) -> bool:
+        return not self.rows or row in self.rows
 
     @classmethod
     def quick(cls) -> Budget:
@@ -28,7 +34,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of one measure by contender, in ``unit``; ``met``: whether the ``goal`` was reached (None: no goal)."""
+    """Medians of one measure by contender, in ``unit``; ``met``: whether the ``goal`` was reached (None: no goal, or
+    the machine was too busy to tell). ``spread``: the quartiles' distance as a share of each median; ``limit``: what
+    the machine cannot go below, in ``unit``."""
 
     case: str
     measure: str
@@ -37,11 +45,18 @@ class Result:
     goal: str = ""
     met: bool | None = None
     notes: dict[str, Any] = field(default_factory=dict)
+    spread: dict[str, float] = field(default_factory=dict)
+    limit: float | None = None
 
     def ratios(self) -> dict[str, float]:
         """Peer's time over ours, by peer: above 1 means that we are faster."""
         ours = self.values.get(OURS)
         return {who: value / ours for who, value in self.values.items() if ours and who != OURS}
+
+    @property
+    def best(self) -> float | None:
+        """The best peer's value over ours; None without peers, or without ours."""
+        return min(self.ratios().values(), default=None)
 
 
 Case = Callable[[Budget], Iterator[Result]]
@@ -66,11 +81,13 @@ def at_most(value: float, bound: float, text: str) -> tuple[str, bool]:
 
 
 def run(names: list[str], budget: Budget, show: Callable[[str], None] = print) -> list[Result]:
-    """Run the named cases (all, when there are none), showing each result as it comes."""
+    """Run the named cases (all, when there are none), showing each result as it comes; ``case:row,row``: some rows."""
     results = []
     show(header())
     for name in names or CASES:
-        for result in CASES[name](budget):
+        case_name, _, rows = name.partition(":")
+        chosen = replace(budget, rows=frozenset(filter(None, rows.split(","))))
+        for result in CASES[case_name](chosen):
             results.append(result)
             show(row(result))
     return results
@@ -91,10 +108,13 @@ def machine() -> dict[str, Any]:
 
     import daceopt
     from daceopt.cost.machine import this_machine
+    from daceopt.cost.rates import rates
 
     return {
         "machine": str(this_machine()),
         "threads": torch.get_num_threads(),
+        "products": dict(rates().products),
+        "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "daceopt": daceopt.__version__,
@@ -118,6 +138,8 @@ def row(result: Result) -> str:
         f"{who} {v:.4g}" + (f" ({ratios[who]:.2f}x)" if who in ratios else "") for who, v in result.values.items()
     ]
     verdict = {True: "met: ", False: "MISSED: ", None: ""}[result.met] + result.goal
+    if result.limit is not None and OURS in result.values:
+        values.append(f"limit {result.limit:.4g} ({result.limit / result.values[OURS]:.0%})")
     notes = ", ".join(f"{k} {v}" for k, v in result.notes.items())
     line = f"{result.case:<16}{result.measure:<30}{result.unit:<6}" + "  ".join(values)
     return line + "".join(f"; {part}" for part in (verdict, notes) if part)

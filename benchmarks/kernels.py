@@ -1,38 +1,64 @@
-"""Memory-bound kernels: mish, softmax, layer norm."""
+"""Twenty-four kernels beside the peers and beside what memory can deliver."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 
 import torch
-from torch import nn
 
-from benchmarks.contenders import COMPILED, contenders, forward, step
-from benchmarks.harness import Budget, Result, at_least, case
-from daceopt.cost.measure import interleave
+from benchmarks.checking import reference
+from benchmarks.comparison import compare, entered
+from benchmarks.contenders import COMPILED, EAGER, Contender, Unavailable, enter
+from benchmarks.harness import OURS, Budget, Result, case
+from benchmarks.kernel_set import KERNELS, Applied
+from benchmarks.limits import byte_limit
+from benchmarks.peers import jax_process
 
-
-@case
-def mish(budget: Budget) -> Iterator[Result]:
-    """mish of 8x32x224x224."""
-    yield from _kernel("mish", nn.Mish(), (8, 32, 224, 224), 2.0, budget)
-
-
-@case
-def softmax(budget: Budget) -> Iterator[Result]:
-    """softmax over the last axis of 8x16x512x512."""
-    yield from _kernel("softmax", nn.Softmax(dim=-1), (8, 16, 512, 512), 2.0, budget)
+_MEAN = 2.0  # the best peer's time over ours, by geometric mean
+_CONTENDERS = (EAGER, OURS, COMPILED, jax_process.JAX)
 
 
 @case
-def layer_norm(budget: Budget) -> Iterator[Result]:
-    """Layer norm over the last axis of 8x512x1024, with weight and bias."""
-    yield from _kernel("layer-norm", nn.LayerNorm(1024), (8, 512, 1024), 1.0, budget)
+def kernels(budget: Budget) -> Iterator[Result]:
+    """Forward, and forward and backward, of the kernels of ``kernel_set``."""
+    for training in (False, True):
+        found = []
+        for name in filter(budget.wants, KERNELS):
+            found.append(_kernel(name, training, budget))
+            yield found[-1]
+        ratios = [ratio for r in found if (ratio := r.best) is not None]
+        if ratios:
+            mean = statistics.geometric_mean(ratios)
+            values, measure = {"best peer / ours": mean}, f"{_what(training)}, mean of {len(ratios)}"
+            yield Result("kernels", measure, "x", values, f"{_MEAN:g}x the best peer", mean >= _MEAN)
 
 
-def _kernel(name: str, module: nn.Module, shape: tuple[int, ...], factor: float, budget: Budget) -> Iterator[Result]:
-    for measure, make, training in (("forward", forward, False), ("forward + backward", step, True)):
-        inputs = (torch.randn(shape, requires_grad=training),)
-        calls = {who: make(copy, inputs) for who, copy in contenders(module).items()}
-        values = {who: seconds * 1e3 for who, seconds in interleave(calls, seconds=budget.seconds).items()}
-        yield Result(name, measure, "ms", values, *at_least(values, factor, COMPILED))
+def _kernel(name: str, training: bool, budget: Budget) -> Result:
+    torch.manual_seed(0)
+    kernel = KERNELS[name]
+    module = Applied(kernel.function)
+    inputs = [x.requires_grad_(training and x.is_floating_point()) for x in kernel.inputs()]
+    who = entered(_CONTENDERS, budget)
+    contenders, absent = enter(module, inputs, training, [w for w in who if w != jax_process.JAX])
+    if jax_process.JAX in who:
+        _enter_jax(name, inputs, training, contenders, absent)
+    check, limit = reference(module, inputs, training), byte_limit(module, inputs, training)
+    return compare("kernels", f"{name}, {_what(training)}", contenders, check, budget, limit=limit, absent=absent)
+
+
+def _enter_jax(
+    name: str,
+    inputs: Sequence[torch.Tensor],
+    training: bool,
+    contenders: dict[str, Contender],
+    absent: dict[str, str],
+) -> None:
+    try:
+        contenders[jax_process.JAX] = jax_process.enter(name, inputs, training)
+    except Unavailable as reason:
+        absent[jax_process.JAX] = str(reason)
+
+
+def _what(training: bool) -> str:
+    return "forward + backward" if training else "forward"

@@ -1,67 +1,45 @@
-"""Time against memory: forward and backward within budgets from all to a fifth of what eager PyTorch saves."""
+"""Peak memory of the fifteen networks: bytes of large blocks alive at once, beside eager PyTorch's."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
-import torch
-from torch import nn
-
-from benchmarks.contenders import EAGER, Call, step
+from benchmarks.contenders import EAGER
 from benchmarks.harness import OURS, Budget, Result, at_most, case
-from benchmarks.models.named import MODELS
-from benchmarks.models.perceptron import perceptron
-from daceopt import optimized_module, recipes
-from daceopt.cost.measure import interleave
-from daceopt.errors import MemoryBudgetError
+from benchmarks.models.suite import SUITE
 
-SHARES = (100, 90, 80, 70, 60, 50, 40, 30, 20)
-_HELD, _SLOWER = "50%", 1.35
-
-
-def _perceptron() -> tuple[nn.Module, list[torch.Tensor]]:
-    return perceptron([256] * 17), [torch.randn(1024, 256)]
-
-
-NETWORKS: dict[str, Callable[[], tuple[nn.Module, list[torch.Tensor]]]] = {
-    "perceptron": _perceptron,
-    "bert": MODELS["bert"],
-    "resnet": MODELS["resnet"],
-}
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 @case
-def memory_budget(budget: Budget) -> Iterator[Result]:
-    """Milliseconds of forward and backward: a perceptron of 16 layers, the demo's BERT and ResNet; eager PyTorch, no
-    budget, and each budget that can be held. Notes: the bytes planned, and why a budget is not among them."""
-    for name, make in NETWORKS.items():
-        torch.manual_seed(0)
-        model, inputs = make()
-        calls: dict[str, Call] = {EAGER: step(copy.deepcopy(model).train(), inputs)}
-        calls[OURS] = step(optimized_module(copy.deepcopy(model).train(), recipe="cpu", fallback="raise"), inputs)
-        notes: dict[str, str] = {}
-        for share in SHARES:
-            label = f"{share}%"
-            found = _within(model, inputs, label, notes)
-            if found is None:
-                break  # less is not possible either
-            calls[label] = found
-        values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds).items()}
-        bound = f"{_HELD} in at most {_SLOWER} of the time without a budget"
-        goal = at_most(values.get(_HELD, float("inf")), _SLOWER * values[OURS], bound)
-        yield Result("memory-budget", name, "ms", values, *goal, notes=notes)
+def peak_memory(budget: Budget) -> Iterator[Result]:
+    """Megabytes beside model and inputs while a call runs that is not the first, in inference and training."""
+    for name in filter(budget.wants, SUITE):
+        for training in (False, True):
+            values = {who: _peak(who, name, training) for who in (EAGER, OURS)}
+            goal = at_most(values[OURS], values[EAGER], "at most eager's")
+            yield Result("peak-memory", f"{name}, {'training' if training else 'inference'}", "MB", values, *goal)
 
 
-def _within(model: nn.Module, inputs: list[torch.Tensor], share: str, notes: dict[str, str]) -> Call | None:
-    """A step within a share of what eager PyTorch saves; None where that is not possible."""
-    recipe = recipes.get("cpu")
-    own = optimized_module(copy.deepcopy(model).train(), recipe=recipe, memory_budget=share, fallback="raise")
-    call = step(own, inputs)
-    try:
-        call()
-    except MemoryBudgetError as error:
-        notes[share] = str(error)
-        return None
-    notes[share] = "; ".join(own.daceopt.stats.choices)
-    return call
+def _peak(who: str, name: str, training: bool) -> float:
+    environment = {**os.environ, "LD_PRELOAD": str(_counter())}
+    command = [sys.executable, "-m", "benchmarks.memory_worker", who, name, str(int(training))]
+    done = subprocess.run(command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1])["bytes"]) / 1e6
+
+
+@cache
+def _counter() -> Path:
+    """The library that counts, compiled for this process."""
+    folder = tempfile.mkdtemp(prefix="daceopt-bench-")
+    library = Path(folder) / "counting.so"
+    source = Path(__file__).with_name("counting_allocator.c")
+    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return library

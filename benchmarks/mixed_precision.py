@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from benchmarks.contenders import COMPILED, EAGER, Call, contenders
+from benchmarks.contenders import COMPILED, EAGER, Call, torch_modules
 from benchmarks.harness import OURS, Budget, Result, at_least, case
 from daceopt import optimized_module
 from daceopt.cost.measure import interleave
@@ -22,7 +22,7 @@ def autocast(budget: Budget) -> Iterator[Result]:
     for name, make in NETWORKS.items():
         torch.manual_seed(0)
         module, x = make()
-        calls = {who: _step(m, x) for who, m in contenders(module).items()}
+        calls = {who: _step(m, x) for who, m in torch_modules(module).items()}
         calls["float32"] = _step(optimized_module(copy.deepcopy(module), fallback="raise"), x, enabled=False)
         values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds, warmup=3).items()}
         yield Result("autocast", name, "ms", values, *at_least(values, 1.3, EAGER, COMPILED))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.contenders import COMPILED, EAGER, contenders, forward, step
+from benchmarks.contenders import COMPILED, EAGER, forward, step, torch_modules
 from benchmarks.harness import Budget, Result, at_least, case
 from benchmarks.models.named import MODELS
 from daceopt.cost.measure import interleave
@@ -24,7 +24,7 @@ def resnet(budget: Budget) -> Iterator[Result]:
 
 def _network(name: str, budget: Budget) -> Iterator[Result]:
     model, inputs = MODELS[name]()
-    modules = contenders(model)
+    modules = torch_modules(model)
     for measure, make, training in (("forward", forward, False), ("forward + backward", step, True)):
         for module in modules.values():
             module.train(training)

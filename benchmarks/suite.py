@@ -1,21 +1,21 @@
-"""Fifteen networks beside eager PyTorch, in both memory formats, and torch.compile."""
+"""Fifteen networks beside eager PyTorch in both memory formats, torch.compile, ONNX Runtime and OpenVINO."""
 
 from __future__ import annotations
 
-import copy
 import gc
 import statistics
 from collections.abc import Iterator
 
 import torch
-from torch import nn
 
-from benchmarks.contenders import COMPILED, EAGER, Call, contenders, forward, step
-from benchmarks.harness import OURS, Budget, Result, at_least, case
-from benchmarks.models.suite import SUITE, Example
-from daceopt.cost.measure import interleave
+from benchmarks import peers as _peers  # noqa: F401  (enters other libraries)
+from benchmarks.checking import reference
+from benchmarks.comparison import compare, entered
+from benchmarks.contenders import AUTOTUNED, ENTRIES, QUICK, enter
+from benchmarks.harness import Budget, Result, case
+from benchmarks.limits import product_limit
+from benchmarks.models.suite import SUITE
 
-CHANNELS_LAST = "eager, channels last"
 _MEAN = {False: 1.15, True: 1.5}  # goals of the geometric means, in inference and in training
 
 
@@ -33,34 +33,23 @@ def networks_training(budget: Budget) -> Iterator[Result]:
 
 def _networks(budget: Budget, training: bool) -> Iterator[Result]:
     what, ratios = ("training" if training else "inference"), []
-    for name, make in SUITE.items():
-        torch.manual_seed(0)
-        calls = _calls(make(), training, compiled=budget.repeats > 1)
-        values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds).items()}
-        peers = [who for who in values if who != OURS]
-        ratios.append(min(values[p] for p in peers) / values[OURS])
-        yield Result(what, name, "ms", values, *at_least(values, 1.0, *peers))
-        del calls
+    for name in filter(budget.wants, SUITE):
+        result = _network(what, name, training, budget)
+        if result.best is not None:
+            ratios.append(result.best)
+        yield result
         gc.collect()
-    mean, least = statistics.geometric_mean(ratios), _MEAN[training]
-    values = {"best peer / ours": mean}
-    yield Result(what, f"mean of {len(ratios)}", "x", values, f"{least:g}x the best peer", mean >= least)
+    if ratios:
+        mean, least = statistics.geometric_mean(ratios), _MEAN[training]
+        values = {"best peer / ours": mean}
+        yield Result(what, f"mean of {len(ratios)}", "x", values, f"{least:g}x the best peer", mean >= least)
 
 
-def _calls(example: Example, training: bool, compiled: bool) -> dict[str, Call]:
-    """What is timed, by contender; a first impression goes without torch.compile, which compiles for minutes."""
-    model, inputs = example
-    modules = contenders(model)
-    if not compiled:
-        del modules[COMPILED]
-    calls = {who: _call(module, inputs, training) for who, module in modules.items()}
-    if any(x.dim() == 4 for x in inputs):
-        last = copy.deepcopy(modules[EAGER]).to(memory_format=torch.channels_last)
-        images = tuple(x.contiguous(memory_format=torch.channels_last) for x in inputs)
-        calls[CHANNELS_LAST] = _call(last, images, training)
-    return calls
-
-
-def _call(module: nn.Module, inputs: tuple[torch.Tensor, ...], training: bool) -> Call:
-    module.train(training)
-    return step(module, inputs) if training else forward(module, inputs)
+def _network(what: str, name: str, training: bool, budget: Budget) -> Result:
+    torch.manual_seed(0)
+    model, inputs = SUITE[name]()
+    model.train(training)
+    known = QUICK if budget.repeats == 1 else tuple(who for who in ENTRIES if who != AUTOTUNED)
+    contenders, absent = enter(model, inputs, training, entered(known, budget))
+    check, limit = reference(model, inputs, training), product_limit(model, inputs, training)
+    return compare(what, name, contenders, check, budget, limit=limit, absent=absent)

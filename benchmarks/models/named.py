@@ -8,6 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
+from benchmarks.models.suite import SUITE
 from benchmarks.models.training import TRAININGS
 from daceopt.commands import demo
 
@@ -46,4 +47,5 @@ MODELS: dict[str, Callable[[], Example]] = {
     "resnet": demo.resnet,
     "novel": demo.novel,
     **{name: partial(_module_and_batch, name) for name in TRAININGS},
+    **{f"suite/{name}": make for name, make in SUITE.items()},
 }

@@ -13,15 +13,17 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks import calls, harness, scaling, worker
 from benchmarks.harness import Budget, Result
+from benchmarks.suites import SUITES
 
-MEASURES = "tiny-call mish softmax layer-norm bert resnet compile-time import-time linear-scaling shared-cache"
+MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-time linear-scaling shared-cache"
 MEASURES += " autocast precision"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
-MEASURES += " memory-budget disco-search networks-inference networks-training"
+MEASURES += " peak-memory memory-budget disco-search networks-inference networks-training"
 
 
 def test_every_measure_has_a_case() -> None:
     assert set(harness.CASES) == set(MEASURES.split())
+    assert {case for cases in SUITES.values() for case in cases} <= set(harness.CASES)
 
 
 def test_a_case_from_the_command_line_to_the_file(
@@ -63,7 +65,10 @@ def test_an_unknown_case_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as exit_:
         command.main(["fastest"])
     assert exit_.value.code == 2
-    assert "no benchmark is called fastest; there are: tiny-call" in capsys.readouterr().err
+    assert "no benchmark is called fastest; there are: kernels, networks, training" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command.main(["calls", "--peers", "eager,slow"])
+    assert "no contender is called slow; there are: eager" in capsys.readouterr().err
 
 
 def test_ratios_and_goals() -> None:

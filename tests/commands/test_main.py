@@ -302,8 +302,9 @@ def test_bench_writes_where_it_is_told_to(monkeypatch: pytest.MonkeyPatch, tmp_p
     started: list[list[str]] = []
     monkeypatch.setattr(subprocess, "call", lambda command, **options: started.append(command) or 0)
     monkeypatch.chdir(tmp_path)
-    assert main(["bench", "mish", "--quick"]) == 0 and main(["bench", "-o", "results"]) == 0
-    assert started[0][1:] == ["-B", "-m", "benchmarks", "mish", "--quick"]
+    assert main(["bench", "calls", "--quick", "--peers", "eager", "--record"]) == 0
+    assert main(["bench", "-o", "results"]) == 0
+    assert started[0][1:] == ["-B", "-m", "benchmarks", "calls", "--quick", "--record", "--peers", "eager"]
     assert started[1][1:] == ["-B", "-m", "benchmarks", "--output", str(tmp_path / "results")]
 
 

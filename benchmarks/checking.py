@@ -1,0 +1,81 @@
+"""Contenders' results beside float64: a time is worth nothing if the numbers are wrong."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+Results = Callable[[], Sequence[torch.Tensor]]
+_FACTOR = 4.0  # of eager PyTorch's own error
+_ULPS = 8.0
+_NEGLIGIBLE = 1e-7  # of the largest tensor's norm: a gradient below that has cancelled, and is rounding alone
+
+
+class Check:
+    """What a model computes in float64, and how far eager PyTorch in float32 is from it.
+
+    Errors are norms of differences, of each tensor: single elements at a kink (an input of relu that rounds to the
+    other side of zero) do not decide, a tensor that is wrong does.
+    """
+
+    def __init__(self, exact: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]) -> None:
+        self._exact = [x.double() for x in exact]
+        self._allowed = [self._bound(e, x) for e, x in zip(eager, self._exact, strict=True)]
+
+    def _bound(self, eager: torch.Tensor, exact: torch.Tensor) -> float:
+        ulp = torch.finfo(eager.dtype).eps if eager.dtype.is_floating_point else 0.0
+        whole = max(float(x.norm()) for x in self._exact)
+        return _FACTOR * _distance(eager, exact) + _ULPS * ulp * float(exact.norm()) + _NEGLIGIBLE * whole
+
+    def fault(self, found: Sequence[torch.Tensor]) -> str | None:
+        """What is wrong with the first results of a contender, None if rounding explains them; a contender without
+        gradients gives fewer of them."""
+        if not found:
+            return "no result"
+        for k, (mine, exact, allowed) in enumerate(zip(found, self._exact, self._allowed)):
+            if mine.shape != exact.shape:
+                return f"result {k} has shape {tuple(mine.shape)}, expected {tuple(exact.shape)}"
+            error = _distance(mine, exact)
+            if not error <= allowed:
+                return f"result {k} is off by {error:.3g}, where rounding explains {allowed:.3g}"
+        return None
+
+
+def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The norm of the difference; elements that are infinite or NaN alike in both do not count."""
+    difference = found.detach().double() - exact
+    same = (found == exact) | (found.isnan() & exact.isnan())
+    return float(difference.masked_fill(same, 0.0).norm())
+
+
+def reference(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) -> Check:
+    """The check for ``model``: results, and with ``training`` gradients of parameters and inputs (:func:`results`)."""
+    wide = copy.deepcopy(model).double()
+    exact = results(wide, [_widened(x) for x in inputs], training)()
+    return Check(exact, results(copy.deepcopy(model), inputs, training)())
+
+
+def results(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) -> Results:
+    """One call of ``model``: its result, then with ``training`` the gradients, for a seed that the shape decides."""
+    model.train(training)
+
+    def call() -> list[torch.Tensor]:
+        with torch.set_grad_enabled(training):
+            leaves = [x.detach().requires_grad_(x.requires_grad and training) for x in inputs]
+            y = model(*leaves)
+        return [y.detach(), *(_gradients(model, leaves, y) if training else ())]
+
+    return call
+
+
+def _gradients(model: nn.Module, leaves: Sequence[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
+    wanted = [t for t in [*model.parameters(), *leaves] if t.requires_grad]
+    seed = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).to(y.dtype).view(y.shape)
+    return [g for g in torch.autograd.grad(y, wanted, seed, allow_unused=True) if g is not None]
+
+
+def _widened(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x

@@ -1,0 +1,54 @@
+"""One row of a table: contenders that compute the same, checked against float64, measured in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from benchmarks.checking import Check
+from benchmarks.contenders import Contender, wrong
+from benchmarks.harness import OURS, Budget, Result, at_least
+from benchmarks.measurement import Measurement, measure
+
+_TRIES = 3  # on a machine that does not hold still
+
+
+def compare(
+    case: str,
+    name: str,
+    contenders: Mapping[str, Contender],
+    check: Check,
+    budget: Budget,
+    *,
+    limit: float,
+    absent: Mapping[str, str],
+) -> Result:
+    """Milliseconds of each contender, with the goal of being at least as fast as the best peer.
+
+    A contender whose results are wrong is not measured, and the goal is missed if it is ours; a ratio that the noise
+    of the machine decides has no verdict.
+    """
+    faults = wrong(contenders, check.fault)
+    notes = {**absent, **{who: f"WRONG: {text}" for who, text in faults.items()}}
+    if OURS in faults:
+        return Result(case, name, "ms", {}, "right results", False, notes)
+    found = _steady({who: c for who, c in contenders.items() if who not in faults}, budget)
+    values = {who: seconds * 1e3 for who, seconds in found.medians.items()}
+    goal, met = at_least(values, 1.0, *(who for who in values if who != OURS))
+    if not found.is_steady:
+        notes["too noisy to tell"] = f"halves differ by {found.drift:.0%}"
+    verdict = met if found.is_steady else None
+    return Result(case, name, "ms", values, goal, verdict, notes, found.spread, limit * 1e3)
+
+
+def _steady(contenders: Mapping[str, Contender], budget: Budget) -> Measurement:
+    """The first measurement that is steady, or the steadiest."""
+    calls = {who: c.call for who, c in contenders.items()}
+    found: list[Measurement] = []
+    while not found or (not found[-1].is_steady and len(found) < _TRIES):
+        found.append(measure(calls, budget))
+    return min(found, key=lambda m: m.drift)
+
+
+def entered(names: Sequence[str], budget: Budget) -> tuple[str, ...]:
+    """Who takes part: those that the budget names beside ours, or ``names``."""
+    return tuple(names) if budget.peers is None else tuple(dict.fromkeys([*budget.peers, OURS]))

@@ -1,0 +1,11 @@
+"""Cases by what a user asks about: ``python -m benchmarks SUITE``."""
+
+SUITES: dict[str, tuple[str, ...]] = {
+    "kernels": ("kernels",),
+    "networks": ("networks-inference",),
+    "training": ("networks-training",),
+    "compile": ("compile-networks", "compile-time", "import-time"),
+    "memory": ("peak-memory",),
+    "calls": ("tiny-call",),
+}
+"""Suite -> its cases. Cases that stand in no suite measure a paper's tables, or one part of the house."""

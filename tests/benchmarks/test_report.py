@@ -1,0 +1,39 @@
+"""Tables in a document, in place of those of an earlier run; the plot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.harness import OURS, Result
+from benchmarks.report import plot, record, table
+
+MACHINE = {"machine": "two cores", "threads": 2}
+
+
+def _result(case: str, ours: float) -> Result:
+    values = {"eager": 3.0, OURS: ours}
+    return Result(case, "row", "ms", values, "1x", True, {"a": "b|c"}, {OURS: 0.07}, limit=1.0)
+
+
+def test_a_table_replaces_its_own_and_leaves_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "RESULTS.md"
+    path.write_text("# Results\n\nwords\n")
+    record([_result("one", 2.0), _result("two", 2.0)], MACHINE, path)
+    record([_result("one", 1.5)], MACHINE, path)
+    text = path.read_text()
+    assert text.startswith("# Results\n\nwords\n") and text.count("<!-- one:") == text.count("<!-- two:") == 1
+    assert "| row | 3 ms | 1.5 ms | 2.00 | 0.67 | 7% | a: b/c |" in text
+    assert "| row | 3 ms | 2 ms | 1.50 | 0.50 | 7% | a: b/c |" in text
+
+
+def test_a_row_without_ours_has_no_ratio() -> None:
+    wrong = Result("one", "row", "ms", {}, "right results", False, {OURS: "WRONG: off"})
+    assert table([wrong], MACHINE).endswith("| row |  |  | daceopt: WRONG: off |")
+
+
+def test_a_plot_has_a_bar_for_each_ratio(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="the plot is of the extra `bench`")
+    plot([_result("one", 2.0), _result("two", 4.0)], tmp_path / "ratios.svg")
+    assert "<svg" in (tmp_path / "ratios.svg").read_text()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from math import prod
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.ir.affine import same
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.graph import Shape, dim, row_major
+from daceopt.ir.dims import assumed
+from daceopt.ir.graph import Dim, Shape, dim, row_major
 from daceopt.ir.nodes.library import Contraction
 
 
@@ -47,23 +49,32 @@ def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> 
     and a sum.
     """
     shape = b.graph.shape(right)
-    if all(same(n, 1) for n in shape[:-2]):
-        rows_left, rows_g = _as_rows(b, left), _as_rows(b, g)
-        if rows_left is not None and rows_g is not None and same(b.graph.shape(rows_left)[0], b.graph.shape(rows_g)[0]):
-            product = b.matmul(b.transpose(rows_left, [1, 0]), rows_g, alpha=alpha)
-            return product if len(shape) == 2 else b.reshape(product, shape)
+    if all(same(n, 1) for n in shape[:-2]) and _folding_pays(b, left, g):
+        rows_left, rows_g = (b.reshape(x, _folded(b.graph.shape(x))) for x in (left, g))
+        product = b.matmul(b.transpose(rows_left, [1, 0]), rows_g, alpha=alpha)
+        return product if len(shape) == 2 else b.reshape(product, shape)
     return _unbroadcast(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
 
 
-def _as_rows(b: Builder, x: str) -> str | None:
-    """``x`` with all dimensions but the last folded, if that is a view."""
+def _folding_pays(b: Builder, left: str, g: str) -> bool:
+    """Have both the same rows, and are copies of those that no view folds less than a product for each batch?"""
+    shapes = [b.graph.shape(x) for x in (left, g)]
+    if not same(_folded(shapes[0])[0], _folded(shapes[1])[0]):
+        return False
+    copied = sum(assumed(_product(s)) for x, s in zip((left, g), shapes) if not _folds(b, x))
+    products = _product((*shapes[1][:-2], shapes[0][-1], shapes[1][-1]))
+    return copied <= assumed(products)
+
+
+def _folds(b: Builder, x: str) -> bool:
     shape, strides = b.graph.shape(x), b.graph.strides(x)
-    if len(shape) == 2:
-        return x
-    rows = 1
-    for n in shape[:-1]:
-        rows = rows * n
-    new = (dim(rows), shape[-1])
-    if strides != row_major(shape) and reshaped_strides(shape, strides, new) is None:
-        return None
-    return b.reshape(x, new)
+    return strides == row_major(shape) or reshaped_strides(shape, strides, _folded(shape)) is not None
+
+
+def _folded(shape: Shape) -> Shape:
+    """All dimensions but the last as one."""
+    return _product(shape[:-1]), shape[-1]
+
+
+def _product(extents: Shape) -> Dim:
+    return dim(prod(extents))

@@ -38,6 +38,20 @@ def test_a_weight_shared_by_the_batch_takes_one_product() -> None:
     assert not derivative.backward.kernels()
 
 
+@pytest.mark.parametrize(("shape", "rank"), [((2, 3, 4), 2), ((9, 2, 4), 3)])
+def test_a_batch_that_no_view_folds_is_copied_where_that_is_less_than_its_products(
+    shape: tuple[int, ...], rank: int
+) -> None:
+    """The operand's elements against those of a product of 4 x 5 for each of its batches."""
+    derivative = check(
+        lambda b, x, w: b.matmul(b.transpose(x, [1, 0, 2]), w), lambda x, w: x.transpose(0, 1) @ w, shape, (4, 5)
+    )[0]
+    graph = derivative.backward
+    products = [n for n in graph.nodes() if isinstance(n, Contraction)]
+    ranks = {len(graph.shape(n.operands(graph)["Y"])) for n in products}
+    assert (2 in ranks) == (rank == 2)
+
+
 def test_transposed_operands() -> None:
     check(
         lambda b, x, w: b.matmul(b.transpose(x, [1, 0, 2]), b.transpose(w, [1, 0])),

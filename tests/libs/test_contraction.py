@@ -140,6 +140,24 @@ def test_bias_and_residual(library: str, bias_shape: tuple[int, ...], activation
     check(library, a, b, bias=random(*bias_shape), residual=residual, activation=activation, alpha=0.5)
 
 
+SWAPPED = {
+    "rows inside": lambda x: x,
+    "batch inside": lambda x: np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1),
+    "all reversed": lambda x: np.ascontiguousarray(x.T).T,
+    "batch overlaps": lambda x: np.lib.stride_tricks.as_strided(flat(x), x.shape, [x.itemsize * s for s in (1, 16, 1)]),
+}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("view_y", ["rows inside", "batch inside"])
+@pytest.mark.parametrize("view_a", SWAPPED)
+def test_a_long_batch_of_few_rows(library: str, view_a: str, view_y: str) -> None:
+    a, b = SWAPPED[view_a](random(9, 3, 7)), random(7, 6)
+    for more in ({}, {"bias": random(9, 1, 6)}, {"bias": random(3, 1), "residual": random(3, 9, 6).swapaxes(0, 1)}):
+        check(library, a, b, y=SWAPPED[view_y](np.zeros((9, 3, 6), np.float32)), activation="relu", **more)
+    check(library, SWAPPED[view_a](random(9, 3, 7))[None].repeat(2, 0), random(2, 1, 7, 6))
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_result_may_be_transposed_or_padded(library: str) -> None:
     a, b = random(3, 5, 7), random(3, 7, 6)

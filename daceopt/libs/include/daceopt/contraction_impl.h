@@ -73,6 +73,28 @@ void merge_batch_into_rows(P& p) {
     }
 }
 
+template <typename M>
+void exchange_rows(M& x, size_t d) { std::swap(x.row, x.batch[d]); }
+
+// May what were rows be a batch, and a batch rows: is x, of `cols` columns with unit stride, still what a BLAS takes?
+template <typename M>
+bool takes_rows(const M& x, size_t d, int64_t cols) { return x.col == 1 && x.batch[d] >= cols; }
+
+// Few long products instead of many short ones: the longest batch dimension that b does not have becomes the rows.
+template <typename P>
+void lengthen_rows(P& p) {
+    size_t longest = p.batch.size();
+    for (size_t d = 0; d < p.batch.size(); ++d)
+        if (p.b.batch[d] == 0 && p.batch[d] > p.m && takes_rows(p.a, d, p.k) && takes_rows(p.y, d, p.n) &&
+            (longest == p.batch.size() || p.batch[d] > p.batch[longest]))
+            longest = d;
+    if (longest == p.batch.size()) return;
+    std::swap(p.m, p.batch[longest]);
+    exchange_rows(p.a, longest); exchange_rows(p.y, longest);
+    exchange_rows(p.bias, longest); exchange_rows(p.residual, longest);
+    merge_batch_into_rows(p);
+}
+
 inline int64_t count(const std::vector<int64_t>& extents) {
     int64_t total = 1;
     for (int64_t n : extents) total *= n;
@@ -107,6 +129,7 @@ bool settle(P& p) {
     if (p.y.col != 1 || p.y.row < p.n) flip(p);
     collapse_batch(p);
     merge_batch_into_rows(p);
+    lengthen_rows(p);
     normalise(p.y, p.m, p.n);
     if (p.y.col != 1) flip(p);  // one column, whose rows lie side by side since they were merged
     return p.y.col == 1;

@@ -1,26 +1,32 @@
 """Back-propagation through time: the gradient of a loop is a loop that counts down.
 
-The forward loop collects its carried values as they are at the begin of each iteration; the backward loop computes the
-body again from them, and carries their gradients. What an iteration reads as a slice at the counter gets its gradient
-as a slice; what all iterations read gets a sum.
+The forward loop collects its carried values as they are at the begin of each iteration, and its products; the backward
+loop computes the rest of the body again from them, and carries their gradients. What an iteration reads as a slice at
+the counter gets its gradient as a slice; what all iterations read gets a sum. A sum of products of few rows is one
+product of many behind the loop, whose factors the iterations leave.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import sympy
 
 from daceopt.autodiff.differentiate import extend
 from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
+from daceopt.autodiff.views import view_adjoint
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.region import Repeat, drop_operands, keep_states
-from daceopt.ir.region_builder import LoopBuilder
+from daceopt.ir.dims import assumed
+from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.nodes.library import Contraction, Convolution
+from daceopt.ir.region import Repeat, drop_operands, keep, keep_states
+from daceopt.ir.region_builder import LoopBuilder, free_symbols
+from daceopt.ir.symbols import is_counter
 
 
 def _check(node: Repeat) -> None:
@@ -35,6 +41,7 @@ def prepare(b: Builder, node: Repeat) -> None:
     """Let the forward loop leave what the backward loop reads."""
     _check(node)
     keep_states(b.graph, node)
+    keep(b.graph, node, _products(node.body))
 
 
 @adjoint(Repeat)
@@ -55,6 +62,22 @@ class _Slice:
     reverse: bool
 
 
+@dataclass(frozen=True)
+class _Shared:
+    """A captured array that all iterations read alike: ``view`` is all that reads it, and ``input`` stands in for that
+    (both are ``array`` where it is read in other ways)."""
+
+    array: str
+    view: str
+    input: str
+
+
+def _products(body: Graph) -> list[str]:
+    """Results of products that are arrays of their own: dear to compute again, as outside of loops."""
+    results = (body.writes(n)["Y"] for n in body.nodes() if isinstance(n, Contraction | Convolution))
+    return [n for n in results if not body.is_view(n) and not body.is_part(n) and n not in body.outputs]
+
+
 class _Backward:
     def __init__(self, b: Builder, node: Repeat, grads: Grads, wanted: Collection[str]):
         self._b, self._graph, self._node, self._grads, self._wanted = b, b.graph, node, grads, wanted
@@ -68,16 +91,16 @@ class _Backward:
         node, body = self._node, self._body
         slices = list(self._expose_slices())
         sliced = {s.array for s in slices}
-        whole = [n for n in self._captured() if n not in sliced]
+        shared = list(self._expose_shared(sliced))
         outputs = [body.outputs[k] for k in (*self._carried, *self._stacked)]
         states = [node.carried[k].input for k in self._carried]
-        seeds, found = extend(body, outputs, [*states, *(s.input for s in slices), *whole])
+        seeds, found = extend(body, outputs, [*states, *(s.input for s in slices), *(s.input for s in shared)])
         for name in body.outputs:
             body.desc(name).transient = name not in body.inputs
         body.outputs = []
         self._loop = LoopBuilder.adopt(self._graph, f"{node.label}_backward", node, body)
-        self._replay(slices, outputs, seeds)
-        return self._close(outputs, seeds, found, slices, whole)
+        self._replay([*slices, *(s for s in shared if s.input != s.array)], outputs, seeds)
+        return self._close(outputs, seeds, found, slices, shared)
 
     def _captured(self) -> list[str]:
         """Inputs of the body whose gradient is asked for."""
@@ -94,21 +117,39 @@ class _Backward:
             place = _place(body, name, views[0], self._node)
             if place is None:
                 continue
-            (view,) = views
-            own = body.add_array("slice", body.shape(view), body.dtype(view), body.strides(view), transient=False)
-            body.inputs.append(own)
-            body.replace_uses(view, own)
-            yield _Slice(name, view, own, *place)
+            yield _Slice(name, views[0], self._expose(views[0]), *place)
 
-    def _replay(self, slices: list[_Slice], outputs: list[str], seeds: dict[str, str]) -> None:
+    def _expose(self, view: str) -> str:
+        """An input of the body in place of a view."""
+        body = self._body
+        own = body.add_array("slice", body.shape(view), body.dtype(view), body.strides(view), transient=False)
+        body.inputs.append(own)
+        body.replace_uses(view, own)
+        return own
+
+    def _expose_shared(self, sliced: Collection[str]) -> Iterator[_Shared]:
+        """Gradients of the others are summed as what reads them sees them, and put into their layout once."""
+        body = self._body
+        for name in self._captured():
+            if name in sliced:
+                continue
+            views = body.views_of(name)
+            if len(views) != 1 or body.consumers(name) or not _is_whole(body, name, views[0]):
+                yield _Shared(name, name, name)
+                continue
+            yield _Shared(name, views[0], self._expose(views[0]))
+
+    def _replay(self, slices: Sequence[_Slice | _Shared], outputs: list[str], seeds: dict[str, str]) -> None:
         """Read what the forward loop read in this iteration, and the gradients of its stacked outputs."""
         node, body, loop = self._node, self._body, self._loop
         for s in slices:
             body.replace_uses(s.input, s.view)
             body.inputs.remove(s.input)
         for c in node.carried:
-            states = self._writes[node.states[c.input]]
-            self._stand_in(c.input, loop.slice_of(states, 0, node.counter))
+            self._stand_in(c.input, self._kept(c.input))
+            body.inputs.remove(c.input)
+        for name in node.states.keys() - {c.input for c in node.carried}:
+            self._stand_in(name, self._kept(name))
         for k, output in zip(self._stacked, outputs[len(self._carried) :]):
             stacked = node.stacked[k - len(node.carried)]
             assert node.limit is not None
@@ -116,15 +157,19 @@ class _Backward:
             if output in seeds:
                 gradient = self._grads[self._writes[stacked.connector]]
                 self._stand_in(seeds[output], loop.slice_of(gradient, stacked.axis, position))
+                body.inputs.remove(seeds[output])
+
+    def _kept(self, name: str) -> str:
+        """What the forward loop collected of an array of its body, in this iteration."""
+        return self._loop.slice_of(self._writes[self._node.states[name]], 0, self._node.counter)
 
     def _stand_in(self, name: str, view: str) -> None:
-        """Let ``view`` take the place of an input of the body."""
+        """Let ``view`` take the place of an array of the body."""
         body = self._body
         try:
             body.replace_uses(name, view)
         except ValueError:
             body.replace_uses(name, Builder(body, "slice").copy(view))
-        body.inputs.remove(name)
 
     def _close(
         self,
@@ -132,7 +177,7 @@ class _Backward:
         seeds: dict[str, str],
         found: dict[str, str | None],
         slices: list[_Slice],
-        whole: list[str],
+        shared: list[_Shared],
     ) -> Contributions:
         """Carry the gradients of states and of what all iterations read; stack those of slices."""
         node, graph, loop = self._node, self._graph, self._loop
@@ -148,13 +193,19 @@ class _Backward:
             loop.carry_as(seeds[output], given or self._zeros(graph, self._b, self._reads[c.initial]))
             nexts.append(found[c.input] or self._zeros(loop.graph, loop.b, seeds[output]))
             finals.append(self._final(self._reads[c.initial], result))
-        for name in whole:
-            if found[name] is not None:
-                array = self._reads[node.captures[0][name]]
-                total = loop.carry(self._zeros(graph, self._b, array, types.computed(graph.dtype(array))))
-                nexts.append(loop.b.elementwise(lambda a, g: a + g, total, str(found[name]), label="accumulate"))
-                finals.append(self._final(array, result, types.computed(graph.dtype(array))))
-        stacked = []
+        stacked: list[tuple[str, str, int, bool]] = []
+        sums: list[tuple[_Shared, str | _Hoisted]] = []
+        for one in shared:
+            g = found[one.input]
+            if g is None:
+                continue
+            hoisted = self._hoisted(g, stacked)
+            if hoisted is None:
+                dtype = types.computed(loop.graph.dtype(one.input))
+                total = loop.carry(self._zeros_of(loop.graph.shape(one.view), dtype))
+                nexts.append(loop.b.elementwise(lambda a, g: a + g, total, g, label="accumulate"))
+                finals.append(graph.add_array("sum_grad", loop.graph.shape(one.view), dtype))
+            sums.append((one, str(finals[-1]) if hoisted is None else hoisted))
         for s in slices:
             if found[s.input] is not None:
                 array = self._reads[node.captures[0][s.array]]
@@ -164,18 +215,74 @@ class _Backward:
         made = loop.finish(nexts, finals, stacked, trips=node.trips, descending=True)
         made.body.prune()
         drop_operands(graph, made)
-        return result
+        return [*result, *(self._summed(one, total) for one, total in sums)]
 
-    def _final(self, array: str, result: Contributions, dtype: Any = None) -> str | None:
+    def _hoisted(self, g: str, stacked: list[tuple[str, str, int, bool]]) -> _Hoisted | None:
+        """The product that ``g`` is, if it is of so few rows that leaving them (``stacked``) moves less than a sum."""
+        loop, graph, trips = self._loop, self._graph, self._node.trips
+        body, makers = loop.graph, loop.graph.producers(g)
+        if len(makers) != 1 or body.is_view(g) or not isinstance(makers[0], Contraction):
+            return None
+        (product,), reads = makers, body.reads(makers[0])
+        if set(reads) != {"A", "B"} or product.activation is not None:
+            return None
+        shapes, dtypes = [body.shape(reads[c]) for c in "AB"], {body.dtype(n) for n in (*reads.values(), g)}
+        (columns, rows), width = shapes[0][-2:], shapes[1][-1]
+        few = assumed(rows) * (assumed(columns) + assumed(width)) < assumed(columns) * assumed(width)
+        if not few or any(len(s) != 2 for s in shapes) or len(dtypes) != 1:
+            return None
+        factors = []
+        for factor in (loop.b.transpose(reads["A"], [1, 0]), reads["B"]):
+            factors.append(graph.add_array("factors", (trips, *body.shape(factor)), body.dtype(factor)))
+            stacked.append((factor, factors[-1], 0, False))
+        return _Hoisted(factors[0], factors[1], float(product.alpha))
+
+    def _summed(self, one: _Shared, total: str | _Hoisted) -> tuple[str, str]:
+        """The gradient of a captured array, in its own layout."""
+        b, graph, body = self._b, self._graph, self._body
+        if isinstance(total, _Hoisted):
+            total = total.product(b)
+        array = self._reads[self._node.captures[0][one.array]]
+        if one.view != one.array:
+            shape, strides, offset = body.shape(one.view), body.strides(one.view), body.view_offset(one.view)
+            total = view_adjoint(b, graph.add_view(array, "shared", shape, strides, offset), total)
+        return array, total
+
+    def _final(self, array: str, result: Contributions) -> str | None:
         if array not in self._wanted:
             return None
-        name = self._graph.add_array("states_grad", self._graph.shape(array), dtype or self._graph.dtype(array))
+        name = self._graph.add_array("states_grad", self._graph.shape(array), self._graph.dtype(array))
         result.append((array, name))
         return name
 
     @staticmethod
-    def _zeros(graph: Graph, b: Builder, like: str, dtype: Any = None) -> str:
-        return b.full(graph.shape(like), 0, dtype or graph.dtype(like))
+    def _zeros(graph: Graph, b: Builder, like: str) -> str:
+        return b.full(graph.shape(like), 0, graph.dtype(like))
+
+    def _zeros_of(self, shape: Shape, dtype: Any) -> str:
+        return self._b.full(shape, 0, dtype)
+
+
+@dataclass(frozen=True)
+class _Hoisted:
+    """The sum over iterations of ``alpha`` A^T B, of whose factors ``left`` and ``right`` have the rows of all."""
+
+    left: str
+    right: str
+    alpha: float
+
+    def product(self, b: Builder) -> str:
+        left, right = (
+            b.reshape(x, (dim(prod(b.graph.shape(x)[:2])), b.graph.shape(x)[2])) for x in (self.left, self.right)
+        )
+        return b.matmul(b.transpose(left, [1, 0]), right, alpha=self.alpha)
+
+
+def _is_whole(body: Graph, name: str, view: str) -> bool:
+    """Does ``view`` show every element of ``name`` once, in every iteration the same?"""
+    symbols = free_symbols([*body.shape(view), *body.strides(view), body.view_offset(view)])
+    strides = [s for s, n in zip(body.strides(view), body.shape(view)) if n != 1]
+    return body.size(view) == body.size(name) and 0 not in strides and not any(map(is_counter, symbols))
 
 
 def _place(body: Graph, name: str, view: str, node: Repeat) -> tuple[int, bool] | None:

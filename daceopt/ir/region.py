@@ -6,7 +6,7 @@ symbols of the graph around them; what a body reads from outside is an input of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -159,7 +159,8 @@ class Repeat(Region):
 
     @property
     def states(self) -> dict[str, str]:
-        """Input of the body with a carried value -> connector where all of its values are collected, if they are."""
+        """Array of the body, a carried value or another -> connector where its values in all iterations are collected,
+        if they are."""
         return self._states
 
     @property
@@ -271,18 +272,23 @@ def drop_operands(graph: Graph, node: Region) -> bool:
 
 def keep_states(graph: Graph, node: Repeat) -> None:
     """Collect every carried value as it is at the begin of each iteration; ``node.trips`` is known."""
+    keep(graph, node, [c.input for c in node.carried])
+
+
+def keep(graph: Graph, node: Repeat, arrays: Iterable[str]) -> None:
+    """Collect ``arrays`` of the body, inputs or results of its nodes, in each iteration; ``node.trips`` is known."""
     body = node.body
-    for c in node.carried:
-        if c.input in node.states:
+    for kept in arrays:
+        if kept in node.states:
             continue
-        body.add_output(Builder(body, "state").copy(c.input))
-        name = graph.add_array("states", (node.trips, *body.shape(c.input)), body.dtype(c.input))
+        body.add_output(kept if body.producers(kept) else Builder(body, "state").copy(kept))
+        name = graph.add_array("states", (node.trips, *body.shape(kept)), body.dtype(kept))
         connector = f"States{len(node.states)}"
         node.add_out_connector(connector)
         graph.state.add_edge(node, connector, graph.access(name), None, graph.whole(name))
         graph._order.edited()
         node.stacked.append(Stacked(connector))
-        node.states[c.input] = connector
+        node.states[kept] = connector
     node._limit = node.trips
 
 

@@ -16,6 +16,7 @@ apollo = Recipe(
         "compound-opening",
         "channels-last",  # before fusion, which looks at how the loops walk memory
         "product-transposition",
+        "loop-operand-packing",
         "product-precision",
         "cluster-extraction",
         "aggregation",

@@ -31,6 +31,7 @@ FUSION = (
     "lower-operators",
     "channels-last",  # before fusion, which looks at how the loops walk memory
     "product-transposition",
+    "loop-operand-packing",
     "product-precision",
     "map-fusion",
     "reduction-lowering",

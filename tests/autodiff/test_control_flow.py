@@ -9,6 +9,7 @@ import dace
 import numpy as np
 import onnx
 import pytest
+import sympy
 import torch
 
 from daceopt.autodiff import differentiate
@@ -16,6 +17,7 @@ from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
+from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.region import Repeat, regions
 from daceopt.ir.region_builder import ChoiceBuilder, LoopBuilder
 from tests.autodiff.checking import check
@@ -104,6 +106,46 @@ def test_rnn_with_lengths() -> None:
 
     rng = np.random.default_rng(3)
     check(build, reference, values=[rng.standard_normal(s) for s in shapes(1)], integers=[lengths])
+
+
+VIEWS: dict[str, Callable[[Builder, str], str]] = {
+    "itself": lambda b, w: w,
+    "transposed": lambda b, w: b.transpose(w, [1, 0]),
+    "a part": lambda b, w: b.slice(w, [0], [HIDDEN], axes=[0]),
+    "one row for all": lambda b, w: b.expand(b.slice(w, [1], [2], axes=[0]), (HIDDEN, HIDDEN)),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(("rows", "left"), [(2, False), (9, False), (HIDDEN, True)])
+def test_a_factor_that_all_iterations_share(view: str, rows: int, left: bool) -> None:
+    """Products of few rows are one behind the loop, of many they are summed; no product is computed again."""
+    is_square = view in ("itself", "transposed")
+
+    def build(b: Builder, h: str, w: str) -> str:
+        loop = LoopBuilder(b.graph, "loop")
+        state = loop.carry(h)
+        factor = VIEWS[view](loop.b, loop.capture(w))
+        product = loop.b.matmul(factor, state) if left else loop.b.matmul(state, factor)
+        final = b.graph.add_array("final", (rows, HIDDEN), dace.float64)
+        loop.finish([loop.b.elementwise(sympy.tanh, product)], [final], trips=STEPS)
+        return final
+
+    def reference(h: Any, w: Any) -> Any:
+        factor = {"itself": w, "transposed": w.T, "a part": w[:HIDDEN]}.get(view)
+        factor = w[1:2].expand(HIDDEN, HIDDEN) if factor is None else factor
+        for _ in range(STEPS):
+            h = torch.tanh(factor @ h if left else h @ factor)
+        return h
+
+    weights = (HIDDEN if is_square else HIDDEN + 1, HIDDEN)
+    rng = np.random.default_rng(1)
+    values = [rng.standard_normal((rows, HIDDEN)), 0.4 * rng.standard_normal(weights)]
+    for derivative in check(build, reference, values=values):
+        (loop,) = regions(derivative.backward)
+        inside = sum(isinstance(n, Contraction) for n in loop.body.nodes())
+        behind = sum(isinstance(n, Contraction) for n in derivative.backward.nodes())
+        assert (inside, behind) == ((1, 1) if is_square and rows == 2 else (2, 0))
 
 
 def test_a_stack_from_the_end_and_an_array_that_every_iteration_reads() -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _ORDER = {
     Convolution: (("X", "W", "B", "Z"), ("Y",)),
     ConvolutionBackwardData: (("dY", "W"), ("dX",)),
-    ConvolutionBackwardWeights: (("X", "dY"), ("dW", "dB")),
+    ConvolutionBackwardWeights: (("X", "dY"), ("dW",)),
 }
 
 
@@ -134,13 +134,10 @@ def _backward_data(t: dict[str, Any], call: dict[str, Any]) -> None:
 def _backward_weights(t: dict[str, Any], call: dict[str, Any]) -> None:
     import torch
 
-    mask = [False, True, "dB" in t]
-    _, weights, bias = torch.ops.aten.convolution_backward(
-        t["dY"], _pad(t["X"], call), torch.empty_like(t["dW"]), [t["dW"].shape[0]], *_arguments(call), mask
+    _, weights, _ = torch.ops.aten.convolution_backward(
+        t["dY"], _pad(t["X"], call), torch.empty_like(t["dW"]), None, *_arguments(call), [False, True, False]
     )
     t["dW"].copy_(weights)
-    if "dB" in t:
-        t["dB"].copy_(bias)
 
 
 _PASSES = {

@@ -80,7 +80,7 @@ class OneDnn(Library):
             return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}{held});"
         if isinstance(node, ConvolutionBackwardData):
             return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{held});"
-        return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW', 'dB')}, {shared});"
+        return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW')}, {shared});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source, oneDNN's headers, and the library with its folder as run path."""

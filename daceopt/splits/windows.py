@@ -51,12 +51,11 @@ def backward_weights_split(graph: Graph, node: ConvolutionBackwardWeights, axis:
     """Output channels (whole groups, or inside of the only one), or input channels where there is one group."""
     writes = graph.writes(node)
     own = axis % len(graph.shape(writes["dW"]))
-    outputs: Axes = dict.fromkeys(("dW", "dB") if "dB" in writes else ("dW",), 0)
     if own == 0:
-        return _channels(graph, node, {"X": 1}, {"dY": 1}, outputs)
-    if own == 1 and node.group == 1 and "dB" not in writes:
+        return _channels(graph, node, {"X": 1}, {"dY": 1}, {"dW": 0})
+    if own == 1 and node.group == 1:
         return _along(graph, node, {"X": 1}, {"dW": 1})
-    expected = "expected output channels, or input channels of one group without dB"
+    expected = "expected output channels, or input channels of one group"
     raise CannotSplit(f"{node.label}: axis {own} of dW; {expected}")
 
 

@@ -112,7 +112,7 @@ CASES: dict[str, Callable[[], Any]] = {
         library.ConvolutionBackwardData, {"dY": (2, 8, 4), "W": (8, 1, 3)}, {"dX": (2, 4, 6)}, group=4
     ),
     "backward weights": lambda: _node(
-        library.ConvolutionBackwardWeights, {"X": (2, 3, 8, 8), "dY": (2, 4, 6, 6)}, {"dW": (4, 3, 3, 3), "dB": (4,)}
+        library.ConvolutionBackwardWeights, {"X": (2, 3, 8, 8), "dY": (2, 4, 6, 6)}, {"dW": (4, 3, 3, 3)}
     ),
     "backward weights of groups": lambda: _node(
         library.ConvolutionBackwardWeights, {"X": (2, 4, 6), "dY": (2, 8, 4)}, {"dW": (8, 1, 3)}, group=4
@@ -146,7 +146,6 @@ CASES: dict[str, Callable[[], Any]] = {
 REFUSED = {
     ("groups", 1, 3): "4 groups of 2 channels; expected whole groups",
     ("backward data", 2, 2): "a sum over windows of several rows",
-    ("backward weights", 1, 3): "input channels of one group without dB",
     ("pool backward", 2, 2): "a sum over windows of several rows",
 }
 

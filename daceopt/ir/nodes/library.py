@@ -209,12 +209,12 @@ class ConvolutionBackwardData(_ConvolutionBase):
 
 @dace.library.node
 class ConvolutionBackwardWeights(_ConvolutionBase):
-    """Gradient of a convolution for its weights and bias.
+    """Gradient of a convolution for its weights.
 
-    X: [N, C, d...]; dY: [N, O, e...]; dW: [O, C/group, k...]; dB: [O].
+    X: [N, C, d...]; dY: [N, O, e...]; dW: [O, C/group, k...].
     """
 
-    required, results, optional_results = ("X", "dY"), ("dW",), ("dB",)
+    required, results = ("X", "dY"), ("dW",)
     _result, _weight = "dY", "dW"
 
 

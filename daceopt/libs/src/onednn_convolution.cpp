@@ -101,11 +101,7 @@ dnnl::convolution_backward_data::primitive_desc backward_data(const Problem& p, 
 }
 
 dnnl::convolution_backward_weights::primitive_desc backward_weights(const Problem& p, const Choice& c) {
-    const auto weights = any(p.weights);
-    if (p.bias.is_zero())
-        return {engine(), algorithm::convolution_direct, c.src, weights, c.dst, p.strides, p.dilations, p.pads_begin,
-                p.pads_end, hint(p), attributes()};
-    return {engine(), algorithm::convolution_direct, c.src, weights, p.bias, c.dst, p.strides, p.dilations, p.pads_begin,
+    return {engine(), algorithm::convolution_direct, c.src, any(p.weights), c.dst, p.strides, p.dilations, p.pads_begin,
             p.pads_end, hint(p), attributes()};
 }
 
@@ -185,7 +181,6 @@ std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_DIFF_DST, p.dst, pd.diff_dst_desc(), false);
     entry->add(DNNL_ARG_DIFF_WEIGHTS, p.weights, pd.diff_weights_desc(), true);
-    if (!p.bias.is_zero()) entry->add(DNNL_ARG_DIFF_BIAS, p.bias, p.bias, true);
     return entry;
 }
 
@@ -285,21 +280,19 @@ void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const T
     });
 }
 
-void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
-                                         const Window& window, int64_t groups) {
-    if (is_empty(dy) || is_empty(dw)) return zero(dw), zero(db);
+void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Window& window,
+                                         int64_t groups) {
+    if (is_empty(dy) || is_empty(dw)) return zero(dw);
     guarded("ConvolutionBackwardWeights", [&] {
-        if (lacks_units({&x, &dy, &dw, &db})) {
-            const Widened a(x), b(dy), weights(dw), bias(db);
-            onednn_convolution_backward_weights(a.tensor(), b.tensor(), weights.tensor(), bias.tensor(), window, groups);
-            return weights.round(), bias.round();
+        if (lacks_units({&x, &dy, &dw})) {
+            const Widened a(x), b(dy), weights(dw);
+            onednn_convolution_backward_weights(a.tensor(), b.tensor(), weights.tensor(), window, groups);
+            return weights.round();
         }
-        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, db, kNone, dy, window, groups), [&] {
-            return make_backward_weights(describe_problem(x, dw, db, kNone, dy, window, groups));
+        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, kNone, kNone, dy, window, groups), [&] {
+            return make_backward_weights(describe_problem(x, dw, kNone, kNone, dy, window, groups));
         });
-        std::vector<void*> data{x.data, dy.data, dw.data};
-        if (db.data) data.push_back(db.data);
-        entry.run(data);
+        entry.run({x.data, dy.data, dw.data});
     });
 }
 

@@ -83,13 +83,10 @@ def _convolution_weights(memory: Memory, node: Any) -> None:
     import torch
 
     given, out = _read(memory, node), memory.graph.writes(node)
-    dy = given["dY"]
     w = _zeros(memory, out["dW"])
     with torch.enable_grad():
         y = _convolve(node, _tensor(given["X"]), w)
-    memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(dy))[0].numpy())
-    if "dB" in out:
-        memory.store_sums(out["dB"], dy.sum(axis=tuple(k for k in range(dy.ndim) if k != 1)))
+    memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(given["dY"]))[0].numpy())
 
 
 # -------------------------------------------------------------------- pooling

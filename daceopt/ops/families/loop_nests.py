@@ -93,7 +93,7 @@ def _convolution_data(graph: Graph, node: Any) -> LoopNest:
 
 @describes("ConvolutionBackwardWeights")
 def _convolution_weights(graph: Graph, node: Any) -> LoopNest:
-    return _convolved(graph, node, "X", "dW", "dY", {"dB": "bias"})
+    return _convolved(graph, node, "X", "dW", "dY", {})
 
 
 def _pooled(graph: Graph, node: Any, image: str, result: str) -> LoopNest:

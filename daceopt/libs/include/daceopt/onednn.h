@@ -59,7 +59,7 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
                         const Window& window, int64_t groups, HeldWeights* held = nullptr);
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
                                       HeldWeights* held = nullptr);
-void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Tensor& db,
-                                         const Window& window, int64_t groups);
+void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Window& window,
+                                         int64_t groups);
 
 }  // namespace daceopt

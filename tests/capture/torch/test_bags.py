@@ -22,13 +22,17 @@ def bag(table: Any, rows: Any = ROWS, offsets: Any = None, **options: Any) -> An
     return F.embedding_bag(rows, table * 1, offsets, **options)
 
 
+def weighted(table: Any, weights: Any, **options: Any) -> Any:
+    return bag(table, offsets=UNEVEN, mode="sum", per_sample_weights=weights, **options)
+
+
 CASES = {
     "mean": lambda x: bag(x, offsets=UNEVEN),
     "sum": lambda x: bag(x, offsets=UNEVEN, mode="sum"),
     "even": lambda x: bag(x, offsets=EVEN, mode="sum"),
     "rows of indices": lambda x: bag(x, ROWS.view(2, 5)),
     "one each": lambda x: bag(x, ROWS.view(10, 1), mode="sum"),
-    "weights": lambda x: bag(x, offsets=UNEVEN, mode="sum", per_sample_weights=x.flatten()[:10]),
+    "weights": lambda x: weighted(x, x.flatten()[:10]),
     "padding": lambda x: bag(x, offsets=UNEVEN, padding_idx=3),
     "padding, even": lambda x: bag(x, offsets=EVEN, padding_idx=-7, mode="sum"),
     "padding and weights": lambda x: bag(

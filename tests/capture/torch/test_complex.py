@@ -9,7 +9,13 @@ X = torch.cos(torch.arange(24.0) * 1.3).reshape(3, 8)
 Z = torch.complex(X, torch.sin(torch.arange(24.0) * 0.7).reshape(3, 8))
 W = Z.flip(0, 1).clone()
 
+
+def as_complex(x):
+    return x.to(torch.complex128 if x.dtype == torch.float64 else torch.complex64)
+
+
 INSIDE = {
+    "real_to_complex": lambda x: torch.view_as_real(as_complex(x) * (1 + 2j)) + as_complex(x[:, :1]).real[..., None],
     "fft_abs": lambda x: torch.fft.fft(x).abs(),
     "rfft_irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x) * 0.5, n=8),
     "rfft2_power": lambda x: torch.fft.rfft2(x).abs().pow(2).sum(),
@@ -43,6 +49,7 @@ THROUGH = {
     "select": lambda z, w: z[..., -1] * w[0, 0],
     "real_times_complex": lambda z, w: z.real[:, :4] * w[:, ::2],
     "neg": lambda z, w: -z.squeeze() + w.imag,
+    "wider": lambda z, w: z.to(torch.complex128) + w,
     "abs_sum": lambda z, w: (z * w).abs().sum(),
 }
 

@@ -68,6 +68,21 @@ def with_gradient(t: Translation, results: list[str], operands: list[str], saved
     return results
 
 
+@translates("_to_copy", complexes=True)
+def to_copy(t: Translation, self: str, **options: Any) -> str:
+    """Between complex types, and of real numbers."""
+    _check_precision(t)
+    if len(t.shape_of(self)) == len(t.shape):
+        if not _operand_is_complex(t, self):
+            raise Unsupported("a real tensor of one axis more")
+        return t.cast(self, t.dtype)
+    if len(t.shape_of(self)) + 1 != len(t.shape) or _operand_is_complex(t, self):
+        raise Unsupported("complex numbers as real ones")
+    part = t.cast(self, t.dtype)
+    both = [t.reshape(n, (*t.shape[:-1], 1)) for n in (part, t.b.full(t.shape[:-1], 0, t.dtype))]
+    return str(t.operator("Concat", *both, axis=len(t.shape) - 1))
+
+
 @translates("complex", complexes=True)
 def complex_(t: Translation, real: str, imag: str) -> str:
     _check_precision(t)

@@ -1,10 +1,35 @@
 // Running sums and products along one axis.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "daceopt/algorithms/arithmetic.h"
 
 namespace daceopt {
+
+namespace detail {
+
+constexpr int64_t kLanes = 64;  // running values side by side, for vectors
+
+template <typename T, typename Wide, typename Combine>
+void cumulate_lanes(const T* x, T* y, int64_t extent, int64_t inner, int64_t lanes, bool exclusive, bool reverse, Wide start,
+                    Combine combine) {
+    Wide total[kLanes];
+    std::fill_n(total, lanes, start);
+    for (int64_t k = 0; k < extent; ++k) {
+        const int64_t at = (reverse ? extent - 1 - k : k) * inner;
+        const T* from = x + at;
+        T* to = y + at;
+#pragma omp simd
+        for (int64_t j = 0; j < lanes; ++j) {
+            const Wide next = combine(total[j], Wide(from[j]));
+            to[j] = T(exclusive ? total[j] : next);
+            total[j] = next;
+        }
+    }
+}
+
+}  // namespace detail
 
 // parameters: elements before, at and after the axis; exclusive; reverse; 1 for products.
 template <typename T>
@@ -12,17 +37,16 @@ void cumulate(const T* x, T* y, const int64_t* parameters) {
     const int64_t outer = parameters[0], extent = parameters[1], inner = parameters[2];
     const bool exclusive = parameters[3], reverse = parameters[4], product = parameters[5];
     using Wide = Accumulator<T>;
+    const auto every = [&](Wide start, auto combine) {
 #pragma omp parallel for collapse(2) if (outer * inner > 1 && outer * extent * inner > 32768)
-    for (int64_t o = 0; o < outer; ++o)
-        for (int64_t i = 0; i < inner; ++i) {
-            Wide total = product ? Wide(1) : Wide(0);
-            for (int64_t k = 0; k < extent; ++k) {
-                const int64_t at = (o * extent + (reverse ? extent - 1 - k : k)) * inner + i;
-                const Wide next = product ? multiply(total, Wide(x[at])) : add(total, Wide(x[at]));
-                y[at] = T(exclusive ? total : next);
-                total = next;
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t first = 0; first < inner; first += detail::kLanes) {
+                const int64_t begin = o * extent * inner + first, lanes = std::min(detail::kLanes, inner - first);
+                detail::cumulate_lanes(x + begin, y + begin, extent, inner, lanes, exclusive, reverse, start, combine);
             }
-        }
+    };
+    if (product) return every(Wide(1), [](Wide a, Wide b) { return multiply(a, b); });
+    every(Wide(0), [](Wide a, Wide b) { return add(a, b); });
 }
 
 }  // namespace daceopt

@@ -123,7 +123,7 @@ def machine() -> dict[str, Any]:
 
 # -------------------------------------------------------------------- the table
 
-_COLUMNS = f"{'case':<16}{'measure':<30}{'unit':<6}"
+_COLUMNS = f"{'case':<16}{'measure':<42}{'unit':<6}"
 
 
 def header() -> str:
@@ -141,5 +141,5 @@ def row(result: Result) -> str:
     if result.limit is not None and OURS in result.values:
         values.append(f"limit {result.limit:.4g} ({result.limit / result.values[OURS]:.0%})")
     notes = ", ".join(f"{k} {v}" for k, v in result.notes.items())
-    line = f"{result.case:<16}{result.measure:<30}{result.unit:<6}" + "  ".join(values)
+    line = f"{result.case:<16}{result.measure:<42}{result.unit:<6}" + "  ".join(values)
     return line + "".join(f"; {part}" for part in (verdict, notes) if part)

@@ -163,6 +163,37 @@ void clear(const PoolShape& s, const Part& part, T* dx) {
             }
 }
 
+// Channels [first, last) of an image, where lanes would run along rows: each result knows the one element that it is from.
+template <typename T, typename Where>
+void follow_maxima(const PoolShape& s, const Part& part, const T* dy, const Where* where, T* dx) {
+    struct Step {
+        int64_t at[3], offset;
+    };
+    std::vector<Step> steps;  // by position in the window
+    for (int64_t d = 0; d < s.kernel[kDepth]; ++d)
+        for (int64_t h = 0; h < s.kernel[kHeight]; ++h)
+            for (int64_t w = 0; w < s.kernel[kWidth]; ++w) {
+                const int64_t i[3] = {d * s.dilation[0] - s.pad[0], h * s.dilation[1] - s.pad[1], w * s.dilation[2] - s.pad[2]};
+                steps.push_back({{i[0], i[1], i[2]}, i[0] * s.in_strides[2] + i[1] * s.in_strides[3] + i[2] * s.in_strides[4]});
+            }
+    const auto lies_inside = [&](int dimension, int64_t i) { return i >= 0 && i < s.in[dimension]; };
+    for (int64_t c = part.first; c < part.last; ++c) {
+        T* image = dx + part.image * s.in_strides[0] + c * s.in_strides[1];
+        const T* gradient = dy + part.image * s.out_strides[0] + c * s.out_strides[1];
+        const Where* position = where + part.image * s.where_strides[0] + c * s.where_strides[1];
+        for (int64_t d = 0; d < s.out[kDepth]; ++d)
+            for (int64_t h = 0; h < s.out[kHeight]; ++h)
+                for (int64_t w = 0; w < s.out[kWidth]; ++w) {
+                    const Step& step = steps[position[d * s.where_strides[2] + h * s.where_strides[3] + w * s.where_strides[4]]];
+                    const int64_t i[3] = {d * s.stride[0], h * s.stride[1], w * s.stride[2]};
+                    if (!lies_inside(0, i[0] + step.at[0]) || !lies_inside(1, i[1] + step.at[1]) || !lies_inside(2, i[2] + step.at[2]))
+                        continue;  // a window of padding alone
+                    image[i[0] * s.in_strides[2] + i[1] * s.in_strides[3] + i[2] * s.in_strides[4] + step.offset] +=
+                        gradient[d * s.out_strides[2] + h * s.out_strides[3] + w * s.out_strides[4]];
+                }
+    }
+}
+
 template <typename T, typename Where>
 struct MaximumBackward {
     const T* dy;
@@ -292,7 +323,14 @@ void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
 
 template <typename T, typename Where>
 void max_pool_backward(const PoolShape& shape, const T* dy, const Where* where, T* dx) {
-    visit(shape, [&] { return MaximumBackward<T, Where>{dy, where, dx}; });
+    if (along_channels(shape)) return visit(shape, [&] { return MaximumBackward<T, Where>{dy, where, dx}; });
+    const int64_t parts = shape.batch * shape.channels, size = shape.in[0] * shape.in[1] * shape.in[2];
+#pragma omp parallel for schedule(static) if (parts * size > kParallelElements)
+    for (int64_t i = 0; i < parts; ++i) {
+        const Part part{i / shape.channels, i % shape.channels, i % shape.channels + 1};
+        clear(shape, part, dx);
+        follow_maxima(shape, part, dy, where, dx);
+    }
 }
 
 template <typename T>

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.ir.graph import Graph
+from daceopt.ir.hardware import LIMITS
 from daceopt.ir.loop_form import Pair
-from daceopt.ir.schedule import KINDS
+from daceopt.ir.schedule import HARDWARE, KINDS
 from daceopt.ir.schedule_edits import bind, unroll
 from daceopt.transformations.hardware._editing import KernelEdit, named
 
@@ -34,6 +35,8 @@ class LoopBinding(KernelEdit):
         kernel, tree = pair
         if not self.loops:
             return "loops=() names no loop"
+        if self.kind in HARDWARE and graph.options.target not in LIMITS:
+            return f"a {self.kind} loop is one of an accelerator; the target is {graph.options.target}"
         for name in named(self.loops):
             tree = unroll(tree, name) if self.kind == "unroll" else bind(tree, name, self.kind)
         return kernel, tree

@@ -14,7 +14,7 @@ apollo = Recipe(
         *PREPARATION,
         # partition: softmax, normalizations, losses and updates become primitive kernels, and these micro-graphs
         "compound-opening",
-        "channels-last",  # before fusion, which looks at how the loops walk memory
+        "layout-search",  # before fusion, which looks at how the loops walk memory
         "product-transposition",
         "product-precision",
         "cluster-extraction",
@@ -27,6 +27,7 @@ apollo = Recipe(
         "epilogue-fusion",
         "cast-absorption",
         "part-writing",
+        "weight-packing",
         "memory-ordering",
         "transient-reuse",
         *LOOPS,

@@ -29,7 +29,7 @@ PREPARATION = (
 
 FUSION = (
     "lower-operators",
-    "channels-last",  # before fusion, which looks at how the loops walk memory
+    "layout-search",  # before fusion, which looks at how the loops walk memory
     "product-transposition",
     "product-precision",
     "map-fusion",
@@ -37,6 +37,7 @@ FUSION = (
     "epilogue-fusion",
     "cast-absorption",
     "part-writing",
+    "weight-packing",
 )
 """Library calls with their epilogues, and fused kernels."""
 

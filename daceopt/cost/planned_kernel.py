@@ -29,6 +29,11 @@ def kernel_bytes(graph: Graph, kernel: Kernel, number: Callable[[Any], float]) -
     return found
 
 
+def access_bytes(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Any], float]) -> float:
+    """Bytes that one access of a statement reaches."""
+    return _reach(graph, kernel, stage, access, number) * graph.dtype(access.array).bytes
+
+
 def _reach(graph: Graph, kernel: Kernel, stage: Stage, access: Access, number: Callable[[Any], float]) -> float:
     """Elements that an access visits: bounded by its loops, and by what the array has."""
     named = stage.params if None in access.index else [p for p in stage.params if p in access.params()]

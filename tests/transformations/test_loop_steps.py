@@ -145,7 +145,7 @@ def test_computation_placement() -> None:
         (rows, "local-storage{array='k*', loop='i1'}", "reduced over i1"),
         (rows, "loop-binding{loops='i1', kind='block'}", "a block loop is one of an accelerator"),
         (plus_one, "loop-binding", "names no loop"),
-        (plus_one, "loop-binding{loops='i0', kind='vector'}", ""),
+        (plus_one, "loop-binding{loops='i0', kind='vector'}", "stands inside of a vector loop"),
         (
             lambda: plus_one((size_symbol(), 70)),
             "loop-binding{loops='i0', kind='unroll'}",
@@ -156,9 +156,9 @@ def test_computation_placement() -> None:
         (pair, "loop-peeling{loop='i0'}", "has locals of its own"),
         (plus_one, "loop-peeling", "names no loop"),
         (plus_one, "computation-placement", "expected numbers of statements"),
-        (pair, "computation-placement{statements=(0,), loop='i1'}", ""),
+        (pair, "computation-placement{statements=(0,), loop='i1'}", "lives in one iteration of i0 already"),
         (plus_one, "micro-kernel-call", "names no loops"),
-        (plus_one, "micro-kernel-call{loops=('i0', 'i1')}", ""),
+        (plus_one, "micro-kernel-call{loops=('i0', 'i1')}", "does not sum into one array"),
         (plus_one, "micro-kernel-call{loops=('i1', 'i2')}", "the innermost loops around s0 are not those"),
     ],
 )

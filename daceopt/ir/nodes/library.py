@@ -31,6 +31,10 @@ def _activation() -> Any:
     return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
 
 
+def _packed() -> Any:
+    return Property(dtype=bool, default=False, desc="W is a constant: a library may prepare it once for all calls")
+
+
 def _held_over() -> Any:
     return ListProperty(
         element_type=str,
@@ -196,6 +200,7 @@ class Convolution(_ConvolutionBase):
     required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)
     activation = _activation()
     held_over = _held_over()
+    packed = _packed()
 
 
 @dace.library.node
@@ -205,6 +210,7 @@ class ConvolutionBackwardData(_ConvolutionBase):
     required, results = ("dY", "W"), ("dX",)
     _result = "dY"
     held_over = _held_over()
+    packed = _packed()
 
 
 @dace.library.node

@@ -15,6 +15,7 @@ apollo = Recipe(
         # partition: softmax, normalizations, losses and updates become primitive kernels, and these micro-graphs
         "compound-opening",
         "layout-search",  # before fusion, which looks at how the loops walk memory
+        "weight-packing",
         "product-transposition",
         "product-precision",
         "cluster-extraction",
@@ -27,7 +28,6 @@ apollo = Recipe(
         "epilogue-fusion",
         "cast-absorption",
         "part-writing",
-        "weight-packing",
         "memory-ordering",
         "transient-reuse",
         *LOOPS,

@@ -30,6 +30,7 @@ PREPARATION = (
 FUSION = (
     "lower-operators",
     "layout-search",  # before fusion, which looks at how the loops walk memory
+    "weight-packing",
     "product-transposition",
     "product-precision",
     "map-fusion",
@@ -37,7 +38,6 @@ FUSION = (
     "epilogue-fusion",
     "cast-absorption",
     "part-writing",
-    "weight-packing",
 )
 """Library calls with their epilogues, and fused kernels."""
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 import sympy
@@ -104,18 +105,25 @@ class _Inlining:
         (producer,) = self.first.stages
         write, access = next((c, a) for c, a in producer.writes.items() if a.array == evaluation.array)
         stage = producer.subs(self._place(access, evaluation), self.stage.params)
-        prefix = f"at{len(self._known)}_"
+        prefix = self._fresh_prefix()
         names: dict[Any, Any] = {}
         for symbol in {s for a in stage.assignments for s in a.expr.free_symbols if str(s) in stage.reads}:
             names[symbol] = renamed(symbol, self._read(stage.reads[str(symbol)], prefix))
         for assignment in stage.assignments:
-            target = renamed(assignment.symbol, f"{prefix}{assignment.symbol}")
+            target = renamed(assignment.symbol, f"{prefix}_{assignment.symbol}")
             made = Assignment(target, assignment.expr.xreplace(names), assignment.dtype)
             names[assignment.symbol] = target
             self._code.append(made)
             if str(assignment.symbol) == write:
                 return made
         raise AssertionError(f"{self.first.label} does not assign {write}")
+
+    def _fresh_prefix(self) -> str:
+        """One with which no name of the statement begins: it may have such code already."""
+        names = [*self.stage.reads, *self.stage.writes, *(str(a.symbol) for a in self.stage.assignments)]
+        names += [str(a.symbol) for a in self._code]
+        prefixes = (f"at{k}" for k in count())
+        return next(p for p in prefixes if not any(n.startswith(p) for n in names))
 
     def _place(self, access: Access, evaluation: Evaluation) -> dict[Any, Any]:
         """The iteration of ``first`` that writes the element."""
@@ -130,6 +138,6 @@ class _Inlining:
     def _read(self, access: Access, prefix: str) -> str:
         known = next((c for c, a in self._reads.items() if a == access), None)
         if known is None:
-            known = f"{prefix}in{len(self._reads)}"
+            known = f"{prefix}read{len(self._reads)}"
             self._reads[known] = access
         return known

@@ -46,11 +46,11 @@ def test_halves_of_a_row() -> None:
         == """graph test(x_1: float32[4, 6]) -> k_5
   k_5: float32[4, 3] = kernel k
     s0(i0 < 4, i1 < 3):
-      at0_in0 <- x_1[i0, i1]
-      at1_in1 <- x_1[i0, i1 + 3]
-      at0_out0: float32 = tanh(at0_in0)
+      at0read0 <- x_1[i0, i1]
+      at1read1 <- x_1[i0, i1 + 3]
+      at0_out0: float32 = tanh(at0read0)
       in0: float32 = at0_out0
-      at1_out0: float32 = tanh(at1_in1)
+      at1_out0: float32 = tanh(at1read1)
       in1: float32 = at1_out0
       out0: float32 = in0*sigmoid(in1)
       out0 -> k_5[i0, i1]
@@ -106,6 +106,18 @@ def _neighbours(recompute: float) -> Any:
     top = b.elementwise(sympy.tanh, x)
     left, right = b.slice(top, [0], [5], [1], [1]), b.slice(top, [1], [6], [1], [1])
     return apply(OnTheFlyFusion(recompute=recompute), finish(graph, b.elementwise(lambda u, v: u - v, left, right)))
+
+
+def test_a_chain_of_halves() -> None:
+    """Code that was put into a statement already has names of its own."""
+    graph, b, (x,) = start((4, 8))
+    for _ in range(3):
+        t, width = b.elementwise(sympy.tanh, x), graph.shape(x)[1] // 2
+        left, right = b.slice(t, [0], [width], [1], [1]), b.slice(t, [width], [2 * width], [1], [1])
+        x = b.elementwise(lambda u, v: u * v, left, right)
+    apply(OnTheFlyFusion(), finish(graph, x))
+    apply(OnTheFlyFusion(recompute=8), graph)
+    assert len(graph.kernels()) == 1
 
 
 def test_what_is_computed_twice_is_an_option() -> None:

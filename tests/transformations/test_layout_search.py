@@ -16,7 +16,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, Pool
 from daceopt.ops.core import algorithm
 from daceopt.transformations.layout._layout_costs import channels_last_strides
-from daceopt.transformations.layout._layout_program import LayoutProblem, Walked, Wish
+from daceopt.transformations.layout._layout_program import LayoutProblem, Walked
 from daceopt.transformations.layout.layout_search import LayoutSearch
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import F, apply, finish, size_symbol, start
@@ -90,20 +90,28 @@ def test_products_take_rows_or_columns() -> None:
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 SECONDS = st.floats(0.125, 8)
-WISHES = st.lists(st.builds(Wish, st.sampled_from(NAMES), SECONDS), max_size=4)
 LOOPS = st.tuples(st.integers(0, 2), st.integers(0, 2))
-WALKS = st.lists(
-    st.lists(st.builds(Walked, st.sampled_from(NAMES), LOOPS, SECONDS), min_size=1, max_size=4), max_size=5
-)
-FIXED = st.dictionaries(st.sampled_from(NAMES[4:]), st.integers(0, 1))
+WALK = st.lists(st.builds(Walked, st.sampled_from(NAMES), LOOPS, SECONDS), min_size=1, max_size=4)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(costs=st.lists(st.floats(-4, 4), min_size=4, max_size=4), fixed=FIXED, wishes=WISHES, walks=WALKS)
-def test_the_program_finds_the_best_of_all_choices(costs: list, fixed: dict, wishes: list, walks: list) -> None:
-    problem = LayoutProblem(dict(zip(NAMES, costs)), fixed, wishes, walks)
+@given(costs=st.lists(st.floats(-4, 4), min_size=4, max_size=4), walks=st.lists(WALK, max_size=6))
+def test_the_program_finds_the_best_of_all_choices(costs: list, walks: list) -> None:
+    problem = LayoutProblem(dict(zip(NAMES, costs)), walks)
     choices = (frozenset(c) for n in range(5) for c in combinations(NAMES[:4], n))
     assert problem.seconds(problem.solve()) <= min(map(problem.seconds, choices)) + 1e-5
+
+
+def test_a_slice_of_channels_is_copied_in_either_layout() -> None:
+    """So an image that is read in slices alone stays as it is."""
+    graph, b, (x, w) = start((2, 8, 5, 5), (4, 4, 3, 3))
+    whole = b.elementwise(lambda v: v + 1, x)
+    halves = [b.slice(whole, [k], [k + 4], [1], [1]) for k in (0, 4)]
+    results = [graph.add_array("y", (2, 4, 5, 5), F) for _ in halves]
+    for half, y in zip(halves, results):
+        b.library(Convolution, {"X": half, "W": w}, {"Y": y}, pads=[1, 1, 1, 1])
+    apply(LayoutSearch(), finish(graph, *results))
+    assert graph.strides(whole) == (200, 25, 5, 1)
 
 
 def test_symbolic_batch() -> None:

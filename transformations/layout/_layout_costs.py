@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dace import nodes
@@ -15,11 +15,11 @@ from daceopt.ir.dataflow import walk
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import library
-from daceopt.transformations.layout._layout_program import LayoutProblem, Walked, Wish
+from daceopt.transformations.layout._layout_program import LayoutProblem, Walked
 
 CONVOLUTIONS = (library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights)
 POOLS = (library.Pool, library.PoolBackward)
-_IMAGES = frozenset(("X", "Y", "Z", "dX", "dY", "Workspace"))
+_IMAGES = frozenset(("X", "Y", "Z", "dX", "dY"))
 
 _REORDER = 2.0  # times the bytes of an operand: a call that copies it reads and writes it once more
 _CROSSED = 1.0  # times its bytes more, for an array that a kernel walks across (docs/decisions/037-layout-search.md)
@@ -86,29 +86,26 @@ class _Reading:
     def add(self, node: Any) -> None:
         if isinstance(node, nodes.MapEntry):
             self._add_kernel(node)
-        elif isinstance(node, (*CONVOLUTIONS, *POOLS)):
-            factor = _REORDER if isinstance(node, CONVOLUTIONS) else _POOL
-            for name in (n for c, n in node.operands(self._graph).items() if c in _IMAGES):
-                self.problem.wishes.append(Wish(self._root(name), factor * self._seconds(name)))
+        elif isinstance(node, CONVOLUTIONS):
+            images = {c: n for c, n in node.operands(self._graph).items() if c in _IMAGES}
+            self._want(images.values(), _REORDER, self._is_last)
+        elif isinstance(node, POOLS):
+            self._want(node.operands(self._graph).values(), _POOL, _has_channels_inside)
         else:
-            self._keep(node)
+            names = (*self._graph.inputs_of(node), *self._graph.outputs_of(node))
+            self._want((n for n in names if n is not None), _REORDER, _has_rows)
 
-    def _keep(self, node: Any) -> None:
-        """Products take rows or columns that are contiguous, and copy others; of most nodes nobody knows more."""
-        for name in (*self._graph.inputs_of(node), *self._graph.outputs_of(node)):
-            root = "" if name is None else self._graph.root(name)[0]
-            if name is not None and root in self._known:
-                first, second = (1 in self._known[root].strides[k].get(name, ())[-2:] for k in (0, 1))
-                self.problem.cost[root] += (first - second) * _REORDER * self._seconds(name)
+    def _want(self, names: Iterable[str], factor: float, suits: Callable[[str, Shape], bool]) -> None:
+        """A call takes longer for the operands whose strides do not suit it: it copies them, or walks across."""
+        for name in names:
+            root = self._graph.root(name)[0]
+            if root in self._known:
+                first, second = (suits(name, layout.get(name, ())) for layout in self._known[root].strides)
+                self.problem.cost[root] += (first - second) * factor * self._seconds(name)
 
-    def _root(self, name: str) -> str:
-        """The buffer of ``name``; one that cannot change is fixed in the layout that it has."""
-        graph = self._graph
-        root = graph.root(name)[0]
-        if root not in self._known:
-            shape = graph.shape(name)
-            self.problem.fixed[root] = int(len(shape) >= 3 and graph.strides(name) == channels_last_strides(shape))
-        return root
+    def _is_last(self, name: str, strides: Shape) -> bool:
+        """A slice of channels is none, although they are innermost: there are gaps between its pixels."""
+        return strides == channels_last_strides(self._graph.shape(name))
 
     def _seconds(self, name: str) -> float:
         """To move all of an array."""
@@ -121,7 +118,6 @@ class _Reading:
         try:
             kernel = Kernel.extract(self._graph, entry)
         except Unsupported:
-            self._keep(entry)
             return
         for stage in kernel.stages:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
@@ -139,6 +135,15 @@ class _Reading:
             return None
         seconds = _CROSSED * self._times.machine.seconds(nbytes, 0, threads=self._times.machine.cores)
         return Walked(root, (first, second), seconds)
+
+
+def _has_channels_inside(name: str, strides: Shape) -> bool:
+    return len(strides) > 1 and strides[1] == 1
+
+
+def _has_rows(name: str, strides: Shape) -> bool:
+    """Products take contiguous rows or columns, and copy others; of most other nodes nobody knows more."""
+    return 1 in strides[-2:]
 
 
 def _accesses(kernel: Kernel, stage: Stage) -> list[Access]:

@@ -1,7 +1,7 @@
 """Which of two layouts each array gets, so that the network takes the least time: an integer program.
 
-Layouts of arrays are binary, as is the loop along which each kernel walks memory; that an access or a call has what it
-wants follows. With two layouts the program is a minimum cut, so that its relaxation is whole already and it is solved
+Layouts of arrays are binary, as is the loop along which each kernel walks memory; whether an access goes along it
+follows. With two layouts the program is a minimum cut, so that its relaxation is whole already and it is solved
 at once, also for whole networks (Ivanov et al., Data movement is all you need, MLSys 2021, choose layouts by shortest
 paths, one operator after another).
 """
@@ -20,14 +20,6 @@ Layout = int  # 0: the first of an array's two layouts, 1: the second
 
 
 @dataclass(frozen=True)
-class Wish:
-    """A call takes ``seconds`` less where ``array`` has its second layout."""
-
-    array: str
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Walked:
     """An access of a kernel: ``loops`` has the loop along which the array's elements lie side by side, in each layout.
     Where the kernel walks memory along another loop it takes ``seconds`` longer."""
@@ -40,20 +32,14 @@ class Walked:
 @dataclass
 class LayoutProblem:
     """``cost``: of the arrays that may have either layout, the seconds that the second takes more than the first,
-    whoever uses them; others have the layout that ``fixed`` says, or the first. ``walks``: the accesses of each
-    kernel."""
+    whoever uses them; others have the first. ``walks``: the accesses of each kernel."""
 
     cost: dict[str, float] = field(default_factory=dict)
-    fixed: dict[str, Layout] = field(default_factory=dict)
-    wishes: list[Wish] = field(default_factory=list)
     walks: list[list[Walked]] = field(default_factory=list)
 
     def seconds(self, second: frozenset[str]) -> float:
         """What is lost where the arrays ``second`` have their second layout, and all others their first."""
-        second = second | {a for a, layout in self.fixed.items() if layout == 1}
-        lost = sum(c for a, c in self.cost.items() if a in second)
-        lost += sum(w.seconds for w in self.wishes if w.array not in second)
-        return lost + sum(_crossed(walk, second) for walk in self.walks)
+        return sum(self.cost[a] for a in second) + sum(_crossed(walk, second) for walk in self.walks)
 
     def solve(self) -> frozenset[str]:
         """The arrays that get their second layout."""
@@ -70,17 +56,14 @@ def _crossed(walk: Sequence[Walked], second: frozenset[str]) -> float:
 
 
 class _Columns:
-    """Columns: the layout of each free array, the loop of each kernel; and what is granted: wishes, accesses in each
-    layout. Granted is what all its conditions, which are columns, allow."""
+    """Columns: the layout of each array, the loop of each kernel, and which accesses are granted, in each layout:
+    those whose conditions, which are columns, allow it."""
 
     def __init__(self, problem: LayoutProblem):
-        self._problem = problem
         self._gains: list[float] = []
         self._rows: list[tuple[float, dict[int, float]]] = []  # (upper bound, column -> factor)
         self._layout = {a: self._column(-c) for a, c in problem.cost.items()}
         self._binary = len(self._gains)
-        for wish in problem.wishes:
-            self._grant(wish.seconds, [(wish.array, 1)])
         for walk in problem.walks:
             self._walk(walk)
 
@@ -88,26 +71,24 @@ class _Columns:
         self._gains.append(gain)
         return len(self._gains) - 1
 
-    def _grant(self, seconds: float, wanted: Sequence[tuple[str, Layout]], loop: int | None = None) -> None:
-        if any(a not in self._layout and self._problem.fixed.get(a, 0) != layout for a, layout in wanted):
+    def _grant(self, seconds: float, loop: int, array: str = "", layout: Layout = 0) -> None:
+        """What is saved along ``loop``, where ``array`` has ``layout``."""
+        if array not in self._layout and layout == 1:
             return
         column = self._column(seconds)
-        for array, layout in wanted:
-            if array in self._layout:  # granted <= layout, or <= 1 - layout
-                self._rows.append((1.0 - layout, {column: 1.0, self._layout[array]: 1.0 - 2.0 * layout}))
-        if loop is not None:
-            self._rows.append((0.0, {column: 1.0, loop: -1.0}))
-        self._rows.append((1.0, {column: 1.0}))
+        if array in self._layout:  # granted <= layout, or <= 1 - layout
+            self._rows.append((1.0 - layout, {column: 1.0, self._layout[array]: 1.0 - 2.0 * layout}))
+        self._rows.append((0.0, {column: 1.0, loop: -1.0}))
 
     def _walk(self, walk: Sequence[Walked]) -> None:
         loops = {loop: self._column(0.0) for access in walk for loop in access.loops}
         self._rows.append((1.0, dict.fromkeys(loops.values(), 1.0)))
         for access in walk:
             if access.loops[0] == access.loops[1]:
-                self._grant(access.seconds, [], loops[access.loops[0]])
+                self._grant(access.seconds, loops[access.loops[0]])
                 continue
             for layout, loop in enumerate(access.loops):
-                self._grant(access.seconds, [(access.array, layout)], loops[loop])
+                self._grant(access.seconds, loops[loop], access.array, layout)
 
     def solution(self) -> frozenset[str]:
         highs = solver("leave the step out")

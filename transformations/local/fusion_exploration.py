@@ -41,7 +41,7 @@ class FusionExploration(Transformation):
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = True
     score: str | Score = "bytes"
-    budget: int = 64
+    budget: int = 12
     selection: str = "program"
     profitable: bool = True
     max_stages: int = 48

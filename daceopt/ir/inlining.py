@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -80,6 +81,17 @@ def inlined(graph: Graph, first: Kernel, second: Kernel) -> Kernel:
     return replace(second, label=fused_label(first.label, second.label), stages=stages, schedule=None)
 
 
+def placed(kernel: Kernel, access: Access, element: Sequence[Any]) -> dict[Any, Any]:
+    """The iteration of ``kernel`` that writes ``element`` by ``access``, which writes each element once."""
+    found: dict[Any, Any] = {}
+    for written, value in zip(access.index, element, strict=True):
+        form = affine(written, kernel.extents)
+        if form.terms:
+            ((p, factor),) = form.terms
+            found[p] = dim(sympy.expand((sympy.sympify(value) - form.constant) * factor))  # factor: 1 or -1
+    return found
+
+
 @dataclass
 class _Inlining:
     """One statement that gets the code of ``first`` for each element that it reads."""
@@ -104,7 +116,7 @@ class _Inlining:
         """The code of ``first`` for one element; returns the assignment of the result."""
         (producer,) = self.first.stages
         write, access = next((c, a) for c, a in producer.writes.items() if a.array == evaluation.array)
-        stage = producer.subs(self._place(access, evaluation), self.stage.params)
+        stage = producer.subs(placed(self.first, access, evaluation.index), self.stage.params)
         prefix = self._fresh_prefix()
         names: dict[Any, Any] = {}
         for symbol in {s for a in stage.assignments for s in a.expr.free_symbols if str(s) in stage.reads}:
@@ -124,16 +136,6 @@ class _Inlining:
         names += [str(a.symbol) for a in self._code]
         prefixes = (f"at{k}" for k in count())
         return next(p for p in prefixes if not any(n.startswith(p) for n in names))
-
-    def _place(self, access: Access, evaluation: Evaluation) -> dict[Any, Any]:
-        """The iteration of ``first`` that writes the element."""
-        found: dict[Any, Any] = {}
-        for written, element in zip(access.index, evaluation.index, strict=True):
-            form = affine(written, self.first.extents)
-            if form.terms:
-                ((p, factor),) = form.terms
-                found[p] = dim(sympy.expand((sympy.sympify(element) - form.constant) * factor))  # factor: 1 or -1
-        return found
 
     def _read(self, access: Access, prefix: str) -> str:
         known = next((c for c, a in self._reads.items() if a == access), None)

@@ -21,9 +21,10 @@ CONVOLUTIONS = (library.Convolution, library.ConvolutionBackwardData, library.Co
 POOLS = (library.Pool, library.PoolBackward)
 _IMAGES = frozenset(("X", "Y", "Z", "dX", "dY"))
 
-_REORDER = 2.0  # times the bytes of an operand: a call that copies it reads and writes it once more
-_CROSSED = 1.0  # times its bytes more, for an array that a kernel walks across (docs/decisions/037-layout-search.md)
-_POOL = 2.0  # times its bytes more, for a pool over rows (the same)
+# in times that an array takes to be walked along its memory, as measured (docs/decisions/037-layout-search.md)
+_REORDER = 3.0  # a call that copies an operand into another layout
+_CROSSED = 2.5  # more, for an array that a kernel walks across
+_POOL = 1.0  # more, for a pool of images whose channels are not innermost
 _CHANGE = 1e-9  # seconds: where both layouts cost the same, an array keeps its own
 
 

@@ -13,7 +13,7 @@ from dace import nodes
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.dataflow import is_bijective
-from daceopt.ir.graph import Dim, Graph, dim
+from daceopt.ir.graph import Dim, Graph, Shape, dim
 from daceopt.ir.inlining import placed, why_not_inlined
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.nodes.library import Contraction
@@ -125,7 +125,7 @@ class _Product:
         self._extents: dict[Any, Dim] = dict(zip(self._batch, lead))
         self._extents |= {self._r: blocks(m, rows), self._c: blocks(n, columns)}
         self._extents |= {self._i: left(m, rows, self._r), self._j: left(n, columns, self._c), self._k: depth}
-        self._locals = {"rows": (rows, depth), "tile": (rows, columns)}
+        self._locals: dict[str, Shape] = {"rows": (rows, depth), "tile": (rows, columns)}
 
     def kernel(self) -> Kernel:
         dtype, outer = self._graph.dtype(self._y), (*self._batch, self._r)

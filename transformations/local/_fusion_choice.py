@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from daceopt.passes.integer_program import solver
 from daceopt.transformations.local._fusion_space import FusionCandidate, bits
+
+Selection: TypeAlias = Callable[[Sequence[FusionCandidate], Sequence[float]], list[int]]
 
 NODES = 10_000  # of the branch and bound tree: a count, for with a time the result would depend on the machine
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import isfinite
 from typing import TypeAlias
 
 from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.transformations.local._fusion_space import FusionCandidate
-from daceopt.transformations.local._kernel_timing import kernel_timings
 
 Score: TypeAlias = Callable[[FusionCandidate], float]
 
@@ -54,8 +53,3 @@ def _number(score: Score, candidate: FusionCandidate) -> float:
     if not isinstance(value, (int, float)) or not isfinite(value):
         raise DaceoptError(f"the scoring function {score} returned {value!r}; expected a finite number")
     return float(value)
-
-
-def costs(score: str | Score, candidates: Sequence[FusionCandidate]) -> list[float]:
-    """The cost of each candidate, by which they are chosen: less is better, and costs add up."""
-    return kernel_timings(candidates) if score == MEASURED else list(map(estimate(score), candidates))

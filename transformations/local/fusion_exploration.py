@@ -13,11 +13,12 @@ from daceopt.ir.fusion_plan import emit
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.progress import ProgressCounter, phase
-from daceopt.transformations.local._fusion_choice import packed, ranked
-from daceopt.transformations.local._fusion_scores import Score, costs, estimate
+from daceopt.transformations.local._fusion_choice import Selection, packed, ranked
+from daceopt.transformations.local._fusion_scores import MEASURED, Score, estimate
 from daceopt.transformations.local._fusion_space import FusionCandidate, FusionSpace, bits
+from daceopt.transformations.local._kernel_timing import kernel_timings
 
-_SELECTIONS = {"program": packed, "ranked": ranked}
+_SELECTIONS: dict[str, Selection] = {"program": packed, "ranked": ranked}
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class FusionExploration(Transformation):
         emit(site.graph, site.nodes, site["kernel"])
 
     def _chosen(self, space: FusionSpace) -> list[FusionCandidate]:
-        regions = [_Region(space, mask, estimate(self.score)) for mask in space.regions() if mask & (mask - 1)]
+        choose = _SELECTIONS[self.selection]
+        regions = [_Region(space, mask, estimate(self.score), choose) for mask in space.regions() if mask & (mask - 1)]
         seeds = space.greedy()
         known: dict[str, list[_Found]] = {}
         with phase("exploration"), ProgressCounter("exploration", len(regions)) as counter:
@@ -72,29 +74,34 @@ class FusionExploration(Transformation):
                 if not region.repeat(known.get(signature) if signature else None):
                     region.explore([c for c in seeds if c.mask & region.mask], self.budget * region.mask.bit_count())
                     region.score(self.score)
-                    known[signature or ""] = region.results(_SELECTIONS[self.selection])
+                    known[signature or ""] = region.results()
                 counter.advance(f"{len(region.candidates)} candidates of {region.mask.bit_count()} kernels")
-        return self._acyclic(space, regions)
+        return _acyclic(space, regions, seeds)
 
-    def _acyclic(self, space: FusionSpace, regions: Sequence[_Region]) -> list[FusionCandidate]:
-        """The choice of all regions. Where kernels would wait for one another, that of them which saves least is given
-        up, and its region chosen anew."""
-        choose = _SELECTIONS[self.selection]
-        chosen = {id(r): r.chosen(choose) for r in regions}
-        while True:
-            groups = [c for r in regions for c in chosen[id(r)]]
-            try:
-                TopologicalSorter(space.waiting(groups)).prepare()
-            except CycleError as error:
-                lowest = set(error.args[1])
-                region, worst = min(
-                    ((r, c) for r in regions for c in chosen[id(r)] if min(bits(c.mask)) in lowest),
-                    key=lambda pair: pair[0].saved[pair[1].mask],
-                )
-                region.give_up(worst)
-                chosen[id(region)] = region.chosen(choose)
-            else:
-                return groups
+
+def _acyclic(space: FusionSpace, regions: Sequence[_Region], seeds: list[FusionCandidate]) -> list[FusionCandidate]:
+    """The choice of all regions. Where kernels would wait for one another, that of them which saves least is given up,
+    and its region chosen anew; greedy fusion's groups wait for none, so they are taken where they save more then."""
+    given_up = False
+    while True:
+        pairs = [(r, c) for r in regions for c in r.chosen]
+        groups = [c for _, c in pairs]
+        try:
+            TopologicalSorter(space.waiting(groups)).prepare()
+        except CycleError as error:
+            waiting = [(r, c) for r, c in pairs if min(bits(c.mask)) in error.args[1]]
+            region, worst = min(waiting, key=lambda pair: pair[0].saved[pair[1].mask])
+            region.give_up(worst)
+            given_up = True
+            continue
+        if given_up and _estimated(regions, seeds) > _estimated(regions, groups):
+            return seeds
+        return groups
+
+
+def _estimated(regions: Sequence[_Region], groups: Sequence[FusionCandidate]) -> float:
+    """What groups save in all, by the estimate."""
+    return sum(r.estimated(c) for r in regions for c in groups if c.mask & r.mask)
 
 
 class _Found(NamedTuple):
@@ -112,16 +119,39 @@ class _Region:
     space: FusionSpace
     mask: int
     estimate: Score
+    choose: Selection
     candidates: list[FusionCandidate] = field(default_factory=list)
     saved: dict[int, float] = field(default_factory=dict)
-    _single: dict[int, float] = field(default_factory=dict)
+    _chosen: list[FusionCandidate] | None = None
+    _costs: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def chosen(self) -> list[FusionCandidate]:
+        """The best disjoint candidates, in the order of their first kernels."""
+        if self._chosen is None:
+            places = self.choose(self.candidates, [self.saved[c.mask] for c in self.candidates])
+            self._chosen = sorted((self.candidates[k] for k in places), key=lambda c: c.mask & -c.mask)
+        return self._chosen
+
+    def give_up(self, candidate: FusionCandidate) -> None:
+        """Choose among the others from now on."""
+        self.candidates.remove(candidate)
+        self._chosen = None
+
+    # ---------------------------------------------------------------- equal regions
+
+    def results(self) -> list[_Found]:
+        """What is chosen here, for regions that are equal."""
+        place = {k: n for n, k in enumerate(bits(self.mask))}
+        return [
+            _Found(tuple(place[k] for k in bits(c.mask)), tuple(place[k] for k in c.order), self.saved[c.mask])
+            for c in self.chosen
+        ]
 
     def repeat(self, found: Sequence[_Found] | None) -> bool:
         """Take what an equal region came to; False where there is none, or it does not come to that here."""
-        if found is None:
-            return False
         here = list(bits(self.mask))
-        for each in found:
+        for each in found or ():
             mask = sum(1 << here[k] for k in each.places)
             made = self.space.made(mask) or (self.space.along(here[k] for k in each.order) if each.order else None)
             if made is None:
@@ -129,19 +159,12 @@ class _Region:
                 return False
             self.candidates.append(made)
             self.saved[mask] = each.saved
-        return True
+        return found is not None
 
-    def results(self, choose: Any) -> list[_Found]:
-        """What is chosen here, for regions that are equal."""
-        place = {k: n for n, k in enumerate(bits(self.mask))}
-        return [
-            _Found(tuple(place[k] for k in bits(c.mask)), tuple(place[k] for k in c.order), self.saved[c.mask])
-            for c in self.chosen(choose)
-        ]
+    # ---------------------------------------------------------------- exploration
 
     def explore(self, seeds: Sequence[FusionCandidate], budget: int) -> None:
         """Best first: of what was found, what saves most by the estimate grows by each of its neighbours."""
-        self._single = {k: self.estimate(self.space.single[k]) for k in bits(self.mask)}
         waiting: list[tuple[float, int, FusionCandidate]] = []
         for candidate in seeds:
             self._found(candidate, waiting)
@@ -158,23 +181,24 @@ class _Region:
 
     def _found(self, candidate: FusionCandidate, waiting: list[Any]) -> None:
         self.candidates.append(candidate)
-        saved = sum(self._single[k] for k in bits(candidate.mask)) - self.estimate(candidate)
-        heappush(waiting, (-saved, candidate.mask, candidate))
+        heappush(waiting, (-self.estimated(candidate), candidate.mask, candidate))
+
+    def estimated(self, candidate: FusionCandidate) -> float:
+        """What a candidate saves over its kernels by themselves, by the estimate."""
+        alone = sum(self._cost(self.space.single[k]) for k in bits(candidate.mask))
+        return alone - self._cost(candidate)
+
+    def _cost(self, candidate: FusionCandidate) -> float:
+        if candidate.mask not in self._costs:
+            self._costs[candidate.mask] = self.estimate(candidate)
+        return self._costs[candidate.mask]
 
     def score(self, score: str | Score) -> None:
-        """What each candidate saves over its kernels by themselves."""
-        positions = list(bits(self.mask))
-        alone = [self.space.single[k] for k in positions]
-        found = costs(score, [*alone, *self.candidates])
-        single = dict(zip(positions, found))
-        for candidate, cost in zip(self.candidates, found[len(alone) :]):
-            self.saved[candidate.mask] = sum(single[k] for k in bits(candidate.mask)) - cost
-
-    def chosen(self, choose: Any) -> list[FusionCandidate]:
-        """The best disjoint candidates, in the order of their first kernels."""
-        found = [self.candidates[k] for k in choose(self.candidates, [self.saved[c.mask] for c in self.candidates])]
-        return sorted(found, key=lambda c: c.mask & -c.mask)
-
-    def give_up(self, candidate: FusionCandidate) -> None:
-        """Choose among the others from now on."""
-        self.candidates.remove(candidate)
+        """What each candidate saves: as estimated, or as measured now."""
+        if score != MEASURED:
+            self.saved = {c.mask: self.estimated(c) for c in self.candidates}
+            return
+        alone = [self.space.single[k] for k in bits(self.mask)]
+        everyone = [*alone, *self.candidates]
+        seconds = dict(zip((c.mask for c in everyone), kernel_timings(everyone)))
+        self.saved = {c.mask: sum(seconds[1 << k] for k in bits(c.mask)) - seconds[c.mask] for c in self.candidates}

@@ -119,7 +119,8 @@ class _Inlining:
         stage = producer.subs(placed(self.first, access, evaluation.index), self.stage.params)
         prefix = self._fresh_prefix()
         names: dict[Any, Any] = {}
-        for symbol in {s for a in stage.assignments for s in a.expr.free_symbols if str(s) in stage.reads}:
+        read = {s for a in stage.assignments for s in a.expr.free_symbols if str(s) in stage.reads}
+        for symbol in sorted(read, key=str):
             names[symbol] = renamed(symbol, self._read(stage.reads[str(symbol)], prefix))
         for assignment in stage.assignments:
             target = renamed(assignment.symbol, f"{prefix}_{assignment.symbol}")

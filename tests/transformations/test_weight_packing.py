@@ -19,6 +19,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.render import render
 from daceopt.ir.symbols import size
+from daceopt.libs import onednn
 from daceopt.libs.onednn import flags
 from daceopt.passes.transform import Transformation
 from daceopt.transformations.layout.weight_packing import WeightPacking
@@ -51,6 +52,15 @@ def test_constants_are_packed_and_inputs_are_not() -> None:
     assert WeightPacking().run(convolutions(constant=False)).sites == []
 
 
+def test_a_call_that_was_moved_to_where_weights_are_given_packs_none() -> None:
+    """Such as into a loop, which is given a slice of them in each iteration."""
+    for constant, packs in ((True, True), (False, False)):
+        graph = convolutions(constant)
+        for node in graph.nodes():
+            node.packed = True
+            assert ("PackedWeights" in onednn._kept(node, graph)[0]) == packs
+
+
 def expected(x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
     w, image = torch.from_numpy(WEIGHTS).to(dtype), torch.from_numpy(x).to(dtype)
     y = torch.nn.functional.conv2d(image, w, padding=1)
@@ -80,11 +90,11 @@ def test_sizes_and_threads_share_what_was_packed(capfd: pytest.CaptureFixture[st
 
 def _reorders_weights(call: object, capfd: pytest.CaptureFixture[str]) -> list[str]:
     """The lines in which oneDNN says that it copies weights."""
-    onednn = ctypes.CDLL(flags().link[0])
+    library = ctypes.CDLL(flags().link[0])
     capfd.readouterr()
-    onednn.dnnl_set_verbose(2)
+    library.dnnl_set_verbose(2)
     call()  # type: ignore[operator]
-    onednn.dnnl_set_verbose(0)
+    library.dnnl_set_verbose(0)
     ctypes.CDLL(None).fflush(None)
     lines = capfd.readouterr().out.splitlines()
     assert any(",exec," in line and ",convolution," in line for line in lines)

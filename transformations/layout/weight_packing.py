@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, is_constant
 from daceopt.passes.transform import Site, Transformation
 
 
@@ -29,7 +29,7 @@ class WeightPacking(Transformation):
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site]:
         if not isinstance(node, (Convolution, ConvolutionBackwardData)) or node.packed:
             return
-        if graph.root(graph.reads(node)["W"])[0] in graph.constants:
+        if is_constant(graph, graph.reads(node)["W"]):
             yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:

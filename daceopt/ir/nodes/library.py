@@ -124,6 +124,12 @@ def _size(graph: Graph, name: str) -> sympy.Expr:
     return sympy.Mul(*graph.shape(name))
 
 
+def is_constant(graph: Graph, name: str) -> bool:
+    """Does ``name`` show the same elements of a constant in every call, and in every iteration of loops around?"""
+    root, offset = graph.root(name)
+    return root in graph.constants and isinstance(offset, int)
+
+
 def takes_narrow(node: DenseNode, graph: Graph) -> bool:
     """Whether the node multiplies narrow factors of one type; what it adds and writes has that type or float32."""
     return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()})

@@ -25,7 +25,7 @@ _IMAGES = frozenset(("X", "Y", "Z", "dX", "dY"))
 _REORDER = 3.0  # a call that copies an operand into another layout
 _CROSSED = 2.5  # more, for an array that a kernel walks across
 _POOL = 1.0  # more, for a pool of images whose channels are not innermost
-_CHANGE = 1e-9  # seconds: where both layouts cost the same, an array keeps its own
+_CHANGE = 1e-3  # more, for another layout than an array has: where both cost the same, it keeps its own
 
 
 def channels_last_strides(shape: Shape) -> Shape:
@@ -81,7 +81,7 @@ class _Reading:
 
     def __init__(self, graph: Graph, known: dict[str, ArrayLayouts]):
         self._graph, self._known, self._times = graph, known, KernelTimes(graph)
-        cost = {name: _CHANGE * (1 - 2 * found.own) for name, found in known.items()}
+        cost = {name: _CHANGE * (1 - 2 * found.own) * self._seconds(name) for name, found in known.items()}
         self.problem = LayoutProblem(cost=cost)
 
     def add(self, node: Any) -> None:

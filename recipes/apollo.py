@@ -14,7 +14,8 @@ apollo = Recipe(
         *PREPARATION,
         # partition: softmax, normalizations, losses and updates become primitive kernels, and these micro-graphs
         "compound-opening",
-        "channels-last",  # before fusion, which looks at how the loops walk memory
+        "layout-search",  # before fusion, which looks at how the loops walk memory
+        "weight-packing",
         "product-transposition",
         "loop-operand-packing",
         "product-precision",

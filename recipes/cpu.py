@@ -29,7 +29,8 @@ PREPARATION = (
 
 FUSION = (
     "lower-operators",
-    "channels-last",  # before fusion, which looks at how the loops walk memory
+    "layout-search",  # before fusion, which looks at how the loops walk memory
+    "weight-packing",
     "product-transposition",
     "loop-operand-packing",
     "product-precision",

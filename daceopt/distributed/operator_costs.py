@@ -10,6 +10,7 @@ import sympy
 from dace import nodes
 
 from daceopt.cost.kernel_time import KernelTimes
+from daceopt.cost.planned_kernel import kernel_seconds
 from daceopt.cost.program_time import by_node
 from daceopt.cost.rates import Rates
 from daceopt.ir.graph import Graph
@@ -63,15 +64,6 @@ class GroupCost:
     def seconds(self, machine: Rates) -> float:
         """By its bytes and operations alone: the roofline that the estimator is compared with, and starts from."""
         return kernel_seconds(machine, self.read + self.written, self.operations)
-
-
-def kernel_seconds(machine: Rates, nbytes: float, operations: float) -> float:
-    """Of loops that are not scheduled yet: by one core, or by all where that is faster."""
-    alone = machine.seconds(nbytes, operations)
-    if machine.cores == 1:
-        return machine.call + alone
-    together = machine.region + machine.seconds(nbytes, operations, threads=machine.cores)
-    return machine.call + min(alone, together)
 
 
 def operator_costs(graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None) -> list[OperatorCost]:

@@ -17,7 +17,7 @@ from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.iteration import fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.tasklet import Assignment, renamed
 
 MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
 
@@ -320,8 +320,8 @@ class _Collapsed:
         for assignment in stage.assignments:
             for symbol in assignment.expr.free_symbols - set(mapping):
                 if str(symbol) in names:
-                    mapping[symbol] = _renamed(symbol, names[str(symbol)])
-            target = _renamed(assignment.symbol, self._target(stage, str(assignment.symbol)))
+                    mapping[symbol] = renamed(symbol, names[str(symbol)])
+            target = renamed(assignment.symbol, self._target(stage, str(assignment.symbol)))
             self.assignments.append(Assignment(target, assignment.expr.xreplace(mapping), assignment.dtype))
             mapping[assignment.symbol] = target
 
@@ -345,7 +345,3 @@ class _Collapsed:
         target = f"out{len(self.writes)}"
         self.writes[target] = access
         return target
-
-
-def _renamed(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
-    return sympy.Symbol(name, **symbol.assumptions0) if str(symbol) != name else symbol

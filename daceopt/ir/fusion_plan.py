@@ -205,5 +205,10 @@ class FusionPlan:
 def emit(graph: Graph, members: Iterable[Any], kernel: Kernel) -> nodes.MapEntry:
     """Put ``kernel``, as a plan has it, in the place of ``members``; returns its entry."""
     graph.take_out(members)
+    return planned(kernel).emit(graph)
+
+
+def planned(kernel: Kernel) -> Kernel:
+    """``kernel``, as a plan has it, in the form in which it is emitted."""
     kernel = canonical(kernel)
-    return (collapse(kernel) or shrink_locals(kernel)).emit(graph)
+    return collapse(kernel) or shrink_locals(kernel)

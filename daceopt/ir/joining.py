@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any
 
-import sympy
-
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.dims import assumed
@@ -21,9 +19,8 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.iteration import fresh_param, rename
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
-from daceopt.ir.symbols import param
 from daceopt.ir.tasklet import Assignment
-from daceopt.ir.view_index import view_index
+from daceopt.ir.view_index import source_index
 
 
 def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool]) -> Kernel:
@@ -112,26 +109,10 @@ class _Joint:
             return access
         if None in access.index:
             raise Unsupported(f"{access.array} is read at a run-time index")
-        index = access.index
-        name = access.array
-        while name != source:
-            if not self._graph.is_view(name):
-                raise Unsupported(f"{access.array} is written in parts")
-            index = self._through(name, index)
-            name = self._graph.view_source(name)
-        return self._local(source, index)
-
-    def _through(self, view: str, index: Sequence[Any]) -> tuple[Any, ...]:
-        """The element of its source that ``index`` of a view is."""
-        graph, source = self._graph, self._graph.view_source(view)
-        own, strides = graph.shape(source), graph.strides(source)
-        found = view_index(
-            graph.shape(view), graph.strides(view), graph.view_offset(view), own, strides, graph.assumptions
-        )
+        found = source_index(self._graph, access.array, source, access.index)
         if found is None:
-            raise Unsupported(f"the view {view} of {source} has no index for each dimension")
-        mapping = {param(k): e for k, e in enumerate(index)}
-        return tuple(sympy.sympify(e).xreplace(mapping) for e in found)
+            raise Unsupported(f"{access.array} has no index for each dimension of {source}, or shows parts")
+        return self._local(source, found)
 
 
 def _tile(array: str) -> str:

@@ -118,6 +118,11 @@ def substitute(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> sympy.Expr:
     return expr.xreplace(hits) if hits else expr
 
 
+def renamed(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
+    """A symbol of this name with the assumptions of ``symbol``."""
+    return sympy.Symbol(name, **symbol.assumptions0) if str(symbol) != name else symbol
+
+
 def free_symbols(assignments: Iterable[Assignment]) -> set[sympy.Symbol]:
     """Symbols read before they are assigned: inputs, parameters, sizes."""
     free: set[sympy.Symbol] = set()

@@ -9,7 +9,7 @@ import sympy
 
 from daceopt.ir.affine import quotient, same
 from daceopt.ir.dims import Dim, dim
-from daceopt.ir.graph import Shape
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.symbols import param
 
 
@@ -37,6 +37,25 @@ def view_index(
         index[axis] = dim(index[axis] + factor * param(k))
         last[axis] = dim(last[axis] + (factor * (n - 1) if factor > 0 else 0))
     return tuple(index)
+
+
+def source_index(graph: Graph, array: str, source: str, index: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The element of ``source`` that ``index`` of ``array`` is, an expression per dimension.
+
+    ``array`` is that itself, or reads it through views. None where a view has no such index, or shows parts.
+    """
+    found = tuple(index)
+    while array != source:
+        if not graph.is_view(array):
+            return None
+        below = graph.view_source(array)
+        layout = (graph.shape(array), graph.strides(array), graph.view_offset(array))
+        through = view_index(*layout, graph.shape(below), graph.strides(below), graph.assumptions)
+        if through is None:
+            return None
+        mapping = {param(k): e for k, e in enumerate(found)}
+        found, array = tuple(sympy.sympify(e).xreplace(mapping) for e in through), below
+    return found
 
 
 def _match_broadcast(k: int, n: Dim, shape: Shape, strides: Shape, index: list[Dim]) -> None:

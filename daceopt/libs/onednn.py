@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import dace
 
 from daceopt.codegen.compiler import Flags
-from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, takes_narrow
+from daceopt.ir.nodes.library import (
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    is_constant,
+    takes_narrow,
+)
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import braces, element, extent
 
@@ -75,11 +81,11 @@ class OneDnn(Library):
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
         rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
         shared = f"daceopt::Window{{{', '.join(braces(v) for v in node.window(rank))}}}, {extent(node.group)}"
-        declared, held = _held(node)
+        declared, kept = _kept(node, graph)
         if isinstance(node, Convolution):
-            return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}{held});"
+            return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}{kept});"
         if isinstance(node, ConvolutionBackwardData):
-            return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{held});"
+            return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{kept});"
         return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW')}, {shared});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
@@ -102,8 +108,11 @@ def flags() -> Flags:
     return Flags(includes=(str(files.include),), link=link)
 
 
-def _held(node: DenseNode) -> tuple[str, str]:
-    """(declaration, argument) of what keeps the weights from iteration to iteration of the loops around the call."""
+def _kept(node: DenseNode, graph: Graph) -> tuple[str, str]:
+    """(declaration, argument) of what keeps prepared weights: from call to call, where they are constant, or from
+    iteration to iteration of the loops around the call."""
+    if getattr(node, "packed", False) and is_constant(graph, node.operands(graph)["W"]):
+        return "static daceopt::PackedWeights packed; ", ", &packed"
     loops = getattr(node, "held_over", ())
     if not loops:
         return "", ""

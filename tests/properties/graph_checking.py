@@ -15,6 +15,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ir.interpret import interpret
+from daceopt.passes.recipe import Recipe
 from daceopt.programs.compiled import Derived
 from daceopt.runtime.executable import Executable
 from tests.numerics import assert_within_rounding
@@ -78,7 +79,7 @@ def _beside_one(array: np.ndarray) -> np.ndarray:
     return np.append(array, array.dtype.type(1))
 
 
-def compile_case(case: Case, bundle: Bundle, recipe: str = "cpu") -> Compiled:
+def compile_case(case: Case, bundle: Bundle, recipe: str | Recipe = "cpu") -> Compiled:
     """Derive both directions as the pipeline does, and the reference from the graph as it was."""
     graph = case.graph()
     runs = []
@@ -90,10 +91,10 @@ def compile_case(case: Case, bundle: Bundle, recipe: str = "cpu") -> Compiled:
     return Compiled(forward, backward[0] if backward else None, runs)
 
 
-def _derived(graph: Graph, backward: bool, recipe: str) -> Derived:
+def _derived(graph: Graph, backward: bool, recipe: str | Recipe) -> Derived:
     gradients = Gradients(tuple(range(len(graph.inputs))), tuple(range(len(graph.outputs))))
     imported = Imported(graph.copy(), gradients if backward else None)
-    return pipeline.derive(imported, recipes.get(recipe))
+    return pipeline.derive(imported, recipes.get(recipe) if isinstance(recipe, str) else recipe)
 
 
 def _values(graph: Graph, case: Case, size: int) -> Arrays:
@@ -123,7 +124,7 @@ def _reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) 
     return result | {f"grad_input:{k}": found[g] for k, g in gradients.items()}
 
 
-def failures(cases: Sequence[Case], recipe: str = "cpu") -> list[str]:
+def failures(cases: Sequence[Case], recipe: str | Recipe = "cpu") -> list[str]:
     """What is wrong with each case that fails, the smallest graphs first; all are compiled together."""
     bundle = Bundle()
     programs: dict[Case, Compiled] = {}

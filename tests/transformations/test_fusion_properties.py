@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from daceopt.ir import fusion_profit
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import Transformation
-from daceopt.transformations.layout.channels_last import ChannelsLast
+from daceopt.transformations.layout.layout_search import LayoutSearch
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.map_fusion import MapFusion
 from daceopt.transformations.local.product_transposition import ProductTransposition
@@ -22,7 +22,7 @@ from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import SHAPES, RandomGraph, apply, compiled, values
 
 RECIPE: tuple[Transformation, ...] = (
-    *(TaskletFusion(), ChannelsLast(), ProductTransposition(), MapFusion(), ReductionLowering(), EpilogueFusion()),
+    *(TaskletFusion(), LayoutSearch(), ProductTransposition(), MapFusion(), ReductionLowering(), EpilogueFusion()),
     MapFusion(),  # once more, on kernels of many stages
 )
 NUMBER = st.integers(0, 11)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from math import ceil, gcd
 from typing import Any
 
-from daceopt.errors import DaceoptError
+from daceopt.passes.integer_program import solver
 from daceopt.transformations.instances._units import Units
 
 
@@ -49,11 +49,7 @@ class _Program:
     """One integer program; bytes are counted in units of the largest size, so that numbers are of order one."""
 
     def __init__(self, units: Units, seconds: float):
-        self._units, self._highs = units, _highs()
-        self._highs.setOptionValue("output_flag", False)
-        self._highs.setOptionValue("time_limit", seconds)
-        self._highs.setOptionValue("threads", 1)
-        self._highs.setOptionValue("random_seed", 0)
+        self._units, self._highs = units, solver("choose another order", time_limit=seconds)
         self._scale = max(units.weights)
         self._range = range(units.count)
         self._done = [[self._binary() for _ in self._range] for _ in self._range]
@@ -139,11 +135,3 @@ class _Program:
 
 _TOLERANCE = 1e-6
 _FEASIBLE = 2  # of HiGHS's solution statuses
-
-
-def _highs() -> Any:
-    try:
-        import highspy
-    except ImportError as error:
-        raise DaceoptError("the integer program needs HiGHS: pip install highspy, or choose another order") from error
-    return highspy.Highs()

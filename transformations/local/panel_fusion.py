@@ -55,7 +55,7 @@ class PanelFusion(Transformation):
             kernel = Kernel.extract(graph, reader)
         except Unsupported as error:
             return NearMiss(node, str(error))
-        reason = why_no_panels(graph, node, kernel) or _why_not_order(graph, product, reader)
+        reason = why_no_panels(graph, node, kernel) or why_not_order(graph, product, reader)
         if reason is not None:
             return NearMiss(node, reason)
         panels = _Panels(graph, node, kernel, product, self.rows, self.columns)
@@ -104,8 +104,8 @@ def _why_not_reader(graph: Graph, kernel: Kernel, product: str) -> str | None:
     return None
 
 
-def _why_not_order(graph: Graph, product: str, reader: Any) -> str | None:
-    """Nobody else who takes the product may come before its reader."""
+def why_not_order(graph: Graph, product: str, reader: Any) -> str | None:
+    """Nobody else who takes ``product`` may come before ``reader``, with which what computes it becomes one."""
     waiting = [n for n in graph.all_consumers(product) if n is not reader]
     seen = set(waiting)
     while waiting:

@@ -31,6 +31,10 @@ def _activation() -> Any:
     return Property(dtype=str, default=None, allow_none=True, desc="Applied last: None or 'relu'")
 
 
+def _packed() -> Any:
+    return Property(dtype=bool, default=False, desc="W is a constant: a library may prepare it once for all calls")
+
+
 def _held_over() -> Any:
     return ListProperty(
         element_type=str,
@@ -120,6 +124,12 @@ def _size(graph: Graph, name: str) -> sympy.Expr:
     return sympy.Mul(*graph.shape(name))
 
 
+def is_constant(graph: Graph, name: str) -> bool:
+    """Does ``name`` show the same elements of a constant in every call, and in every iteration of loops around?"""
+    root, offset = graph.root(name)
+    return root in graph.constants and isinstance(offset, int)
+
+
 def takes_narrow(node: DenseNode, graph: Graph) -> bool:
     """Whether the node multiplies narrow factors of one type; what it adds and writes has that type or float32."""
     return multiplies(type(node), {c: graph.dtype(n) for c, n in node.operands(graph).items()})
@@ -196,6 +206,7 @@ class Convolution(_ConvolutionBase):
     required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)
     activation = _activation()
     held_over = _held_over()
+    packed = _packed()
 
 
 @dace.library.node
@@ -205,6 +216,7 @@ class ConvolutionBackwardData(_ConvolutionBase):
     required, results = ("dY", "W"), ("dX",)
     _result = "dY"
     held_over = _held_over()
+    packed = _packed()
 
 
 @dace.library.node

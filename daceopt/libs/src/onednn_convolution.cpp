@@ -1,6 +1,5 @@
 // Convolutions by oneDNN. Weights take the layout the kernel prefers; activations too, when their own has no fast kernel.
 #include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <optional>
 
@@ -112,12 +111,19 @@ bool prefers_blocked(const Problem& p) {
     return p.dst.get_dims().back() < kShortRow && p.weights.get_dims().back() > 1 && p.weights.get_ndims() == p.src.get_ndims();
 }
 
-// The first of the two choices of layouts whose kernel is of the faster class; a choice may have no kernel at all.
+bool is_last(const memory::desc& x) { return x == channels_last(x); }
+
+// The first of the choices of layouts whose kernel is of the faster class; a choice may have no kernel at all. Where one
+// operand is channels-last and the other is not, only that other one is copied.
 template <typename Make>
 auto fastest(const Problem& p, bool blocked, Make make) {
     const Choice given{p.src, p.dst, p.added}, free{any(p.src), any(p.dst), free_added(p)};
+    std::vector<Choice> choices{given, free};
+    if (is_last(p.src) != is_last(p.dst))
+        choices = {given, {channels_last(p.src), channels_last(p.dst), p.added.is_zero() ? p.added : channels_last(p.added)}, free};
+    if (blocked) std::swap(choices.front(), choices.back());
     std::optional<decltype(make(p, given))> best;
-    for (const Choice& choice : blocked ? std::array{free, given} : std::array{given, free}) {
+    for (const Choice& choice : choices) {
         try {
             auto found = make(p, choice);
             if (!best || speed_of(found.impl_info_str()) < speed_of(best->impl_info_str())) best = found;
@@ -243,8 +249,43 @@ bool lacks_units(std::initializer_list<const Tensor*> tensors) {
 
 }  // namespace
 
+void* HeldWeights::prepared(const void*, size_t bytes, const std::function<void(void*)>& fill) {
+    if (bytes > size_) {
+        std::free(data_);
+        size_ = (bytes + 4095) / 4096 * 4096;
+        data_ = std::aligned_alloc(64, size_);
+        if (!data_) { size_ = 0; throw std::bad_alloc(); }
+    }
+    if (is_first_) fill(data_);
+    return data_;
+}
+
+struct PackedWeights::Copies {
+    struct Copy {
+        memory::desc layout;
+        std::unique_ptr<void, decltype(&std::free)> data;
+    };
+    std::mutex mutex;
+    std::vector<Copy> found;
+};
+
+PackedWeights::PackedWeights() : copies_(std::make_unique<Copies>()) {}
+PackedWeights::~PackedWeights() = default;
+
+void* PackedWeights::prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) {
+    const auto& wanted = *static_cast<const memory::desc*>(layout);
+    const std::lock_guard<std::mutex> lock(copies_->mutex);
+    for (const auto& copy : copies_->found)
+        if (copy.layout == wanted) return copy.data.get();
+    std::unique_ptr<void, decltype(&std::free)> data(std::aligned_alloc(64, (bytes + 4095) / 4096 * 4096), &std::free);
+    if (!data) throw std::bad_alloc();
+    fill(data.get());
+    copies_->found.push_back({wanted, std::move(data)});
+    return copies_->found.back().data.get();
+}
+
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups, HeldWeights* held) {
+                        const Window& window, int64_t groups, WeightMemory* kept) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
         if (lacks_units({&x, &w, &bias, &residual, &y})) {
@@ -259,13 +300,13 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
         if (bias.data) data.push_back(bias.data);
         if (residual.data && !entry.after) data.push_back(residual.data);
         data.push_back(y.data);
-        entry.run(data, held);
+        entry.run(data, kept);
         if (entry.after) entry.after->run({y.data, residual.data, y.data});
     });
 }
 
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
-                                      HeldWeights* held) {
+                                      WeightMemory* kept) {
     if (is_empty(dy) || is_empty(dx)) return zero(dx);
     guarded("ConvolutionBackwardData", [&] {
         if (lacks_units({&dy, &w, &dx})) {
@@ -276,7 +317,7 @@ void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const T
         const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups), [&] {
             return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups));
         });
-        entry.run({dy.data, w.data, dx.data}, held);
+        entry.run({dy.data, w.data, dx.data}, kept);
     });
 }
 

@@ -57,8 +57,8 @@ def test_a_loop_that_counts_down_holds_nothing() -> None:
 def test_the_call_prepares_weights_in_the_first_iteration() -> None:
     node = Convolution()
     node.held_over = ["step0", "step1"]
-    assert onednn._held(node) == (
+    assert onednn._kept(node, Graph("net")) == (
         "static thread_local daceopt::HeldWeights held; ",
         ", held.in(step0 == 0 && step1 == 0)",
     )
-    assert onednn._held(Convolution()) == ("", "")
+    assert onednn._kept(Convolution(), Graph("net")) == ("", "")

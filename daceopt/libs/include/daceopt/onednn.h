@@ -5,6 +5,8 @@
 #pragma once
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "daceopt/element.h"
@@ -22,43 +24,59 @@ struct Window {  // one entry per spatial dimension
     std::vector<int64_t> strides, dilations, pads_begin, pads_end;
 };
 
-// Weights in the layout of a kernel, kept by one call in one thread for the iterations of a loop in which they are the same.
-class HeldWeights {
+// Memory for weights in the layout of a kernel, which outlives the call.
+class WeightMemory {
+public:
+    virtual ~WeightMemory() = default;
+
+    // `bytes` for weights in `layout` (oneDNN's description of them); `fill` puts them there, where they do not stand there yet.
+    // Throws std::bad_alloc.
+    virtual void* prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) = 0;
+};
+
+// Kept by one call in one thread for the iterations of a loop in which the weights are the same.
+class HeldWeights : public WeightMemory {
 public:
     HeldWeights() = default;
     HeldWeights(const HeldWeights&) = delete;
     HeldWeights& operator=(const HeldWeights&) = delete;
-    ~HeldWeights() { std::free(data_); }
+    ~HeldWeights() override { std::free(data_); }
 
     // In the first iteration of the loop they are prepared.
     HeldWeights* in(bool first) {
-        is_first = first;
+        is_first_ = first;
         return this;
     }
 
-    // Null where there is no memory.
-    void* get(size_t bytes) {
-        if (bytes > size_) {
-            std::free(data_);
-            size_ = (bytes + 4095) / 4096 * 4096;
-            data_ = std::aligned_alloc(64, size_);
-            if (!data_) size_ = 0;
-        }
-        return data_;
-    }
-
-    bool is_first = true;
+    void* prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) override;
 
 private:
+    bool is_first_ = true;
     void* data_ = nullptr;
     size_t size_ = 0;
 };
 
+// Constant weights, kept by one call for all threads as long as the library is loaded: one copy for each layout, which
+// different sizes of the other operands may ask for.
+class PackedWeights : public WeightMemory {
+public:
+    PackedWeights();
+    PackedWeights(const PackedWeights&) = delete;
+    PackedWeights& operator=(const PackedWeights&) = delete;
+    ~PackedWeights() override;
+
+    void* prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) override;
+
+private:
+    struct Copies;
+    std::unique_ptr<Copies> copies_;
+};
+
 // y = conv(x, w) + bias + residual
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups, HeldWeights* held = nullptr);
+                        const Window& window, int64_t groups, WeightMemory* kept = nullptr);
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
-                                      HeldWeights* held = nullptr);
+                                      WeightMemory* kept = nullptr);
 void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Window& window,
                                          int64_t groups);
 

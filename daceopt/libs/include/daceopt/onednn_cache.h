@@ -92,11 +92,11 @@ struct Entry {
         arguments.push_back(std::move(argument));
     }
 
-    // Weights that are held are copied where `held` says that the loop begins.
-    void run(const std::vector<void*>& data, HeldWeights* held = nullptr) const {
+    // Weights are copied into memory that is `kept`, where there is some.
+    void run(const std::vector<void*>& data, WeightMemory* kept = nullptr) const {
         std::unordered_map<int, memory> operands;
         for (size_t i = 0; i < arguments.size(); ++i)
-            operands[arguments[i].name] = bind(arguments[i], data[i], arguments[i].name == DNNL_ARG_WEIGHTS ? held : nullptr);
+            operands[arguments[i].name] = bind(arguments[i], data[i], arguments[i].name == DNNL_ARG_WEIGHTS ? kept : nullptr);
         if (scratchpad.get_size())
             operands[DNNL_ARG_SCRATCHPAD] = memory(scratchpad, engine(), scratch(kScratchpad).get(scratchpad.get_size()));
         primitive.execute(stream(), operands);
@@ -104,15 +104,19 @@ struct Entry {
     }
 
 private:
-    static memory bind(const Argument& argument, void* data, HeldWeights* held) {
+    static memory bind(const Argument& argument, void* data, WeightMemory* kept) {
         memory given(argument.given, engine(), data);
         if (!argument.reorder) return given;
         const size_t bytes = argument.wanted.get_size();
-        void* place = held ? held->get(bytes) : scratch(argument.name).get(bytes);
-        if (!place) throw std::bad_alloc();
-        memory copy(argument.wanted, engine(), place);
-        if (!argument.output && (!held || held->is_first)) argument.reorder->execute(stream(), given, copy);
-        return copy;
+        const auto fill = [&](void* place) {
+            memory copy(argument.wanted, engine(), place);
+            argument.reorder->execute(stream(), given, copy);
+            stream().wait();
+        };
+        if (kept) return memory(argument.wanted, engine(), kept->prepared(&argument.wanted, bytes, fill));
+        void* place = scratch(argument.name).get(bytes);
+        if (!argument.output) fill(place);
+        return memory(argument.wanted, engine(), place);
     }
 
     static void finish(const Argument& argument, memory& computed, void* data) {
@@ -186,6 +190,14 @@ inline memory::desc describe(const Tensor& x) {
         if (same_layout(x, strides)) return memory::desc(x.dims, data_type_of(x.type), strides);
     }
     return memory::desc(x.dims, data_type_of(x.type), x.strides);
+}
+
+// The same tensor with its channels innermost.
+inline memory::desc channels_last(const memory::desc& desc) {
+    std::vector<size_t> order{0};
+    for (size_t d = 2; d < desc.get_dims().size(); ++d) order.push_back(d);
+    order.push_back(1);
+    return memory::desc(desc.get_dims(), desc.get_data_type(), dense(desc.get_dims(), order));
 }
 
 inline memory::desc any(const memory::desc& desc) {

@@ -1,0 +1,30 @@
+"""Exchange loops that stand directly inside one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from daceopt.ir.graph import Graph
+from daceopt.ir.loop_form import Pair
+from daceopt.ir.schedule_edits import reorder
+from daceopt.transformations.hardware._editing import KernelEdit, named
+
+
+@dataclass(frozen=True)
+class MapInterchange(KernelEdit):
+    """Give loops another order.
+
+    before:  for i0: for i1: f(i0, i1)                     order=("i1", "i0")
+    after:   for i1: for i0: f(i0, i1)
+
+    DaCe's ``MapInterchange``, which Rausch et al. (DaCeML, section 6.3) need to fuse convolutions. ``order``: the loops
+    from the outermost on; others of the nest keep their places.
+    """
+
+    order: str | tuple[str, ...] = ()
+
+    def edited(self, graph: Graph, pair: Pair) -> Pair | str:
+        order = named(self.order)
+        if len(order) < 2:
+            return f"order={self.order!r}; expected two loops or more, the outermost first"
+        return pair[0], reorder(pair[1], order)

@@ -1,0 +1,159 @@
+"""What the layouts of a graph's arrays cost: reorders inside of library calls, and kernels that walk across memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dace import nodes
+
+from daceopt.cost.kernel_time import KernelTimes
+from daceopt.cost.planned_kernel import access_bytes
+from daceopt.errors import Unsupported
+from daceopt.ir import parts, views
+from daceopt.ir.dataflow import walk
+from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes import library
+from daceopt.transformations.layout._layout_program import LayoutProblem, Walked
+
+CONVOLUTIONS = (library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights)
+POOLS = (library.Pool, library.PoolBackward)
+_IMAGES = frozenset(("X", "Y", "Z", "dX", "dY"))
+
+# in times that an array takes to be walked along its memory, as measured (docs/decisions/037-layout-search.md)
+_REORDER = 3.0  # a call that copies an operand into another layout
+_CROSSED = 2.5  # more, for an array that a kernel walks across
+_POOL = 1.0  # more, for a pool of images whose channels are not innermost
+_CHANGE = 1e-3  # more, for another layout than an array has: where both cost the same, it keeps its own
+
+
+def channels_last_strides(shape: Shape) -> Shape:
+    """Strides of (N, C, spatial...) stored as (N, spatial..., C)."""
+    _, channels, *spatial = shape
+    inner = row_major((*spatial, channels))
+    return (dim(inner[0] * spatial[0]) if spatial else channels, 1, *inner[:-1])
+
+
+class ArrayLayouts(NamedTuple):
+    """A buffer in its two layouts: strides of the array, its parts and its views, by name; the second is channels
+    last. ``own``: the one that it has."""
+
+    strides: tuple[dict[str, Shape], dict[str, Shape]]
+    own: int
+
+
+def layouts_of(graph: Graph, name: str) -> ArrayLayouts | None:
+    """The layouts that a buffer may have; None where it is no image, is given from outside, or a view of it, or a node
+    that wants rows, could not follow."""
+    shape, strides = graph.shape(name), graph.strides(name)
+    if len(shape) < 3 or not graph.desc(name).transient:
+        return None
+    last = channels_last_strides(shape)
+    other = row_major(shape) if strides == last else last
+    members = parts.within(graph, name)
+    users = [*graph.producers(name), *(r for m in members for r in graph.all_consumers(m))]
+    if any(getattr(n, "wants_rows", False) for n in users):
+        return None
+    found: dict[str, Shape] = {}
+    try:
+        for member in members:
+            moved = views.follow(graph, member, graph.strides(member), other)
+            found |= {member: other, **{view: layout[0] for view, layout in moved.items()}}
+    except ValueError:
+        return None
+    now = {n: graph.strides(n) for n in found}
+    return ArrayLayouts((found, now), 1) if strides == last else ArrayLayouts((now, found), 0)
+
+
+def problem_of(graph: Graph) -> tuple[LayoutProblem, dict[str, ArrayLayouts]]:
+    """The layouts of all arrays of ``graph`` as a problem, and those of each array that may change."""
+    roots = dict.fromkeys(graph.root(n)[0] for n in graph.arrays() if len(graph.shape(n)) >= 3)
+    known = {name: found for name in roots if (found := layouts_of(graph, name)) is not None}
+    reading = _Reading(graph, known)
+    for node in graph.nodes():
+        reading.add(node)
+    return reading.problem, known
+
+
+class _Reading:
+    """Collects what each node of the graph wants."""
+
+    def __init__(self, graph: Graph, known: dict[str, ArrayLayouts]):
+        self._graph, self._known, self._times = graph, known, KernelTimes(graph)
+        cost = {name: _CHANGE * (1 - 2 * found.own) * self._seconds(name) for name, found in known.items()}
+        self.problem = LayoutProblem(cost=cost)
+
+    def add(self, node: Any) -> None:
+        if isinstance(node, nodes.MapEntry):
+            self._add_kernel(node)
+        elif isinstance(node, CONVOLUTIONS):
+            images = {c: n for c, n in node.operands(self._graph).items() if c in _IMAGES}
+            self._want(images.values(), _REORDER, self._is_last)
+        elif isinstance(node, POOLS):
+            self._want(node.operands(self._graph).values(), _POOL, _has_channels_inside)
+        else:
+            names = (*self._graph.inputs_of(node), *self._graph.outputs_of(node))
+            self._want((n for n in names if n is not None), _REORDER, _has_rows)
+
+    def _want(self, names: Iterable[str], factor: float, suits: Callable[[str, Shape], bool]) -> None:
+        """A call takes longer for the operands whose strides do not suit it: it copies them, or walks across."""
+        for name in names:
+            root = self._graph.root(name)[0]
+            if root in self._known:
+                first, second = (suits(name, layout.get(name, ())) for layout in self._known[root].strides)
+                self.problem.cost[root] += (first - second) * factor * self._seconds(name)
+
+    def _is_last(self, name: str, strides: Shape) -> bool:
+        """A slice of channels is none, although they are innermost: there are gaps between its pixels."""
+        return strides == channels_last_strides(self._graph.shape(name))
+
+    def _seconds(self, name: str) -> float:
+        """To move all of an array."""
+        nbytes = self._times.number(self._graph.size(name)) * self._graph.dtype(name).bytes
+        return self._times.machine.seconds(nbytes, 0, threads=self._times.machine.cores)
+
+    # ---------------------------------------------------------------- kernels
+
+    def _add_kernel(self, entry: nodes.MapEntry) -> None:
+        try:
+            kernel = Kernel.extract(self._graph, entry)
+        except Unsupported:
+            return
+        for stage in kernel.stages:
+            found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
+            if any(w.loops[0] != w.loops[1] for w in found):
+                self.problem.walks.append(found)
+
+    def _walked(self, kernel: Kernel, stage: Stage, access: Access) -> Walked | None:
+        graph, root = self._graph, self._graph.root(access.array)[0]
+        nbytes = access_bytes(graph, kernel, stage, access, self._times.number)
+        strides = graph.strides(access.array)
+        both = self._known[root].strides if root in self._known else ()
+        steps = [layout.get(access.array, strides) for layout in both] or [strides, strides]
+        first, second = (_side_by_side(access, s) for s in steps)
+        if first is None or second is None:
+            return None
+        seconds = _CROSSED * self._times.machine.seconds(nbytes, 0, threads=self._times.machine.cores)
+        return Walked(root, (first, second), seconds)
+
+
+def _has_channels_inside(name: str, strides: Shape) -> bool:
+    return len(strides) > 1 and strides[1] == 1
+
+
+def _has_rows(name: str, strides: Shape) -> bool:
+    """Products take contiguous rows or columns, and copy others; of most other nodes nobody knows more."""
+    return 1 in strides[-2:]
+
+
+def _accesses(kernel: Kernel, stage: Stage) -> list[Access]:
+    """What is read and written in memory, each once."""
+    found = [*stage.reads.values(), *stage.writes.values()]
+    return [a for k, a in enumerate(found) if a.array not in kernel.locals and a not in found[:k]]
+
+
+def _side_by_side(access: Access, strides: Sequence[Dim]) -> Any:
+    """The loop along which neighbours in memory are accessed; None where none is, or nobody knows."""
+    position = walk(access.index, strides).position
+    return next((p for p, step in position.terms if step in (1, -1)), None) if position.is_exact else None

@@ -1,0 +1,36 @@
+"""Prepare the constant weights of convolutions once for all calls of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, is_constant
+from daceopt.passes.transform import Site, Transformation
+
+
+@dataclass(frozen=True)
+class WeightPacking(Transformation):
+    """Let convolutions keep constant weights as their library wants them.
+
+    before:  at each call: y = conv(x, reordered(w))
+    after:   at the first call: w' = reordered(w)        at each call: y = conv(x, w')
+
+    The library takes weights in a blocked layout of its own (docs/decisions/dense-libraries.md). The copy lives as long
+    as the program is loaded, shared by all threads (Rausch et al., DaCeML, section 5.4: persistent allocation), and
+    takes as much memory as the weights. Weights that are inputs, such as parameters, may change between calls.
+    """
+
+    level: ClassVar[str] = "layout"
+    changes_dataflow: ClassVar[bool] = False
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site]:
+        if not isinstance(node, (Convolution, ConvolutionBackwardData)) or node.packed:
+            return
+        if is_constant(graph, graph.reads(node)["W"]):
+            yield Site(graph, (node,))
+
+    def apply(self, site: Site) -> None:
+        site.nodes[0].packed = True

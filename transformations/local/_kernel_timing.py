@@ -1,0 +1,117 @@
+"""How long kernels take that a graph could have: each is built by itself, scheduled as the target does, and run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+import dace
+import numpy as np
+
+from daceopt import libs
+from daceopt.codegen import build, target
+from daceopt.codegen.assemble import load_program
+from daceopt.codegen.trial import run
+from daceopt.errors import BuildError, Unsupported
+from daceopt.ir import types
+from daceopt.ir.fusion_plan import planned
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.program import Program
+from daceopt.passes.recipe import recipes
+from daceopt.passes.runner import Runner
+from daceopt.store.cache import key
+from daceopt.transformations.local._fusion_space import FusionCandidate
+
+RUNS = 15
+MOST_BYTES = 256 << 20  # of the arrays of one program; a candidate may have more by itself
+
+
+def kernel_timings(candidates: Sequence[FusionCandidate]) -> list[float]:
+    """Seconds of each: the shortest of some runs, for what others do meanwhile only adds time.
+
+    Raises Unsupported for kernels over open sizes, or that run elsewhere than on the processor: they have no time here.
+    """
+    found: list[float] = []
+    for group in _programs(candidates):
+        found += _timed(group)
+    return found
+
+
+def _programs(candidates: Sequence[FusionCandidate]) -> Iterator[list[FusionCandidate]]:
+    """As many candidates at once as memory takes easily."""
+    group: list[FusionCandidate] = []
+    total = 0.0
+    for candidate in candidates:
+        size = candidate.bytes
+        if group and total + size > MOST_BYTES:
+            yield group
+            group, total = [], 0.0
+        group.append(candidate)
+        total += size
+    if group:
+        yield group
+
+
+def _timed(candidates: Sequence[FusionCandidate]) -> list[float]:
+    graph = Graph("candidates")
+    writes = [_added(graph, c.graph, planned(c.kernel)) for c in candidates]
+    machine = target.get(candidates[0].graph.options.target)
+    if machine.name != "cpu":
+        raise Unsupported(f"kernels for {machine.name} are not timed here; choose another score")
+    graph.options = candidates[0].graph.options
+    Runner(recipes.get(machine.recipe)).run(graph, levels=("hardware",))
+    roles = Program.of(graph).roles(graph)
+    identity = key("fusion candidates", *(repr(c.kernel) for c in candidates))
+    (name,) = build.build(identity, [(graph, roles)], libs.implement, profiled=True)
+    program = load_program(name)
+    if program is None:
+        raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")
+    given = {f"input:{k}": _values(graph, n) for k, n in enumerate(graph.inputs)}
+    ticks = [np.diff(run(program, given).outputs["ticks:0"]) for _ in range(RUNS)]
+    seconds: dict[str, float] = {}
+    for kernel, times in zip(program.manifest.kernels, zip(*ticks), strict=True):
+        seconds |= dict.fromkeys(kernel.writes, float(min(times)) * 1e-9)
+    return [seconds[own] for own in writes]
+
+
+def _added(graph: Graph, source: Graph, kernel: Kernel) -> str:
+    """Add a kernel of another graph, over arrays of its own; returns one that it writes."""
+    names: dict[str, str] = {}
+    for access in kernel.reads():
+        names[access.array] = _given(graph, source, access.array, names)
+    written = [a.array for a in kernel.writes()]
+    for array in dict.fromkeys(written):
+        _check_size(source, array)
+        strides = None if source.is_part(array) else source.strides(array)
+        names[array] = graph.add_array(array, source.shape(array), source.dtype(array), strides)
+        graph.add_output(names[array])
+    kernel.named_apart(graph).over(names).emit(graph)
+    return names[written[0]]
+
+
+def _given(graph: Graph, source: Graph, array: str, names: dict[str, str]) -> str:
+    """An input that stands for ``array``, or a view of one."""
+    root, offset = source.root(array)
+    _check_size(source, root)
+    if root not in names:
+        names[root] = graph.add_array(
+            root, source.shape(root), source.dtype(root), source.strides(root), transient=False
+        )
+        graph.inputs.append(names[root])
+    if root == array:
+        return names[root]
+    return names.get(array) or graph.add_view(names[root], array, source.shape(array), source.strides(array), offset)
+
+
+def _check_size(graph: Graph, array: str) -> None:
+    if not isinstance(graph.size(array), int):
+        raise Unsupported(f"{array} has shape {graph.shape(array)}; only kernels over known sizes can be timed")
+
+
+def _values(graph: Graph, name: str) -> np.ndarray:
+    """Random numbers; indices and masks are 0, which is inside of every array."""
+    dtype, shape = types.to_numpy(graph.dtype(name)), graph.shape(name)
+    if graph.dtype(name) not in (dace.float32, dace.float64):
+        return np.zeros(shape, dtype)
+    return np.random.default_rng(0).standard_normal(prod(shape)).reshape(shape).astype(dtype)

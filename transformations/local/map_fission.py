@@ -1,0 +1,53 @@
+"""Take the statements of a kernel apart again, each a kernel of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar
+
+from daceopt.autodiff import splitting
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.passes.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class MapFission(Transformation):
+    """Split a kernel of several statements; what passed between them inside becomes an array.
+
+    before:  for i: { t = f(x[i])    y[i] = g(t) }
+    after:   for i: t[i] = f(x[i])    for i: y[i] = g(t[i])
+
+    The inverse of ``map-fusion``, for kernels that would be better off in other groups, or that reduce over loops which
+    others share (Rausch et al., DaCeML, section 6.3). ``kernel``: labels, with wildcards. ``compound-opening`` does it
+    to all kernels.
+    """
+
+    level: ClassVar[str] = "local"
+    sites_are_independent: ClassVar[bool] = True
+    kernel: str = "*"
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for node in graph.kernels():
+            yield from self.match_at(graph, node)
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not fnmatchcase(node.map.label, self.kernel):
+            return
+        try:
+            kernel = Kernel.extract(graph, node)
+        except Unsupported as error:
+            yield NearMiss(node, str(error))
+            return
+        if len(kernel.stages) == 1 and not kernel.locals:
+            return
+        if kernel.is_tiled or node in graph.schedules:
+            yield NearMiss(node, "it has tiles or a schedule, which statements by themselves could not keep")
+            return
+        yield Site(graph, (node,))
+
+    def apply(self, site: Site) -> None:
+        splitting.split(site.graph, site.nodes[0])

@@ -16,6 +16,8 @@ PREPARATION = (
     "rms-norm-lifting",
     "attention-scale-folding",
     "attention-lifting",
+    "grouped-query-lifting",
+    "rotary-lifting",
     "identity-removal",
     "pad-conv-fusion",
     "batch-norm-folding",
@@ -23,6 +25,7 @@ PREPARATION = (
     # what has a gradient rule of its own is lowered after differentiation
     "lower-operators{keep_rules=True}",
     "tasklet-fusion",
+    "relayout-fusion",
     "differentiate",
 )
 """Up to the derivative: what recipes for this machine have in common, so that a choice among them runs it once."""
@@ -31,6 +34,7 @@ FUSION = (
     "lower-operators",
     "channels-last",  # before fusion, which looks at how the loops walk memory
     "product-transposition",
+    "relayout-fusion",
     "product-precision",
     "map-fusion",
     "reduction-lowering",

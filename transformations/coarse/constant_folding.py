@@ -21,16 +21,16 @@ _LOOKS_AT_SHAPE = {"Reshape": 1, "Expand": 1}  # operator -> position of the ope
 
 @dataclass(frozen=True)
 class ConstantFolding(Transformation):
-    """Compute at compile time what depends on constants and shapes only, unless the result is large.
+    """Compute at compile time what depends on constants and shapes only, unless constants would grow by much.
 
-    Large is more than ``limit`` elements and more than the inputs have.
+    ``budget``: the bytes that a result may have more than the constants that go for it.
 
     before:  s = Shape(x: [2, 3, 4]); t = Gather(s, [2]); y = Reshape(x, Concat([-1], t))
     after:   y = Reshape(x, [-1, 4])
     """
 
     level: ClassVar[str] = "coarse"
-    limit: int = 1 << 16
+    budget: int = 1 << 18
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if getattr(node, "domain", None) != "" or node.op_type in RANDOM:
@@ -74,9 +74,13 @@ class ConstantFolding(Transformation):
         sizes = [graph.size(n) for n in outputs]
         if not all(isinstance(s, int) for s in sizes):
             return None
-        bound = max(self.limit, sum(graph.constants[n].size for n in inputs))
-        if sum(sizes) > bound:
-            return f"{node.op_type} of constants has {sum(sizes)} elements, more than {bound}: computed at run time"
+        grown = sum(n * types.itemsize(graph.dtype(o)) for n, o in zip(sizes, outputs, strict=True))
+        grown -= sum(graph.constants[n].nbytes for n in dict.fromkeys(inputs) if len(graph.all_consumers(n)) == 1)
+        if grown > self.budget:
+            return (
+                f"{node.op_type} of constants would add {grown} bytes to them, the budget is {self.budget}: "
+                "computed at run time"
+            )
         try:
             computed = reference.compute(node, [graph.constants.get(n or "") for n in graph.inputs_of(node)])
         except DaceoptError as error:

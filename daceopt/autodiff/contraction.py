@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import itertools
+from collections.abc import Collection, Sequence
+
+import sympy
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.ir.affine import same
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.graph import Shape, dim, row_major
+from daceopt.ir.graph import Shape, dim
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.view_index import nominal
+
+_MOST_ORDERS = 24  # of dimensions before the last: four of them
 
 
 @adjoint(Contraction)
@@ -48,22 +54,48 @@ def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> 
     """
     shape = b.graph.shape(right)
     if all(same(n, 1) for n in shape[:-2]):
-        rows_left, rows_g = _as_rows(b, left), _as_rows(b, g)
-        if rows_left is not None and rows_g is not None and same(b.graph.shape(rows_left)[0], b.graph.shape(rows_g)[0]):
-            product = b.matmul(b.transpose(rows_left, [1, 0]), rows_g, alpha=alpha)
+        rows = _as_rows(b, left, g)
+        if rows is not None:
+            product = b.matmul(b.transpose(rows[0], [1, 0]), rows[1], alpha=alpha)
             return product if len(shape) == 2 else b.reshape(product, shape)
     return _unbroadcast(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
 
 
-def _as_rows(b: Builder, x: str) -> str | None:
-    """``x`` with all dimensions but the last folded, if that is a view."""
-    shape, strides = b.graph.shape(x), b.graph.strides(x)
-    if len(shape) == 2:
-        return x
-    rows = 1
-    for n in shape[:-1]:
-        rows = rows * n
-    new = (dim(rows), shape[-1])
-    if strides != row_major(shape) and reshaped_strides(shape, strides, new) is None:
+def _as_rows(b: Builder, left: str, g: str) -> tuple[str, str] | None:
+    """Both with all dimensions but the last folded, in an order in which that copies neither, or only the smaller; None
+    where these dimensions differ, or a product for each batch and their sum move less than the copy.
+
+    In which order the rows are added up is nobody's concern, as long as it is the same for both.
+    """
+    left, g = _of_one_rank(b, left, g)
+    *lead, inner = b.graph.shape(left)
+    *others, columns = b.graph.shape(g)
+    if len(lead) != len(others) or not all(same(n, m) for n, m in zip(lead, others, strict=True)):
         return None
-    return b.reshape(x, new)
+    orders = list(itertools.islice(itertools.permutations(range(len(lead))), _MOST_ORDERS))
+    copied = [nominal(sum(b.graph.shape(x)[-1] for x in (left, g) if not _is_foldable(b, x, o))) for o in orders]
+    least = min(range(len(orders)), key=copied.__getitem__)
+    if copied[least] * nominal(lead[-1]) > nominal(inner) * nominal(columns):
+        return None
+    turned = [b.transpose(x, [*orders[least], len(lead)]) if least else x for x in (left, g)]
+    return _folded(b, turned[0]), _folded(b, turned[1])
+
+
+def _of_one_rank(b: Builder, left: str, g: str) -> tuple[str, str]:
+    """The longer one without the extents of 1 before its others."""
+    shapes = {x: b.graph.shape(x) for x in (left, g)}
+    rank = min(map(len, shapes.values()))
+    short = {x: s if len(s) == rank or not all(same(n, 1) for n in s[:-rank]) else s[-rank:] for x, s in shapes.items()}
+    first, second = (x if short[x] == shapes[x] else b.reshape(x, short[x]) for x in (left, g))
+    return first, second
+
+
+def _is_foldable(b: Builder, x: str, order: Sequence[int]) -> bool:
+    """Is ``x`` with its dimensions but the last in this order a matrix by strides alone?"""
+    shape, strides = ([v[k] for k in (*order, len(order))] for v in (b.graph.shape(x), b.graph.strides(x)))
+    return reshaped_strides(tuple(shape), tuple(strides), (dim(sympy.Mul(*shape[:-1])), shape[-1])) is not None
+
+
+def _folded(b: Builder, x: str) -> str:
+    shape = b.graph.shape(x)
+    return x if len(shape) == 2 else b.reshape(x, (dim(sympy.Mul(*shape[:-1])), shape[-1]))

@@ -6,7 +6,7 @@ the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import LOOPS, PREPARATION
+from daceopt.recipes.cpu import LOOPS, MEMORY, PREPARATION
 
 apollo = Recipe(
     "apollo",
@@ -16,6 +16,7 @@ apollo = Recipe(
         "compound-opening",
         "channels-last",  # before fusion, which looks at how the loops walk memory
         "product-transposition",
+        "relayout-fusion",
         "product-precision",
         "cluster-extraction",
         "aggregation",
@@ -27,8 +28,7 @@ apollo = Recipe(
         "epilogue-fusion",
         "cast-absorption",
         "part-writing",
-        "memory-ordering",
-        "transient-reuse",
+        *MEMORY,
         *LOOPS,
         "parallelism-stitching",
     ),

@@ -4,7 +4,7 @@ GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import FUSION, LOOPS, PREPARATION
+from daceopt.recipes.cpu import FUSION, LOOPS, MEMORY, PREPARATION
 
 graphturbo = Recipe(
     "graphturbo",
@@ -14,8 +14,7 @@ graphturbo = Recipe(
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",
-        "memory-ordering",
-        "transient-reuse",
+        *MEMORY,
         *LOOPS,
         "weight-holding",
     ),

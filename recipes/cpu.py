@@ -48,7 +48,8 @@ ALGEBRA = (
 """Fewer and larger operators."""
 
 DERIVATIVE = (
-    # what has a gradient rule of its own is lowered after differentiation; what is fused before it is computed again (5.3)
+    # what has a gradient rule of its own is lowered after differentiation; what is fused before it is computed again
+    # (5.3)
     "lower-operators{keep_rules=True}",
     "tasklet-fusion",
     "relayout-fusion",

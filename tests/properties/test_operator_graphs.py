@@ -1,4 +1,4 @@
-"""Random graphs of operators: coarse rewrites keep their results and gradients, alone and in the order of the recipe."""
+"""Random graphs of operators: coarse rewrites keep results and gradients, alone and in the order of the recipe."""
 
 from __future__ import annotations
 

@@ -77,6 +77,14 @@ def test_a_constant_that_others_read_is_no_room_for_another() -> None:
     assert "would add 360000 bytes" in near_misses(ConstantFolding(), net.done(net.op("Add", first, second)))
 
 
+def test_a_constant_that_only_constants_follow_from_goes() -> None:
+    net = Net(x=(2, 300))
+    weights = net.const(np.ones((300, 300)))
+    first, second = (net.op(o, weights) for o in ("Neg", "Exp"))
+    y = net.op("MatMul", net.op("MatMul", net.x, first, shape=(2, 300)), second, shape=(2, 300))
+    check(ConstantFolding(), net.done(y), ["MatMul", "MatMul"], sites=2)
+
+
 def test_results_no_larger_than_what_goes_for_them_fold() -> None:
     net = Net(x=(2, 300))
     turned = net.op("Transpose", net.const(np.ones((300, 300))), shape=(300, 300), perm=[1, 0])

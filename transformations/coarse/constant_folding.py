@@ -75,7 +75,8 @@ class ConstantFolding(Transformation):
         if not all(isinstance(s, int) for s in sizes):
             return None
         grown = sum(n * types.itemsize(graph.dtype(o)) for n, o in zip(sizes, outputs, strict=True))
-        grown -= sum(graph.constants[n].nbytes for n in dict.fromkeys(inputs) if len(graph.all_consumers(n)) == 1)
+        if grown > self.budget:
+            grown -= sum(graph.constants[n].nbytes for n in dict.fromkeys(inputs) if _goes(graph, n))
         if grown > self.budget:
             return (
                 f"{node.op_type} of constants would add {grown} bytes to them, the budget is {self.budget}: "
@@ -108,6 +109,12 @@ class ConstantFolding(Transformation):
         stated = graph.add_constant("shape", np.asarray(site["shape"], np.int64))
         graph.add_operator(node.op_type, [inputs[0], stated], outputs, node.attributes)
         sweep(graph, [graph.producer(operand)] if operand else [])
+
+
+def _goes(graph: Graph, name: str) -> bool:
+    """Is a constant read by nothing but what is constant as well?"""
+    inputs = (n for reader in graph.all_consumers(name) for n in graph.inputs_of(reader))
+    return all(n is None or n in graph.constants for n in inputs)
 
 
 def _sizes(graph: Graph, node: Any) -> tuple[Dim, ...] | None:

@@ -17,6 +17,7 @@ from daceopt.ir.dataflow import address, is_bijective
 from daceopt.ir.graph import Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.region import Region
 from daceopt.ir.tasklet import eliminate_dead, free_symbols
 from daceopt.ops.families.strided import is_dense, why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
@@ -95,8 +96,8 @@ class _Copy:
             return f"{self.result} must be an array of its own"
         if not graph.is_contiguous(self.result):
             return f"{self.result} has strides of its own"
-        if any(getattr(n, "in_place", None) for n in graph.all_consumers(self.result)):
-            return f"a reader of {self.result} writes into its memory"
+        if any(isinstance(n, Region) or getattr(n, "in_place", None) for n in graph.all_consumers(self.result)):
+            return f"a reader of {self.result} may write into its memory"
         return None
 
 

@@ -10,7 +10,8 @@ graphturbo = Recipe(
     "graphturbo",
     (
         *PREPARATION,
-        *FUSION,
+        # products of the backward graph keep the batch outermost in memory, where it is cut
+        *(step for step in FUSION if step != "relayout-fusion"),
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",

@@ -15,12 +15,6 @@ _HALVES = op(
     op("Neg", op("Slice", "x", ...).named("second").shared()).named("negated"),
     op("Slice", "x", ...).named("first").shared(),
 ).named("turned")
-
-
-def _column(x: Op) -> Op:
-    return op("Unsqueeze", x, ...)
-
-
 _NEIGHBOURS = op(
     "Reshape",
     op(

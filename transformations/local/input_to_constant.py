@@ -35,12 +35,10 @@ class InputToConstant(Transformation):
         if kernel is None:
             return
         literals: dict[str, Any] = {}
-        for name in {
-            a.array for s in kernel.stages for a in s.reads.values() if graph.root(a.array)[0] in graph.constants
-        }:
-            value = graph.constants[graph.root(name)[0]]
-            literal = _literal(value, graph.dtype(name))
-            if literal is not None and not _is_loaded(kernel, name):
+        for name in dict.fromkeys(a.array for s in kernel.stages for a in s.reads.values()):
+            value = graph.constants.get(graph.root(name)[0])
+            literal = None if value is None or _is_loaded(kernel, name) else _literal(value, graph.dtype(name))
+            if literal is not None:
                 literals[name] = literal
         if literals:
             yield Site(graph, (node,), {"literals": literals})

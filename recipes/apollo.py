@@ -6,7 +6,7 @@ the rest is that of the recipe ``cpu``.
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import LOOPS, PREPARATION
+from daceopt.recipes.cpu import LOOPS, MEMORY, PREPARATION
 
 apollo = Recipe(
     "apollo",
@@ -18,6 +18,7 @@ apollo = Recipe(
         "weight-packing",
         "product-transposition",
         "loop-operand-packing",
+        "relayout-fusion",
         "product-precision",
         "cluster-extraction",
         "aggregation",
@@ -29,8 +30,7 @@ apollo = Recipe(
         "epilogue-fusion",
         "cast-absorption",
         "part-writing",
-        "memory-ordering",
-        "transient-reuse",
+        *MEMORY,
         *LOOPS,
         "parallelism-stitching",
     ),

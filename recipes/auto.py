@@ -1,6 +1,7 @@
 """The recipe ``auto``: ``cpu``, ``apollo`` or ``graphturbo``, whichever the cost model says is faster for the program.
 
-With ``tune`` programs of all are measured instead, beside eager PyTorch (``daceopt/modules/tuning.py``).
+It says what it chose, by which times, and which other recipes ``tune`` would measure: with ``tune`` programs of all
+are, beside eager PyTorch, and what was the fastest is remembered (``daceopt/modules/tuning.py``).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from daceopt.passes.choice import Candidate, Choice
 from daceopt.recipes.apollo import apollo
 from daceopt.recipes.cpu import cpu
 from daceopt.recipes.graphturbo import graphturbo
+from daceopt.recipes.inference import inference
+from daceopt.recipes.training import training
 
 if TYPE_CHECKING:
     from daceopt.cost.program_time import ProgramTime
@@ -31,7 +34,9 @@ auto = Choice.of(
     "auto",
     cpu,
     apollo,
-    Candidate(
-        graphturbo, _way_to_memory, _share, trains=False
-    ),  # in training nothing was gained where the model said so
+    # in training nothing was gained where the model said so
+    Candidate(graphturbo, _way_to_memory, _share, trains=False),
+    # micro-kernels and larger products: by how much they are faster is a matter of the machine's libraries
+    Candidate(inference, trains=False, modelled=False),
+    Candidate(training, infers=False, modelled=False),
 )

@@ -5,7 +5,7 @@ waited for. Without gradients to average its steps do nothing.
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import FUSION, LOOPS, PREPARATION
+from daceopt.recipes.cpu import FUSION, LOOPS, MEMORY, PREPARATION
 
 disco = Recipe(
     "disco",
@@ -13,8 +13,7 @@ disco = Recipe(
         *PREPARATION,
         *FUSION,
         "tensor-fusion",
-        "memory-ordering",
-        "transient-reuse",
+        *MEMORY,
         *LOOPS,
         "collective-placement",  # last: what orders nodes by memory knows nothing of what is on its way
     ),

@@ -4,18 +4,18 @@ GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import FUSION, LOOPS, PREPARATION
+from daceopt.recipes.cpu import FUSION, LOOPS, MEMORY, PREPARATION
 
 graphturbo = Recipe(
     "graphturbo",
     (
         *PREPARATION,
-        *FUSION,
+        # products of the backward graph keep the batch outermost in memory, where it is cut
+        *(step for step in FUSION if step != "relayout-fusion"),
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",
-        "memory-ordering",
-        "transient-reuse",
+        *MEMORY,
         *LOOPS,
         "weight-holding",
     ),

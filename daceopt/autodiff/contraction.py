@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from math import prod
+import itertools
+from collections.abc import Collection, Sequence
+
+import sympy
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
 from daceopt.ir.affine import same
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.dims import assumed
-from daceopt.ir.graph import Dim, Shape, dim, row_major
+from daceopt.ir.graph import Shape, dim
 from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.view_index import nominal
+
+_MOST_ORDERS = 24  # of dimensions before the last: four of them
 
 
 @adjoint(Contraction)
@@ -49,32 +53,49 @@ def _right_gradient(b: Builder, left: str, g: str, right: str, alpha: float) -> 
     and a sum.
     """
     shape = b.graph.shape(right)
-    if all(same(n, 1) for n in shape[:-2]) and _folding_pays(b, left, g):
-        rows_left, rows_g = (b.reshape(x, _folded(b.graph.shape(x))) for x in (left, g))
-        product = b.matmul(b.transpose(rows_left, [1, 0]), rows_g, alpha=alpha)
-        return product if len(shape) == 2 else b.reshape(product, shape)
+    if all(same(n, 1) for n in shape[:-2]):
+        rows = _as_rows(b, left, g)
+        if rows is not None:
+            product = b.matmul(b.transpose(rows[0], [1, 0]), rows[1], alpha=alpha)
+            return product if len(shape) == 2 else b.reshape(product, shape)
     return _unbroadcast(b, b.matmul(_transposed(b, left), g, alpha=alpha), shape)
 
 
-def _folding_pays(b: Builder, left: str, g: str) -> bool:
-    """Have both the same rows, and are copies of those that no view folds less than a product for each batch?"""
-    shapes = [b.graph.shape(x) for x in (left, g)]
-    if not same(_folded(shapes[0])[0], _folded(shapes[1])[0]):
-        return False
-    copied = sum(assumed(_product(s)) for x, s in zip((left, g), shapes) if not _folds(b, x))
-    products = _product((*shapes[1][:-2], shapes[0][-1], shapes[1][-1]))
-    return copied <= assumed(products)
+def _as_rows(b: Builder, left: str, g: str) -> tuple[str, str] | None:
+    """Both with all dimensions but the last folded, in an order in which that copies neither, or only the smaller; None
+    where these dimensions differ, or a product for each batch and their sum move less than the copy.
+
+    In which order the rows are added up is nobody's concern, as long as it is the same for both.
+    """
+    left, g = _of_one_rank(b, left, g)
+    *lead, inner = b.graph.shape(left)
+    *others, columns = b.graph.shape(g)
+    if len(lead) != len(others) or not all(same(n, m) for n, m in zip(lead, others, strict=True)):
+        return None
+    orders = list(itertools.islice(itertools.permutations(range(len(lead))), _MOST_ORDERS))
+    copied = [nominal(sum(b.graph.shape(x)[-1] for x in (left, g) if not _is_foldable(b, x, o))) for o in orders]
+    least = min(range(len(orders)), key=copied.__getitem__)
+    if copied[least] * nominal(lead[-1]) > nominal(inner) * nominal(columns):
+        return None
+    turned = [b.transpose(x, [*orders[least], len(lead)]) if least else x for x in (left, g)]
+    return _folded(b, turned[0]), _folded(b, turned[1])
 
 
-def _folds(b: Builder, x: str) -> bool:
-    shape, strides = b.graph.shape(x), b.graph.strides(x)
-    return strides == row_major(shape) or reshaped_strides(shape, strides, _folded(shape)) is not None
+def _of_one_rank(b: Builder, left: str, g: str) -> tuple[str, str]:
+    """The longer one without the extents of 1 before its others."""
+    shapes = {x: b.graph.shape(x) for x in (left, g)}
+    rank = min(map(len, shapes.values()))
+    short = {x: s if len(s) == rank or not all(same(n, 1) for n in s[:-rank]) else s[-rank:] for x, s in shapes.items()}
+    first, second = (x if short[x] == shapes[x] else b.reshape(x, short[x]) for x in (left, g))
+    return first, second
 
 
-def _folded(shape: Shape) -> Shape:
-    """All dimensions but the last as one."""
-    return _product(shape[:-1]), shape[-1]
+def _is_foldable(b: Builder, x: str, order: Sequence[int]) -> bool:
+    """Is ``x`` with its dimensions but the last in this order a matrix by strides alone?"""
+    shape, strides = ([v[k] for k in (*order, len(order))] for v in (b.graph.shape(x), b.graph.strides(x)))
+    return reshaped_strides(tuple(shape), tuple(strides), (dim(sympy.Mul(*shape[:-1])), shape[-1])) is not None
 
 
-def _product(extents: Shape) -> Dim:
-    return dim(prod(extents))
+def _folded(b: Builder, x: str) -> str:
+    shape = b.graph.shape(x)
+    return x if len(shape) == 2 else b.reshape(x, (dim(sympy.Mul(*shape[:-1])), shape[-1]))

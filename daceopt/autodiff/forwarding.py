@@ -25,10 +25,10 @@ from dace import nodes
 
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
 from daceopt.ir import parts
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.view_index import nominal
 
-_NOMINAL = 64  # what an unknown size counts for
 _MOST_LEAVES = 8  # keeps the analysis linear in the number of nodes
 
 
@@ -134,7 +134,7 @@ class _Plan:
         return 2 * self._bytes(extra - inputs) + self._bytes(inputs) < 2 * self._bytes(wanted)
 
     def _bytes(self, arrays: Iterable[str]) -> int:
-        return sum(_nominal(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
+        return sum(nominal(self.graph.size(n)) * self.graph.dtype(n).bytes for n in arrays)
 
     def stored(self) -> list[str]:
         return [n for n in self.graph.arrays() if n in self.present and self.graph.producers(n)]
@@ -162,7 +162,3 @@ def is_cheap(graph: Graph, node: nodes.Node) -> bool:
     if len(kernel.stages) != 1:
         return False
     return all(w.wcr is None for w in kernel.writes()) and all(None not in r.index for r in kernel.reads())
-
-
-def _nominal(size: Dim) -> int:
-    return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, _NOMINAL)))

@@ -113,7 +113,7 @@ def _split_offset(offset: Dim, shape: Shape, strides: Shape) -> list[Dim] | None
     if same(offset, 0):
         return index
     rest = offset
-    for axis in sorted(range(len(shape)), key=lambda k: _nominal(strides[k]), reverse=True):
+    for axis in sorted(range(len(shape)), key=lambda k: nominal(strides[k]), reverse=True):
         if strides[axis] == 0 or same(shape[axis], 1):
             continue
         steps = _steps(rest, strides[axis])
@@ -129,5 +129,6 @@ def _steps(rest: Dim, stride: Dim) -> Dim:
     return dim(quotient)
 
 
-def _nominal(size: Dim) -> int:
+def nominal(size: Dim) -> int:
+    """A number for a size, where one has to be ordered among others: unknown extents count as 64."""
     return size if isinstance(size, int) else int(size.subs(dict.fromkeys(size.free_symbols, 64)))

@@ -141,7 +141,8 @@ class Backend:
             eager = None
             if isinstance(given, Choice) and not effects.lasting(traced.graph.graph):
                 eager = tuning.repeated(traced, traced.graph.forward, inputs)
-            found = tuning.search(given, lambda r: self._run(traced, r, inputs), eager, self.options.tune or 0.0)
+            seconds = self.options.tune or 0.0
+            found = tuning.search(given, lambda r: self._run(traced, r, inputs), eager, seconds, tuning.trains(traced))
             tuning.keep(key, found)
         self.stats.choices.append(str(found))
         return found.recipe(given)

@@ -64,9 +64,9 @@ def _shown(options: Mapping[str, int]) -> str:
     return ", ".join(f"{option}={value}" for option, value in options.items())
 
 
-def alternatives(recipe: Recipe) -> tuple[Recipe, ...]:
-    """The recipes to choose from."""
-    return recipe.recipes() if isinstance(recipe, Choice) else (recipe,)
+def alternatives(recipe: Recipe, trains: bool | None = None) -> tuple[Recipe, ...]:
+    """The recipes to choose from; for programs with gradients, or without, if that is said."""
+    return recipe.recipes(trains) if isinstance(recipe, Choice) else (recipe,)
 
 
 def identity(graph: str, recipe: Recipe, code: str) -> str:
@@ -89,15 +89,17 @@ def keep(identity: str, found: Found) -> None:
     default_cache().put(_KIND, identity, write)
 
 
-def search(recipe: Recipe, run: Callable[[Recipe], Run], eager: Run | None, seconds: float) -> Found:
+def search(
+    recipe: Recipe, run: Callable[[Recipe], Run], eager: Run | None, seconds: float, trains: bool | None = None
+) -> Found:
     """Try the recipes, eager PyTorch where it is given, and then options of the best recipe's steps, one after the
-    other, until ``seconds`` are over; ``run`` compiles with a recipe.
+    other, until ``seconds`` are over; ``run`` compiles with a recipe. ``trains``: see :func:`alternatives`.
 
     Deterministic but for the clock. Where no variant compiles in time, the first recipe is what is left. Raises what
     compiling that raises.
     """
     deadline = time.perf_counter() + seconds
-    recipes = alternatives(recipe)
+    recipes = alternatives(recipe, trains)
     contenders = {recipes[0].name: run(recipes[0])}
     for other in recipes[1:]:
         contenders |= _compiled(other, run)
@@ -187,18 +189,23 @@ def repeated(traced: Traced, call: Callable[..., Any], arguments: Sequence[Any])
     The random numbers of the process stay where they are.
     """
     taken = [_own(a, needed) for a, needed in zip(arguments, traced.requires_grad)]
-    trains = torch.is_grad_enabled() and any(traced.requires_grad)
+    needs_gradients = trains(traced)
 
     def run() -> None:
-        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(trains):
+        with torch.random.fork_rng(devices=[]), torch.set_grad_enabled(needs_gradients):
             results = [r for r in call(*taken) if isinstance(r, torch.Tensor) and r.requires_grad]
-            if trains and results:
+            if needs_gradients and results:
                 torch.autograd.backward(results, [torch.ones_like(r) for r in results])
         for argument in taken:
             if isinstance(argument, torch.Tensor):
                 argument.grad = None
 
     return run
+
+
+def trains(traced: Traced) -> bool:
+    """Is a call of the graph followed by a backward pass?"""
+    return torch.is_grad_enabled() and any(traced.requires_grad)
 
 
 def _own(argument: Any, requires_grad: bool) -> Any:

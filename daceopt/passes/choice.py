@@ -34,7 +34,8 @@ def _noticed(first: ProgramTime) -> float:
 @dataclass(frozen=True)
 class Candidate:
     """A recipe to choose. ``most``: the seconds that it can save at most, ``least``: that it must save, both of what is
-    known of the first one's time. ``trains``: may it be chosen for programs with gradients?
+    known of the first one's time. ``trains``, ``infers``: may it be chosen for programs with gradients, without them?
+    ``modelled``: False where the model of time knows nothing of what it does: then it is for who measures (``tune``).
 
     The rule that is taken where none is given is about kernels. Library calls are mostly the same ones in all recipes,
     and their time is no reason to look away.
@@ -44,6 +45,12 @@ class Candidate:
     most: Callable[[ProgramTime], float] = _fusible
     least: Callable[[ProgramTime], float] = _noticed
     trains: bool = True
+    infers: bool = True
+    modelled: bool = True
+
+    def serves(self, trains: bool) -> bool:
+        """May it be chosen for programs with gradients (``trains``), or without?"""
+        return self.trains if trains else self.infers
 
 
 @dataclass(frozen=True)
@@ -58,9 +65,9 @@ class Choice(Recipe):
         made = tuple(one if isinstance(one, Candidate) else Candidate(one) for one in among)
         return cls(name, made[0].recipe.steps, made)
 
-    def recipes(self) -> tuple[Recipe, ...]:
-        """Those to choose from."""
-        return tuple(candidate.recipe for candidate in self.among)
+    def recipes(self, trains: bool | None = None) -> tuple[Recipe, ...]:
+        """Those to choose from; for programs with gradients, or without, if that is said."""
+        return tuple(c.recipe for c in self.among if trains is None or c.serves(trains))
 
     def fingerprint(self) -> str:
         return " ".join(r.fingerprint() for r in self.recipes())
@@ -72,16 +79,20 @@ class Choice(Recipe):
 
 @dataclass(frozen=True)
 class Decision:
-    """The recipe that was chosen, and the modelled seconds of each of the ``count`` that was tried."""
+    """The recipe that was chosen, and the modelled seconds of each of the ``count`` that was tried; ``unknown``: those
+    of which only measurements tell.
+    """
 
     chosen: str
     seconds: dict[str, float]
     count: int
+    unknown: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         times = ", ".join(f"{name} {1e3 * s:.3f} ms" for name, s in self.seconds.items())
         left = "; there is too little to save for another" if len(self.seconds) < self.count else ""
-        return f"recipe {self.chosen}, by the cost model ({times}{left})"
+        more = f"; tune=True would measure {' and '.join(self.unknown)} as well" if self.unknown else ""
+        return f"recipe {self.chosen}, by the cost model ({times}{left}){more}"
 
 
 def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, list[Step], Decision]:
@@ -93,7 +104,8 @@ def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, 
     """
     from daceopt.cost.program_time import ProgramTime
 
-    among = [c for c in choice.among if c.trains or program.wanted is None]
+    serving = [c for c in choice.among if c.serves(program.wanted is not None)]
+    among = [c for c in serving if c.modelled]
     recipes = [c.recipe.with_differentiation() if program.wanted is not None else c.recipe for c in among]
     steps = [r.resolved() for r in recipes]
     partings = [common_prefix([steps[0], own]) for own in steps]
@@ -114,7 +126,8 @@ def run(choice: Choice, program: Program, verify: str | None) -> tuple[Program, 
         seconds[recipe.name] = ProgramTime.of(made).total
         if seconds[recipe.name] < fastest - candidate.least(first):
             best, fastest = (made, [*before, *rest.history], recipe.name), seconds[recipe.name]
-    decision = Decision(best[2], seconds, len(recipes))
+    unknown = tuple(c.recipe.name for c in serving if not c.modelled)
+    decision = Decision(best[2], seconds, len(recipes), unknown)
     logger.info("%s", decision)
     return best[0], best[1], decision
 

@@ -124,7 +124,7 @@ def over_root(numerator: Any, radicand: Any) -> Either:
     root = op("Sqrt", radicand)
     return either(
         op("Div", numerator, root),
-        op("Mul", numerator, op("Reciprocal", root)),
+        op("Mul", numerator, either(op("Reciprocal", root), op("Div", 1.0, root))),
         op("Mul", numerator, op("Pow", radicand, -0.5)),
     )
 

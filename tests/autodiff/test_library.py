@@ -41,18 +41,28 @@ def test_a_weight_shared_by_the_batch_takes_one_product() -> None:
     assert not derivative.backward.kernels()
 
 
-@pytest.mark.parametrize(("shape", "rank"), [((2, 3, 4), 2), ((9, 2, 4), 3)])
-def test_a_batch_that_no_view_folds_is_copied_where_that_is_less_than_its_products(
-    shape: tuple[int, ...], rank: int
-) -> None:
-    """The operand's elements against those of a product of 4 x 5 for each of its batches."""
-    derivative = check(
-        lambda b, x, w: b.matmul(b.transpose(x, [1, 0, 2]), w), lambda x, w: x.transpose(0, 1) @ w, shape, (4, 5)
-    )[0]
+@pytest.mark.parametrize("shape", [(5, 3, 8), (5, 2, 3, 8)])
+def test_a_shared_weight_behind_rows_in_another_order(shape: tuple[int, ...]) -> None:
+    """Batch and positions exchanged: neither does the product write a matrix for each batch, nor is it slow."""
+    order = [1, 0, *range(2, len(shape))]
+
+    def build(b: Builder, x: str, w: str) -> str:
+        return str(b.elementwise(lambda v: v * v, b.matmul(b.transpose(x, order), w)))
+
+    derivative = check(build, lambda x, w: (x.transpose(0, 1) @ w) ** 2, shape, (8, 7))[0]
     graph = derivative.backward
-    products = [n for n in graph.nodes() if isinstance(n, Contraction)]
-    ranks = {len(graph.shape(n.operands(graph)["Y"])) for n in products}
-    assert (2 in ranks) == (rank == 2)
+    products = [n.operands(graph) for n in graph.nodes() if isinstance(n, Contraction)]
+    assert sorted(len(graph.shape(names["Y"])) for names in products) == [2, len(shape)]
+
+
+def test_many_rows_of_few_columns_are_not_copied() -> None:
+    def build(b: Builder, x: str, w: str) -> str:
+        return str(b.elementwise(lambda v: v * v, b.matmul(b.transpose(x, [1, 0, 2]), w)))
+
+    derivative = check(build, lambda x, w: (x.transpose(0, 1) @ w) ** 2, (50, 2, 3), (3, 2))[0]
+    graph = derivative.backward
+    products = [n.operands(graph) for n in graph.nodes() if isinstance(n, Contraction)]
+    assert (2, 3, 2) in [graph.shape(names["Y"]) for names in products]
 
 
 def test_transposed_operands() -> None:

@@ -15,7 +15,7 @@ from daceopt.errors import Unsupported
 from daceopt.modules import tuning
 from daceopt.modules.options import check
 from daceopt.modules.tuning import EAGER, Found, search
-from daceopt.passes.choice import Choice
+from daceopt.passes.choice import Candidate, Choice
 from daceopt.passes.recipe import Recipe
 
 CPU, NONE = recipes.get("cpu"), recipes.get("none")
@@ -62,6 +62,21 @@ def test_the_fastest_recipe() -> None:
     found = search(EITHER, taking({"default": 0.004, "none:": 0.001}, tried), None, 0.01)
     assert found.name == "none" and found.options == {} and set(found.seconds) == {"cpu", "none"}
     assert found.recipe(EITHER) == NONE and str(found).startswith("none is the fastest as measured: cpu ")
+
+
+@pytest.mark.usefixtures("_no_clock")
+@pytest.mark.parametrize(("trains", "tried"), [(True, ["cpu", "training"]), (False, ["cpu", "inference"])])
+def test_recipes_are_measured_where_they_serve(trains: bool, tried: list[str]) -> None:
+    """Also those of which the model of time knows nothing."""
+    among = Choice.of(
+        "either",
+        CPU,
+        Candidate(recipes.get("inference"), trains=False, modelled=False),
+        Candidate(recipes.get("training"), infers=False, modelled=False),
+    )
+    ran: list[str] = []
+    found = search(among, taking({"default": 0.004, f"{tried[1]}:": 0.001}, ran), None, 1e-9, trains)
+    assert ran == tried and found.name == tried[1] and found.recipe(among) == recipes.get(tried[1])
 
 
 @pytest.mark.usefixtures("_no_clock")
@@ -115,7 +130,8 @@ def test_a_module_takes_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searched once; another module, as another process would, finds it in the cache. The user's state is his own."""
     searched: list[str] = []
 
-    def found(recipe: Recipe, run: Any, eager: Any, seconds: float) -> Found:
+    def found(recipe: Recipe, run: Any, eager: Any, seconds: float, trains: bool | None) -> Found:
+        assert trains
         run(CPU)(), eager()
         searched.append(recipe.name)
         return Found("cpu", {"threading": {"work": 64}}, {"cpu": 1.0})

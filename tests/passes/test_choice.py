@@ -107,6 +107,13 @@ def test_a_candidate_for_inference_is_not_tried_in_training() -> None:
     assert derived.choice.startswith("recipe plain") and "fused" not in derived.choice
 
 
+def test_what_the_model_does_not_know_is_named_and_not_run() -> None:
+    never = replace(FUSED + NeverRuns(), name="never")
+    choice_of = Choice.of("either", FUSED, Candidate(never, trains=False, modelled=False))
+    assert derive(choice_of).choice.endswith("; tune=True would measure never as well")
+    assert "never" not in derive(choice_of, Gradients((0,), (0,))).choice
+
+
 def test_recipes_part_from_the_first_at_places_of_their_own() -> None:
     early, late = replace(FUSED.without("gelu-lifting"), name="early"), replace(FUSED + NeverRuns(), name="late")
     never = Candidate(late, most=lambda first: 0.0)

@@ -87,9 +87,12 @@ def test_options_print_and_parse() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no-such-step", "no transformation is called 'no-such-step'; there are: aggregation, attention-lifting"),
-        ("constant-folding{size=1}", "constant-folding has no option 'size'; it has limit"),
-        ("constant-folding{limit=open('x')}", "literal values"),
+        (
+            "no-such-step",
+            "no transformation is called 'no-such-step'; there are: aggregation, algebraic-simplification",
+        ),
+        ("constant-folding{size=1}", "constant-folding has no option 'size'; it has budget"),
+        ("constant-folding{budget=open('x')}", "literal values"),
         ("Constant Folding", "expected a form like"),
     ],
 )

@@ -85,7 +85,7 @@ def compile_case(case: Case, bundle: Bundle, recipe: str | Recipe = "cpu") -> Co
     runs = []
     for size in SIZES if graph.symbols else (NOMINAL,):
         given = _values(graph, case, size)
-        runs.append(Run(given, *(_reference(graph, given, case.backward, t) for t in (np.float64, None))))
+        runs.append(Run(given, *(reference(graph, given, case.backward, t) for t in (np.float64, None))))
     directions = _derived(graph, case.backward, recipe).directions()
     forward, *backward = [bundle.add(g, roles, libs.implement) for g, roles in directions]
     return Compiled(forward, backward[0] if backward else None, runs)
@@ -106,7 +106,8 @@ def _values(graph: Graph, case: Case, size: int) -> Arrays:
     return {role: rng.standard_normal(shape).astype(np.float32) for role, shape in numbers.items()}
 
 
-def _reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) -> Arrays:
+def reference(graph: Graph, given: Arrays, backward: bool, dtype: type | None) -> Arrays:
+    """Results of the interpreter by role: outputs and, with ``backward``, gradients of the inputs that have any."""
     feeds = {n: given[f"input:{k}"] for k, n in enumerate(graph.inputs)}
     if not backward:
         done = interpret(graph, feeds, dtype)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from daceopt import ops
 from daceopt.transformations.coarse.attention_lifting import AttentionLifting
 from daceopt.transformations.coarse.attention_scale_folding import AttentionScaleFolding
 from daceopt.transformations.coarse.softmax_lifting import SoftmaxLifting
 from daceopt.transformations.coarse.transpose_lifting import TransposeLifting
 from tests.transformations.graphs import Net, check, near_misses, op_types
+from tests.transformations.lowered import apply, assert_same
 
 B, H, S, D = 2, 3, 4, 8
 
@@ -89,9 +91,34 @@ def test_lifting_of_keys_that_come_transposed() -> None:
     check(AttentionLifting(), graph, ["Transpose", "Attention"])
 
 
-def test_no_lifting_with_dropout() -> None:
+def test_dropout_draws_the_same_numbers() -> None:
     net = attention_net()
-    assert "dropout stands between" in near_misses(AttentionLifting(), net.done(attention(net, "s", dropout=True)))
+    graph = net.done(attention(net, "s", dropout=True))
+    before = graph.copy()
+    assert len(AttentionLifting().run(graph).sites) == 1 and op_types(graph) == ["DropoutAttention"]
+    for one in (before, graph):
+        ops.lower_all(one)
+        assert one.uses_seed
+    assert_same(before, graph)
+
+
+def test_no_lifting_with_the_dropout_of_old_operator_sets() -> None:
+    net = Net(q=(B, H, S, D), kt=(B, H, D, S), v=(B, H, S, D), opset=11)
+    weights = net.op("Softmax", net.op("MatMul", net.q, net.kt, shape=(B, H, S, S)), axis=3)
+    dropped = net.op("Dropout", weights, ratio=0.5)
+    graph = net.done(net.op("MatMul", dropped, net.v, shape=(B, H, S, D)))
+    assert "operator set before 12" in near_misses(AttentionLifting(), graph)
+
+
+@pytest.mark.parametrize("mask", [None, (S, S), (H, 1, S)])
+def test_attention_without_a_batch(mask: tuple[int, ...] | None) -> None:
+    net = Net(q=(H, S, D), k=(H, S, D), v=(H, S, D), opset=23, **({} if mask is None else {"m": mask}))
+    scores = net.op("MatMul", net.q, net.op("Transpose", net.k, shape=(H, D, S), perm=[0, 2, 1]), shape=(H, S, S))
+    scores = scores if mask is None else net.op("Add", scores, net.m)
+    graph = net.done(net.op("MatMul", net.op("Softmax", scores, axis=-1), net.v, shape=(H, S, D)))
+    outcome = apply(AttentionLifting(), graph)
+    assert len(outcome.sites) == 1
+    assert op_types(graph).count("Attention") == 1 and "Softmax" not in op_types(graph)
 
 
 def test_no_lifting_when_the_weights_are_returned() -> None:

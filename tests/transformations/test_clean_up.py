@@ -64,7 +64,31 @@ def test_large_results_stay() -> None:
     net = Net(x=(300, 300))
     big = net.op("Expand", net.const(1.0), net.const([300, 300], np.int64), shape=(300, 300))
     graph = net.done(net.op("Mul", net.x, big))
-    assert "90000 elements, more than 65536" in near_misses(ConstantFolding(), graph)
+    assert "would add 359980 bytes to them, the budget is 262144" in near_misses(ConstantFolding(), graph)
+    check(ConstantFolding(budget=360_000), graph, ["Mul"])
+
+
+def test_a_constant_that_others_read_is_no_room_for_another() -> None:
+    """A transposition of weights is a view when running: as a constant it would be the weights once more."""
+    net = Net(x=(2, 300))
+    weights = net.const(np.ones((300, 300)))
+    turned = net.op("Transpose", weights, shape=(300, 300), perm=[1, 0])
+    first, second = (net.op("MatMul", net.x, w, shape=(2, 300)) for w in (weights, turned))
+    assert "would add 360000 bytes" in near_misses(ConstantFolding(), net.done(net.op("Add", first, second)))
+
+
+def test_a_constant_that_only_constants_follow_from_goes() -> None:
+    net = Net(x=(2, 300))
+    weights = net.const(np.ones((300, 300)))
+    first, second = (net.op(o, weights) for o in ("Neg", "Exp"))
+    y = net.op("MatMul", net.op("MatMul", net.x, first, shape=(2, 300)), second, shape=(2, 300))
+    check(ConstantFolding(), net.done(y), ["MatMul", "MatMul"], sites=2)
+
+
+def test_results_no_larger_than_what_goes_for_them_fold() -> None:
+    net = Net(x=(2, 300))
+    turned = net.op("Transpose", net.const(np.ones((300, 300))), shape=(300, 300), perm=[1, 0])
+    check(ConstantFolding(budget=0), net.done(net.op("MatMul", net.x, turned, shape=(2, 300))), ["MatMul"])
 
 
 def test_random_operators_do_not_fold() -> None:

@@ -4,50 +4,69 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from daceopt.ir.graph import Shape
 from daceopt.ir.operators import made_by
-from daceopt.ops.families.attention import SEES_A_KEY
+from daceopt.ops.families.attention import DOMAIN, DROPOUT, SEES_A_KEY
+from daceopt.ops.families.random import as_attribute, stream_of
 from daceopt.passes.patterns import Match, Op, PatternRule, either, maybe, op, scaled
 
-_SWAP = [0, 1, 3, 2]
 _PRODUCT = op("MatMul", "q", "kt").named("product").shared()
 _SCORES = either(scaled(_PRODUCT, "scale").shared(), _PRODUCT)
 _MASKED = either(op("Add", _SCORES, "mask").shared(), _SCORES, "scores")
+_FIRST = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
 class AttentionLifting(PatternRule):
-    """One Attention operator for queries, keys and values of (batch, head, position, feature), without dropout.
+    """One Attention operator for queries, keys and values of (batch, head, position, feature); without a batch as well.
 
     before:  y = MatMul(Softmax(MatMul(q, Transpose(k)) * s + mask), v)
     after:   y = Attention(q, k, v, mask; scale=s)
+
+    Where weights are dropped at random it is one DropoutAttention, which draws the same numbers.
     """
 
     thing = "the attention"
     pattern = op("MatMul", maybe("Dropout", op("Softmax", _MASKED).named("weights"), name="dropout"), "v")
 
     def why_not(self, m: Match) -> str | None:
-        if "dropout" in m:
-            return "dropout stands between the softmax and the product with the values"
         axis, rank = m.node("weights").attribute("axis", -1), len(m.shape("weights"))
-        if rank != 4 or len(m.shape("v")) != 4:
+        if rank not in (3, 4) or len(m.shape("v")) != rank:
             ranks = f"the weights have {rank} and the values {len(m.shape('v'))} dimensions"
-            return f"{ranks}, expected 4: batch, head, position, feature"
+            return f"{ranks}, expected 4: batch, head, position, feature; or 3 without a batch"
         if axis % rank != rank - 1:
             return f"the softmax is over axis {axis}, expected the last"
+        if "dropout" in m and m.node("dropout").since_version < 12:
+            return "the dropout is of an operator set before 12, which says otherwise whether it is for training"
         return (
             _shapes_differ(m) if "product" in m else f"the scores {m['scores']} are not a product of queries and keys"
         )
 
     def replace(self, m: Match) -> Op:
-        return op("Attention", "q", _keys(m), "v", "mask?", scale=m.get("scale", 1.0), **{SEES_A_KEY: 1})
+        if len(m.shape("q")) == 4:
+            return _attention(m, "q", _keys(m), "v", "mask" if "mask" in m else None)
+        mask = None if "mask" not in m else op("Unsqueeze", "mask", _FIRST) if len(m.shape("mask")) == 3 else "mask"
+        q, k, v = (op("Unsqueeze", x, _FIRST) for x in ("q", _keys(m), "v"))
+        return op("Squeeze", _attention(m, q, k, v, mask), _FIRST)
+
+
+def _attention(m: Match, q: Op | str, k: Op | str, v: Op | str, mask: Op | str | None) -> Op:
+    attributes = {"scale": m.get("scale", 1.0), SEES_A_KEY: 1}
+    if "dropout" not in m:
+        return op("Attention", q, k, v, *([] if mask is None else [mask]), **attributes)
+    node = m.node("dropout")
+    ratio, training = (*m.graph.inputs_of(node)[1:], None, None)[:2]
+    number = as_attribute(stream_of(node, m["dropout"], node.attribute("seed")))
+    return op(f"{DOMAIN}::{DROPOUT}", q, k, v, mask, ratio, training, **attributes, stream=number)
 
 
 def _shapes_differ(m: Match) -> str | None:
     q, kt, v = m.shape("q"), m.shape("kt"), m.shape("v")
-    if len(q) != 4 or len(kt) != 4 or q[:2] != kt[:2]:
+    if len(q) != len(v) or len(kt) != len(v) or q[:-2] != kt[:-2]:
         return f"queries of shape {q} and transposed keys of shape {kt} differ in batch or heads"
-    if v[:2] != q[:2]:
+    if v[:-2] != q[:-2]:
         return f"values of shape {v} and queries of shape {q} differ in batch or heads"
     if "mask" in m and not _broadcasts(m.shape("mask"), m.shape("weights")):
         return f"the mask of shape {m.shape('mask')} is larger than the scores {m.shape('weights')}"
@@ -60,8 +79,10 @@ def _broadcasts(shape: Shape, to: Shape) -> bool:
 
 def _keys(m: Match) -> Op | str:
     """The keys: what ``kt`` transposes if that undoes the swap, else ``kt`` transposed once more (a view)."""
-    node, source, perm = made_by(m.graph, m["kt"], "Transpose"), m["kt"], _SWAP
+    rank = len(m.shape("kt"))
+    swap = [*range(rank - 2), rank - 1, rank - 2]
+    node, source, perm = made_by(m.graph, m["kt"], "Transpose"), m["kt"], swap
     if node is not None:
-        source, inner = m.graph.operand(node, 0), list(node.attribute("perm") or (3, 2, 1, 0))
-        perm = [inner[p] for p in _SWAP]
+        source, inner = m.graph.operand(node, 0), list(node.attribute("perm") or range(rank)[::-1])
+        perm = [inner[p] for p in swap]
     return source if perm == sorted(perm) else op("Transpose", source, perm=perm)

@@ -21,16 +21,16 @@ _LOOKS_AT_SHAPE = {"Reshape": 1, "Expand": 1}  # operator -> position of the ope
 
 @dataclass(frozen=True)
 class ConstantFolding(Transformation):
-    """Compute at compile time what depends on constants and shapes only, unless the result is large.
+    """Compute at compile time what depends on constants and shapes only, unless constants would grow by much.
 
-    Large is more than ``limit`` elements and more than the inputs have.
+    ``budget``: the bytes that a result may have more than the constants that go for it.
 
     before:  s = Shape(x: [2, 3, 4]); t = Gather(s, [2]); y = Reshape(x, Concat([-1], t))
     after:   y = Reshape(x, [-1, 4])
     """
 
     level: ClassVar[str] = "coarse"
-    limit: int = 1 << 16
+    budget: int = 1 << 18
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if getattr(node, "domain", None) != "" or node.op_type in RANDOM:
@@ -74,9 +74,14 @@ class ConstantFolding(Transformation):
         sizes = [graph.size(n) for n in outputs]
         if not all(isinstance(s, int) for s in sizes):
             return None
-        bound = max(self.limit, sum(graph.constants[n].size for n in inputs))
-        if sum(sizes) > bound:
-            return f"{node.op_type} of constants has {sum(sizes)} elements, more than {bound}: computed at run time"
+        grown = sum(n * types.itemsize(graph.dtype(o)) for n, o in zip(sizes, outputs, strict=True))
+        if grown > self.budget:
+            grown -= sum(graph.constants[n].nbytes for n in dict.fromkeys(inputs) if _goes(graph, n))
+        if grown > self.budget:
+            return (
+                f"{node.op_type} of constants would add {grown} bytes to them, the budget is {self.budget}: "
+                "computed at run time"
+            )
         try:
             computed = reference.compute(node, [graph.constants.get(n or "") for n in graph.inputs_of(node)])
         except DaceoptError as error:
@@ -104,6 +109,12 @@ class ConstantFolding(Transformation):
         stated = graph.add_constant("shape", np.asarray(site["shape"], np.int64))
         graph.add_operator(node.op_type, [inputs[0], stated], outputs, node.attributes)
         sweep(graph, [graph.producer(operand)] if operand else [])
+
+
+def _goes(graph: Graph, name: str) -> bool:
+    """Is a constant read by nothing but what is constant as well?"""
+    inputs = (n for reader in graph.all_consumers(name) for n in graph.inputs_of(reader))
+    return all(n is None or n in graph.constants for n in inputs)
 
 
 def _sizes(graph: Graph, node: Any) -> tuple[Dim, ...] | None:

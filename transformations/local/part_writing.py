@@ -14,9 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import parts, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel, Stage
-from daceopt.ir.provenance import label_of
-from daceopt.ir.views import follow
-from daceopt.ops.families.strided import takes
+from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.splits import split, why_not
 from daceopt.splits.narrowing import narrowed, settled_at
@@ -148,21 +146,11 @@ def _copied(graph: Graph, stage: Stage, extents: dict[Any, Any]) -> str | None:
 
 def _why_not_there(graph: Graph, array: str, place: str, copy: Any) -> str | None:
     """Why ``array`` cannot stand in ``place``, or a box of it, from the start, where ``copy`` writes it now."""
-    maker = graph.producers(array)
-    if not maker:
+    if not graph.producers(array):
         return f"{array} is given"
     if reason := parts.why_no_part(graph, array):
         return f"{array} is {reason}"
-    steps = graph.strides(place)
-    try:
-        layouts = {array: steps} | {v: s for v, (s, _) in follow(graph, array, graph.strides(array), steps).items()}
-    except ValueError as error:
-        return str(error)
-    for name, strides in layouts.items():
-        for node in [*graph.consumers(name), *(maker if name == array else ())]:
-            if node is not copy and not takes(node, graph.shape(name), strides):
-                return f"{label_of(node)} takes {name} in other strides than {strides}"
-    return None
+    return why_not_laid_out(graph, array, graph.strides(place), copy)
 
 
 def _bytes(graph: Graph, name: str) -> int:

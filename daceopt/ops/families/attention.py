@@ -1,8 +1,13 @@
-"""Attention: a product, a mask, a softmax and a second product, each of which has its own gradient."""
+"""Attention: a product, a mask, a softmax and a second product, each of which has its own gradient.
+
+``DropoutAttention(q, k, v, mask, ratio, training)`` in domain ``daceopt`` is Attention over four axes whose weights are
+dropped at random, as Dropout with the attribute ``stream`` drops them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +24,7 @@ from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, support
 from daceopt.ops.families.elementwise import alias
 from daceopt.ops.families.softmax import DOMAIN, GUARDED
 
+DROPOUT = "DropoutAttention"
 SEES_A_KEY = "every_row_sees_a_key"  # our own attribute: nothing guards against rows that a mask hides entirely
 _RAW, _CAPPED, _MASKED, _WEIGHTS = range(4)  # what the fourth output holds
 
@@ -29,6 +35,23 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
 
     A row that sees no key is zero.
     """
+    _attend(b, node, inputs, outputs, lambda weights: weights)
+
+
+@lowering(DROPOUT, domain=DOMAIN, types=FLOATS)
+def dropout_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Some of the weights are zero, the others larger."""
+
+    def dropped(weights: str) -> str:
+        kept = b.graph.add_array("dropped", b.graph.shape(weights), b.graph.dtype(weights))
+        operands = [weights, values.at(inputs, 4), values.at(inputs, 5)]
+        b.graph.add_operator("Dropout", operands, [kept], {"stream": node.attribute("stream")})
+        return kept
+
+    _attend(b, node, inputs[:4], outputs, dropped)
+
+
+def _attend(b: Builder, node: Operator, inputs: Names, outputs: Names, dropped: Callable[[str], str]) -> None:
     packed = len(b.graph.shape(required(inputs, 0))) == 3
     heads, kv_heads = node.attribute("q_num_heads"), node.attribute("kv_num_heads")
     q = _split_heads(b, required(inputs, 0), heads) if packed else required(inputs, 0)
@@ -47,7 +70,7 @@ def attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
         alias(b, stages[node.attribute("qk_matmul_output_mode", _RAW)], shown)
     out = outputs[0]
     if out is not None:
-        y = _grouped_product(b, stages[_WEIGHTS], v, packed=packed)
+        y = _grouped_product(b, dropped(stages[_WEIGHTS]), v, packed=packed)
         b.reshape(b.transpose(y, [0, 2, 1, 3]) if packed else y, b.graph.shape(out), out=out)
 
 

@@ -37,10 +37,15 @@ def stream(name: str, seed: int | None = None) -> int:
     return zlib.crc32(f"{name}/{seed or 0}".encode())
 
 
-def _stream(node: Operator, name: str, seed: int | None = None) -> int:
+def stream_of(node: Operator, name: str, seed: int | None = None) -> int:
     """The one that the attribute ``stream`` gives, where whoever made the node knows better than its output's name."""
     given = node.attribute("stream")
-    return stream(name, seed) if given is None else int(given)
+    return stream(name, seed) if given is None else int(given) & 0xFFFFFFFF
+
+
+def as_attribute(number: int) -> int:
+    """A stream as the attribute ``stream``, which has 32 bits and a sign."""
+    return number - (1 << 32) if number >> 31 else number
 
 
 def _is_training(graph: Graph, node: Operator, inputs: Names) -> bool | None:
@@ -63,7 +68,7 @@ def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
             b.full(b.graph.shape(mask), True, b.graph.dtype(mask), out=mask)
         return alias(b, x, out)
     level = str(given) if ratio is None else float(ratio)
-    _masked(b, x, out, mask, level, _stream(node, out, node.attribute("seed")))
+    _masked(b, x, out, mask, level, stream_of(node, out, node.attribute("seed")))
     return None
 
 
@@ -104,7 +109,7 @@ def _generate(
     shape = b.graph.shape(out)
     wide = (dtype or b.graph.dtype(out)) == types.from_name("float64")
     fixed = node.attribute("seed")
-    number = _stream(node, name) if fixed is None else 0
+    number = stream_of(node, name) if fixed is None else 0
     accesses: dict[str, Any] = {k: (v, lambda *i: i) for k, v in reads.items()}
     if fixed is None:
         accesses["seed"] = (b.graph.seed(), lambda *i: (0,))

@@ -6,7 +6,7 @@ from typing import Any
 
 from dace import nodes
 
-from daceopt.ir.graph import Shape, row_major
+from daceopt.ir.graph import Graph, Shape, row_major
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -15,6 +15,8 @@ from daceopt.ir.nodes.library import (
     Pool,
     PoolBackward,
 )
+from daceopt.ir.provenance import label_of
+from daceopt.ir.views import follow
 
 _CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 
@@ -30,6 +32,20 @@ def takes(node: Any, shape: Shape, strides: Shape) -> bool:
     if isinstance(node, Contraction):
         return len(shape) < 2 or 1 in strides[-2:]
     return isinstance(node, _CONVOLUTIONS) and is_dense(shape, strides)
+
+
+def why_not_laid_out(graph: Graph, array: str, strides: Shape, apart: Any) -> str | None:
+    """Why ``array`` cannot have these strides: a view of it cannot follow, or a node other than ``apart`` does not take
+    it so."""
+    try:
+        layouts = {array: strides} | {v: s for v, (s, _) in follow(graph, array, graph.strides(array), strides).items()}
+    except ValueError as error:
+        return str(error)
+    for name, own in layouts.items():
+        for node in [*graph.consumers(name), *(graph.producers(array) if name == array else ())]:
+            if node is not apart and not takes(node, graph.shape(name), own):
+                return f"{label_of(node)} takes {name} in other strides than {own}"
+    return None
 
 
 def is_dense(shape: Shape, strides: Shape) -> bool:

@@ -1,0 +1,93 @@
+"""Constants of one value as literals of the scalar code that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel, Stage
+from daceopt.passes.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class InputToConstant(Transformation):
+    """Put the value of a constant whose elements are all equal into the statements that read it.
+
+    before:  c = [0.0, 0.0, 0.0]    for i: y[i] = x[i] + c[i]
+    after:   for i: y[i] = x[i] + float32(0.0)
+
+    The value keeps its type, so that nothing is computed otherwise than before; NaN has no literal and stays. Rausch et
+    al., DaCeML, section 5.1.
+    """
+
+    level: ClassVar[str] = "local"
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        kernel = _kernel(graph, node)
+        if kernel is None:
+            return
+        literals: dict[str, Any] = {}
+        for name in dict.fromkeys(a.array for s in kernel.stages for a in s.reads.values()):
+            value = graph.constants.get(graph.root(name)[0])
+            literal = None if value is None or _is_loaded(kernel, name) else _literal(value, graph.dtype(name))
+            if literal is not None:
+                literals[name] = literal
+        if literals:
+            yield Site(graph, (node,), {"literals": literals})
+
+    def apply(self, site: Site) -> None:
+        graph, (node,) = site.graph, site.nodes
+        kernel = Kernel.extract(graph, node)
+        stages = [_inlined(stage, site["literals"]) for stage in kernel.stages]
+        graph.remove(node)
+        replace(kernel, stages=stages).emit(graph)
+
+
+def _kernel(graph: Graph, node: Any) -> Kernel | None:
+    if not isinstance(node, nodes.MapEntry):
+        return None
+    try:
+        return Kernel.extract(graph, node)
+    except Unsupported:
+        return None
+
+
+def _is_loaded(kernel: Kernel, name: str) -> bool:
+    """Is it read at run-time indices, which could lie outside of it?"""
+    return any(a.array == name and None in a.index for s in kernel.stages for a in s.reads.values())
+
+
+def _literal(value: np.ndarray, dtype: Any) -> Any | None:
+    """The element that all are, as scalar code of its type; None where they differ or nothing says it."""
+    if value.size == 0 or types.is_narrow(dtype) or value.dtype.kind not in "fiub":
+        return None
+    first = value.reshape(-1)[0]
+    if not (value == first).all() or (value.dtype.kind == "f" and len({*np.signbit(value).reshape(-1).tolist()}) > 1):
+        return None
+    if value.dtype.kind == "f" and (not np.isfinite(first) or (first == 0 and np.signbit(first))):
+        return None
+    if value.dtype.kind == "b":
+        return sympy.true if first else sympy.false
+    number = first.item()
+    exact = sympy.Integer(number) if float(number).is_integer() else sympy.Float(number, 17)
+    return scalar.cast(exact, dtype)
+
+
+def _inlined(stage: Stage, literals: dict[str, Any]) -> Stage:
+    known = {c: literals[a.array] for c, a in stage.reads.items() if a.array in literals}
+    if not known:
+        return stage
+    reads = {c: a for c, a in stage.reads.items() if c not in known}
+    assignments = tuple(
+        replace(a, expr=a.expr.xreplace({s: known[str(s)] for s in a.expr.free_symbols if str(s) in known}))
+        for a in stage.assignments
+    )
+    return replace(stage, reads=reads, assignments=assignments)

@@ -119,7 +119,7 @@ struct Maximum {
     void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
         lanes = row;
         offset = start;
-        best.assign(row.count, kLowest);
+        best.assign(row.count, T(kLowest));  // a copy: before C++17 the constant has no address
         position.assign(row.count, -1);
     }
 

@@ -22,6 +22,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "training_step": ("daceopt.training.training_step", "training_step"),
     "data_parallel": ("daceopt.distributed.data_parallel", "data_parallel"),
     "from_onnx": ("daceopt.models.onnx_model", "from_onnx"),
+    "from_sdfg": ("daceopt.models.sdfg_program", "from_sdfg"),
     "load": ("daceopt.standalone.stored_program", "load"),
     "export": ("daceopt.standalone.export", None),
     "explain": ("daceopt.explore", "explain"),

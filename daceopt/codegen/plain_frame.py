@@ -85,7 +85,13 @@ class PlainFrame(Frame):
     def _kernel(self, entry: nodes.MapEntry) -> None:
         graph = self._scope.graph
         kernel = Kernel.extract(graph, entry)
-        self._map(kernel.label, map_source(graph, kernel))
+        moved = [name for name in graph.arrays() if self._is_moved(name)]
+        self._map(kernel.label, map_source(graph, kernel, moved))
+
+    def _is_moved(self, name: str) -> bool:
+        """Does the array stand in a buffer that is laid out otherwise?"""
+        buffer, start = self._scope.place(name)
+        return self._scope.graph is not self._top or start != 0 or buffer.name != name
 
     def _map(self, label: str, source: MapSource) -> None:
         self._code.append(source.code)
@@ -99,7 +105,7 @@ class PlainFrame(Frame):
         state.add_node(tasklet)
         around = self._scope_around(state, label, source)
         names = {p: self._buffer(buffer) for p, (buffer, _) in places.items()}
-        memlets = {p: self._memlet(p, names[p], start != 0) for p, (_, start) in places.items()}
+        memlets = {p: self._memlet(p, name) for p, name in names.items()}
         accesses = {n: state.add_access(n) for n in dict.fromkeys(names[p] for p in reads.values())}
         results = {n: state.add_access(n) for n in dict.fromkeys(names[p] for p in writes.values())}
         for connector, p in reads.items():
@@ -116,10 +122,8 @@ class PlainFrame(Frame):
         entry, exit_ = state.add_map(label, ranges)
         return entry, exit_
 
-    def _memlet(self, pointer: TaskletPointer, name: str, moved: bool) -> Memlet:
-        if pointer.subset is None or moved or self._scope.graph is not self._top:
-            return Memlet.from_array(name, self.sdfg.arrays[name])
-        return Memlet(data=name, subset=pointer.subset)
+    def _memlet(self, pointer: TaskletPointer, name: str) -> Memlet:
+        return self._whole(name) if pointer.subset is None else Memlet(data=name, subset=pointer.subset)
 
     def _library_call(self, node: nodes.Tasklet) -> None:
         graph = self._scope.graph

@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 _NATIVE = {
     "Contraction": "native",
-    **dict.fromkeys(
-        ("Convolution", "ConvolutionBackwardData", "ConvolutionBackwardWeights"),
-        "native_convolution",
-    ),
+    **dict.fromkeys(("Convolution", "ConvolutionBackwardData", "ConvolutionBackwardWeights"), "native_convolution"),
     **dict.fromkeys(("HostCall", "AllReduceStart", "AllReduceWait", "AgreementStart", "AgreementWait"), "native"),
 }
+# DaCe compiles as C++14, for which GCC knows the language of C++17 but not its library
+_VALUE = re.compile(r"std::is_(\w+)_v<([^<>]*)>")
 _OWN = re.compile(r'^#include "(daceopt/[^"]+)"\s*$')
 
 
@@ -74,7 +73,7 @@ def _inlined(text: str, seen: set[str]) -> Iterator[str]:
     for line in text.splitlines():
         own = _OWN.match(line)
         if own is None:
-            yield "" if line.startswith("#pragma once") else line
+            yield "" if line.startswith("#pragma once") else _VALUE.sub(r"std::is_\1<\2>::value", line)
         elif own[1] not in seen:
             seen.add(own[1])
             yield from _inlined((INCLUDE / own[1]).read_text(encoding="utf-8"), seen)

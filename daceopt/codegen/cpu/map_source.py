@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,16 +43,15 @@ class MapSource:
     parameters: dict[str, Dim]
     code: str
     pointers: tuple[TaskletPointer, ...]
-    sizes: frozenset[str]
 
 
-def map_source(graph: Graph, kernel: Kernel) -> MapSource:
+def map_source(graph: Graph, kernel: Kernel, moved: Collection[str] = ()) -> MapSource:
     """``kernel`` in serial loops, but for those around everything else whose iterations are independent.
 
-    Raises Unsupported where C++ has no form for it.
+    ``moved``: arrays that stand somewhere in flat buffers, of which there are no boxes. Raises Unsupported where C++ has no form for it.
     """
     plain = replace(kernel, schedule=None)
-    return _MapEmitter(graph, folded(plain, schedule.schedule_of(plain))).map()
+    return _MapEmitter(graph, folded(plain, schedule.schedule_of(plain)), moved).map()
 
 
 # plain DaCe has no other way to report an error
@@ -61,9 +61,9 @@ _REPORT = 'if (bad) { fprintf(stderr, "{label}: an index is out of range, or a n
 class _MapEmitter(Emitter):
     """What stands inside of the map, with the map's parameters as loops that are open already."""
 
-    def __init__(self, graph: Graph, kernel: Kernel):
+    def __init__(self, graph: Graph, kernel: Kernel, moved: Collection[str]):
         super().__init__(graph, kernel)
-        self._graph = graph
+        self._graph, self._moved = graph, moved
         self._written = {r.buffer.array for body in self._bodies.values() for r in body.writes.values()}
         self._loops, self._body = self._independent()
 
@@ -90,9 +90,16 @@ class _MapEmitter(Emitter):
         lines = self._lines
         starts = [f"{p.argument.cpp} {p.name} = {p.connector}{self._shift(p)};" for p in pointers]
         sizes = self._names.sizes()
-        given = [f"const int64_t {name} = {symbol};" for symbol, name in sizes.items()]
-        parameters = {self._names.loop(loop.param): loop.extent for loop in self._loops}
-        return MapSource(parameters, "\n".join([*given, *starts, *lines]), pointers, frozenset(sizes))
+        given = [f"const int64_t {name.capitalize()} = {symbol};" for symbol, name in sizes.items()]
+        given += [f"const int64_t {name} = {name.capitalize()};" for name in sizes.values()]
+        # DaCe counts in int
+        counters = [f"const int64_t {self._names.loop(p.param)} = {self._counter(p)};" for p in self._loops]
+        parameters = {self._counter(loop): loop.extent for loop in self._loops}
+        return MapSource(parameters, "\n".join([*counters, *given, *starts, *lines]), pointers)
+
+    def _counter(self, loop: Loop) -> str:
+        """The parameter of the map; arrays and sizes have no capitals."""
+        return self._names.loop(loop.param).capitalize()
 
     def _shift(self, pointer: TaskletPointer) -> str:
         """From the element at which DaCe's pointer stands to the one from which the code counts."""
@@ -105,7 +112,7 @@ class _MapEmitter(Emitter):
         strides = self._graph.strides(argument.array)
         start = sympy.Add(*(s * t for s, t in zip(box.starts, strides, strict=True)))
         ends = [s + b - 1 for s, b in zip(box.starts, box.bounds, strict=True)]
-        named = {loop.param: sympy.Symbol(self._names.loop(loop.param), integer=True) for loop in self._loops}
+        named = {loop.param: sympy.Symbol(self._counter(loop), integer=True) for loop in self._loops}
         ranges = [(_named(s, named), _named(e, named), 1) for s, e in zip(box.starts, ends)]
         return TaskletPointer(name, argument, subsets.Range(ranges or [(0, 0, 1)]), dim(argument.offset - start), written)
 
@@ -114,7 +121,7 @@ class _MapEmitter(Emitter):
         accesses = [a for s in self._kernel.stages for a in (*s.reads.values(), *s.writes.values())]
         here = [a for a in accesses if a.array not in self._kernel.locals]
         same = [a for a in here if self._graph.root(a.array)[0] == argument.array]
-        if any(a.array != argument.array for a in same) or not self._loops:
+        if any(a.array != argument.array for a in same) or not self._loops or argument.array in self._moved:
             return None
         try:
             outer = [loop.param for loop in self._loops]

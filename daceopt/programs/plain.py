@@ -31,9 +31,11 @@ def plain(graph: Graph) -> PlainSdfg:
     """
     from daceopt import libs, ops
     from daceopt.codegen.plain_frame import PlainFrame
+    from daceopt.ir import region_settling
 
     lowered = graph.copy()
     ops.lower_all(lowered)
+    region_settling.settle(lowered)
     support = libs.plain.implement_plain(lowered)
     frame = PlainFrame(lowered, support)
     return PlainSdfg(frame.sdfg, {n: v for n, v in frame.arguments.items() if n in frame.sdfg.arrays})

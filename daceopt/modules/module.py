@@ -326,6 +326,16 @@ class Handle:
         """``daceopt.explain`` of this module on the arguments of a call."""
         return daceopt.explain(self._module, *inputs, **kwargs)
 
+    def bisect(self, *inputs: Any, built: bool = True, **kwargs: Any) -> Any:
+        """The first step of the module's recipe that breaks a call with these arguments, forward or backward, with its
+        site and a reproducer (:class:`daceopt.passes.bisect.Guilty`); None when all is well.
+
+        ``built``: where all graphs are right, look at what is compiled of them, too.
+        """
+        from daceopt.modules.bisection import bisected  # brings DaCe
+
+        return bisected(self._module, inputs, kwargs, self.options, built)
+
     def source(self, kernel: str | None = None) -> str:
         """The generated C++ of the program compiled last: all of it, or the kernels whose label contains ``kernel``.
 

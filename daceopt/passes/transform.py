@@ -96,6 +96,11 @@ class Transformation:
         """Override to edit both directions of a program in one step; the runner then asks for nothing else."""
         raise NotImplementedError(f"{type(self).__name__} runs on each graph by itself")
 
+    @property
+    def edits_programs(self) -> bool:
+        """Does it edit both directions of a program at once?"""
+        return type(self).run_program is not Transformation.run_program
+
     @classmethod
     def kebab_name(cls) -> str:
         """``PadConvFusion`` -> ``pad-conv-fusion``."""

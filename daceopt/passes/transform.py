@@ -170,15 +170,17 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
 
 def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name{option=value, ...}`` into the name and its options (Python literals)."""
-    parts = re.fullmatch(r"\s*([a-z0-9-]+)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
+    parts = re.fullmatch(r"\s*([a-z0-9-]+|dace:\w*)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
     if not parts:
         raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}")
     try:
         call = ast.parse(f"f({parts[2] or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
-        return parts[1], {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
         raise DaceoptError(f"options of step {text!r}: expected name=value pairs with literal values") from error
+    name, _, of = parts[1].partition(":")
+    return ("dace-transformation", {"of": of, "options": options}) if of or name != parts[1] else (name, options)
 
 
 # ---------------------------------------------------------------- the driver

@@ -36,7 +36,10 @@ def compiled_difference(parts: Sequence[Part], inputs: Mapping[str, np.ndarray] 
         if None in programs:
             raise DaceoptError("what was just compiled is not in the cache")
         built = [Built(graph, roles, program) for (graph, roles), program in zip(parts, programs, strict=True)]
-        return compare(*built, inputs=inputs)
+        found = compare(*built, inputs=inputs)
+        if found is not None:
+            found.built.program.source()  # read while it is there
+        return found
     finally:
         for name in names:
             default_cache().discard(KIND, name)

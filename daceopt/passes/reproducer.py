@@ -70,7 +70,7 @@ def _save(
     values = {"GRAPHS": texts, "INPUTS": None if seeded else pack(inputs), "LARGE": pack(large), **given}
     text = "\n".join(_lines(failure, values, call)) + "\n"
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
-    folder = (trace.folder() or default_folder()) / "reproducers" / f"{name}-{digest}"
+    folder = (trace.folder() or default_folder()) / "reproducers" / f"{name.replace(':', '-')}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NAME).write_text(text, encoding="utf-8", errors="backslashreplace")
     return folder / NAME

@@ -71,6 +71,7 @@ class DaceTransformation(Transformation):
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """Each match of DaCe's pattern that works out on a copy."""
         taken: set[nodes.Node] = set()
+        refused: dict[str, NearMiss] = {}
         for k in range(len(_matches(self, graph.copy()))):
             trial = _Trial(graph, self, k)
             if not taken.isdisjoint(trial.matched):
@@ -78,14 +79,13 @@ class DaceTransformation(Transformation):
             try:
                 found = trial.run()
             except (Unsupported, IllegalSchedule) as error:
-                yield NearMiss(trial.title, str(error))
-                continue
-            except Exception as error:  # whatever DaCe raises: the graph is as it was
-                yield NearMiss(trial.title, f"DaCe fails: {type(error).__name__}: {error}")
+                miss = NearMiss(trial.title, str(error))
+                refused[str(miss)] = miss
                 continue
             if found:
                 taken.update(trial.matched)
                 yield Site(graph, tuple(trial.gone), {"kernels": found, "title": trial.title})
+        yield from refused.values()
 
     def apply(self, site: Site) -> None:
         graph = site.graph
@@ -119,7 +119,10 @@ class _Trial:
         state, before = self._copy.state, _scopes(self._copy.state)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self._match.apply(state, self._copy.sdfg)
+            try:
+                self._match.apply(state, self._copy.sdfg)
+            except Exception as error:  # whatever DaCe raises: the graph is as it was
+                raise Unsupported(f"DaCe fails: {type(error).__name__}: {error}") from error
         after = _scopes(state)
         changed = [n for n, text in after.items() if before.get(n) != text]
         lost = [n for n in before if after.get(n) != before[n]]
@@ -135,7 +138,7 @@ class _Trial:
         """An array without an access node outside of maps is a local of the map where it stands now."""
         outside = {n.data for n in self._copy.state.scope_children()[None] if isinstance(n, nodes.AccessNode)}
         for name in [n for n in self._copy.arrays() if n not in outside]:
-            if self._copy.is_kept(name) or self._copy.is_given(name):
+            if self._graph.is_kept(name) or self._graph.is_given(name):
                 raise Unsupported(f"array {name} is gone, which others read")
             self._copy._access.pop(name)
 
@@ -146,7 +149,8 @@ class _Trial:
         known = [Kernel.extract(self._graph, n) for n in self.gone]
         same = len(known) == len(read) == 1 and read[0].tree is None and _alike(known[0], read[0].kernel)
         written = {a.array for r in read for a in r.kernel.writes()}
-        if missing := {a.array for k in known for a in k.writes()} - written - {n for r in read for n in r.kernel.locals}:
+        before = {a.array for k in known for a in k.writes()}
+        if missing := {n for n in before - written if self._copy.has(n)}:
             raise Unsupported(f"nothing writes {sorted(missing)[0]} any more")
         return [] if same else read
 

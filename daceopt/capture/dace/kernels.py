@@ -196,6 +196,9 @@ class _Reader:
 
     def _access(self, memlet: Any, names: Mapping[str, Any], whole: set[int], tasklet: Any) -> Access:
         wcr = None if memlet.wcr is None else reduction(memlet.wcr, f"{self._label}: {tasklet.label}")
+        if not self._graph.has(memlet.data) and memlet.data not in self._locals:
+            desc = self._state.parent.arrays[memlet.data]  # what passes from tasklet to tasklet
+            self._locals[memlet.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
         if memlet.data in self._graph.scalars:
             return Access(memlet.data, (), wcr)
         index: list[Any] = []

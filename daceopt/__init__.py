@@ -27,6 +27,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "export": ("daceopt.standalone.export", None),
     "explain": ("daceopt.explore", "explain"),
     "simulate": ("daceopt.explore", "simulate"),
+    "view": ("daceopt.explore.sdfg_view", "view"),
     "Transformation": ("daceopt.passes.transform", "Transformation"),
     "Recipe": ("daceopt.passes.recipe", "Recipe"),
     "recipes": ("daceopt.recipes", None),

@@ -110,22 +110,29 @@ class _Search:
         return Guilty(str(step), index, site, reason, file, graph.sdfg.name)
 
     def _built(self) -> Guilty | None:
+        """From the end: behind the last program that is right. One in the middle of a recipe may round more than its
+        graph says, until a later step has cut its sums."""
         check = BuiltCheck(self._inputs)
-
-        def difference(count: int) -> object:
-            trial = self._program.copy()
-            _apply(trial, self._steps[:count])
-            return check.difference(trial)
-
-        if difference(len(self._steps)) is None:
+        programs = [self._program.copy()]
+        for step in self._steps:
+            programs.append(programs[-1].copy())
+            _apply(programs[-1], [step])
+        if check.difference(programs[-1]) is None:
             return None
-        wrong = _first(len(self._steps), lambda k: difference(k) is not None)
-        if wrong is None:
-            return None
-        trial = self._program.copy()
-        _apply(trial, self._steps[:wrong])
-        name, reason, file = check.reported(trial)
+        wrong = len(self._steps)
+        for k in reversed(range(wrong)):
+            changed = _text(programs[k]) != _text(programs[k + 1])
+            if changed and check.difference(programs[k]) is None:
+                break
+            wrong = max(k, 1)
+        name, reason, file = check.reported(programs[wrong])
         return Guilty(str(self._steps[wrong - 1]), wrong - 1, 0, reason, file, name)
+
+
+def _text(program: Program) -> list[str]:
+    from daceopt.ir.render import render
+
+    return [render(graph) for graph in program.directions()]
 
 
 def _first(count: int, wrong: Callable[[int], bool]) -> int | None:

@@ -9,17 +9,17 @@ from functools import cache
 from typing import Any
 
 import dace
+import dace.transformation.dataflow
+import dace.transformation.interstate
+import dace.transformation.subgraph  # noqa: F401  (these define them)
 from dace.sdfg import nodes
 from dace.transformation import transformation as xf
 from dace.transformation.passes.pattern_matching import match_patterns
 
-import dace.transformation.dataflow  # noqa: F401  (defines them)
-import dace.transformation.interstate  # noqa: F401
-import dace.transformation.subgraph  # noqa: F401
 from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
 from daceopt.ir.graph import Graph
-from daceopt.ir.schedule_edits import commit
+from daceopt.ir.schedule_edits import commit, of
 from daceopt.transform import NearMiss, Site, Transformation
 
 _LOOPS = ("MapTiling", "StripMining", "MapInterchange", "MapExpansion", "MapCollapse", "MapDimShuffle")
@@ -92,8 +92,8 @@ class DaceTransformation(Transformation):
         graph.take_out(site.nodes)
         for read in site["kernels"]:
             entry = read.kernel.named_apart(graph).emit(graph)
-            if read.tree is not None:
-                commit(graph, entry, read.tree)
+            if read.tree is not None or (self.of in _LOOPS and len(read.kernel.stages) == 1):
+                commit(graph, entry, read.tree or of(graph, entry))
 
 
 class _Trial:

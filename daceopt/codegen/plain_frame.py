@@ -61,9 +61,13 @@ class PlainFrame(Frame):
         kept = name in (*self._top.inputs, *self._top.outputs, *self._top.saved, *self.arguments)
         layout = {"strides": desc.strides, "total_size": desc.total_size}
         self.sdfg.add_array(name, desc.shape, dtype, transient=not kept, **layout)
-        if name in self._top.constants and name not in self.arguments:
-            self._embed(name, self._top.constants[name])
         return name
+
+    def _tick(self, k: int) -> None:
+        """Before the first node: small constants, from the code."""
+        if k == 0:
+            for name in (n for n in self._top.constants if n not in self.arguments and self._top.all_consumers(n)):
+                self._embed(self._buffer(self._scope.place(name)[0]), self._top.constants[name])
 
     def _embed(self, name: str, value: np.ndarray) -> None:
         """Write a constant from the code; its bytes as integers, so that no number changes on the way."""
@@ -101,10 +105,10 @@ class PlainFrame(Frame):
         writes = {p.connector: p for p in source.pointers if p.written}
         code = "\n".join([*moved, source.code])
         tasklet = nodes.Tasklet(label, self._types(reads), self._types(writes), code, dace.Language.CPP)
+        names = {p: self._buffer(buffer) for p, (buffer, _) in places.items()}
         state = self._flow.fresh()
         state.add_node(tasklet)
         around = self._scope_around(state, label, source)
-        names = {p: self._buffer(buffer) for p, (buffer, _) in places.items()}
         memlets = {p: self._memlet(p, name) for p, name in names.items()}
         accesses = {n: state.add_access(n) for n in dict.fromkeys(names[p] for p in reads.values())}
         results = {n: state.add_access(n) for n in dict.fromkeys(names[p] for p in writes.values())}

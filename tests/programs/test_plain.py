@@ -121,7 +121,8 @@ def trained(name: str, recipe: str = "cpu") -> nn.Module:
     return net
 
 
-@pytest.mark.parametrize("name", ["convolved", *(pytest.param(n, marks=pytest.mark.slow) for n in list(MODELS)[1:])])
+@pytest.mark.slow  # DaCe takes a while to compile
+@pytest.mark.parametrize("name", MODELS)
 def test_both_directions_of_modules(name: str, tmp_path: Path) -> None:
     graphs = trained(name).daceopt._pair().graphs
     plain_checking.check(tmp_path, {"forward": graphs.forward, "backward": graphs.backward})
@@ -129,7 +130,7 @@ def test_both_directions_of_modules(name: str, tmp_path: Path) -> None:
 
 def test_the_gradient_of_a_module_is_pytorch_s(tmp_path: Path) -> None:
     """Forward, then backward on what the forward has left, both by plain DaCe."""
-    net = optimized_module(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), fallback="raise", recipe="none")
+    net = optimized_module(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), fallback="raise", recipe="none", dynamic=False)
     x = torch.randn(5, 3, requires_grad=True)
     net(x).pow(2).sum().backward()
     forward, backward = net.daceopt.sdfg, net.daceopt.backward_sdfg

@@ -66,7 +66,7 @@ def generate(graph: Graph, ticks: str | None = None, reports: bool = False) -> G
     names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
     and after each. ``reports``: library calls report errors into ``daceopt/status.h``.
     """
-    frame = Frame(graph, ticks, reports)
+    frame = FrameBuilder(graph, ticks, reports)
     with _configured(), tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
         frame.sdfg.build_folder = folder  # DaCe writes maps of the source there: by default, below the current folder
         objects = codegen.generate_code(frame.sdfg, validate=False)
@@ -118,7 +118,7 @@ class Tasklet(nodes.Tasklet):
         return self._sizes
 
 
-class Frame:
+class FrameBuilder:
     """Builds the SDFG of the frame: flat buffers, and the nodes of the graph chained in their order.
 
     Between regions they stand in one state; a region becomes a loop or a conditional block around states of its own.

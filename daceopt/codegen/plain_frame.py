@@ -1,7 +1,7 @@
 """A graph as an SDFG of plain DaCe: maps, tasklets of C++, states and loops, which need nothing of daceopt.
 
-The frame of a program calls printed kernels over flat memory. Here each kernel is a map over the arrays as they are, and
-each node has a state of its own, so that the order of states is that of the graph.
+The frame of a program calls printed kernels over flat memory. Here each kernel is a map over the arrays as they are,
+and each node has a state of its own, so that the order of states is that of the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dace import nodes, subsets
 from dace.memlet import Memlet
 
 from daceopt.codegen.cpu.map_source import MapSource, TaskletPointer, map_source
-from daceopt.codegen.frame import Frame, size_text
+from daceopt.codegen.frame import FrameBuilder, size_text
 from daceopt.codegen.kernel_unit import support_header
 from daceopt.codegen.regions import FrameBuffer
 from daceopt.ir import types
@@ -29,7 +29,7 @@ _HEADERS = "#include <algorithm>\n#include <cstdint>\n#include <cstdio>\n#includ
 EMBEDDED = 1 << 12  # elements of a constant that stands in the code; larger ones are arguments
 
 
-class PlainFrame(Frame):
+class PlainFrame(FrameBuilder):
     """Builds ``sdfg``. Library nodes of ``graph`` must be C++ tasklets over whole arrays by now.
 
     ``support``: what their code calls. ``arguments``: constants that are too large for the code, by name.
@@ -132,7 +132,9 @@ class PlainFrame(Frame):
     def _library_call(self, node: nodes.Tasklet) -> None:
         graph = self._scope.graph
         declared = {**node.in_connectors, **node.out_connectors}
-        reads, writes, lines = {}, {}, []
+        reads: dict[str, str] = {}
+        writes: dict[str, str] = {}
+        lines = []
         for operands, given, stem in ((graph.reads(node), reads, "In"), (graph.writes(node), writes, "Out")):
             for c, name in operands.items():
                 buffer, offset = self._scope.place(name)
@@ -172,7 +174,6 @@ class PlainFrame(Frame):
 
     def _whole(self, name: str) -> Memlet:
         return Memlet.from_array(name, self.sdfg.arrays[name])
-
 
 
 def _enter(state: Any, source: nodes.AccessNode, entry: Any, tasklet: Any, connector: str, memlet: Memlet) -> None:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 _HEIGHT = 600
 _PAGE = """<!DOCTYPE html>
 <html><head><meta charset="utf-8"><title>Dataflow</title>
-<style>html, body, #contents { margin: 0; width: 100%; height: 100%; overflow: hidden; background: white }</style></head>
+<style>
+html, body, #contents { margin: 0; width: 100%; height: 100%; overflow: hidden; background: white }
+</style></head>
 <body><div class="sdfv" style="height: 100%"><div id="contents" style="position: relative"></div></div>
 <script>const text = SDFG;</script>
 <script>VIEWER</script>

@@ -71,7 +71,9 @@ class SdfgProgram:
         self._programs: dict[tuple[int, ...], TorchProgram] = {}
         self._latest: CompiledPair | None = None
         self._lock = threading.Lock()
-        self._arguments = [_Argument(self._graph, name, array) for name, array in zip(imported.inputs, self._graph.inputs)]
+        self._arguments = [
+            _Argument(self._graph, name, array) for name, array in zip(imported.inputs, self._graph.inputs)
+        ]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)

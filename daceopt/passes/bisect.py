@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daceopt.errors import VerificationError
+from daceopt.ir.program import Program
+from daceopt.ir.render import render
 from daceopt.passes import reproducer
 from daceopt.passes.bisect_built import BuiltCheck
 from daceopt.passes.feeds import needed_inputs
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from daceopt.ir.graph import Graph
-    from daceopt.ir.program import Program
 
 _MOST_SITES = 1 << 16
 _FORWARD, _BACKWARD = 0, 1
@@ -54,8 +55,6 @@ def bisect(
     ``built``: where all graphs are right, look for the first step after which what is compiled is not. None when all is
     well. The steps are bisected on copies: ``subject`` stays, and a long recipe needs few executions.
     """
-    from daceopt.ir.program import Program
-
     program = subject if isinstance(subject, Program) else Program.of(subject)
     recipe = recipe if program.wanted is None else recipe.with_differentiation()
     steps = [s for s in recipe.resolved() if program.wanted is not None or s.level != DIFFERENTIATE]
@@ -64,8 +63,6 @@ def bisect(
 
 def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
     """What is wrong with ``graph`` after ``steps`` (the last one at most ``limit`` times), or None; it stays."""
-    from daceopt.ir.program import Program
-
     found = _first_complaint(Program.of(graph), steps, [check], {} if limit is None else {_FORWARD: limit})
     return None if found is None else found[1]
 
@@ -130,8 +127,6 @@ class _Search:
 
 
 def _text(program: Program) -> list[str]:
-    from daceopt.ir.render import render
-
     return [render(graph) for graph in program.directions()]
 
 

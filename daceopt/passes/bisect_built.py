@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from daceopt.codegen.assemble import KIND, load_program
 from daceopt.errors import DaceoptError
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.verification_built import Built, Difference, compare
+from daceopt.store.cache import default_cache
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,14 +28,12 @@ def compiled_difference(parts: Sequence[Part], inputs: Mapping[str, np.ndarray] 
     """Compile the graphs, forward and backward, past the cache of others, and compare what they compute with the
     interpreter; the first result that differs, or None. Raises BuildError where they cannot be compiled."""
     from daceopt import libs
-    from daceopt.codegen.assemble import KIND, load_program
     from daceopt.codegen.build import build
-    from daceopt.store.cache import default_cache
 
     names = build(f"check {uuid.uuid4()}", list(parts), libs.implement)
     try:
-        programs = [load_program(name) for name in names]
-        if None in programs:
+        programs = [program for program in map(load_program, names) if program is not None]
+        if len(programs) < len(names):
             raise DaceoptError("what was just compiled is not in the cache")
         built = [Built(graph, roles, program) for (graph, roles), program in zip(parts, programs, strict=True)]
         found = compare(*built, inputs=inputs)

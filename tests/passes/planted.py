@@ -9,11 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dace
-import sympy
-
 from daceopt.ir import scalar, types
-from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Contraction, Convolution, ConvolutionBackwardData

@@ -40,7 +40,9 @@ def check(folder: Path, graphs: Mapping[str, Graph], feeds: Mapping[str, Mapping
 
 def run(folder: Path) -> None:
     """Run what stands in ``folder``."""
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"DACE_compiler_allow_view_arguments": "1"}
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {
+        "DACE_compiler_allow_view_arguments": "1"
+    }
     command = [sys.executable, str(_SCRIPT), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[-6000:]}"
@@ -79,4 +81,6 @@ def _own(found: np.ndarray, graph: Graph, name: str, shape: tuple[int, ...]) -> 
     sizes = {str(s): n for s, n in zip(graph.shape(name), shape) if not isinstance(s, int)}
     strides = [_number(s, sizes) for s in graph.strides(name)]
     flat = found.reshape(-1).view(types.to_numpy(graph.dtype(name)))
-    return np.lib.stride_tricks.as_strided(flat.view(f"u{flat.itemsize}"), shape, [s * flat.itemsize for s in strides]).view(flat.dtype)
+    return np.lib.stride_tricks.as_strided(
+        flat.view(f"u{flat.itemsize}"), shape, [s * flat.itemsize for s in strides]
+    ).view(flat.dtype)

@@ -130,7 +130,9 @@ def test_both_directions_of_modules(name: str, tmp_path: Path) -> None:
 
 def test_the_gradient_of_a_module_is_pytorch_s(tmp_path: Path) -> None:
     """Forward, then backward on what the forward has left, both by plain DaCe."""
-    net = optimized_module(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), fallback="raise", recipe="none", dynamic=False)
+    net = optimized_module(
+        nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), fallback="raise", recipe="none", dynamic=False
+    )
     x = torch.randn(5, 3, requires_grad=True)
     net(x).pow(2).sum().backward()
     forward, backward = net.daceopt.sdfg, net.daceopt.backward_sdfg
@@ -141,7 +143,9 @@ def test_the_gradient_of_a_module_is_pytorch_s(tmp_path: Path) -> None:
     output = net.daceopt._pair().graphs.forward.outputs[0]
     given = {n: v for n, v in {**arguments, **left, gradient: 2 * left[output]}.items() if n in backward.arrays}
     found = _ran(tmp_path / "backward", backward, given)
-    position = net.daceopt._pair().graphs.forward.inputs.index(next(n for n, v in arguments.items() if v.shape == (5, 3)))
+    position = net.daceopt._pair().graphs.forward.inputs.index(
+        next(n for n, v in arguments.items() if v.shape == (5, 3))
+    )
     roles = net.daceopt._pair().graphs.program.roles(net.daceopt._pair().graphs.backward)
     name = next(n for n, role in roles.items() if role == f"grad_input:{position}")
     np.testing.assert_allclose(found[name], x.grad.numpy(), rtol=1e-4, atol=1e-6)

@@ -11,7 +11,7 @@ from typing import Any
 import dace
 import dace.transformation.dataflow
 import dace.transformation.interstate
-import dace.transformation.subgraph  # noqa: F401  (these define them)
+import dace.transformation.subgraph
 from dace.sdfg import nodes
 from dace.transformation import transformation as xf
 from dace.transformation.passes.pattern_matching import match_patterns
@@ -19,8 +19,9 @@ from dace.transformation.passes.pattern_matching import match_patterns
 from daceopt.capture.dace.kernels import ReadKernel, read_scope
 from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
 from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule_edits import commit, of
-from daceopt.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import NearMiss, Site, Transformation
 
 _LOOPS = ("MapTiling", "StripMining", "MapInterchange", "MapExpansion", "MapCollapse", "MapDimShuffle")
 
@@ -144,8 +145,6 @@ class _Trial:
 
     def _checked(self, read: list[ReadKernel]) -> list[ReadKernel]:
         """The same, unless it is what was there before."""
-        from daceopt.ir.kernel import Kernel
-
         known = [Kernel.extract(self._graph, n) for n in self.gone]
         same = len(known) == len(read) == 1 and read[0].tree is None and _alike(known[0], read[0].kernel)
         written = {a.array for r in read for a in r.kernel.writes()}
@@ -180,7 +179,11 @@ def _scopes(state: dace.SDFGState) -> dict[nodes.Node, str]:
     for node in children[None]:
         if not isinstance(node, (nodes.AccessNode, nodes.MapExit)):
             inside = _inside(children, node)
-            edges = sorted(f"{id(e.src)} {e.src_conn} {e.data} {id(e.dst)} {e.dst_conn}" for n in inside for e in state.all_edges(n))
+            edges = sorted(
+                f"{id(e.src)} {e.src_conn} {e.data} {id(e.dst)} {e.dst_conn}"
+                for n in inside
+                for e in state.all_edges(n)
+            )
             found[node] = "\n".join([*(f"{id(n)} {getattr(n, 'map', '')}" for n in inside), *edges])
     return found
 
@@ -215,7 +218,9 @@ def _class(name: str) -> type[Any]:
     known = _classes()
     if name not in known:
         listed = f"DaCe has no transformation called {name!r}"
-        raise DaceoptError(f"{listed}{did_you_mean(name, known)}" if name else "dace: expects the name of a transformation")
+        raise DaceoptError(
+            f"{listed}{did_you_mean(name, known)}" if name else "dace: expects the name of a transformation"
+        )
     made = known[name]
     if not issubclass(made, xf.SingleStateTransformation):
         raise DaceoptError(f"dace:{name} works on states or on sub-graphs that somebody chooses; a graph has one state")

@@ -14,7 +14,7 @@ from dace.transformation.interstate import LoopUnroll
 from daceopt.capture.dace import libraries
 from daceopt.capture.dace.index_text import converted
 from daceopt.capture.dace.scopes import Loops, ScopeReader, reduction
-from daceopt.capture.dace.values import Box, Deposit, overlaid, window
+from daceopt.capture.dace.values import Deposit, ElementBox, overlaid, window
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.affine import same
@@ -215,9 +215,9 @@ class _Importer:
         strides = [converted(s, self._sizes, "layout") for s in desc.strides]
         return all(same(s, t) or n == 1 for n, s, t in zip(shape, strides, row_major(shape)))
 
-    def _boxed(self, subset: Any, data: str, where: str) -> Box:
+    def _boxed(self, subset: Any, data: str, where: str) -> ElementBox:
         if isinstance(self._sdfg.arrays[data], dace.data.Scalar):
-            return Box((), (), ())
+            return ElementBox((), (), ())
         starts, extents, steps = [], [], []
         for begin, end, step in subset.ranges:
             first, last, by = (converted(e, self._sizes, where) for e in (begin, end, step))
@@ -227,7 +227,7 @@ class _Importer:
             starts.append(first)
             extents.append(span // by if isinstance(span, int) else dim(span) if by == 1 else dim(_floor(span, by)))
             steps.append(by)
-        return Box(tuple(starts), tuple(extents), tuple(steps))
+        return ElementBox(tuple(starts), tuple(extents), tuple(steps))
 
     def _operand(self, edge: Any, state: dace.SDFGState) -> str:
         """The elements that an edge from an access node carries, in as many dimensions as it has."""

@@ -74,7 +74,9 @@ class _Nest:
         last = dim(Parameter(tile) + found.size - 1)
         ends = {dim(e) for e in (end.args if isinstance(end, sympy.Min) else (end,))}
         whole = dim(found.end - found.begin + 1)
-        if ends != {last, dim(found.end)} and not (ends == {last} and isinstance(whole, int) and not whole % found.size):
+        if ends != {last, dim(found.end)} and not (
+            ends == {last} and isinstance(whole, int) and not whole % found.size
+        ):
             raise self._refused(f"{name} from {begin} to {end}")
         own = self._walk(name, found.begin, found.end)
         self.sizes[own], self._owner[tile] = found.size, own
@@ -152,7 +154,9 @@ class _Reader:
                 raise Unsupported(f"{self._label}: array {node.data!r} inside of a map")
             self._locals[node.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
         elif not isinstance(node, (nodes.Tasklet, nodes.MapEntry, nodes.MapExit)):
-            raise Unsupported(f"{self._label}: {type(node).__name__} {node} inside of a map; expected maps and tasklets")
+            raise Unsupported(
+                f"{self._label}: {type(node).__name__} {node} inside of a map; expected maps and tasklets"
+            )
 
     def _size(self, extent: Any) -> Dim:
         return converted(extent, self._sizes, self._label)
@@ -189,7 +193,9 @@ class _Reader:
             if e.dst_conn
         }
         writes = {
-            e.src_conn: self._access(e.data, names, set(), tasklet) for e in self._state.out_edges(tasklet) if e.src_conn
+            e.src_conn: self._access(e.data, names, set(), tasklet)
+            for e in self._state.out_edges(tasklet)
+            if e.src_conn
         }
         loops = {s: values[str(s)] for a in tasklet.assignments for s in a.expr.free_symbols if str(s) in values}
         return Stage(params, reads, writes, tuple(a.subs(loops) for a in tasklet.assignments))

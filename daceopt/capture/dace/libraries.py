@@ -45,7 +45,9 @@ def _product(b: Builder, node: Any, operands: Operands) -> str:
     left = _turned(b, operands["_a"], getattr(node, "transA", False))
     right = _turned(b, operands["_b"], getattr(node, "transB", False))
     if getattr(node, "beta", 0) != 0 and "_cin" not in operands:
-        raise Unsupported(f"{type(node).__name__} {node.label!r} adds to what stands in its result; expected an operand")
+        raise Unsupported(
+            f"{type(node).__name__} {node.label!r} adds to what stands in its result; expected an operand"
+        )
     return _scaled(b, node, b.matmul(left, right, alpha=float(getattr(node, "alpha", 1))), operands.get("_cin"))
 
 

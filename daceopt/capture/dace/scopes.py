@@ -14,7 +14,7 @@ from dace.sdfg import nodes
 
 from daceopt.capture.dace.index_text import converted
 from daceopt.capture.dace.tasklet_code import expressions
-from daceopt.capture.dace.values import Box, Deposit, overlaid
+from daceopt.capture.dace.values import Deposit, ElementBox, overlaid
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.affine import affine
@@ -50,13 +50,17 @@ class Loops:
     def inside(self, entry: nodes.MapEntry, sizes: Mapping[str, Any], where: str) -> Loops:
         """With the parameters of one more map, which count from 0 in steps of 1 here."""
         if entry.map.schedule == dtypes.ScheduleType.Sequential:
-            raise Unsupported(f"{where}: map {entry.map.label!r} is sequential; its iterations may depend on each other")
+            raise Unsupported(
+                f"{where}: map {entry.map.label!r} is sequential; its iterations may depend on each other"
+            )
         names, extents = dict(self.names), list(self.extents)
         for name, (begin, end, step) in zip(entry.map.params, entry.map.range.ranges, strict=True):
             bounds = [converted(e, {**sizes, **self.names}, where) for e in (begin, end, step)]
             if any(set(getattr(e, "free_symbols", ())) & set(_params(len(extents))) for e in bounds):
                 what = f"{name}={begin}:{end}:{step}"
-                raise Unsupported(f"{where}: map {entry.map.label!r} is no rectangle: {what} depends on a map around it")
+                raise Unsupported(
+                    f"{where}: map {entry.map.label!r} is no rectangle: {what} depends on a map around it"
+                )
             first, last, by = bounds
             if not isinstance(by, int) or by == 0:
                 raise Unsupported(f"{where}: map {entry.map.label!r} has step {step}; expected a number")
@@ -126,7 +130,9 @@ class ScopeReader:
         edges = [*self._state.in_edges(node), *self._state.out_edges(node)]
         others = [e for e in edges if not isinstance(e.src if e.dst is node else e.dst, nodes.CodeNode)]
         if isinstance(desc, dace.data.View) or not desc.transient or any(not e.data.is_empty() for e in others):
-            raise Unsupported(f"{self._where}: array {node.data!r} inside of a map; expected a transient between tasklets")
+            raise Unsupported(
+                f"{self._where}: array {node.data!r} inside of a map; expected a transient between tasklets"
+            )
         if node.data not in self._locals:
             shape = self._shape(desc)
             self._locals[node.data] = _Local(None, len(loops.extents), shape, desc.dtype)
@@ -207,13 +213,17 @@ class ScopeReader:
         else:
             self._keep(local, deposit, [*loops.extents[: local.around], *local.shape])
 
-    def _box(self, index: tuple[Any, ...], loops: Loops, join: str | None, where: str) -> tuple[Box, dict[int, Any]]:
+    def _box(
+        self, index: tuple[Any, ...], loops: Loops, join: str | None, where: str
+    ) -> tuple[ElementBox, dict[int, Any]]:
         """The elements that all iterations write, and which parameter walks which dimension."""
         starts, extents, steps, walking = [], [], [], {}
         for d, expr in enumerate(index):
             form = affine(expr, set(_params(len(loops.extents))))
             if not form.is_exact or len(form.terms) > 1 or any(not isinstance(f, int) or f <= 0 for _, f in form.terms):
-                raise Unsupported(f"{where}: {expr} in dimension {d}; expected a parameter times a number, plus an offset")
+                raise Unsupported(
+                    f"{where}: {expr} in dimension {d}; expected a parameter times a number, plus an offset"
+                )
             starts.append(dim(form.constant))
             if not form.terms:
                 extents.append(1)
@@ -227,7 +237,7 @@ class ScopeReader:
         left = [n for p, n in zip(_params(len(loops.extents)), loops.extents) if p not in used and n != 1]
         if len(set(used)) != len(used) or (left and join is None):
             raise Unsupported(f"{where}: several iterations write one element; reduce with a conflict resolution")
-        return Box(tuple(starts), tuple(extents), tuple(steps)), walking
+        return ElementBox(tuple(starts), tuple(extents), tuple(steps)), walking
 
     def _keep(self, local: _Local, deposit: Deposit, shape: list[Dim]) -> None:
         if local.name is None:

@@ -20,12 +20,24 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{"arc" + name[1:]: getattr(sympy, name) for name in _FLOATING.split() if name[0] == "a"},
     **{name: getattr(scalar, name) for name in "log1p log2 log10 expm1 exp2 hypot floor ceil trunc sign".split()},
     **{name: getattr(scalar, name) for name in "copysign erfc fmod isnan isinf maximum minimum".split()},
-    **{"abs": scalar.absolute, "fabs": scalar.absolute, "absolute": scalar.absolute, "erf": sympy.erf},
-    **{"sqrt": sympy.sqrt, "square": lambda x: x**2, "ceiling": scalar.ceil, "rint": scalar.round_even},
-    **{"pow": scalar.power, "power": scalar.power, "atan2": scalar.atan2, "arctan2": scalar.atan2},
-    **{"max": lambda *x: reduce(scalar.maximum, x), "min": lambda *x: reduce(scalar.minimum, x)},
-    **{"logical_and": scalar.logical_and, "logical_or": scalar.logical_or, "logical_not": scalar.logical_not},
-    **{"logical_xor": scalar.logical_xor},
+    "abs": scalar.absolute,
+    "fabs": scalar.absolute,
+    "absolute": scalar.absolute,
+    "erf": sympy.erf,
+    "sqrt": sympy.sqrt,
+    "square": lambda x: x**2,
+    "ceiling": scalar.ceil,
+    "rint": scalar.round_even,
+    "pow": scalar.power,
+    "power": scalar.power,
+    "atan2": scalar.atan2,
+    "arctan2": scalar.atan2,
+    "max": lambda *x: reduce(scalar.maximum, x),
+    "min": lambda *x: reduce(scalar.minimum, x),
+    "logical_and": scalar.logical_and,
+    "logical_or": scalar.logical_or,
+    "logical_not": scalar.logical_not,
+    "logical_xor": scalar.logical_xor,
 }
 _COMPARISONS: dict[type, Callable[..., Any]] = {
     ast.Lt: scalar.lt,
@@ -144,15 +156,19 @@ class _Reader:
             return _ARITHMETIC[kind](a, b)
         if kind is ast.Div:
             if not (self._is_float(a) or self._is_float(b)):
-                raise self._refused(node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one")
+                raise self._refused(
+                    node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one"
+                )
             return a / b
         if kind is ast.FloorDiv and not (self._is_float(a) or self._is_float(b)):
             return scalar.idiv(a - scalar.pymod(a, b), b)
         if kind is ast.Pow:
             return a**b if b.is_Integer and abs(int(b)) <= 64 else scalar.power(a, b)
         if kind in _BITWISE:
-            boolean = types.is_bool(scalar.dtype_of(a, self._types)) and not kind in (ast.LShift, ast.RShift)
-            name = _BITWISE[kind] if "shift" in _BITWISE[kind] else f"{'logical' if boolean else 'bit'}_{_BITWISE[kind]}"
+            boolean = types.is_bool(scalar.dtype_of(a, self._types)) and kind not in (ast.LShift, ast.RShift)
+            name = (
+                _BITWISE[kind] if "shift" in _BITWISE[kind] else f"{'logical' if boolean else 'bit'}_{_BITWISE[kind]}"
+            )
             return getattr(scalar, name)(a, b)
         raise self._refused(node, "no scalar form is known")
 

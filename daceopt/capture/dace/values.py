@@ -22,7 +22,7 @@ JOINED = {
 
 
 @dataclass(frozen=True)
-class Box:
+class ElementBox:
     """Elements ``start + step * k`` for ``k < extent`` of each dimension."""
 
     starts: tuple[Dim, ...]
@@ -39,12 +39,12 @@ class Box:
 class Deposit:
     """``value`` (of the box's extents) goes into ``box`` of an array; ``join``: it is added there, or so."""
 
-    box: Box
+    box: ElementBox
     value: str
     join: str | None = None
 
 
-def window(b: Builder, name: str, box: Box) -> str:
+def window(b: Builder, name: str, box: ElementBox) -> str:
     """The elements of ``box``: a view, or all of the array itself."""
     if box.covers(b.graph.shape(name)):
         return name
@@ -71,7 +71,7 @@ def overlaid(b: Builder, old: str, deposit: Deposit) -> str:
     return _among(b, old, value, deposit.box)
 
 
-def _in_box(b: Builder, old: str, value: str, box: Box, axis: int) -> str:
+def _in_box(b: Builder, old: str, value: str, box: ElementBox, axis: int) -> str:
     """Rows before the box, the box, rows behind it; within its rows the same along the next axis."""
     shape = b.graph.shape(old)
     if axis == len(shape):
@@ -95,7 +95,7 @@ def _rows(b: Builder, name: str, axis: int, start: Dim, count: Dim) -> str:
     return b.slice(name, [start], [dim(start + count)], axes=[axis])
 
 
-def _among(b: Builder, old: str, value: str, box: Box) -> str:
+def _among(b: Builder, old: str, value: str, box: ElementBox) -> str:
     """Each element is the one of the box that stands there, where one does."""
     shape = b.graph.shape(old)
     new = b.graph.add_array("joined", shape, b.graph.dtype(old))

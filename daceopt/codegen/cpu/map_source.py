@@ -48,7 +48,8 @@ class MapSource:
 def map_source(graph: Graph, kernel: Kernel, moved: Collection[str] = ()) -> MapSource:
     """``kernel`` in serial loops, but for those around everything else whose iterations are independent.
 
-    ``moved``: arrays that stand somewhere in flat buffers, of which there are no boxes. Raises Unsupported where C++ has no form for it.
+    ``moved``: arrays that stand somewhere in flat buffers, of which there are no boxes. Raises Unsupported where C++
+    has no form for it.
     """
     plain = replace(kernel, schedule=None)
     return _MapEmitter(graph, folded(plain, schedule.schedule_of(plain)), moved).map()
@@ -114,7 +115,9 @@ class _MapEmitter(Emitter):
         ends = [s + b - 1 for s, b in zip(box.starts, box.bounds, strict=True)]
         named = {loop.param: sympy.Symbol(self._counter(loop), integer=True) for loop in self._loops}
         ranges = [(_named(s, named), _named(e, named), 1) for s, e in zip(box.starts, ends)]
-        return TaskletPointer(name, argument, subsets.Range(ranges or [(0, 0, 1)]), dim(argument.offset - start), written)
+        return TaskletPointer(
+            name, argument, subsets.Range(ranges or [(0, 0, 1)]), dim(argument.offset - start), written
+        )
 
     def _box(self, argument: KernelArgument) -> Any:
         """What one iteration of the map accesses of an array that is no view; None where that is no box."""

@@ -90,6 +90,8 @@ def _transformation(text: str, code: str | None, of: str | None) -> Transformati
     module = ModuleType("reproduced_step")
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     exec(compile(code, "<the file of the step>", "exec"), vars(module))  # the user's own, as it was loaded before
+    if text.startswith("dace:"):  # DaCe knows it by its class, which exists now
+        return Transformation.parse(text)
     made: Any = module
     for name in of.split("."):
         made = getattr(made, name)

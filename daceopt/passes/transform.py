@@ -101,6 +101,11 @@ class Transformation:
         """Does it edit both directions of a program at once?"""
         return type(self).run_program is not Transformation.run_program
 
+    @property
+    def defined_by(self) -> type:
+        """The class whose file says what the step does."""
+        return type(self)
+
     @classmethod
     def kebab_name(cls) -> str:
         """``PadConvFusion`` -> ``pad-conv-fusion``."""
@@ -179,8 +184,10 @@ def parse_step(text: str) -> tuple[str, dict[str, Any]]:
         options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
         raise DaceoptError(f"options of step {text!r}: expected name=value pairs with literal values") from error
-    name, _, of = parts[1].partition(":")
-    return ("dace-transformation", {"of": of, "options": options}) if of or name != parts[1] else (name, options)
+    name, of_dace, of = parts[1].partition(":")
+    if of_dace and not of:
+        raise DaceoptError(f"step {text!r}: expects the name of a transformation of DaCe, as in dace:MapTiling")
+    return ("dace-transformation", {"of": of, "options": options}) if of else (name, options)
 
 
 # ---------------------------------------------------------------- the driver

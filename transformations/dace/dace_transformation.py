@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import dace
@@ -43,6 +42,8 @@ class DaceTransformation(Transformation):
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not self.of:
+            return
         known = _properties(_class(self.of))
         for name in self.options:
             if name not in known:
@@ -56,7 +57,7 @@ class DaceTransformation(Transformation):
     @property
     def name(self) -> str:
         """As recipes call it."""
-        return f"dace:{self.of}"
+        return f"dace:{self.of}" if self.of else self.kebab_name()
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -69,8 +70,14 @@ class DaceTransformation(Transformation):
 
     sites_are_independent = True
 
+    @property
+    def defined_by(self) -> type:
+        """A transformation of DaCe's own comes with DaCe; that of somebody else is theirs."""
+        made = _class(self.of) if self.of else type(self)
+        return type(self) if made.__module__.partition(".")[0] == "dace" else made
+
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        """Each match of DaCe's pattern that works out on a copy."""
+        """Each match of DaCe's pattern that works out on a copy. Raises DaceoptError where no transformation is named."""
         taken: set[nodes.Node] = set()
         refused: dict[str, NearMiss] = {}
         for k in range(len(_matches(self, graph.copy()))):
@@ -202,7 +209,6 @@ def _matches(step: DaceTransformation, graph: Graph) -> list[Any]:
     return [m for m in found if m is not None]
 
 
-@cache
 def _classes() -> dict[str, type[Any]]:
     """All transformations that DaCe and what extends it define, by name."""
     found: dict[str, type[Any]] = {}

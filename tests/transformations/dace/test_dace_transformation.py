@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import dace
 import numpy as np
 import pytest
@@ -16,7 +20,7 @@ from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule_text import text
 from daceopt.passes.feeds import random_inputs
-from daceopt.passes.recipe import Recipe
+from daceopt.passes.recipe import Recipe, _foreign_source
 from daceopt.passes.runner import Runner
 
 F = dace.float32
@@ -109,6 +113,7 @@ def test_a_schedule_is_not_replaced() -> None:
         ("dace:MapTiling{tile_sizes=3}", "dace:MapTiling: option tile_sizes=3"),
         ("dace:StateFusion", "works on states or on sub-graphs"),
         ("dace:", "expects the name of a transformation"),
+        ("dace-transformation{of='MapTilin'}", "did you mean 'MapTiling'"),
     ],
 )
 def test_names_and_options(step: str, message: str) -> None:
@@ -161,3 +166,18 @@ def test_one_that_fails_leaves_the_graph_as_it_was() -> None:
     record = run("dace:Raising", graph)
     assert not record["sites"] and "DaCe fails: KeyError: 'half-way'" in record["near_misses"][0]
     graph.validate()
+
+
+def test_its_reproducer_brings_its_class(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="reproducer in ") as caught:
+        Runner(Recipe("r", ("dace:WrongInterchange",)), "numerics").run(chain())
+    file = Path(str(caught.value).rpartition("reproducer in ")[2])
+    assert "class WrongInterchange" in file.read_text()
+    done = subprocess.run([sys.executable, str(file)], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+
+
+def test_somebody_else_s_class_is_part_of_a_recipe_s_identity() -> None:
+    own, theirs = (Recipe("r", (f"dace:{name}",)).resolved()[0] for name in ("MapFusion", "WrongInterchange"))
+    assert own.defined_by is type(own) and theirs.defined_by is WrongInterchange
+    assert _foreign_source(own) == "" and "shortens the map" in str(_foreign_source(theirs))

@@ -77,7 +77,10 @@ class DaceTransformation(Transformation):
         return type(self) if made.__module__.partition(".")[0] == "dace" else made
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        """Each match of DaCe's pattern that works out on a copy. Raises DaceoptError where no transformation is named."""
+        """Each match of DaCe's pattern that works out on a copy.
+
+        Raises DaceoptError where no transformation is named.
+        """
         taken: set[nodes.Node] = set()
         refused: dict[str, NearMiss] = {}
         for k in range(len(_matches(self, graph.copy()))):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import dace
+import sympy
 from dace.sdfg import nodes
 from dace.transformation.interstate import LoopUnroll
 
@@ -225,7 +226,7 @@ class _Importer:
                 raise Unsupported(f"{where}: {data}[{subset}] has step {step}; expected a number above 0")
             span = dim(last - first + by)
             starts.append(first)
-            extents.append(span // by if isinstance(span, int) else dim(span) if by == 1 else dim(_floor(span, by)))
+            extents.append(dim(span if by == 1 else sympy.floor(sympy.sympify(span) / by)))
             steps.append(by)
         return ElementBox(tuple(starts), tuple(extents), tuple(steps))
 
@@ -299,7 +300,7 @@ class _Importer:
             self._output(self._current[data])
         self._define_sizes()
         self._graph.prune()
-        inputs = self._order_inputs(outputs)
+        inputs = self._order_inputs()
         return ImportedSdfg(self._graph, inputs, outputs)
 
     def _output(self, name: str) -> None:
@@ -314,13 +315,12 @@ class _Importer:
         for own, symbol in needed.items():
             found = [n for n in self._arguments() if symbol in map(str, self._sdfg.arrays[n].shape)]
             name = next((n for n in found if n in self._given), found[0])
-            self._current.pop(name, None) if name not in self._given else None
-            if name not in self._given:
-                self._value(name)
+            if name not in self._given:  # an argument that is only written says how large it is
+                self._given[name] = self._graph.add_input(name, self._shape(name), self._dtype(name))
             axis = [str(e) for e in self._sdfg.arrays[name].shape].index(symbol)
             self._graph.symbols[own] = (self._given[name], axis)
 
-    def _order_inputs(self, outputs: list[str]) -> list[str]:
+    def _order_inputs(self) -> list[str]:
         """Arguments that nothing reads are no inputs; the others stand in the order of the signature."""
         graph = self._graph
         sizing = {name for name, _ in graph.symbols.values()}
@@ -332,12 +332,6 @@ class _Importer:
         inputs = [n for n in self._arguments() if n in self._given]
         graph.inputs = [self._given[n] for n in inputs]
         return inputs
-
-
-def _floor(span: Any, by: int) -> Any:
-    import sympy
-
-    return sympy.floor(span / by)
 
 
 def _is_identity(value: Any, kind: str) -> bool:

@@ -74,6 +74,39 @@ def test_training(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_transformations(tmp_path: Path) -> None:
+    """A rule of five lines and a step of under thirty, each of which leaves no tanh and is verified."""
+    notebook = executed("transformations.ipynb", tmp_path)
+    text = shown(notebook, "stream")
+    assert "tanh in its code: 2" in text and "tanh left: 0" in text
+    assert "Mul + Mul + Sigmoid + Add + Tanh" in text and "is 1.5, expected 1" in text
+    assert text.count("[['sigmoid__tanh__mul__add']]") == 2, "the step finds what the rule does not"
+    assert all(line in text for line in ("eager  ", "default  ", "rule  ", "transformation  "))
+    (rule,) = (c.source for c in notebook.cells if "class GnashLifting" in c.source)
+    (step,) = (c.source for c in notebook.cells if "class ExponentialSharing" in c.source)
+    assert len(_code(rule)) <= 5 and len(_code(step[step.index("@dataclass") :])) < 30
+    assert not list(tmp_path.iterdir())
+
+
+def _code(source: str) -> list[str]:
+    """Lines that are neither empty nor imports."""
+    return [line for line in source.splitlines() if line.strip() and not line.startswith("from ")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_scheduling(tmp_path: Path) -> None:
+    """Each schedule computes the product; what would race is refused."""
+    text = shown(executed("scheduling.ipynb", tmp_path), "stream")
+    assert text.count("right, within rounding: True") == 6 and "right, within rounding: False" not in text
+    assert "is reduced over the parallel loop i2 without a private accumulator" in text
+    assert "local tile in thread:" in text and "call product:" in text
+    assert text.count("% of the library's speed") == 6
+    assert not list(tmp_path.iterdir())
+
+
 def test_notebooks_are_stored_without_outputs() -> None:
     for path in FOLDER.glob("*.ipynb"):
         cells = nbformat.read(path, as_version=4).cells

@@ -35,6 +35,12 @@ class FrameFlow:
             state.add_edge(self._last, None, node, None, Memlet())
         self._last = node
 
+    def fresh(self) -> SDFGState:
+        """A state for what the caller adds to it, to run after everything before it."""
+        state = self._open()
+        self._state = None
+        return state
+
     def assign(self, values: Mapping[str, str]) -> None:
         """Set symbols, from expressions that may read elements of arrays."""
         if self._assignments or self._block is None:

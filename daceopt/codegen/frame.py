@@ -66,7 +66,7 @@ def generate(graph: Graph, ticks: str | None = None, reports: bool = False) -> G
     names an int64 array of the graph: the frame writes the nanoseconds of a steady clock into it, before the first node
     and after each. ``reports``: library calls report errors into ``daceopt/status.h``.
     """
-    frame = _Frame(graph, ticks, reports)
+    frame = FrameBuilder(graph, ticks, reports)
     with _configured(), tempfile.TemporaryDirectory(prefix="daceopt-") as folder:
         frame.sdfg.build_folder = folder  # DaCe writes maps of the source there: by default, below the current folder
         objects = codegen.generate_code(frame.sdfg, validate=False)
@@ -118,7 +118,7 @@ class Tasklet(nodes.Tasklet):
         return self._sizes
 
 
-class _Frame:
+class FrameBuilder:
     """Builds the SDFG of the frame: flat buffers, and the nodes of the graph chained in their order.
 
     Between regions they stand in one state; a region becomes a loop or a conditional block around states of its own.
@@ -213,7 +213,7 @@ class _Frame:
 
     def _pointer(self, buffer: FrameBuffer, offset: Dim) -> str:
         name = self._buffer(buffer)
-        return name if offset == 0 else f"{name} + {_size(offset)}"
+        return name if offset == 0 else f"{name} + {size_text(offset)}"
 
     def _sizes_in(self, code: str) -> set[str]:
         return set(re.findall(r"[A-Za-z_]\w*", code)) & self._symbols
@@ -233,8 +233,7 @@ class _Frame:
     def _conditional(self, node: Conditional) -> None:
         self._check_waits("control flow")
         scope = self._scope
-        buffer, offset = scope.place(scope.graph.reads(node)[CONDITION])
-        with self._flow.branches(f"{self._buffer(buffer)}[{symstr(offset)}]") as branch:
+        with self._flow.branches(self._element(scope.graph.reads(node)[CONDITION])) as branch:
             for k, body in enumerate(scope.inner[node].scopes):
                 with branch(k == 0):
                     self._inside(body)
@@ -268,6 +267,11 @@ class _Frame:
         if node.is_checked:
             self._check(node, test)
 
+    def _element(self, name: str) -> str:
+        """The only element of an array, as control flow reads it."""
+        buffer, offset = self._scope.place(name)
+        return f"{self._buffer(buffer)}[{symstr(offset)}]"
+
     def _symbol(self, name: str) -> None:
         if name not in self._symbols:
             self.sdfg.add_symbol(name, dace.int64)
@@ -278,7 +282,7 @@ class _Frame:
         graph = self._scope.graph
         mine, theirs = self._pointer(buffer, offset), self._pointer(*self._scope.place(name))
         target, source = (mine, theirs) if into else (theirs, mine)
-        elements = f"{_size(graph.size(name))} * sizeof(*{buffer.name})"
+        elements = f"{size_text(graph.size(name))} * sizeof(*{buffer.name})"
         self._run(f"__builtin_memcpy({target}, {source}, {elements});", "carry")
 
     def _trips(self, node: Repeat) -> str | None:
@@ -289,10 +293,9 @@ class _Frame:
         given = self._scope.graph.reads(node).get(TRIPS)
         if given is None:
             return None if node.limit is None else symstr(node.limit)
-        buffer, offset = self._scope.place(given)
         count = f"{node.counter}_trips"
         self._symbol(count)
-        self._flow.assign({count: f"{self._buffer(buffer)}[{symstr(offset)}]"})
+        self._flow.assign({count: self._element(given)})
         if node.limit is None:
             return count
         bound = f"{node.counter}_bound"
@@ -302,18 +305,19 @@ class _Frame:
 
     def _check(self, node: Repeat, test: str | None) -> None:
         """Report a loop whose number of iterations is not the extent of its outputs."""
-        counter, limit = str(node.counter), _size(node.limit or 0)
+        counter, limit = str(node.counter), size_text(node.limit or 0)
         more = [test] if test else []
         if node.trips is None and TRIPS in self._scope.graph.reads(node):
             more.append(f"{counter}_trips > {counter}")
         elif node.trips is not None:
-            more.append(f"{_size(node.trips)} > {counter}")
+            more.append(f"{size_text(node.trips)} > {counter}")
         goes_on = f" || ({' && '.join(more)})" if more else ""
         text = "another number of iterations than the declared extent of its outputs"
         self._run(f'if ({counter} != {limit}{goes_on}) daceopt::fail("{node.label}", "{text}");', "check")
 
 
-def _size(size: Dim) -> str:
+def size_text(size: Dim) -> str:
+    """An extent, stride or offset as the frame's code has it."""
     return Printer({}, floor_division="int_floor").size(size)
 
 

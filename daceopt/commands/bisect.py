@@ -9,7 +9,7 @@ from typing import Any
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.commands import model
-from daceopt.ir.graph import Graph
+from daceopt.ir.program import Program
 from daceopt.passes.bisect import bisect
 
 _BROKEN = 1
@@ -21,15 +21,16 @@ def arguments(parser: ArgumentParser) -> None:
 
 def run(options: Namespace) -> int:
     recipe = model.recipe(options)
-    found = bisect(recipe, *_graph(model.named(options)))
+    found = bisect(recipe, *_program(model.named(options)), built=True)
     print(found if found is not None else "no step of the recipe breaks the model")
     return 0 if found is None else _BROKEN
 
 
-def _graph(named: Path | model.ModuleOnDisk) -> tuple[Graph, dict[str, Any] | None]:
-    """The graph before any recipe, and the arrays that it is called on where they are known."""
+def _program(named: Path | model.ModuleOnDisk) -> tuple[Program, dict[str, Any] | None]:
+    """The program before any recipe, and the arrays that it is called on where they are known."""
     if isinstance(named, Path):
-        return import_model(load(named)), None
+        return Program.of(import_model(load(named))), None
     frozen = named.frozen()
-    graph = frozen.load().graph
-    return graph, dict(zip(graph.inputs, frozen.feeds, strict=True))
+    imported = frozen.load()
+    graph = imported.graph
+    return Program.of(graph, imported.gradients), dict(zip(graph.inputs, frozen.feeds, strict=True))

@@ -135,7 +135,7 @@ class Memory:
             shape = [self.number(e) for e in self.graph.shape(root)]
             strides = [self.number(e) for e in self.graph.strides(root)]
             span = 1 + sum(max(n - 1, 0) * s for n, s in zip(shape, strides))
-            self._buffers[root] = np.zeros(span, self.numpy_dtype(self.graph.dtype(root)))
+            self._buffers[root] = _poisoned((span,), self.numpy_dtype(self.graph.dtype(root)))
         return self._buffers[root]
 
     def array(self, name: str) -> np.ndarray:
@@ -153,6 +153,13 @@ class Memory:
         """Write a whole array of sums of products, rounded once."""
         value = value.astype(self.array(name).dtype)
         self.store(name, value if self.disturbance is None else self.disturbance.sums(value))
+
+
+def _poisoned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
+    """Memory in which what nobody writes is seen where it is read: NaN, numbers far from zero."""
+    if dtype.kind in "fV":
+        return np.full(shape, np.nan).astype(dtype)
+    return np.full(shape, 1 if dtype.kind == "b" else np.iinfo(dtype).max if dtype.kind in "iu" else 0, dtype)
 
 
 def _size_of(graph: Graph, given: Mapping[str, np.ndarray], symbol: str) -> int:
@@ -194,7 +201,7 @@ class _Execution:
         lead = [self.extents[str(p)] for p in self.outer]
         for name, (dtype, shape) in kernel.locals.items():
             own = [memory.number(e) for e in shape or (1,)]
-            self.locals[name] = np.zeros((*lead, *own), memory.numpy_dtype(dtype))
+            self.locals[name] = _poisoned((*lead, *own), memory.numpy_dtype(dtype))
 
     def run(self) -> None:
         for stage in self.kernel.stages:

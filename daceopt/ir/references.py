@@ -9,7 +9,7 @@ from typing import Any
 
 import sympy
 
-from daceopt.errors import Unsupported
+from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule, types
 from daceopt.ir.affine import affine, same
 from daceopt.ir.dataflow import walk
@@ -136,6 +136,22 @@ def check_writes(references: Mapping[str, Reference], extents: Mapping[Param, Di
                 f"kernel {label}: write {connector} reaches elements of {reference.buffer.array} from several "
                 f"iterations (steps {[s for _, s in reference.steps]}); add them with IndexAdd, or reduce what is read"
             )
+
+
+def check_overlaps(graph: Graph, kernel: Kernel) -> None:
+    """Raise IllegalSchedule for a statement that stores into an element of the graph in several iterations."""
+    params = frozenset(kernel.extents)
+    for stage in kernel.stages:
+        for connector, access in stage.writes.items():
+            if access.array in kernel.locals or access.wcr is not None:
+                continue
+            free = [p for p in stage.params if p not in {*access.params(), *kernel.serial} and kernel.extents[p] != 1]
+            if free or _overlaps(resolve(graph, kernel, access, params), kernel.extents):
+                over = f", those of {free[0]}," if free else ""
+                raise IllegalSchedule(
+                    f"kernel {kernel.label}: several iterations{over} store {connector} into the same element of "
+                    f"{access.array}; expected one, or a reduction"
+                )
 
 
 def _overlaps(reference: Reference, extents: Mapping[Param, Dim]) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dace.sdfg.validation import InvalidSDFGError
+
 from daceopt.ir import order, parts
 
 if TYPE_CHECKING:
@@ -52,5 +54,8 @@ def _validate_sdfg(graph: Graph) -> None:
     graph.sdfg.save = lambda *_, **__: None  # DaCe would leave a file in the current folder
     try:
         graph.sdfg.validate()
+    except InvalidSDFGError as error:
+        error.path = None  # so that its message speaks of no file
+        raise
     finally:
         del graph.sdfg.save

@@ -1,6 +1,19 @@
 """Dense libraries behind one interface: who implements a library node, and how it is called from generated code."""
 
-from daceopt.libs import algorithms, aten, collectives, host, mkl, native, onednn, onednn_product, pool, product
+from daceopt.libs import (
+    algorithms,
+    aten,
+    collectives,
+    host,
+    mkl,
+    native,
+    native_convolution,
+    onednn,
+    onednn_product,
+    plain,
+    pool,
+    product,
+)
 from daceopt.libs.base import (
     PREFERENCE,
     Library,
@@ -37,8 +50,10 @@ __all__ = [
     "mkl",
     "names",
     "native",
+    "native_convolution",
     "onednn",
     "onednn_product",
+    "plain",
     "pool",
     "portable",
     "prefer",

@@ -17,6 +17,7 @@ from daceopt.errors import DaceoptError, FallbackWarning, RunError, RunIndexErro
 from daceopt.libs.onnxruntime_model import RuntimeModel
 from daceopt.logs import caller_depth
 from daceopt.models.variants import Compile, Variant, Variants
+from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
 from daceopt.runtime.invocation import torch_dtype
 from daceopt.runtime.tensors import as_tensor, dtype_of, to_numpy, to_torch
@@ -119,8 +120,17 @@ class OnnxModel:
 
     @property
     def sdfg(self) -> dace.SDFG:
-        """The optimized graph."""
-        return self.pair.graphs.forward.sdfg
+        """The optimized graph, as plain DaCe runs it (:mod:`daceopt.programs.plain`): its arguments are the arrays and
+        sizes of ``sdfg.arglist()``, and ``constants`` where it lists such.
+
+        Raises Unsupported when plain DaCe cannot run it, with the reason.
+        """
+        return plain(self.pair.graphs.forward).sdfg
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The weights that ``sdfg`` takes as arguments, by name: those too large for code."""
+        return plain(self.pair.graphs.forward).constants
 
     @property
     def history(self) -> list[dict[str, Any]]:

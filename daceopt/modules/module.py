@@ -22,10 +22,12 @@ from daceopt.errors import Unsupported
 from daceopt.modules import options as checked
 from daceopt.modules.dispatch import Dispatcher
 from daceopt.modules.options import Options
+from daceopt.programs.plain import plain
 from daceopt.programs.stats import Stats
 
 if TYPE_CHECKING:
     import dace
+    import numpy as np
 
     from daceopt.passes.recipe import Recipe
 
@@ -280,14 +282,25 @@ class Handle:
 
     @property
     def sdfg(self) -> dace.SDFG:
-        """The forward graph of the program compiled last. Raises Unsupported when there is none."""
-        return self._pair().graphs.forward.sdfg
+        """The forward graph of the program compiled last, as plain DaCe runs it (:mod:`daceopt.programs.plain`): its
+        arguments are the arrays and sizes of ``sdfg.arglist()``, and ``constants`` where it lists such.
+
+        Raises Unsupported when there is no program, or when plain DaCe cannot run it, with the reason.
+        """
+        return plain(self._pair().graphs.forward).sdfg
 
     @property
     def backward_sdfg(self) -> dace.SDFG | None:
-        """Its backward graph, or None for a program without one."""
+        """Its backward graph in the same form, or None for a program without one. It reads what the forward graph
+        saved for it under the same names."""
         backward = self._pair().graphs.backward
-        return None if backward is None else backward.sdfg
+        return None if backward is None else plain(backward).sdfg
+
+    @property
+    def constants(self) -> dict[str, np.ndarray]:
+        """The constants that ``sdfg`` and ``backward_sdfg`` take as arguments, by name: those too large for code."""
+        graphs = [g for g in (self._pair().graphs.forward, self._pair().graphs.backward) if g is not None]
+        return {name: value for graph in graphs for name, value in plain(graph).constants.items()}
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -312,6 +325,16 @@ class Handle:
     def explain(self, *inputs: Any, **kwargs: Any) -> Any:
         """``daceopt.explain`` of this module on the arguments of a call."""
         return daceopt.explain(self._module, *inputs, **kwargs)
+
+    def bisect(self, *inputs: Any, built: bool = True, **kwargs: Any) -> Any:
+        """The first step of the module's recipe that breaks a call with these arguments, forward or backward, with its
+        site and a reproducer (:class:`daceopt.passes.bisect.Guilty`); None when all is well.
+
+        ``built``: where all graphs are right, look at what is compiled of them, too.
+        """
+        from daceopt.modules.bisection import bisected  # brings DaCe
+
+        return bisected(self._module, inputs, kwargs, self.options, built)
 
     def source(self, kernel: str | None = None) -> str:
         """The generated C++ of the program compiled last: all of it, or the kernels whose label contains ``kernel``.

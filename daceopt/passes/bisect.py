@@ -1,13 +1,18 @@
-"""Finds the step and the site of a recipe that breaks a graph."""
+"""Finds the step and the site of a recipe that breaks a program, forward or backward, as a graph or as it is built."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daceopt.errors import VerificationError
+from daceopt.ir.program import Program
+from daceopt.ir.render import render
 from daceopt.passes import reproducer
+from daceopt.passes.bisect_built import BuiltCheck
 from daceopt.passes.feeds import needed_inputs
 from daceopt.passes.recipe import DIFFERENTIATE, Recipe
 from daceopt.passes.transform import Transformation
@@ -19,72 +24,168 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
 _MOST_SITES = 1 << 16
+_FORWARD, _BACKWARD = 0, 1
+_Limits = Mapping[int, int]  # direction -> most sites of the last step
 
 
 @dataclass(frozen=True)
 class Guilty:
-    """The step, its index in the recipe without markers, the number of the site (from 1), what happens, and the file
-    that shows it."""
+    """The step, its index in the recipe without markers, the number of the site (from 1; 0 for a step on programs),
+    what happens, the file that shows it, and the graph where it happens."""
 
     step: str
     index: int
     site: int
     reason: str
     reproducer: Path
+    graph: str = ""
 
     def __str__(self) -> str:
-        return f"step {self.index + 1} ({self.step}, site {self.site}): {self.reason}; reproducer in {self.reproducer}"
+        where = f" of graph {self.graph}" if self.graph else ""
+        site = f", site {self.site}{where}" if self.site else where
+        return f"step {self.index + 1} ({self.step}{site}): {self.reason}; reproducer in {self.reproducer}"
 
 
-def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = None) -> Guilty | None:
-    """The first step of ``recipe`` that breaks ``graph``: its structure, its numbers on ``inputs``, or by an exception.
+def bisect(
+    recipe: Recipe, subject: Graph | Program, inputs: dict[str, np.ndarray] | None = None, built: bool = False
+) -> Guilty | None:
+    """The first step of ``recipe`` that breaks ``subject``: its structure, its numbers on ``inputs``, or by an
+    exception. A program whose gradients are wanted is differentiated, and steps are held to both of its graphs.
 
-    None when all is well. The steps are bisected on copies: ``graph`` stays, and a long recipe needs few executions.
+    ``built``: where all graphs are right, look for the first step after which what is compiled is not. None when all is
+    well. The steps are bisected on copies: ``subject`` stays, and a long recipe needs few executions.
     """
-    steps = [s for s in recipe.resolved() if s.level != DIFFERENTIATE]
-    check = Numerics(graph.copy(), inputs)
-    right, wrong = 0, len(steps) + 1  # the graph is right after ``right`` steps and wrong after ``wrong``
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
-        if broken(steps[:middle], graph, check) is None:
-            right = middle
-        else:
-            wrong = middle
-    return None if wrong > len(steps) else _explain(steps, wrong - 1, graph, check)
+    program = subject if isinstance(subject, Program) else Program.of(subject)
+    recipe = recipe if program.wanted is None else recipe.with_differentiation()
+    steps = [s for s in recipe.resolved() if program.wanted is not None or s.level != DIFFERENTIATE]
+    return _Search(program, steps, inputs).run(built)
 
 
 def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
     """What is wrong with ``graph`` after ``steps`` (the last one at most ``limit`` times), or None; it stays."""
-    trial = graph.copy()
+    found = _first_complaint(Program.of(graph), steps, [check], {} if limit is None else {_FORWARD: limit})
+    return None if found is None else found[1]
+
+
+class _Search:
+    def __init__(self, program: Program, steps: list[Transformation], inputs: dict[str, np.ndarray] | None):
+        self._program, self._steps, self._inputs = program, steps, inputs
+
+    def run(self, built: bool) -> Guilty | None:
+        start = self._program.copy()
+        for first, last in self._segments():
+            checks = [Numerics(g.copy(), self._inputs) for g in start.directions()]
+            found = self._guilty(start, first, last, checks)
+            if found is not None:
+                return found
+            _apply(start, self._steps[first:last])
+        return self._built() if built else None
+
+    def _segments(self) -> Iterator[tuple[int, int]]:
+        """Up to the step that makes two graphs of one, and from there on."""
+        at = [k + 1 for k, s in enumerate(self._steps) if s.level == DIFFERENTIATE]
+        yield from itertools.pairwise([0, *at, len(self._steps)])
+
+    def _guilty(self, start: Program, first: int, last: int, checks: Sequence[Numerics]) -> Guilty | None:
+        steps = self._steps[first:last]
+        wrong = _first(len(steps), lambda k: _first_complaint(start, steps[:k], checks) is not None)
+        return None if wrong is None else self._explain(start, steps[:wrong], first + wrong - 1, checks)
+
+    def _explain(self, start: Program, prefix: list[Transformation], index: int, checks: Sequence[Numerics]) -> Guilty:
+        direction, reason = _first_complaint(start, prefix, checks) or (_FORWARD, "")
+        step = prefix[-1]
+        before = start.copy()
+        _apply(before, prefix[:-1])
+        graph = list(before.directions())[direction]
+        site = 0
+        if not step.edits_programs:
+            site = _first_site(lambda k: _first_complaint(start, prefix, checks, {direction: k}) is not None)
+        wanted = None if before.wanted is None else (before.wanted.inputs, before.wanted.outputs, before.wanted.policy)
+        feeds = needed_inputs(graph, checks[direction].inputs)
+        fields = wanted if step.edits_programs else None
+        file = reproducer.of_step(step, graph, feeds, f"step {step}: {reason}", fields)
+        return Guilty(str(step), index, site, reason, file, graph.sdfg.name)
+
+    def _built(self) -> Guilty | None:
+        """From the end: behind the last program that is right. One in the middle of a recipe may round more than its
+        graph says, until a later step has cut its sums."""
+        check = BuiltCheck(self._inputs)
+        programs = [self._program.copy()]
+        for step in self._steps:
+            programs.append(programs[-1].copy())
+            _apply(programs[-1], [step])
+        if check.difference(programs[-1]) is None:
+            return None
+        wrong = len(self._steps)
+        for k in reversed(range(wrong)):
+            changed = _text(programs[k]) != _text(programs[k + 1])
+            if changed and check.difference(programs[k]) is None:
+                break
+            wrong = max(k, 1)
+        name, reason, file = check.reported(programs[wrong])
+        return Guilty(str(self._steps[wrong - 1]), wrong - 1, 0, reason, file, name)
+
+
+def _text(program: Program) -> list[str]:
+    return [render(graph) for graph in program.directions()]
+
+
+def _first(count: int, wrong: Callable[[int], bool]) -> int | None:
+    """The least number of steps after which all is ``wrong``, by halves; None where it is not after all of them."""
+    low, high = 0, count + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if wrong(middle) else (middle, high)
+    return None if high > count else high
+
+
+def _first_site(wrong: Callable[[int], bool]) -> int:
+    right, found = 0, 1
+    while found < _MOST_SITES and not wrong(found):
+        right, found = found, 2 * found
+    while found - right > 1:
+        middle = (right + found) // 2
+        right, found = (right, middle) if wrong(middle) else (middle, found)
+    return found
+
+
+def _apply(program: Program, steps: Sequence[Transformation], limits: _Limits | None = None) -> None:
+    """Run ``steps`` as the runner does; the last one at most so often as ``limits`` says."""
+    for k, step in enumerate(steps):
+        if step.edits_programs:
+            step.run_program(program)
+            continue
+        for direction, graph in enumerate(program.directions()):
+            step.run(graph, (limits or {}).get(direction) if k == len(steps) - 1 else None)
+            program.align()
+
+
+def _first_complaint(
+    start: Program, steps: Sequence[Transformation], checks: Sequence[Numerics], limits: _Limits | None = None
+) -> tuple[int, str] | None:
+    """The direction that is wrong after ``steps`` on a copy of ``start``, and what is wrong; None where none is."""
+    trial = start.copy()
     try:
-        for step in steps[:-1]:
-            step.run(trial)
-        for step in steps[-1:]:
-            step.run(trial, limit)
-        Structure(full=True).before(trial)
-        return check.complaint(trial)
-    except VerificationError as error:
-        return str(error)
+        _apply(trial, steps, limits)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return _blamed(start, steps), f"{type(error).__name__}: {error}"
+    for direction, (graph, check) in enumerate(zip(trial.directions(), checks)):
+        try:
+            Structure(full=True).check(graph, "after it")
+            found = check.complaint(graph) if check.is_for(graph) else None
+        except Exception as error:
+            found = str(error) if isinstance(error, VerificationError) else f"{type(error).__name__}: {error}"
+        if found is not None:
+            return direction, found
+    return None
 
 
-def _explain(steps: list[Transformation], index: int, graph: Graph, check: Numerics) -> Guilty:
-    prefix = steps[: index + 1]
-    reason = broken(prefix, graph, check) or ""
-    right, wrong = 0, 1
-    while wrong < _MOST_SITES and broken(prefix, graph, check, wrong) is None:
-        right, wrong = wrong, 2 * wrong
-    while wrong - right > 1:
-        middle = (right + wrong) // 2
-        right, wrong = (middle, wrong) if broken(prefix, graph, check, middle) is None else (right, middle)
-    file = _reproducer(prefix, graph, check, f"step {steps[index]}: {reason}")
-    return Guilty(str(steps[index]), index, wrong, reason, file)
-
-
-def _reproducer(prefix: list[Transformation], graph: Graph, check: Numerics, failure: str) -> Path:
-    """Of the last step, on the graph that the others leave."""
-    before = graph.copy()
-    for step in prefix[:-1]:
-        step.run(before)
-    return reproducer.of_step(prefix[-1], before, needed_inputs(before, check.inputs), failure)
+def _blamed(start: Program, steps: Sequence[Transformation]) -> int:
+    """The direction on which the last of ``steps`` fails."""
+    trial = start.copy()
+    _apply(trial, steps[:-1])
+    try:
+        steps[-1].run(trial.forward.copy())
+    except Exception:
+        return _FORWARD
+    return _BACKWARD if trial.backward is not None else _FORWARD

@@ -193,6 +193,8 @@ def _foreign_source(step: Transformation) -> str:
     the options."""
     if not identity.is_own(type(step).__module__):
         return identity.text_of(step)
+    if step.defined_by is not type(step):
+        return identity.text_of(step.defined_by)
     values = [v for option in vars(step).values() for v in (option if isinstance(option, tuple) else (option,))]
     given = [v for v in values if callable(v)]
     return identity.text_of(given) if given else ""

@@ -39,7 +39,11 @@ def of_step(
     ``wanted``: the fields of ``Gradients``, for a step that edits a program rather than one graph.
     """
     code = _code_of(transformation)
-    given = {"STEP": str(transformation), "WANTED": wanted, "OF": type(transformation).__qualname__ if code else None}
+    given = {
+        "STEP": str(transformation),
+        "WANTED": wanted,
+        "OF": transformation.defined_by.__qualname__ if code else None,
+    }
     call = "rerun.step(GRAPHS, STEP, CODE, OF, WANTED, INPUTS, LARGE, FAILURE)"
     return _save(transformation.name, failure, [(graph, {})], inputs, {**given, "CODE": code}, call)
 
@@ -70,7 +74,7 @@ def _save(
     values = {"GRAPHS": texts, "INPUTS": None if seeded else pack(inputs), "LARGE": pack(large), **given}
     text = "\n".join(_lines(failure, values, call)) + "\n"
     digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:12]
-    folder = (trace.folder() or default_folder()) / "reproducers" / f"{name}-{digest}"
+    folder = (trace.folder() or default_folder()) / "reproducers" / f"{name.replace(':', '-')}-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / NAME).write_text(text, encoding="utf-8", errors="backslashreplace")
     return folder / NAME
@@ -89,7 +93,7 @@ def _bits(value: np.ndarray) -> tuple[Any, ...]:
 
 def _code_of(transformation: Transformation) -> str | None:
     """The file that defines a step which is not daceopt's own; None where it is, or where no file is to be had."""
-    made = type(transformation)
+    made = transformation.defined_by
     module = sys.modules.get(made.__module__)
     if identity.is_own(made.__module__) or "<locals>" in made.__qualname__ or module is None:
         return None

@@ -106,7 +106,7 @@ class _States(dict["Graph", _State]):
 
 def _applied(transformation: Transformation, program: Program, states: _States) -> Iterator[tuple[Step, Graph]]:
     """Run one step, and give a record for each graph that it ran on."""
-    if type(transformation).run_program is not Transformation.run_program:
+    if transformation.edits_programs:
         yield _on_program(transformation, program, states), program.forward
         return
     for graph in program.directions():
@@ -115,16 +115,24 @@ def _applied(transformation: Transformation, program: Program, states: _States) 
 
 
 def _on_program(transformation: Transformation, program: Program, states: _States) -> Step:
-    before = states.of(program.forward)
-    before.guard.before(program.forward)
+    given = [(graph, states.of(graph)) for graph in program.directions()]
+    for graph, state in given:
+        state.guard.before(graph)
+    before = given[0][1]
     start = time.perf_counter()
     failed = partial(before.guard.failed, wanted=program.wanted)
     name = program.forward.sdfg.name
     outcome = _guarded(transformation, name, lambda: transformation.run_program(program), failed)
     seconds = time.perf_counter() - start
-    after = states.of(program.forward)
-    error = after.guard.after(transformation, program.forward, outcome) if after is before else None
-    return _record(transformation, program.forward, outcome, seconds, before, error)
+    errors = [
+        state.guard.after(transformation, graph, outcome)
+        for graph, (_, state) in zip(program.directions(), given)
+        if state.guard.is_for(graph)
+    ]
+    if program.backward is not None and len(given) == 1:
+        states.pop(program.forward, None)  # what the backward pass reads is to be the same from here on, too
+    states.of(program.forward)
+    return _record(transformation, program.forward, outcome, seconds, before, errors[0] if errors else None)
 
 
 def _on_graph(transformation: Transformation, graph: Graph, state: _State) -> Step:

@@ -96,6 +96,16 @@ class Transformation:
         """Override to edit both directions of a program in one step; the runner then asks for nothing else."""
         raise NotImplementedError(f"{type(self).__name__} runs on each graph by itself")
 
+    @property
+    def edits_programs(self) -> bool:
+        """Does it edit both directions of a program at once?"""
+        return type(self).run_program is not Transformation.run_program
+
+    @property
+    def defined_by(self) -> type:
+        """The class whose file says what the step does."""
+        return type(self)
+
     @classmethod
     def kebab_name(cls) -> str:
         """``PadConvFusion`` -> ``pad-conv-fusion``."""
@@ -165,15 +175,19 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
 
 def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name{option=value, ...}`` into the name and its options (Python literals)."""
-    parts = re.fullmatch(r"\s*([a-z0-9-]+)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
+    parts = re.fullmatch(r"\s*([a-z0-9-]+|dace:\w*)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
     if not parts:
         raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}")
     try:
         call = ast.parse(f"f({parts[2] or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
-        return parts[1], {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+        options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
         raise DaceoptError(f"options of step {text!r}: expected name=value pairs with literal values") from error
+    name, of_dace, of = parts[1].partition(":")
+    if of_dace and not of:
+        raise DaceoptError(f"step {text!r}: expects the name of a transformation of DaCe, as in dace:MapTiling")
+    return ("dace-transformation", {"of": of, "options": options}) if of else (name, options)
 
 
 # ---------------------------------------------------------------- the driver

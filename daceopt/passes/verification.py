@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +11,11 @@ import numpy as np
 from daceopt.errors import VerificationError
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import needed_inputs, random_inputs
-from daceopt.passes.transform import look
+from daceopt.passes.transform import Outcome, Transformation, look
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.imported import Gradients
-    from daceopt.passes.transform import Outcome, Transformation
 
 # A step may reorder operations: this many times the unoptimized graph's error plus some ulps is rounding.
 _FACTOR = 4.0
@@ -26,11 +25,15 @@ _DISTURBED = 4  # executions with other roundings, where one alone does not expl
 _SHOWN = 3  # changes that a message lists
 
 
+_NOTHING, _SOMEWHERE = Transformation(), Outcome(["somewhere"], [])
+
+
 class Structure:
     """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete."""
 
     def __init__(self, full: bool):
         self._full = full
+        self._promised: list[str] | None = None
 
     def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         """What else is to be said of a step that raised ``failure``: how to find out more."""
@@ -38,7 +41,8 @@ class Structure:
 
     def before(self, graph: Graph) -> None:
         """Raise VerificationError when the graph is broken already."""
-        self._check(graph, "before the step")
+        self.check(graph, "before the step")
+        self._promised = promised(graph)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
@@ -48,20 +52,34 @@ class Structure:
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float | None:
         """Raise VerificationError when ``transformation`` broke the graph."""
         if outcome.sites:
-            self._check(
+            self.check(
                 graph, f"after step {transformation}, {len(outcome.sites)} sites, the last at {outcome.sites[-1]}"
             )
+            if not transformation.edits_programs:
+                self._keeps_promise(graph, f"after step {transformation}")
         return None
 
-    def _check(self, graph: Graph, where: str) -> None:
+    def _keeps_promise(self, graph: Graph, where: str) -> None:
+        """Raise VerificationError where inputs or outputs are no longer what callers pass and get."""
+        for old, new in zip(self._promised or (), promised(graph)):
+            if old != new:
+                raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: expected {old}, found {new}")
+
+    def is_for(self, graph: Graph) -> bool:
+        """Can ``graph``, which a step on a program made, be checked as the graph before it?"""
+        return True
+
+    def check(self, graph: Graph, where: str) -> None:
+        """Raise VerificationError, which says ``where``, when the graph is broken."""
         try:
             if self._full:
                 graph.validate()
-                check_schedules(graph)
+                check_kernels(graph)
             else:
                 check_complete(graph)
         except Exception as error:
-            raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {error}") from error
+            # what is wrong is the graph: no error of the step that somebody might pass over
+            raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {error}") from None
 
 
 def check_complete(graph: Graph) -> None:
@@ -102,13 +120,25 @@ def contents(graph: Graph) -> dict[str, None]:
     return dict.fromkeys(lines)
 
 
-def check_schedules(graph: Graph) -> None:
-    """Raise IllegalSchedule where the schedule of a kernel does not compute what the kernel says."""
+def promised(graph: Graph) -> list[str]:
+    """What callers pass and get, one line for each: a step may give an output another name, no other type or shape."""
+    shown = {name: f"{graph.dtype(name)} of shape {graph.shape(name)}" for name in (*graph.inputs, *graph.outputs)}
+    given = [f"input {name} is {shown[name]}" for name in graph.inputs]
+    return [*given, *(f"output {k} is {shown[name]}" for k, name in enumerate(graph.outputs))]
+
+
+def check_kernels(graph: Graph) -> None:
+    """Raise IllegalSchedule where the schedule of a kernel does not compute what the kernel says, and where iterations
+    of a kernel write the same element: threads would race for it."""
     from daceopt.ir.kernel import Kernel
+    from daceopt.ir.references import check_overlaps
     from daceopt.ir.schedule_check import check
 
-    for entry, tree in graph.schedules.items():
-        check(graph, Kernel.extract(graph, entry), tree)
+    for entry in graph.kernels():
+        kernel = Kernel.extract(graph, entry)
+        check_overlaps(graph, kernel)
+        if entry in graph.schedules:
+            check(graph, kernel, graph.schedules[entry])
 
 
 class Numerics:
@@ -139,8 +169,7 @@ class Numerics:
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float:
         """The error now. Raises VerificationError, with the site and a reproducer, when it is more than rounding."""
-        with self._reproduced(transformation):
-            self._structure.after(transformation, graph, outcome)
+        self._check_structure(transformation, graph, outcome)
         if not outcome.sites:
             return max(self._errors(graph), default=0.0)
         errors = self._errors(graph)
@@ -150,6 +179,28 @@ class Numerics:
             return max(errors, default=0.0)
         raise VerificationError(self._report(transformation, graph, outcome))
 
+    def _check_structure(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> None:
+        try:
+            self._structure.after(transformation, graph, outcome)
+        except VerificationError as error:
+            where = self._where(transformation, outcome, self._breaks)
+            raise VerificationError(f"{error}{where}{self._saved(transformation, str(error))}") from None
+
+    def _breaks(self, graph: Graph) -> bool:
+        try:
+            self._structure.after(_NOTHING, graph, _SOMEWHERE)
+        except VerificationError:
+            return True
+        return False
+
+    def _where(self, transformation: Transformation, outcome: Outcome, wrong: Callable[[Graph], bool]) -> str:
+        """At which of its sites a step went wrong; nothing of a step on a program, which has no sites to stop at."""
+        assert self._previous is not None
+        if transformation.edits_programs:
+            return ""
+        site = guilty_site(transformation, self._previous, len(outcome.sites), wrong)
+        return f"; site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}"
+
     def complaint(self, graph: Graph) -> str | None:
         """What is wrong with the numbers of ``graph``, or None."""
         errors = self._errors(graph)
@@ -157,7 +208,8 @@ class Numerics:
         if output is None:
             return None
         first = f"{self._first[output]:.3e} before the recipe"
-        return f"output {graph.outputs[output]} has error {errors[output]:.3e} against float64, {first}"
+        kind = "output" if output < len(graph.outputs) else "saved array"
+        return f"{kind} {results(graph)[output]} has error {errors[output]:.3e} against float64, {first}"
 
     def worse(self, errors: list[float]) -> int | None:
         """The position of an output whose error rounding does not explain, or None."""
@@ -173,19 +225,23 @@ class Numerics:
         """The error that other roundings of the graph as it was at first have: where terms cancel, a result may be
         rounding alone, and its error in one execution is chance."""
         if self._disturbed is None:
-            exact = dict(zip(self._initial.outputs, self._exact, strict=True))
+            exact = dict(zip(results(self._initial), self._exact, strict=True))
             self._disturbed = disturbed_errors(self._initial, self.inputs, exact)
-        return self._disturbed[self._initial.outputs[output]]
+        return self._disturbed[results(self._initial)[output]]
+
+    def is_for(self, graph: Graph) -> bool:
+        """Can ``graph``, which a step on a program made, be executed and compared as the graph before it?"""
+        return len(graph.outputs) == len(self._initial.outputs) and set(graph.inputs) <= set(self.inputs)
 
     def _errors(self, graph: Graph) -> list[float]:
-        return [relative_error(a, e) for a, e in zip(outputs(graph, self.inputs), self._exact, strict=True)]
+        # a step on a program may save more behind the outputs
+        found = outputs(graph, self.inputs)[: len(self._exact)]
+        return [relative_error(a, e) for a, e in zip(found, self._exact, strict=True)]
 
     def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
-        assert self._previous is not None
-        site = self.guilty_site(transformation, self._previous, len(outcome.sites))
-        where = f"site {site + 1} of {len(outcome.sites)}: {outcome.sites[site]}"
         failure = f"step {transformation}: {self.complaint(graph)}"
-        return f"{failure}; {where}{self._saved(transformation, failure)}"
+        where = self._where(transformation, outcome, lambda trial: self.worse(self._errors(trial)) is not None)
+        return f"{failure}{where}{self._saved(transformation, failure)}"
 
     @contextmanager
     def _reproduced(self, transformation: Transformation) -> Iterator[None]:
@@ -193,7 +249,7 @@ class Numerics:
         try:
             yield
         except VerificationError as error:
-            raise VerificationError(f"{error}{self._saved(transformation, str(error))}") from error
+            raise VerificationError(f"{error}{self._saved(transformation, str(error))}") from None
 
     def _saved(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         assert self._previous is not None
@@ -201,27 +257,30 @@ class Numerics:
         needed = needed_inputs(self._previous, self.inputs)
         return f"; reproducer in {reproducer.of_step(transformation, self._previous, needed, failure, fields)}"
 
-    def guilty_site(self, transformation: Transformation, graph: Graph, count: int) -> int:
-        """The index of the first of ``count`` sites after which the numbers are wrong (bisection on copies)."""
-        low, high = 0, count  # right after ``low`` sites, wrong after ``high``
-        while high - low > 1:
-            middle = (low + high) // 2
-            trial = graph.copy()
-            transformation.run(trial, limit=middle)
-            if self.worse(self._errors(trial)) is None:
-                low = middle
-            else:
-                high = middle
-        return high - 1
+
+def guilty_site(transformation: Transformation, graph: Graph, count: int, wrong: Callable[[Graph], bool]) -> int:
+    """The index of the first of ``count`` sites after which ``graph`` is ``wrong`` (bisection on copies)."""
+    low, high = 0, count  # right after ``low`` sites, wrong after ``high``
+    while high - low > 1:
+        middle = (low + high) // 2
+        trial = graph.copy()
+        transformation.run(trial, limit=middle)
+        low, high = (low, middle) if wrong(trial) else (middle, high)
+    return high - 1
+
+
+def results(graph: Graph) -> list[str]:
+    """What ``graph`` computes for others: its outputs, then what it saves for the backward pass."""
+    return [*graph.outputs, *graph.saved]
 
 
 def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) -> list[np.ndarray]:
-    """Interpret ``graph``; the outputs in order, computed in float64 if ``exact``."""
+    """Interpret ``graph``; its results in order, computed in float64 if ``exact``."""
     import daceopt.ops  # noqa: F401  (registers how library nodes and operators are interpreted)
     from daceopt.ir.interpret import interpret
 
     found = interpret(graph, inputs, np.float64 if exact else None)
-    return [np.asarray(found[name]) for name in graph.outputs]
+    return [np.asarray(found[name]) for name in results(graph)]
 
 
 def disturbed_errors(graph: Graph, inputs: dict[str, np.ndarray], exact: Mapping[str, np.ndarray]) -> dict[str, float]:

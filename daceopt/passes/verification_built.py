@@ -7,7 +7,8 @@ comparison, both decide on the same numbers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -26,6 +27,7 @@ from daceopt.passes.verification import disturbed_errors, relative_error, within
 from daceopt.runtime.executable import Executable
 
 Arrays = dict[str, np.ndarray]
+_THREADS = 4
 _NARROW_ULPS = 2.0  # of a result that is rounded once more when it is stored
 
 
@@ -92,9 +94,23 @@ def _compare_all(forward: Built, backward: Sequence[Built], inputs: Mapping[str,
 
 def _run(built: Built, given: Arrays, saved: np.ndarray | None = None) -> trial.Trial:
     try:
-        return trial.run(built.program, given, saved)
+        with _several_threads():
+            return trial.run(built.program, given, saved)
     except RunError as error:
         raise _Differs(built, str(error)) from error
+
+
+@contextmanager
+def _several_threads() -> Iterator[None]:
+    """Threads that race for memory are seen where there are several, whatever this process is set to."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(before, _THREADS))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _gradients(backward: Built, outputs: Arrays) -> Arrays:

@@ -21,7 +21,7 @@ from daceopt.libs.onednn import flags
 from tests.libs.harness import compile_graph
 from tests.numerics import assert_within_rounding
 
-LIBRARIES = [name for name in ("onednn", "aten") if name in libs.names()]
+LIBRARIES = [name for name in ("onednn", "aten", "native_convolution") if name in libs.names()]
 
 
 class Case(NamedTuple):

@@ -34,7 +34,9 @@ struct Native {
 
 #ifdef DACEOPT_NARROW
 void contraction_native(const NarrowProduct& product) { widened<Native>(product); }
-#else
+#endif
+
+#ifdef DACEOPT_T
 template <typename T>
 void contraction_native(const Product<T>& product) {
     contract<Native, T>(product);

@@ -10,7 +10,7 @@
 namespace daceopt {
 namespace {
 
-constexpr int64_t kParallelElements = 16384;
+constexpr int64_t kParallelPoolElements = 16384;
 constexpr int64_t kChannelBlock = 32;
 
 enum { kDepth, kHeight, kWidth };
@@ -89,7 +89,7 @@ void visit(const PoolShape& s, Make make) {
     const bool channels = along_channels(s);
     const int64_t block = channels ? kChannelBlock : 1, blocks = (s.channels + block - 1) / block, parts = s.batch * blocks;
     const int64_t work = s.batch * s.channels * (s.in[0] * s.in[1] * s.in[2] + s.out[0] * s.out[1] * s.out[2]);
-#pragma omp parallel if (work > kParallelElements)
+#pragma omp parallel if (work > kParallelPoolElements)
     {
         auto visitor = make();
 #pragma omp for schedule(static)
@@ -119,7 +119,7 @@ struct Maximum {
     void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
         lanes = row;
         offset = start;
-        best.assign(row.count, kLowest);
+        best.assign(row.count, T(kLowest));  // a copy: before C++17 the constant has no address
         position.assign(row.count, -1);
     }
 

@@ -120,7 +120,7 @@ struct float8_e8m0fnu {
   template <class T> DOP_MEMBER float round_nearest_unbounded(T x) { return to(x, 0, false); }
   template <class T> DOP_MEMBER float round_down_unbounded(T x) { return to(x, -1, false); }
   DOP_MEMBER uint8_t store(float x) {
-    if (x == 0x1p-127f) return 0;
+    if (x == 1.0f / 1.7014118346046923e38f) return 0;
     return uint8_t((bit_copy<uint32_t>(to(x, 1, true)) >> 23) & 0xFF);
   }
 };

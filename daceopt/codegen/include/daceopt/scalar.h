@@ -133,7 +133,7 @@ DOP float uniform(int64_t seed, int64_t node, int64_t element) {
     c1 = uint32_t(product);
     key += UINT32_C(0x9E3779B9);
   }
-  return float(int32_t(c0 >> 8)) * 0x1p-24f;
+  return float(int32_t(c0 >> 8)) * (1.0f / 16777216.0f);
 }
 
 // A run-time index: out of range it is replaced by 0 and noted in `bad`.

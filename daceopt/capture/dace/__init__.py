@@ -1,0 +1,1 @@
+"""SDFGs that DaCe's own frontend makes of ``@dace.program``s become graphs."""

@@ -1,0 +1,226 @@
+"""Map scopes that a transformation of DaCe has rewritten become kernels again, with the loops that it chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dace
+import sympy
+from dace.sdfg import nodes
+
+from daceopt.capture.dace.index_text import converted
+from daceopt.capture.dace.scopes import reduction
+from daceopt.errors import Unsupported
+from daceopt.ir import types
+from daceopt.ir.dims import Dim, dim
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.schedule import Tree, bare, default
+from daceopt.ir.schedule_edits import reorder, split
+from daceopt.ir.symbols import Parameter, param, size
+from daceopt.ir.tasklet import SymbolicTasklet
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """A loop over tiles: where its range begins and ends, and the tiles' size."""
+
+    begin: Any
+    end: Any
+    size: int
+
+
+class _Nest:
+    """The loops around one tasklet: ``domain`` has what is walked, ``order`` the loops as they stand, outermost first;
+    tiles are called after what they are tiles of."""
+
+    def __init__(self, label: str, sizes: Mapping[str, Any]):
+        self._label, self._names = label, dict(sizes)
+        self._tiles: dict[str, _Tiles] = {}
+        self.domain: dict[Parameter, Dim] = {}
+        self.values: dict[str, Any] = {}  # name of a loop -> what it counts, in the domain's parameters
+        self.sizes: dict[Parameter, int] = {}  # parameter -> size of its tiles
+        self._order: list[str] = []
+        self._owner: dict[str, Parameter] = {}
+
+    def enter(self, name: str, bounds: Sequence[Any]) -> None:
+        """One more loop, inside of the others."""
+        begin, end, step = (converted(e, self._names, self._label) for e in bounds)
+        around = {str(s) for e in (begin, end) for s in getattr(e, "free_symbols", ())} & set(self._order)
+        self._order.append(name)
+        if around:
+            self._enter_tile(name, begin, end, step, around)
+        elif step == 1:
+            self._walk(name, begin, end)
+        elif isinstance(step, int) and step > 1:
+            self._tiles[name] = _Tiles(begin, end, step)
+        else:
+            raise self._refused(f"step {step}")
+        self._names[name] = Parameter(name)
+
+    def _walk(self, name: str, begin: Any, end: Any) -> Parameter:
+        own = param(len(self.domain))
+        self.domain[own] = dim(end - begin + 1)
+        self.values[name], self._owner[name] = begin + own, own
+        return own
+
+    def _enter_tile(self, name: str, begin: Any, end: Any, step: Any, around: set[str]) -> None:
+        (tile,) = around if len(around) == 1 else ("",)
+        found = self._tiles.get(tile)
+        if found is None or tile in self._owner or step != 1 or dim(begin - Parameter(tile)) != 0:
+            raise self._refused(f"{name} from {begin} to {end}")
+        last = dim(Parameter(tile) + found.size - 1)
+        ends = {dim(e) for e in (end.args if isinstance(end, sympy.Min) else (end,))}
+        whole = dim(found.end - found.begin + 1)
+        if ends != {last, dim(found.end)} and not (
+            ends == {last} and isinstance(whole, int) and not whole % found.size
+        ):
+            raise self._refused(f"{name} from {begin} to {end}")
+        own = self._walk(name, found.begin, found.end)
+        self.sizes[own], self._owner[tile] = found.size, own
+
+    def _refused(self, what: str) -> Unsupported:
+        return Unsupported(f"{self._label}: a loop with {what}; expected loops over ranges and over tiles of ranges")
+
+    def order(self) -> list[str]:
+        """The loops as a schedule calls them. Raises Unsupported for tiles that nothing walks."""
+        if left := [name for name in self._tiles if name not in self._owner]:
+            raise self._refused(f"steps, {left[0]}, and no loop inside of them")
+        return [f"{self._owner[n]}_block" if n in self._tiles else str(self._owner[n]) for n in self._order]
+
+
+@dataclass(frozen=True)
+class ReadKernel:
+    """``kernel``, and its loops where they are others than the default ones."""
+
+    kernel: Kernel
+    tree: Tree | None
+
+
+def read_scope(graph: Graph, state: dace.SDFGState, top: nodes.Node) -> ReadKernel:
+    """The map scope of ``top``, or a tasklet outside of all maps, of a state that was ``graph``'s.
+
+    Raises Unsupported, with the map or the tasklet, for what is no kernel.
+    """
+    return _Reader(graph, state, top).read()
+
+
+class _Reader:
+    def __init__(self, graph: Graph, state: dace.SDFGState, top: nodes.Node):
+        self._graph, self._state, self._top = graph, state, top
+        self._label = top.map.label if isinstance(top, nodes.MapEntry) else top.label
+        self._around = state.scope_dict()
+        self._sizes = {name: size(name) for name in graph.sdfg.symbols}
+        self._locals: dict[str, Any] = {}
+
+    def read(self) -> ReadKernel:
+        members = list(self._members())
+        tasklets = [n for n in members if isinstance(n, nodes.Tasklet)]
+        for node in members:
+            self._check(node)
+        nests = [self._nest(t) for t in tasklets]
+        kernel = self._kernel(tasklets, nests)
+        if len(tasklets) > 1 or self._locals:
+            if any(nest.sizes for nest in nests):
+                raise Unsupported(f"{self._label}: tiles of several statements; expected one statement")
+            return ReadKernel(kernel, None)
+        return ReadKernel(kernel, _scheduled(kernel, nests[0]))
+
+    def _members(self) -> Iterator[nodes.Node]:
+        if isinstance(self._top, nodes.Tasklet):
+            yield self._top
+            return
+        for node in dace.sdfg.utils.dfs_topological_sort(self._state):
+            if any(entry is self._top for entry in self._entries(node)):
+                yield node
+
+    def _entries(self, node: nodes.Node) -> list[nodes.MapEntry]:
+        """The maps around ``node``, outermost first."""
+        found = []
+        entry = self._around[node]
+        while entry is not None:
+            found.append(entry)
+            entry = self._around[entry]
+        return found[::-1]
+
+    def _check(self, node: nodes.Node) -> None:
+        if isinstance(node, nodes.Tasklet) and not isinstance(node, SymbolicTasklet):
+            raise Unsupported(f"{self._label}: tasklet {node.label!r} was written anew by DaCe; its code is text only")
+        if isinstance(node, nodes.AccessNode):
+            desc = node.desc(self._state.parent)
+            if not desc.transient:
+                raise Unsupported(f"{self._label}: array {node.data!r} inside of a map")
+            self._locals[node.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
+        elif not isinstance(node, (nodes.Tasklet, nodes.MapEntry, nodes.MapExit)):
+            raise Unsupported(
+                f"{self._label}: {type(node).__name__} {node} inside of a map; expected maps and tasklets"
+            )
+
+    def _size(self, extent: Any) -> Dim:
+        return converted(extent, self._sizes, self._label)
+
+    def _nest(self, tasklet: nodes.Tasklet) -> _Nest:
+        nest = _Nest(self._label, self._sizes)
+        for entry in self._entries(tasklet):
+            for name, bounds in zip(entry.map.params, entry.map.range.ranges, strict=True):
+                nest.enter(name, bounds)
+        nest.order()
+        return nest
+
+    def _kernel(self, tasklets: Sequence[Any], nests: Sequence[_Nest]) -> Kernel:
+        """Loops that stand around several tasklets are one loop; others are their own."""
+        extents: dict[Any, Dim] = {}
+        stages = []
+        shared = len(self._top.map.params) if isinstance(self._top, nodes.MapEntry) and len(tasklets) > 1 else 0
+        for tasklet, nest in zip(tasklets, nests, strict=True):
+            new = {p: p if k < shared else param(len(extents) + k) for k, p in enumerate(nest.domain) if k < shared}
+            for k, p in enumerate(nest.domain):
+                own = p if k < shared else param(max(len(extents), shared))
+                new[p] = own
+                extents.setdefault(own, nest.domain[p])
+            values = {name: sympy.sympify(v).xreplace(new) for name, v in nest.values.items()}
+            stages.append(self._stage(tasklet, values, tuple(new.values())))
+        outer = tuple(param(k) for k in range(shared))
+        return Kernel(self._label, extents, stages, outer, dict(self._locals))
+
+    def _stage(self, tasklet: Any, values: Mapping[str, Any], params: tuple[Any, ...]) -> Stage:
+        names, whole = {**self._sizes, **values}, getattr(tasklet, "whole_dimensions", {})
+        reads = {
+            e.dst_conn: self._access(e.data, names, whole.get(e.dst_conn, set()), tasklet)
+            for e in self._state.in_edges(tasklet)
+            if e.dst_conn
+        }
+        writes = {
+            e.src_conn: self._access(e.data, names, set(), tasklet)
+            for e in self._state.out_edges(tasklet)
+            if e.src_conn
+        }
+        loops = {s: values[str(s)] for a in tasklet.assignments for s in a.expr.free_symbols if str(s) in values}
+        return Stage(params, reads, writes, tuple(a.subs(loops) for a in tasklet.assignments))
+
+    def _access(self, memlet: Any, names: Mapping[str, Any], whole: set[int], tasklet: Any) -> Access:
+        wcr = None if memlet.wcr is None else reduction(memlet.wcr, f"{self._label}: {tasklet.label}")
+        if not self._graph.has(memlet.data) and memlet.data not in self._locals:
+            desc = self._state.parent.arrays[memlet.data]  # what passes from tasklet to tasklet
+            self._locals[memlet.data] = (types.computed(desc.dtype), tuple(self._size(n) for n in desc.shape))
+        if memlet.data in self._graph.scalars:
+            return Access(memlet.data, (), wcr)
+        index: list[Any] = []
+        for axis, (begin, end, step) in enumerate(memlet.subset.ranges):
+            if axis not in whole and (begin != end or step != 1):
+                raise Unsupported(f"{self._label}: {tasklet.label!r} takes {memlet}; expected one element")
+            index.append(None if axis in whole else converted(begin, names, self._label))
+        return Access(memlet.data, tuple(index), wcr)
+
+
+def _scheduled(kernel: Kernel, nest: _Nest) -> Tree | None:
+    """The loops in the order of the maps; None where that is the default."""
+    tree = bare(default(kernel))
+    for p, tiles in nest.sizes.items():
+        tree = split(tree, p, tiles)
+    order = [name for name in nest.order() if name.endswith("_block") or kernel.extents[Parameter(name)] != 1]
+    if len(order) > 1:
+        tree = reorder(tree, order)
+    return None if tree == bare(default(kernel)) else tree

@@ -1,0 +1,249 @@
+"""Map scopes with tasklets become kernels: one for each tasklet, over all maps around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dace
+import sympy
+from dace import dtypes
+from dace.frontend.operations import detect_reduction_type
+from dace.sdfg import nodes
+
+from daceopt.capture.dace.index_text import converted
+from daceopt.capture.dace.tasklet_code import expressions
+from daceopt.capture.dace.values import Deposit, ElementBox, overlaid
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+from daceopt.ir.affine import affine
+from daceopt.ir.builder import Builder
+from daceopt.ir.dims import Dim, Shape, dim
+from daceopt.ir.symbols import param
+
+_REDUCTIONS = {
+    dtypes.ReductionType.Sum: "sum",
+    dtypes.ReductionType.Product: "prod",
+    dtypes.ReductionType.Max: "max",
+    dtypes.ReductionType.Min: "min",
+}
+
+
+def reduction(wcr: Any, where: str) -> str | None:
+    """The name of a conflict resolution. Raises Unsupported for one that is no sum, product, maximum or minimum."""
+    if wcr is None:
+        return None
+    found = _REDUCTIONS.get(detect_reduction_type(wcr))
+    if found is None:
+        raise Unsupported(f"{where}: reduction by {wcr}; expected a sum, a product, a maximum or a minimum")
+    return found
+
+
+@dataclass
+class Loops:
+    """The maps around a node, outermost first: the values of their parameters, and the extents of our own."""
+
+    names: dict[str, Any] = field(default_factory=dict)
+    extents: list[Dim] = field(default_factory=list)
+
+    def inside(self, entry: nodes.MapEntry, sizes: Mapping[str, Any], where: str) -> Loops:
+        """With the parameters of one more map, which count from 0 in steps of 1 here."""
+        if entry.map.schedule == dtypes.ScheduleType.Sequential:
+            raise Unsupported(
+                f"{where}: map {entry.map.label!r} is sequential; its iterations may depend on each other"
+            )
+        names, extents = dict(self.names), list(self.extents)
+        for name, (begin, end, step) in zip(entry.map.params, entry.map.range.ranges, strict=True):
+            bounds = [converted(e, {**sizes, **self.names}, where) for e in (begin, end, step)]
+            if any(set(getattr(e, "free_symbols", ())) & set(_params(len(extents))) for e in bounds):
+                what = f"{name}={begin}:{end}:{step}"
+                raise Unsupported(
+                    f"{where}: map {entry.map.label!r} is no rectangle: {what} depends on a map around it"
+                )
+            first, last, by = bounds
+            if not isinstance(by, int) or by == 0:
+                raise Unsupported(f"{where}: map {entry.map.label!r} has step {step}; expected a number")
+            count = sympy.floor(sympy.sympify(last - first) / by) + 1
+            names[name] = first + by * param(len(extents))
+            extents.append(dim(count))
+        return Loops(names, extents)
+
+
+def _params(count: int) -> list[Any]:
+    return [param(k) for k in range(count)]
+
+
+@dataclass
+class _Local:
+    """An array inside of a scope: one element, or more, for each iteration of the maps around."""
+
+    name: str | None
+    around: int
+    shape: Shape
+    dtype: Any
+
+
+class ScopeReader:
+    """Reads one top-level map scope, or a tasklet that stands alone.
+
+    ``value``: the array that stands for what an access node outside holds; ``deposit``: takes what is written to one.
+    """
+
+    def __init__(
+        self,
+        b: Builder,
+        state: dace.SDFGState,
+        sizes: Mapping[str, Any],
+        value: Callable[[nodes.AccessNode], str],
+        deposit: Callable[[nodes.AccessNode, Deposit], None],
+    ):
+        self._b, self._state, self._sizes = b, state, sizes
+        self._value, self._deposit = value, deposit
+        self._locals: dict[str, _Local] = {}
+        self._where = f"state {state.label!r}"
+
+    def scope(self, entry: nodes.MapEntry, around: Loops | None = None) -> None:
+        """All tasklets of a map and of the maps inside of it, in their order."""
+        loops = (around or Loops()).inside(entry, self._sizes, self._where)
+        if any(not c.startswith("IN_") for c in entry.in_connectors):
+            raise Unsupported(f"{self._where}: map {entry.map.label!r} has a range that is known when running only")
+        for node in self._members(entry):
+            if isinstance(node, nodes.MapEntry):
+                self.scope(node, loops)
+            elif isinstance(node, nodes.Tasklet):
+                self.tasklet(node, loops)
+            elif isinstance(node, nodes.AccessNode):
+                self._check_local(node, loops)
+            elif not isinstance(node, nodes.MapExit):
+                kind, hint = type(node).__name__, ""
+                if isinstance(node, nodes.NestedSDFG):
+                    hint = ": control flow inside of a map; write choices as `a if condition else b`"
+                raise Unsupported(f"{self._where}: {kind} {node.label!r} inside of map {entry.map.label!r}{hint}")
+
+    def _members(self, entry: nodes.MapEntry) -> Iterator[Any]:
+        inside = set(self._state.scope_children()[entry])
+        yield from (n for n in dace.sdfg.utils.dfs_topological_sort(self._state) if n in inside)
+
+    def _check_local(self, node: nodes.AccessNode, loops: Loops) -> None:
+        desc = node.desc(self._state.parent)
+        edges = [*self._state.in_edges(node), *self._state.out_edges(node)]
+        others = [e for e in edges if not isinstance(e.src if e.dst is node else e.dst, nodes.CodeNode)]
+        if isinstance(desc, dace.data.View) or not desc.transient or any(not e.data.is_empty() for e in others):
+            raise Unsupported(
+                f"{self._where}: array {node.data!r} inside of a map; expected a transient between tasklets"
+            )
+        if node.data not in self._locals:
+            shape = self._shape(desc)
+            self._locals[node.data] = _Local(None, len(loops.extents), shape, desc.dtype)
+
+    def _shape(self, desc: Any) -> Shape:
+        if isinstance(desc, dace.data.Scalar):
+            return ()
+        return tuple(converted(n, self._sizes, self._where) for n in desc.shape)
+
+    # ---------------------------------------------------------------- tasklets
+
+    def tasklet(self, node: nodes.Tasklet, loops: Loops) -> None:
+        """One kernel for each result of ``node``."""
+        reads: dict[str, tuple[str, Any]] = {}
+        for edge in self._state.in_edges(node):
+            if edge.dst_conn is not None:
+                reads[edge.dst_conn] = self._read(node, edge, loops)
+        symbols = {c: scalar.symbol(c, self._b.graph.dtype(array)) for c, (array, _) in reads.items()}
+        kinds = {s: types.computed(self._b.graph.dtype(reads[c][0])) for c, s in symbols.items()}
+        found = expressions(node, symbols, {**self._sizes, **loops.names}, kinds)
+        for edge in self._state.out_edges(node):
+            if edge.src_conn is not None:
+                self._write(node, edge, loops, reads, found[edge.src_conn])
+
+    def _read(self, node: nodes.Tasklet, edge: Any, loops: Loops) -> tuple[str, Any]:
+        source = self._state.memlet_path(edge)[0].src
+        if not isinstance(source, nodes.AccessNode) or edge.data.data != source.data:
+            raise Unsupported(f"{self._where}: tasklet {node.label!r} reads {edge.data} of {source}; expected an array")
+        index = self._index(edge.data.subset, loops, whole=True)
+        local = self._locals.get(source.data)
+        if local is not None and self._state.entry_node(source) is not None:
+            if local.name is None:
+                raise Unsupported(f"{self._where}: tasklet {node.label!r} reads {source.data!r} before it is written")
+            index = (*_params(local.around), *(index if local.shape else ()))
+            return local.name, index
+        name = self._value(source)
+        return name, index if self._b.graph.shape(name) else ()
+
+    def _index(self, subset: Any, loops: Loops, whole: bool = False) -> tuple[Any, ...]:
+        """One element, with ``whole`` also whole dimensions as None."""
+        names, index = {**self._sizes, **loops.names}, []
+        single = subset.num_elements() == 1
+        for begin, end, step in subset.ranges:
+            if (single or begin == end) and step != 1:
+                why = "DaCe's frontend loses the step of a slice that it computes with; copy the slice first"
+                raise Unsupported(f"{self._where}: a tasklet takes {subset}, an element with a step: {why}")
+            if single or begin == end:
+                index.append(converted(begin, names, self._where))
+            elif whole and begin == 0 and step == 1:
+                index.append(None)
+            else:
+                raise Unsupported(f"{self._where}: a tasklet takes {subset}; expected one element, or whole dimensions")
+        return tuple(index)
+
+    def _write(self, node: nodes.Tasklet, edge: Any, loops: Loops, reads: Mapping[str, Any], value: Any) -> None:
+        path = self._state.memlet_path(edge)
+        target = path[-1].dst
+        where = f"{self._where}: tasklet {node.label!r}"
+        if not isinstance(target, nodes.AccessNode) or edge.data.data != target.data:
+            raise Unsupported(f"{where} writes {edge.data} to {target}; expected an array")
+        join = reduction(edge.data.wcr, where)
+        index = self._index(edge.data.subset, loops)
+        local = self._locals.get(target.data) if self._state.entry_node(target) is not None else None
+        desc = target.desc(self._state.parent)
+        if isinstance(desc, dace.data.Scalar):
+            index = ()
+        if local is not None:
+            index = (*_params(local.around), *index)
+        box, places = self._box(index, loops, join, f"{where} writes {target.data}[{edge.data.subset}]")
+        reduced = len(places) < len(loops.extents)
+        made = self._b.graph.add_array(node.label, box.extents, desc.dtype)
+        out = (made, lambda *_: tuple(places.get(d, 0) for d in range(len(index))), *([join] if reduced else []))
+        given = {c: (array, lambda *_, at=at: at) for c, (array, at) in reads.items()}
+        self._b.map(loops.extents, given, {"out": out}, lambda params, **_: value, label=node.label)
+        deposit = Deposit(box, made, join)
+        if local is None:
+            self._deposit(target, deposit)
+        else:
+            self._keep(local, deposit, [*loops.extents[: local.around], *local.shape])
+
+    def _box(
+        self, index: tuple[Any, ...], loops: Loops, join: str | None, where: str
+    ) -> tuple[ElementBox, dict[int, Any]]:
+        """The elements that all iterations write, and which parameter walks which dimension."""
+        starts, extents, steps, walking = [], [], [], {}
+        for d, expr in enumerate(index):
+            form = affine(expr, set(_params(len(loops.extents))))
+            if not form.is_exact or len(form.terms) > 1 or any(not isinstance(f, int) or f <= 0 for _, f in form.terms):
+                raise Unsupported(
+                    f"{where}: {expr} in dimension {d}; expected a parameter times a number, plus an offset"
+                )
+            starts.append(dim(form.constant))
+            if not form.terms:
+                extents.append(1)
+                steps.append(1)
+                continue
+            ((p, factor),) = form.terms
+            walking[d] = p
+            extents.append(loops.extents[_params(len(loops.extents)).index(p)])
+            steps.append(int(factor))
+        used = list(walking.values())
+        left = [n for p, n in zip(_params(len(loops.extents)), loops.extents) if p not in used and n != 1]
+        if len(set(used)) != len(used) or (left and join is None):
+            raise Unsupported(f"{where}: several iterations write one element; reduce with a conflict resolution")
+        return ElementBox(tuple(starts), tuple(extents), tuple(steps)), walking
+
+    def _keep(self, local: _Local, deposit: Deposit, shape: list[Dim]) -> None:
+        if local.name is None:
+            start = {"prod": 1}.get(deposit.join or "", 0)
+            if deposit.join is None and deposit.box.covers(tuple(shape)):
+                local.name = deposit.value
+                return
+            local.name = self._b.copy(self._b.full(shape, start, local.dtype))
+        local.name = overlaid(self._b, local.name, deposit)

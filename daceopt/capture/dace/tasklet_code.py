@@ -1,0 +1,213 @@
+"""The Python code of a tasklet as scalar expressions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any
+
+import sympy
+from dace import dtypes
+from dace.sdfg import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar, types
+
+_FLOATING = "exp log sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh"
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: getattr(sympy, name) for name in _FLOATING.split()},
+    **{"arc" + name[1:]: getattr(sympy, name) for name in _FLOATING.split() if name[0] == "a"},
+    **{name: getattr(scalar, name) for name in "log1p log2 log10 expm1 exp2 hypot floor ceil trunc sign".split()},
+    **{name: getattr(scalar, name) for name in "copysign erfc fmod isnan isinf maximum minimum".split()},
+    "abs": scalar.absolute,
+    "fabs": scalar.absolute,
+    "absolute": scalar.absolute,
+    "erf": sympy.erf,
+    "sqrt": sympy.sqrt,
+    "square": lambda x: x**2,
+    "ceiling": scalar.ceil,
+    "rint": scalar.round_even,
+    "pow": scalar.power,
+    "power": scalar.power,
+    "atan2": scalar.atan2,
+    "arctan2": scalar.atan2,
+    "max": lambda *x: reduce(scalar.maximum, x),
+    "min": lambda *x: reduce(scalar.minimum, x),
+    "logical_and": scalar.logical_and,
+    "logical_or": scalar.logical_or,
+    "logical_not": scalar.logical_not,
+    "logical_xor": scalar.logical_xor,
+}
+_COMPARISONS: dict[type, Callable[..., Any]] = {
+    ast.Lt: scalar.lt,
+    ast.LtE: scalar.le,
+    ast.Gt: scalar.gt,
+    ast.GtE: scalar.ge,
+    ast.Eq: scalar.eq,
+    ast.NotEq: scalar.ne,
+}
+_ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: lambda a, b: a + b,
+    ast.Sub: lambda a, b: a - b,
+    ast.Mult: lambda a, b: a * b,
+    ast.Mod: scalar.pymod,
+}
+_BITWISE: dict[type, str] = {
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+    ast.BitXor: "xor",
+    ast.LShift: "shift_left",
+    ast.RShift: "shift_right",
+}
+_NUMBERS = {"inf": scalar.infinity, "nan": scalar.nan}
+
+
+def expressions(
+    tasklet: nodes.Tasklet, inputs: Mapping[str, Any], names: Mapping[str, Any], dtypes_of: Mapping[Any, Any]
+) -> dict[str, Any]:
+    """What each output connector is, in terms of ``inputs`` (connector -> symbol) and ``names`` (parameters, sizes).
+
+    ``dtypes_of``: types of the symbols. Python's meaning of operators counts (``%`` has the sign of its divisor), not
+    that of the C++ which DaCe prints. Raises Unsupported, with the tasklet and the expression.
+    """
+    if tasklet.code.language != dtypes.Language.Python:
+        language = tasklet.code.language.name
+        raise Unsupported(f"tasklet {tasklet.label!r} is written in {language}; expected Python")
+    reader = _Reader(tasklet, {**names, **inputs}, dtypes_of)
+    for statement in tasklet.code.code:
+        reader.statement(statement)
+    if missing := [c for c in tasklet.out_connectors if c not in reader.assigned]:
+        raise Unsupported(f"tasklet {tasklet.label!r} does not assign its output {missing[0]!r}")
+    return {c: reader.known[c] for c in tasklet.out_connectors}
+
+
+class _Reader:
+    def __init__(self, tasklet: nodes.Tasklet, known: Mapping[str, Any], dtypes_of: Mapping[Any, Any]):
+        self._label, self.known, self._types = tasklet.label, dict(known), dtypes_of
+        self.assigned: set[str] = set()
+
+    def statement(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            return
+        if isinstance(node, ast.AugAssign):
+            value: ast.expr = ast.BinOp(ast.Name(node.target.id), node.op, node.value)  # type: ignore[union-attr]
+            targets = [node.target]
+        elif isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
+            value = node.value  # type: ignore[assignment]
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[assignment]
+        else:
+            raise self._refused(node, "expected assignments of expressions")
+        for target in targets:
+            if not isinstance(target, ast.Name):
+                raise self._refused(node, "expected assignments to names; elements are chosen by memlets")
+            self.known[target.id] = self.read(value)
+            self.assigned.add(target.id)
+
+    def read(self, node: ast.expr) -> Any:
+        if isinstance(node, ast.Constant):
+            return self._number(node, node.value)
+        if isinstance(node, ast.Name):
+            return self._name(node)
+        if isinstance(node, ast.BinOp):
+            return self._binary(node)
+        if isinstance(node, ast.UnaryOp):
+            return self._unary(node)
+        if isinstance(node, ast.Compare):
+            return self._compare(node)
+        if isinstance(node, ast.BoolOp):
+            join = scalar.logical_and if isinstance(node.op, ast.And) else scalar.logical_or
+            return reduce(join, [self._truth(v) for v in node.values])
+        if isinstance(node, ast.IfExp):
+            return scalar.select(self._truth(node.test), self.read(node.body), self.read(node.orelse))
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        if isinstance(node, ast.Subscript):
+            return self._element(node)
+        if isinstance(node, ast.Attribute) and node.attr in _NUMBERS:
+            return _NUMBERS[node.attr]()
+        raise self._refused(node, "no scalar form is known")
+
+    def _number(self, node: ast.AST, value: Any) -> Any:
+        if isinstance(value, bool):
+            return scalar.eq(sympy.Integer(0), sympy.Integer(0 if value else 1))
+        if isinstance(value, int):
+            return sympy.Integer(value)
+        if isinstance(value, float):
+            special = value != value or value in (float("inf"), float("-inf"))
+            if special:
+                return scalar.nan() if value != value else scalar.infinity() * (1 if value > 0 else -1)
+            return sympy.Float(value, 17)
+        if hasattr(value, "item"):
+            return self._number(node, value.item())
+        raise self._refused(node, "expected a number")
+
+    def _name(self, node: ast.Name) -> Any:
+        if node.id not in self.known:
+            raise self._refused(node, "the name is no connector, parameter or size")
+        return self.known[node.id]
+
+    def _is_float(self, expr: Any) -> bool:
+        return types.is_float(scalar.dtype_of(expr, self._types)) or expr.has(sympy.Float)
+
+    def _binary(self, node: ast.BinOp) -> Any:
+        a, b, kind = self.read(node.left), self.read(node.right), type(node.op)
+        if kind in _ARITHMETIC:
+            return _ARITHMETIC[kind](a, b)
+        if kind is ast.Div:
+            if not (self._is_float(a) or self._is_float(b)):
+                raise self._refused(
+                    node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one"
+                )
+            return a / b
+        if kind is ast.FloorDiv and not (self._is_float(a) or self._is_float(b)):
+            return scalar.idiv(a - scalar.pymod(a, b), b)
+        if kind is ast.Pow:
+            return a**b if b.is_Integer and abs(int(b)) <= 64 else scalar.power(a, b)
+        if kind in _BITWISE:
+            boolean = types.is_bool(scalar.dtype_of(a, self._types)) and kind not in (ast.LShift, ast.RShift)
+            name = (
+                _BITWISE[kind] if "shift" in _BITWISE[kind] else f"{'logical' if boolean else 'bit'}_{_BITWISE[kind]}"
+            )
+            return getattr(scalar, name)(a, b)
+        raise self._refused(node, "no scalar form is known")
+
+    def _unary(self, node: ast.UnaryOp) -> Any:
+        if isinstance(node.op, ast.Not):
+            return scalar.logical_not(self._truth(node.operand))
+        value = self.read(node.operand)
+        if isinstance(node.op, ast.Invert):
+            boolean = types.is_bool(scalar.dtype_of(value, self._types))
+            return scalar.logical_not(value) if boolean else scalar.bit_not(value)
+        return -value if isinstance(node.op, ast.USub) else value
+
+    def _truth(self, node: ast.expr) -> Any:
+        value = self.read(node)
+        return value if types.is_bool(scalar.dtype_of(value, self._types)) else scalar.ne(value, 0)
+
+    def _compare(self, node: ast.Compare) -> Any:
+        terms = [self.read(v) for v in (node.left, *node.comparators)]
+        found = [_COMPARISONS[type(op)](a, b) for op, a, b in zip(node.ops, terms, terms[1:])]
+        return reduce(scalar.logical_and, found)
+
+    def _call(self, node: ast.Call) -> Any:
+        name = ast.unparse(node.func)
+        short = name.rpartition(".")[2]
+        args = [self.read(a) for a in node.args]
+        if node.keywords:
+            raise self._refused(node, "calls with names of arguments have no scalar form")
+        if short in _FUNCTIONS:
+            return _FUNCTIONS[short](*args)
+        try:
+            dtype = types.from_name({"int": "int64", "float": "float64", "bool_": "bool"}.get(short, short))
+        except Unsupported:
+            raise self._refused(node, f"function {name!r} has no scalar form") from None
+        return scalar.cast(args[0], dtype)
+
+    def _element(self, node: ast.Subscript) -> Any:
+        """``array[i, j]`` of a connector that takes a whole array."""
+        index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return scalar.load(self.read(node.value), *(self.read(i) for i in index))
+
+    def _refused(self, node: ast.AST, why: str) -> Unsupported:
+        return Unsupported(f"tasklet {self._label!r}: {ast.unparse(node)!r}: {why}")

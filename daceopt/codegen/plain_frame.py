@@ -1,0 +1,210 @@
+"""A graph as an SDFG of plain DaCe: maps, tasklets of C++, states and loops, which need nothing of daceopt.
+
+The frame of a program calls printed kernels over flat memory. Here each kernel is a map over the arrays as they are,
+and each node has a state of its own, so that the order of states is that of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dace
+import numpy as np
+from dace import nodes, subsets
+from dace.memlet import Memlet
+
+from daceopt.codegen.cpu.map_source import MapSource, TaskletPointer, map_source
+from daceopt.codegen.frame import FrameBuilder, size_text
+from daceopt.codegen.kernel_unit import support_header
+from daceopt.codegen.regions import FrameBuffer
+from daceopt.ir import types
+from daceopt.ir.graph import SEED, Dim, Graph
+from daceopt.ir.interpret import strided
+from daceopt.ir.kernel import Kernel
+
+# DaCe compiles with -ffast-math, which would take masks of -inf and NaN for numbers
+_STRICT = '#if defined(__GNUC__) && !defined(__clang__)\n#pragma GCC optimize("no-fast-math")\n#endif\n'
+_HEADERS = "#include <algorithm>\n#include <cstdint>\n#include <cstdio>\n#include <cstdlib>\n#include <cstring>\n"
+EMBEDDED = 1 << 12  # elements of a constant that stands in the code; larger ones are arguments
+
+
+class PlainFrame(FrameBuilder):
+    """Builds ``sdfg``. Library nodes of ``graph`` must be C++ tasklets over whole arrays by now.
+
+    ``support``: what their code calls. ``arguments``: constants that are too large for the code, by name.
+    """
+
+    def __init__(self, graph: Graph, support: str = ""):
+        self._top = graph
+        self._code: list[str] = []
+        self.arguments = {n: v for n, v in graph.constants.items() if v.size > EMBEDDED}
+        super().__init__(graph)
+        for name in (*graph.inputs, *graph.outputs, *graph.saved):
+            self._buffer(self._scope.place(name)[0])
+        self.sdfg.append_global_code(_STRICT + _HEADERS + support_header("\n".join(self._code)) + support)
+
+    # ---------------------------------------------------------------- arrays
+
+    def _buffer(self, buffer: FrameBuffer) -> str:
+        name = buffer.name
+        if name in self.sdfg.arrays:
+            return name
+        dtype = types.bits(buffer.dtype)
+        if name not in self._top.sdfg.arrays and name != SEED:
+            self.sdfg.add_array(name, (buffer.elements,), dtype, transient=True)
+            return name
+        if name == SEED:
+            self.sdfg.add_array(name, (1,), dtype)
+            return name
+        desc = self._top.desc(name)
+        kept = name in (*self._top.inputs, *self._top.outputs, *self._top.saved, *self.arguments)
+        layout = {"strides": desc.strides, "total_size": desc.total_size}
+        self.sdfg.add_array(name, desc.shape, dtype, transient=not kept, **layout)
+        return name
+
+    def _tick(self, k: int) -> None:
+        """Before the first node: small constants, from the code."""
+        if k == 0:
+            for name in (n for n in self._top.constants if n not in self.arguments and self._top.all_consumers(n)):
+                self._embed(self._buffer(self._scope.place(name)[0]), self._top.constants[name])
+
+    def _embed(self, name: str, value: np.ndarray) -> None:
+        """Write a constant from the code; its bytes as integers, so that no number changes on the way."""
+        raw = np.ascontiguousarray(_laid_out(self._top, name, value)).view(np.uint8)
+        data = f"static const uint8_t bytes[] = {{{', '.join(map(str, raw.reshape(-1).tolist()))}}};"
+        self._tasklet("constant", f"{data}\nmemcpy(Out_0, bytes, sizeof bytes);", {}, {"Out_0": name})
+
+    def _element(self, name: str) -> str:
+        """Control flow reads a copy of its own: the array may have any layout."""
+        buffer, offset = self._scope.place(name)
+        copy = f"{self._buffer(buffer)}_of_{len(self.sdfg.arrays)}"
+        self.sdfg.add_array(copy, (1,), types.bits(buffer.dtype), transient=True)
+        code = f"Out_0[0] = In_0[{size_text(offset)}];"
+        self._tasklet("element", code, {"In_0": buffer.name}, {"Out_0": copy})
+        return f"{copy}[0]"
+
+    # ---------------------------------------------------------------- nodes
+
+    def _kernel(self, entry: nodes.MapEntry) -> None:
+        graph = self._scope.graph
+        kernel = Kernel.extract(graph, entry)
+        moved = [name for name in graph.arrays() if self._is_moved(name)]
+        self._map(kernel.label, map_source(graph, kernel, moved))
+
+    def _is_moved(self, name: str) -> bool:
+        """Does the array stand in a buffer that is laid out otherwise?"""
+        buffer, start = self._scope.place(name)
+        return self._scope.graph is not self._top or start != 0 or buffer.name != name
+
+    def _map(self, label: str, source: MapSource) -> None:
+        self._code.append(source.code)
+        places = {p: self._scope.place(p.argument.array) for p in source.pointers}
+        moved = [f"{p.connector} += {size_text(start)};" for p, (_, start) in places.items() if start != 0]
+        reads = {p.connector: p for p in source.pointers if not p.written}
+        writes = {p.connector: p for p in source.pointers if p.written}
+        code = "\n".join([*moved, source.code])
+        tasklet = nodes.Tasklet(label, self._types(reads), self._types(writes), code, dace.Language.CPP)
+        names = {p: self._buffer(buffer) for p, (buffer, _) in places.items()}
+        state = self._flow.fresh()
+        state.add_node(tasklet)
+        around = self._scope_around(state, label, source)
+        memlets = {p: self._memlet(p, name) for p, name in names.items()}
+        accesses = {n: state.add_access(n) for n in dict.fromkeys(names[p] for p in reads.values())}
+        results = {n: state.add_access(n) for n in dict.fromkeys(names[p] for p in writes.values())}
+        for connector, p in reads.items():
+            _enter(state, accesses[names[p]], around[0], tasklet, connector, memlets[p])
+        for connector, p in writes.items():
+            _leave(state, tasklet, connector, around[1], results[names[p]], memlets[p])
+        if around[0] is not None and not reads:
+            state.add_edge(around[0], None, tasklet, None, Memlet())
+
+    def _scope_around(self, state: Any, label: str, source: MapSource) -> tuple[Any, Any]:
+        if not source.parameters:
+            return None, None
+        ranges = {name: subsets.Range([(0, n - 1, 1)]) for name, n in source.parameters.items()}
+        entry, exit_ = state.add_map(label, ranges)
+        return entry, exit_
+
+    def _memlet(self, pointer: TaskletPointer, name: str) -> Memlet:
+        return self._whole(name) if pointer.subset is None else Memlet(data=name, subset=pointer.subset)
+
+    def _library_call(self, node: nodes.Tasklet) -> None:
+        graph = self._scope.graph
+        declared = {**node.in_connectors, **node.out_connectors}
+        reads: dict[str, str] = {}
+        writes: dict[str, str] = {}
+        lines = []
+        for operands, given, stem in ((graph.reads(node), reads, "In"), (graph.writes(node), writes, "Out")):
+            for c, name in operands.items():
+                buffer, offset = self._scope.place(name)
+                given[f"{stem}_{c}"] = self._buffer(buffer)
+                lines.append(f"{declared[c].ctype} {c} = {stem}_{c} + {size_text(offset)};")
+        self._tasklet(node.label, "\n".join([*lines, node.code.as_string]), reads, writes)
+
+    def _move(self, name: str, buffer: FrameBuffer, offset: Dim, *, into: bool) -> None:
+        theirs, start = self._scope.place(name)
+        size = size_text(self._scope.graph.size(name))
+        target, source = (buffer, theirs) if into else (theirs, buffer)
+        starts = (offset, start) if into else (start, offset)
+        left, right = map(size_text, starts)
+        code = f"memcpy(Out_0 + {left}, In_0 + {right}, {size} * sizeof(*Out_0));"
+        self._tasklet("carry", code, {"In_0": self._buffer(source)}, {"Out_0": self._buffer(target)})
+
+    def _check(self, node: Any, test: str | None) -> None:
+        """Loops whose number of iterations is known when running are checked by the programs of daceopt alone."""
+
+    def _begin_changes(self, reports: bool) -> None:
+        """Nothing stands in the place of an input."""
+
+    def _tasklet(self, label: str, code: str, reads: Mapping[str, str], writes: Mapping[str, str]) -> None:
+        """A state with a tasklet over whole arrays."""
+        self._code.append(code)
+        state = self._flow.fresh()
+        pointers = ({c: dace.pointer(self.sdfg.arrays[n].dtype) for c, n in given.items()} for given in (reads, writes))
+        tasklet = nodes.Tasklet(label, *pointers, code, dace.Language.CPP)
+        state.add_node(tasklet)
+        for connector, name in reads.items():
+            state.add_edge(state.add_access(name), None, tasklet, connector, self._whole(name))
+        for connector, name in writes.items():
+            state.add_edge(tasklet, connector, state.add_access(name), None, self._whole(name))
+
+    def _types(self, pointers: Mapping[str, TaskletPointer]) -> dict[str, Any]:
+        return {c: dace.pointer(types.bits(p.argument.dtype)) for c, p in pointers.items()}
+
+    def _whole(self, name: str) -> Memlet:
+        return Memlet.from_array(name, self.sdfg.arrays[name])
+
+
+def _enter(state: Any, source: nodes.AccessNode, entry: Any, tasklet: Any, connector: str, memlet: Memlet) -> None:
+    """Lead what is read into the map, if there is one."""
+    if entry is None:
+        state.add_edge(source, None, tasklet, connector, memlet)
+        return
+    port = f"IN_{source.data}"
+    if port not in entry.in_connectors:
+        entry.add_in_connector(port)
+        state.add_edge(source, None, entry, port, Memlet.from_array(source.data, state.sdfg.arrays[source.data]))
+    entry.add_out_connector(f"OUT_{source.data}")
+    state.add_edge(entry, f"OUT_{source.data}", tasklet, connector, memlet)
+
+
+def _leave(state: Any, tasklet: Any, connector: str, exit_: Any, target: nodes.AccessNode, memlet: Memlet) -> None:
+    """Lead what is written out of the map, if there is one."""
+    if exit_ is None:
+        state.add_edge(tasklet, connector, target, None, memlet)
+        return
+    port = f"OUT_{target.data}"
+    if port not in exit_.out_connectors:
+        exit_.add_out_connector(port)
+        state.add_edge(exit_, port, target, None, Memlet.from_array(target.data, state.sdfg.arrays[target.data]))
+    exit_.add_in_connector(f"IN_{target.data}")
+    state.add_edge(tasklet, connector, exit_, f"IN_{target.data}", memlet)
+
+
+def _laid_out(graph: Graph, name: str, value: np.ndarray) -> np.ndarray:
+    """A constant as it stands in memory."""
+    span = 1 + sum(max(int(n) - 1, 0) * int(s) for n, s in zip(graph.shape(name), graph.strides(name), strict=True))
+    flat = np.zeros(span, types.to_numpy(graph.dtype(name)))
+    strided(flat, value.shape, [int(s) for s in graph.strides(name)])[...] = value
+    return flat

@@ -1,0 +1,101 @@
+"""Convolutions by plain loops of our own: no library serves where nothing but a compiler may be needed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dace
+import sympy
+
+from daceopt._version import __version__
+from daceopt.codegen.compiler import Flags
+from daceopt.ir import types
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.libs.base import INCLUDE, Library, Missing, Requirements, headers_digest, register
+from daceopt.libs.emission import boolean, braces, extent
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.nodes.library import DenseNode
+
+_TYPES: dict[Any, str] = {dace.float32: "float", dace.float64: "double", types.BFLOAT16: "daceopt::Bfloat16"}
+_KINDS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
+
+
+class NativeConvolution(Library):
+    """All three passes over any layout; never chosen but by name (``libs.prefer``): it is slow."""
+
+    name: ClassVar[str] = "native_convolution"
+    portable: ClassVar[bool] = True
+
+    def available(self) -> Missing | None:
+        """Never missing."""
+        return None
+
+    def version(self) -> str:
+        """Return daceopt's own version."""
+        return __version__
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Floats and bfloat16 in 1 to 3 spatial dimensions."""
+        if not isinstance(node, _KINDS):
+            return "for convolutions only"
+        names = node.operands(graph)
+        if other := {graph.dtype(n) for n in names.values()} - _TYPES.keys():
+            return f"element types {sorted(map(str, other))}, expected float32, float64 or bfloat16"
+        rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
+        return None if rank in (1, 2, 3) else f"{rank} spatial dimensions, expected 1 to 3"
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call of a template of ``convolution_native.h``."""
+        names = node.operands(graph)
+
+        def operand(connector: str) -> str:
+            return _operand(graph, connector, names.get(connector))
+
+        def row(connector: str) -> str:
+            name = names.get(connector)
+            ctype = _TYPES[graph.dtype(name)] if name else "float"
+            return f"({ctype}*)({connector})" if name else "(float*)(nullptr)"
+
+        shape = _shape(node, graph, names)
+        if isinstance(node, Convolution):
+            rest = f"{operand('X')}, {operand('W')}, {row('B')}, {operand('Z')}, {operand('Y')}"
+            return f"daceopt::convolution_native({shape}, {rest}, {boolean(node.activation == 'relu')});"
+        if isinstance(node, ConvolutionBackwardData):
+            return f"daceopt::convolution_native_data({shape}, {operand('dY')}, {operand('W')}, {operand('dX')});"
+        rest = f"{operand('X')}, {operand('dY')}, {operand('dW')}, {row('dB')}"
+        return f"daceopt::convolution_native_weights({shape}, {rest});"
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """The header."""
+        headers = ("daceopt/convolution_native.h",)
+        return Requirements(Flags(includes=(str(INCLUDE),), headers=headers, version=headers_digest()))
+
+
+def _operand(graph: Graph, connector: str, name: str | None) -> str:
+    if name is None:
+        return "daceopt::Operand<float>{nullptr, {0, 0, 0, 0, 0}}"
+    ctype, steps = _TYPES[graph.dtype(name)], graph.strides(name)
+    strides = braces([*steps[:2], *[0] * (5 - len(steps)), *steps[2:]])
+    return f"daceopt::Operand<{ctype}>{{({ctype}*)({connector}), {strides}}}"
+
+
+def _shape(node: Any, graph: Graph, names: dict[str, str]) -> str:
+    image, result, weights = (
+        graph.shape(next(names[c] for c in choice if c in names)) for choice in (("X", "dX"), ("Y", "dY"), ("W", "dW"))
+    )
+    rank = len(weights) - 2
+    strides, dilations, begins, _ = node.window(rank)
+
+    def spatial(values: Any, fill: int) -> str:
+        return braces([*[fill] * (3 - rank), *values])
+
+    group = node.group
+    counts = [extent(image[0]), extent(group), extent(weights[1]), extent(sympy.sympify(weights[0]) / group)]
+    space = [spatial(image[2:], 1), spatial(result[2:], 1), spatial(weights[2:], 1)]
+    window = [spatial(strides, 1), spatial(dilations, 1), spatial(begins, 0)]
+    return f"daceopt::ConvolutionShape{{{', '.join([*counts, *space, *window])}}}"
+
+
+register(NativeConvolution())

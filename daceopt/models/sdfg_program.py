@@ -1,0 +1,186 @@
+"""``daceopt.from_sdfg``: a program that DaCe's frontend made, as a callable that is optimized and has gradients."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from daceopt import pipeline
+from daceopt.capture.dace.importer import ImportedSdfg, import_sdfg
+from daceopt.errors import DaceoptError, did_you_mean
+from daceopt.ir import types
+from daceopt.ir.imported import Gradients, Imported
+from daceopt.ir.render import render
+from daceopt.programs.plain import plain
+from daceopt.runtime.bridge import TorchProgram
+from daceopt.runtime.tensors import as_tensor, to_numpy
+from daceopt.store.cache import key
+
+if TYPE_CHECKING:
+    import dace
+
+    from daceopt.passes.recipe import Recipe
+    from daceopt.programs.compiled import CompiledPair
+
+
+def from_sdfg(
+    program: Any, recipe: str | Recipe = "auto", *, sizes: Mapping[str, int] | None = None, verify: str | None = None
+) -> SdfgProgram:
+    """Compile a program of DaCe: a ``@dace.program`` with annotated arguments, an SDFG, or a file of one.
+
+    The result is called with the arguments that the program reads, and returns what it returns, then the new values of
+    arguments that it writes; nothing that is passed changes. Extents may be symbols; ``sizes`` gives symbols that are
+    no extents, such as bounds of loops, a value. Supported is dataflow: maps with tasklets in Python, reductions,
+    matrix products, copies, views that are read, loops with numbers as bounds. Raises Unsupported for all else, with
+    the state and the node, and DaceoptError for what is no program.
+    """
+    return SdfgProgram(import_sdfg(_sdfg(program), sizes), recipe, verify)
+
+
+def _sdfg(program: Any) -> dace.SDFG:
+    import dace
+
+    if isinstance(program, (str, Path)):
+        if not Path(program).is_file():
+            raise DaceoptError(f"there is no file {str(program)!r}; expected an SDFG that sdfg.save wrote")
+        return dace.SDFG.from_file(str(program))
+    if isinstance(program, dace.SDFG):
+        return program
+    if hasattr(program, "to_sdfg"):
+        return program.to_sdfg(simplify=False)
+    raise DaceoptError(f"from_sdfg takes a @dace.program, an SDFG or a file of one, not {type(program).__name__}")
+
+
+class SdfgProgram:
+    """A compiled program of DaCe. NumPy in gives NumPy out, torch in gives torch out, with gradients where one of the
+    tensors requires them.
+
+    One result is returned as it is, several as a list in the order of ``output_names``. Any number of threads may call
+    it. Raises DaceoptError for a wrong number, name, dtype or shape of arguments, with what was expected.
+    """
+
+    def __init__(self, imported: ImportedSdfg, recipe: str | Recipe, verify: str | None):
+        self.input_names, self.output_names = imported.inputs, imported.outputs
+        self._graph, self._recipe, self._verify = imported.graph, recipe, verify
+        self._identity = self._fingerprint()
+        self._programs: dict[tuple[int, ...], TorchProgram] = {}
+        self._latest: CompiledPair | None = None
+        self._lock = threading.Lock()
+        self._arguments = [
+            _Argument(self._graph, name, array) for name, array in zip(imported.inputs, self._graph.inputs)
+        ]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values = self._bind(args, kwargs)
+        tensors = [argument.tensor(v) for argument, v in zip(self._arguments, values, strict=True)]
+        self._check_shapes(tensors)
+        wanted = tuple(k for k, t in enumerate(tensors) if t.requires_grad) if torch.is_grad_enabled() else ()
+        results = list(self._program(wanted)(tensors))
+        if not any(isinstance(v, torch.Tensor) for v in values):
+            kinds = [types.to_numpy(self._graph.dtype(name)) for name in self._graph.outputs]
+            results = [to_numpy(t, kind) for t, kind in zip(results, kinds, strict=True)]
+        return results[0] if len(results) == 1 else results
+
+    @property
+    def sdfg(self) -> dace.SDFG:
+        """The optimized forward graph, as plain DaCe runs it."""
+        return plain(self.pair.graphs.forward).sdfg
+
+    @property
+    def backward_sdfg(self) -> dace.SDFG | None:
+        """The graph of its gradients in the same form; None where none were asked for."""
+        backward = self.pair.graphs.backward
+        return None if backward is None else plain(backward).sdfg
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One record per step of the recipe."""
+        return list(self.pair.report["history"])
+
+    @property
+    def pair(self) -> CompiledPair:
+        """The program that was compiled last; one for inference is compiled where there is none."""
+        if self._latest is None:
+            self._program(())
+        assert self._latest is not None
+        return self._latest
+
+    # ---------------------------------------------------------------- programs
+
+    def _fingerprint(self) -> str:
+        large: dict[str, np.ndarray] = {}
+        text = render(self._graph, large)
+        return key("sdfg", text, *(part for n, v in sorted(large.items()) for part in (n, v.tobytes())))
+
+    def _program(self, wanted: tuple[int, ...]) -> TorchProgram:
+        """The program that gives the gradients of these inputs."""
+        with self._lock:
+            if wanted not in self._programs:
+                self._latest = self._compiled(wanted)
+                self._programs[wanted] = TorchProgram(self._latest, len(self._arguments))
+            return self._programs[wanted]
+
+    def _compiled(self, wanted: tuple[int, ...]) -> CompiledPair:
+        graph = self._graph
+        outputs = tuple(k for k, n in enumerate(graph.outputs) if types.is_float(graph.dtype(n)))
+        gradients = Gradients(wanted, outputs) if wanted and outputs else None
+
+        def load() -> Imported:
+            return Imported(graph.copy(), gradients)
+
+        identity = key(self._identity, list(wanted))
+        return pipeline.compile_graph(identity, load, recipe=self._recipe, verify=self._verify)
+
+    # ---------------------------------------------------------------- arguments
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        rest = self.input_names[len(args) :]
+        unknown = sorted(set(kwargs) - set(rest))
+        if len(args) > len(self.input_names) or set(kwargs) != set(rest):
+            near = did_you_mean(unknown[0], rest) if unknown else ""
+            raise DaceoptError(
+                f"expected the inputs {self.input_names}, by position or by name; "
+                f"got {len(args)} by position and {sorted(kwargs)}{near}"
+            )
+        return [*args, *(kwargs[name] for name in rest)]
+
+    def _check_shapes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Compare extents with what the sizes of this call make of the program's."""
+        place = dict(zip(self._graph.inputs, tensors, strict=True))
+        sizes = {symbol: place[name].shape[axis] for symbol, (name, axis) in self._graph.symbols.items()}
+        for argument, tensor in zip(self._arguments, tensors, strict=True):
+            argument.check_shape(tensor, sizes)
+
+
+class _Argument:
+    """Name, type and extents that the program declares for an input."""
+
+    def __init__(self, graph: Any, name: str, array: str):
+        self.name, self.shape = name, graph.shape(array)
+        self._numpy, self._torch = types.to_numpy(graph.dtype(array)), types.to_torch(graph.dtype(array))
+
+    def tensor(self, value: Any) -> torch.Tensor:
+        """``value`` as a tensor of the right type and rank; a bare number where the program takes one."""
+        if isinstance(value, (bool, int, float)) and not self.shape:
+            value = np.asarray(value, self._numpy)
+        found = value if isinstance(value, torch.Tensor) else as_tensor(value, self._numpy, self._torch)
+        if found is None or found.dtype != self._torch or found.dim() != len(self.shape):
+            what = type(value).__name__ if found is None else f"{found.dtype} of shape {list(found.shape)}"
+            raise DaceoptError(f"input {self.name!r}: expected {self._torch} of shape {list(self.shape)}, got {what}")
+        if found.device.type != "cpu":
+            raise DaceoptError(f"input {self.name!r} is on {found.device}; expected a CPU tensor: call .cpu() on it")
+        return found
+
+    def check_shape(self, tensor: torch.Tensor, sizes: Mapping[str, int]) -> None:
+        """Raise DaceoptError for another extent than the program's under these sizes."""
+        for axis, (extent, found) in enumerate(zip(self.shape, tensor.shape, strict=True)):
+            free = getattr(extent, "free_symbols", ())
+            wanted = int(extent.subs({s: sizes[str(s)] for s in free})) if free else int(extent)
+            if wanted != found:
+                shown = f"{wanted} ({extent})" if free else wanted
+                raise DaceoptError(f"input {self.name!r}, axis {axis}: expected {shown}, got {found}")

@@ -1,0 +1,41 @@
+"""Graphs of daceopt as SDFGs that plain DaCe validates, saves, loads, compiles and runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import dace
+
+    from daceopt.ir.graph import Graph
+
+
+@dataclass(frozen=True)
+class PlainSdfg:
+    """``sdfg``, and the constants that it takes as arguments because they are too large for its code, by name."""
+
+    sdfg: dace.SDFG
+    constants: dict[str, np.ndarray]
+
+
+def plain(graph: Graph) -> PlainSdfg:
+    """``graph`` in DaCe's own words: maps, tasklets of C++, states and loops, with all code that they call.
+
+    What is loaded from a file of it needs DaCe and a C++ compiler, nothing else. It computes the same in plain loops;
+    schedules and libraries stay behind. Arrays have the graph's names and layouts, the narrow types of storage are
+    unsigned integers of their size. Where a check fails (an index out of range), the process ends with a message.
+    Raises Unsupported for what calls Python (host calls) or other ranks.
+    """
+    from daceopt import libs, ops
+    from daceopt.codegen.plain_frame import PlainFrame
+    from daceopt.ir import region_settling
+
+    lowered = graph.copy()
+    ops.lower_all(lowered)
+    region_settling.settle(lowered)
+    support = libs.plain.implement_plain(lowered)
+    frame = PlainFrame(lowered, support)
+    return PlainSdfg(frame.sdfg, {n: v for n, v in frame.arguments.items() if n in frame.sdfg.arrays})

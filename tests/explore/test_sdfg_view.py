@@ -1,0 +1,50 @@
+"""DaCe's viewer as one page."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import dace
+import pytest
+
+import daceopt
+from daceopt.errors import DaceoptError
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.programs.plain import plain
+
+
+def page(folder: Path) -> Path:
+    graph = Graph("doubled")
+    x = graph.add_input("x", (4,), dace.float32)
+    graph.add_output(Builder(graph, "</script><b>").elementwise(lambda v: 2 * v, x))
+    return daceopt.view(plain(graph).sdfg).save(folder / "page.html")
+
+
+def test_the_page_loads_nothing(tmp_path: Path) -> None:
+    text = page(tmp_path).read_text()
+    assert "<script src=" not in text and "fonts.googleapis" not in text
+    assert text.count("</script>") == 3, "what a graph says ends no script"
+
+
+def test_notebooks_show_it_in_a_frame() -> None:
+    shown = daceopt.view(dace.SDFG("empty"))._repr_html_()
+    assert shown.startswith("<iframe") and 'srcdoc="&lt;!DOCTYPE' in shown
+
+
+def test_what_has_no_graph_is_refused() -> None:
+    with pytest.raises(DaceoptError, match="view takes an SDFG"):
+        daceopt.view(3)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
+def test_it_draws_without_a_network(tmp_path: Path) -> None:
+    file = page(tmp_path)
+    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    command += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}", file.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line and re.search(r"Uncaught|ERR_", line)]
+    assert not errors and "<canvas" in done.stdout, errors

@@ -1,0 +1,1 @@
+"""Transformations of DaCe under their own names."""

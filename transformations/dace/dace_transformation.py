@@ -1,0 +1,251 @@
+"""Any transformation of DaCe as a step of a recipe: ``dace:MapTiling{tile_sizes=[32, 32]}``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import dace
+import dace.transformation.dataflow
+import dace.transformation.interstate
+import dace.transformation.subgraph
+from dace.sdfg import nodes
+from dace.transformation import transformation as xf
+from dace.transformation.passes.pattern_matching import match_patterns
+
+from daceopt.capture.dace.kernels import ReadKernel, read_scope
+from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_mean
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.schedule_edits import commit, of
+from daceopt.passes.transform import NearMiss, Site, Transformation
+
+_LOOPS = ("MapTiling", "StripMining", "MapInterchange", "MapExpansion", "MapCollapse", "MapDimShuffle")
+
+
+@dataclass(frozen=True)
+class DaceTransformation(Transformation):
+    """Apply a transformation of DaCe to the kernels that it matches, once at each.
+
+    before:  y[i, j] = f(x[i, j])                                              (dace:MapTiling{tile_sizes=[32, 32]})
+    after:   for i_block: for j_block: for i < 32: for j < 32: y[i, j] = f(x[i, j])
+
+    It is tried on a copy, and the maps that it leaves are read again: other loops over the same statements become the
+    kernel's schedule, other statements other kernels. Where it changes what is no kernel, or leaves what is none, it is
+    not applied, with the reason. ``of``: its class; ``options``: its properties. Those that choose loops stand at the
+    level hardware, before the steps that schedule what nobody has scheduled; others at the level local.
+    """
+
+    of: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.of:
+            return
+        known = _properties(_class(self.of))
+        for name in self.options:
+            if name not in known:
+                listed = f"dace:{self.of} has no option {name!r}; it has {', '.join(sorted(known)) or 'none'}"
+                raise DaceoptError(listed + did_you_mean(name, known))
+        _instance(self)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    @property
+    def name(self) -> str:
+        """As recipes call it."""
+        return f"dace:{self.of}" if self.of else self.kebab_name()
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return self.name + (f"{{{shown}}}" if shown else "")
+
+    @property
+    def level(self) -> str:  # type: ignore[override]
+        """Where it stands in a recipe."""
+        return "hardware" if self.of in _LOOPS else "local"
+
+    sites_are_independent = True
+
+    @property
+    def defined_by(self) -> type:
+        """A transformation of DaCe's own comes with DaCe; that of somebody else is theirs."""
+        made = _class(self.of) if self.of else type(self)
+        return type(self) if made.__module__.partition(".")[0] == "dace" else made
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        """Each match of DaCe's pattern that works out on a copy.
+
+        Raises DaceoptError where no transformation is named.
+        """
+        taken: set[nodes.Node] = set()
+        refused: dict[str, NearMiss] = {}
+        for k in range(len(_matches(self, graph.copy()))):
+            trial = _Trial(graph, self, k)
+            if not taken.isdisjoint(trial.matched):
+                continue
+            try:
+                found = trial.run()
+            except (Unsupported, IllegalSchedule) as error:
+                miss = NearMiss(trial.title, str(error))
+                refused[str(miss)] = miss
+                continue
+            if found:
+                taken.update(trial.matched)
+                yield Site(graph, tuple(trial.gone), {"kernels": found, "title": trial.title})
+        yield from refused.values()
+
+    def apply(self, site: Site) -> None:
+        graph = site.graph
+        graph.take_out(site.nodes)
+        for read in site["kernels"]:
+            entry = read.kernel.named_apart(graph).emit(graph)
+            if read.tree is not None or (self.of in _LOOPS and len(read.kernel.stages) == 1):
+                commit(graph, entry, read.tree or of(graph, entry))
+
+
+class _Trial:
+    """The match number ``k`` on a copy of ``graph``. ``matched``: the kernels of ``graph`` that it is about, ``gone``:
+    those that its result takes the place of."""
+
+    def __init__(self, graph: Graph, step: DaceTransformation, k: int):
+        self._graph, self._copy = graph, graph.copy()
+        self._match = _matches(step, self._copy)[k]
+        self._original = dict(zip(self._copy.compute(), graph.compute(), strict=True))
+        state = self._copy.state
+        found = [state.node(i) for i in self._match.subgraph.values() if i >= 0]
+        tops = list(dict.fromkeys(_top(state, node) for node in found))
+        self.matched = [self._original[n] for n in tops if n in self._original]
+        self.title = " + ".join(str(getattr(n, "label", n)) for n in self.matched) or "nothing"
+        self.gone: list[nodes.Node] = []
+
+    def run(self) -> list[ReadKernel]:
+        """What takes the place of kernels that changed; none where nothing did. Raises Unsupported for what is none."""
+        for node in self.matched:
+            if node in self._graph.schedules:
+                raise Unsupported("the kernel has a schedule already")
+        state, before = self._copy.state, _scopes(self._copy.state)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                self._match.apply(state, self._copy.sdfg)
+            except Exception as error:  # whatever DaCe raises: the graph is as it was
+                raise Unsupported(f"DaCe fails: {type(error).__name__}: {error}") from error
+        after = _scopes(state)
+        changed = [n for n, text in after.items() if before.get(n) != text]
+        lost = [n for n in before if after.get(n) != before[n]]
+        others = [n for n in [*changed, *lost] if isinstance(n, nodes.AccessNode) or not _is_kernel(n)]
+        if others:
+            raise Unsupported(f"it changes {others[0]}, which is no kernel")
+        self._hide_gone_arrays()
+        read = [read_scope(self._copy, state, node) for node in changed]
+        self.gone = [self._original[n] for n in lost]
+        return self._checked(read)
+
+    def _hide_gone_arrays(self) -> None:
+        """An array without an access node outside of maps is a local of the map where it stands now."""
+        outside = {n.data for n in self._copy.state.scope_children()[None] if isinstance(n, nodes.AccessNode)}
+        for name in [n for n in self._copy.arrays() if n not in outside]:
+            if self._graph.is_kept(name) or self._graph.is_given(name):
+                raise Unsupported(f"array {name} is gone, which others read")
+            self._copy._access.pop(name)
+
+    def _checked(self, read: list[ReadKernel]) -> list[ReadKernel]:
+        """The same, unless it is what was there before."""
+        known = [Kernel.extract(self._graph, n) for n in self.gone]
+        same = len(known) == len(read) == 1 and read[0].tree is None and _alike(known[0], read[0].kernel)
+        written = {a.array for r in read for a in r.kernel.writes()}
+        before = {a.array for k in known for a in k.writes()}
+        if missing := {n for n in before - written if self._copy.has(n)}:
+            raise Unsupported(f"nothing writes {sorted(missing)[0]} any more")
+        return [] if same else read
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return list(map(str, a.stages)) == list(map(str, b.stages)) and list(a.extents.values()) == list(b.extents.values())
+
+
+def _is_kernel(node: nodes.Node) -> bool:
+    return isinstance(node, nodes.MapEntry) or type(node).__name__ == "SymbolicTasklet"
+
+
+def _top(state: dace.SDFGState, node: nodes.Node) -> nodes.Node:
+    """The outermost map around ``node``."""
+    around, entry = state.scope_dict(), node
+    if isinstance(node, nodes.MapExit):
+        entry = state.entry_node(node)
+    while around[entry] is not None:
+        entry = around[entry]
+    return entry
+
+
+def _scopes(state: dace.SDFGState) -> dict[nodes.Node, str]:
+    """Compute nodes outside of maps, each with all that it says: its maps, tasklets and edges."""
+    children = state.scope_children()
+    found = {}
+    for node in children[None]:
+        if not isinstance(node, (nodes.AccessNode, nodes.MapExit)):
+            inside = _inside(children, node)
+            edges = sorted(
+                f"{id(e.src)} {e.src_conn} {e.data} {id(e.dst)} {e.dst_conn}"
+                for n in inside
+                for e in state.all_edges(n)
+            )
+            found[node] = "\n".join([*(f"{id(n)} {getattr(n, 'map', '')}" for n in inside), *edges])
+    return found
+
+
+def _inside(children: Mapping[Any, list[Any]], node: nodes.Node) -> list[nodes.Node]:
+    below = [n for child in children.get(node, ()) for n in _inside(children, child)]
+    return [node, *below]
+
+
+def _matches(step: DaceTransformation, graph: Graph) -> list[Any]:
+    """DaCe's matches in the kernels of ``graph``, in an order that is the same for equal graphs."""
+    made, options = _class(step.of), dict(step.options)
+    if not issubclass(made, xf.SingleStateTransformation):
+        return []
+    found = match_patterns(graph.sdfg, made, states=[graph.state], options=[options])
+    return [m for m in found if m is not None]
+
+
+def _classes() -> dict[str, type[Any]]:
+    """All transformations that DaCe and what extends it define, by name."""
+    found: dict[str, type[Any]] = {}
+    waiting: list[type[Any]] = [xf.PatternTransformation, xf.SubgraphTransformation]
+    for made in waiting:
+        waiting += made.__subclasses__()
+        if made.__module__ != xf.__name__:
+            found.setdefault(made.__name__, made)
+    return found
+
+
+def _class(name: str) -> type[Any]:
+    known = _classes()
+    if name not in known:
+        listed = f"DaCe has no transformation called {name!r}"
+        raise DaceoptError(
+            f"{listed}{did_you_mean(name, known)}" if name else "dace: expects the name of a transformation"
+        )
+    made = known[name]
+    if not issubclass(made, xf.SingleStateTransformation):
+        raise DaceoptError(f"dace:{name} works on states or on sub-graphs that somebody chooses; a graph has one state")
+    return made
+
+
+def _properties(made: type[Any]) -> set[str]:
+    own = {name for name, _ in made.__properties__.items()} if hasattr(made, "__properties__") else set()
+    return {n for n in own if not n.startswith("_")} - {"cfg_id", "state_id", "subgraph", "expr_index"}
+
+
+def _instance(step: DaceTransformation) -> None:
+    """Raises DaceoptError where DaCe refuses the value of an option."""
+    made = _class(step.of)()
+    for name, value in step.options.items():
+        try:
+            setattr(made, name, value)
+        except Exception as error:
+            raise DaceoptError(f"dace:{step.of}: option {name}={value!r}: {error}") from error

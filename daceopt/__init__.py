@@ -10,6 +10,7 @@ from daceopt.logs import configure as _configure_logs
 
 if TYPE_CHECKING:
     from daceopt.distributed.data_parallel import data_parallel as data_parallel
+    from daceopt.explore.session import explore as explore
     from daceopt.modules.module import optimized_module as optimized_module
     from daceopt.passes.recipe import Recipe as Recipe
     from daceopt.passes.transform import Transformation as Transformation
@@ -26,6 +27,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "export": ("daceopt.standalone.export", None),
     "explain": ("daceopt.explore", "explain"),
     "simulate": ("daceopt.explore", "simulate"),
+    "explore": ("daceopt.explore", None),
     "Transformation": ("daceopt.passes.transform", "Transformation"),
     "Recipe": ("daceopt.passes.recipe", "Recipe"),
     "recipes": ("daceopt.recipes", None),

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daceopt.errors import VerificationError
+from daceopt.errors import SiteError, VerificationError
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import needed_inputs
-from daceopt.passes.recipe import DIFFERENTIATE, Recipe
-from daceopt.passes.transform import Transformation
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.transform import DIFFERENTIATE, Transformation
 from daceopt.passes.verification import Numerics, Structure
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = 
 
     None when all is well. The steps are bisected on copies: ``graph`` stays, and a long recipe needs few executions.
     """
-    steps = [s for s in recipe.resolved() if s.level != DIFFERENTIATE]
+    steps = [s for s in recipe.resolved() if s.level != DIFFERENTIATE and s.runs_on("forward")]
     check = Numerics(graph.copy(), inputs)
     right, wrong = 0, len(steps) + 1  # the graph is right after ``right`` steps and wrong after ``wrong``
     while wrong - right > 1:
@@ -63,7 +63,7 @@ def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: in
             step.run(trial, limit)
         Structure(full=True).before(trial)
         return check.complaint(trial)
-    except VerificationError as error:
+    except (VerificationError, SiteError) as error:
         return str(error)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -240,7 +240,7 @@ def test_files_that_cannot_be_loaded(tmp_path: Path, text: str | None, reason: s
 
 def test_history() -> None:
     seen: list[Any] = []
-    runner = Runner(Recipe("r", (ReluOfRelu(), "differentiate")), "structure", progress=seen.append)
+    runner = Runner(Recipe("r", (ReluOfRelu(), "differentiate")), "structure", after=lambda step, graph: seen.append(step))
     steps = runner.run(chain("Exp", "Relu", "Relu"))
     assert steps == runner.history == seen and len(steps) == 1
     (step,) = steps

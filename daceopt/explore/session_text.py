@@ -1,0 +1,41 @@
+"""A session as plain text: where it is, how it came there, and what stands beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from daceopt.explore.units import amount, plural, printable
+
+if TYPE_CHECKING:
+    from daceopt.explore.session import Session
+    from daceopt.explore.version import Version
+
+_MISSES = 3
+
+
+def to_text(session: Session) -> str:
+    """A line per version from the captured graph to here."""
+    return "\n".join(_lines(session))
+
+
+def _lines(session: Session) -> Iterator[str]:
+    line = session.at.line()
+    yield printable(f"{session.title}: session {session.name}, {plural(len(session.path), 'step')}")
+    yield from (f"  note  {printable(note)}" for note in session.notes)
+    width = max(len(v.title) for v in line)
+    for version in line:
+        mark = ">" if version is session.at else " "
+        yield printable(f"{mark} {version.number:3}  {version.title:<{width}}  {summary(version)}").rstrip()
+    if session.at.steps and not session.at.sites():
+        yield from (f"       almost: {printable(miss)}" for miss in list(session.at.misses())[:_MISSES])
+    if session.undone:
+        yield f"  redo: {', '.join(v.title for v in reversed(session.undone))}"
+    if len(session.branches) > 1:
+        yield f"  branches: {', '.join(session.branches)}"
+
+
+def summary(version: Version) -> str:
+    """``3 sites, 18 nodes, 1.2 MB``."""
+    did = f"{plural(version.sites(), 'site')}, " if version.steps else ""
+    return f"{did}{plural(version.nodes, 'node')}, {amount(version.bytes, 'B')}"

@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from daceopt import progress
-from daceopt.errors import SessionError
+from daceopt.errors import SessionError, Unsupported, did_you_mean
 from daceopt.explore import site_list
+from daceopt.explore.comparison import Comparison, compare
 from daceopt.explore.guilt import explained
+from daceopt.explore.kernel_alone import KernelMeasurement, measured_alone
+from daceopt.explore.report import Report
 from daceopt.explore.saved_path import recipe_file
 from daceopt.explore.session_text import to_text
 from daceopt.explore.site_list import FoundSite, SiteList
 from daceopt.explore.steps import Way, resolved, whole_steps
 from daceopt.explore.subject import subject_of
 from daceopt.explore.version import Version
+from daceopt.explore.version_report import report_of
+from daceopt.ir.nodes.kinds import is_operator
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
@@ -131,10 +136,12 @@ class Session:
         """
         way = Way.of(step, self._at)
         program, start = self._at.program.copy(), self._at
+        inputs = self._subject.values() if self._verify == "numerics" else None
+        begun: list[Transformation] = []
         try:
-            done = way.run(program, self._verify, self._subject.values if self._verify == "numerics" else None)
+            done = way.run(program, self._verify, inputs, lambda transformation, graph: begun.append(transformation))
         except Exception as error:
-            said = explained(error, way.steps, start.program)
+            said = explained(error, begun[-1] if begun else None)
             raise SessionError(f"{said}; the session is as it was, at version {start.number}") from error
         self._at = Version(
             next(self._numbers), done.program, way.title, done.steps, done.records, start, done.notes, start.sizes
@@ -179,6 +186,62 @@ class Session:
     def branches(self) -> tuple[str, ...]:
         """The names of the sessions that began at the same captured graph."""
         return tuple(self._branches)
+
+    # ---------------------------------------------------------------- measuring
+
+    def compare(self, other: Session | str | int | None = None, *, seconds: float | None = 1.0) -> Comparison:
+        """What is different here from ``other``: a branch or its name, a version's number, the captured graph by default.
+
+        Both are built and run in turns, for about ``seconds`` each; None compares without. A version whose operators are
+        not lowered yet is measured as the recipe ``none`` finishes it.
+
+        Raises SessionError for a version that is not there; BuildError and what a run raises.
+        """
+        name, version = self._other(other)
+        names = (name, f"{self.name}, version {self._at.number}")
+        with progress.phase("compare"):
+            return compare(self._subject, names, (version, self._at), seconds)
+
+    def _other(self, other: Session | str | int | None) -> tuple[str, Version]:
+        if other is None:
+            return "captured", self._at.line()[0]
+        if isinstance(other, int):
+            known = {v.number: v for s in self._branches.values() for v in (*s.at.line(), *s.undone)}
+            if other not in known:
+                raise SessionError(f"there is no version {other}; there are {', '.join(map(str, sorted(known)))}")
+            return f"version {other}", known[other]
+        if isinstance(other, str):
+            if other not in self._branches:
+                listed = f"no branch is called {other!r}; there are: {', '.join(self._branches)}"
+                raise SessionError(listed + did_you_mean(other, self._branches))
+            other = self._branches[other]
+        if other.at.line()[0] is not self._at.line()[0]:
+            raise SessionError(f"{other!r} began at another captured graph; compare branches of one session")
+        return f"{other.name}, version {other.at.number}", other.at
+
+    def measure(self, kernel: str, *, seconds: float = 0.5) -> KernelMeasurement:
+        """One kernel, called as in the report, alone for about ``seconds``: its time beside its bytes and operations.
+
+        Raises DaceoptError, with the labels that there are, for a name that fits none or several; Unsupported for an
+        operator that is not lowered yet, and for what does not stand alone.
+        """
+        report = self.report()
+        row = report.kernel(kernel)
+        graph = dict(self._at.program.by_direction())[row.direction]
+        position = report.of(row.direction).index(row)
+        if is_operator(graph.nodes()[position]):
+            raise Unsupported(f"{row.label} is an operator, not lowered yet; apply('lower-operators') makes kernels of it")
+        assert report.machine is not None
+        with progress.phase("measure"):
+            return measured_alone(graph, position, row, report.machine, self._at.sizes, seconds)
+
+    def report(self, *, measure: bool = False, code: bool = True) -> Report:
+        """The version as ``explain`` reports on a model: kernels, what moves, memory, steps.
+
+        ``measure``: build it and run it kernel by kernel. ``code``: with schedules and C++, where it is lowered.
+        """
+        with progress.phase("report"):
+            return report_of(self._subject, self._at, self.name, measure, code)
 
     # ---------------------------------------------------------------- keeping and showing
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from daceopt.explore.session import Session
     from daceopt.explore.version import Version
 
-_MISSES = 3
+_MISSES, _WIDEST = 3, 90
 
 
 def to_text(session: Session) -> str:
@@ -23,16 +23,21 @@ def _lines(session: Session) -> Iterator[str]:
     line = session.at.line()
     yield printable(f"{session.title}: session {session.name}, {plural(len(session.path), 'step')}")
     yield from (f"  note  {printable(note)}" for note in session.notes)
-    width = max(len(v.title) for v in line)
-    for version in line:
+    titles = [_short(v.title) for v in line]
+    width = max(map(len, titles))
+    for version, title in zip(line, titles):
         mark = ">" if version is session.at else " "
-        yield printable(f"{mark} {version.number:3}  {version.title:<{width}}  {summary(version)}").rstrip()
+        yield printable(f"{mark} {version.number:3}  {title:<{width}}  {summary(version)}").rstrip()
     if session.at.steps and not session.at.sites():
         yield from (f"       almost: {printable(miss)}" for miss in list(session.at.misses())[:_MISSES])
     if session.undone:
-        yield f"  redo: {', '.join(v.title for v in reversed(session.undone))}"
+        yield f"  redo: {', '.join(_short(v.title) for v in reversed(session.undone))}"
     if len(session.branches) > 1:
         yield f"  branches: {', '.join(session.branches)}"
+
+
+def _short(title: str) -> str:
+    return title if len(title) <= _WIDEST else title[: _WIDEST - 3] + "..."
 
 
 def summary(version: Version) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -12,7 +11,7 @@ from daceopt import progress
 from daceopt.errors import DaceoptError, SessionError
 from daceopt.explore.units import plural, printable
 from daceopt.ir import region
-from daceopt.passes.selection import Selector, origin_of
+from daceopt.passes.selection import Selector, called, origin_of
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of, look
 from daceopt.passes.verification import check_match
 from daceopt.store import identity
@@ -50,7 +49,7 @@ class FoundSite:
 
     def __str__(self) -> str:
         origin = f", from {self.origin}" if self.origin else ""
-        return printable(f"{self.transformation} at {abbreviated(self.text) or 'the whole graph'} ({self.direction}{origin})")
+        return printable(f"{self.transformation} at {self.text or 'the whole graph'} ({self.direction}{origin})")
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class SiteList(Sequence[FoundSite]):
         printer.text(str(self))
 
     def _repr_html_(self) -> str:
-        rows = [(str(k), str(s.transformation), s.direction, abbreviated(s.text), s.origin) for k, s in enumerate(self.found)]
+        rows = [(str(k), str(s.transformation), s.direction, s.text, s.origin) for k, s in enumerate(self.found)]
         rows += [("near miss", str(m.transformation), m.direction, m.text, "") for m in self.near_misses]
         rows += [("could not look", name, "", why, "") for name, why in self.failures.items()]
         cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows[:_SHOWN])
@@ -154,7 +153,7 @@ def _looked(step: Transformation, program: Program, checked: bool) -> Iterator[t
 
 
 def _found(session: Session, step: Transformation, direction: str, graph: Graph, site: Site) -> FoundSite:
-    return FoundSite(step, direction, str(site), origin_of(site), key_of(direction, graph, site), session)
+    return FoundSite(step, direction, called(site), origin_of(site), key_of(direction, graph, site), session)
 
 
 def key_of(direction: str, graph: Graph, site: Site) -> SiteKey:
@@ -170,17 +169,11 @@ def selected(found: FoundSite, program: Program) -> Selector:
     sites = [s for s in look(found.transformation, graph) if isinstance(s, Site)] if graph is not None else []
     keys = [key_of(found.direction, graph, s) for s in sites if graph is not None]
     same = [s for s, key in zip(sites, keys) if key == found.key]
-    chosen = next((s for s in same if str(s) == found.text), same[0] if same else None)
+    chosen = next((s for s in same if called(s) == found.text), same[0] if same else None)
     if chosen is None:
         there = next((s for s, key in zip(sites, keys) if key.nodes[:1] == found.key.nodes[:1]), None)
-        now = "" if there is None else f"; there is {abbreviated(str(there))} now"
+        now = "" if there is None else f"; there is {called(there)} now"
         raise SessionError(f"{found} is no site any more{now}: ask session.sites() again")
     return Selector.of(sites, chosen)
-
-
-def abbreviated(text: str) -> str:
-    """``add + mul + mul`` as ``add + mul x 2``: kernels of one operator are often many."""
-    runs = ((name, len(list(run))) for name, run in itertools.groupby(text.split(" + ")))
-    return " + ".join(name if count == 1 else f"{name} x {count}" for name, count in runs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +14,7 @@ from daceopt.passes import choice
 from daceopt.passes.choice import Choice
 from daceopt.passes.loading import load_file
 from daceopt.passes.recipe import Recipe, as_step, recipes
-from daceopt.passes.runner import Runner
+from daceopt.passes.runner import Before, Runner
 from daceopt.passes.transform import DIFFERENTIATE, Transformation, transformations
 from daceopt.transformations.at_site import AtSite
 
@@ -55,15 +55,19 @@ class Way:
         return found
 
     def run(
-        self, program: Program, verify: str | None, values: Callable[[], dict[str, np.ndarray]] | None = None
+        self,
+        program: Program,
+        verify: str | None,
+        inputs: dict[str, np.ndarray] | None = None,
+        before: Before | None = None,
     ) -> Done:
-        """Edit ``program``, or give another one in its place."""
+        """Edit ``program``, or give another one in its place. ``before`` is called before each step."""
         if self.among is not None:
             made, records, decision = choice.run(self.among, program, verify)
             taken = next(r for r in self.among.recipes() if r.name == decision.chosen)
             taken = taken if program.wanted is None else taken.with_differentiation()
             return Done(made, taken.resolved(), records, [str(decision)])
-        runner = Runner(Recipe(SESSION, self.steps), verify, inputs=values() if values else None)
+        runner = Runner(Recipe(SESSION, self.steps), verify, inputs=inputs, before=before)
         return Done(program, self.steps, runner.apply(program, self.steps))
 
 
@@ -76,7 +80,7 @@ def _why_not(program: Program) -> str:
 def _as_asked(step: Any, version: Version) -> Way:
     if isinstance(step, FoundSite):
         made = at_site(step, version.program)
-        return Way(str(made), (made,))
+        return Way(str(step), (made,))
     if isinstance(step, os.PathLike) or (isinstance(step, str) and step.endswith(".py")):
         return _of_recipe(_recipe_in(Path(step)))
     if isinstance(step, Recipe):

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Subject:
     """A program before its recipe; ``tensors`` are its inputs by position, contiguous; ``names``: what the model calls
-    its arrays at the boundary, by role (``input:0``)."""
+    its arrays at the boundary, by role (``input:0``); ``state``: which inputs are the model's own parameters and
+    buffers."""
 
     title: str
     program: Program
     tensors: Mapping[int, torch.Tensor]
     names: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    state: frozenset[int] = frozenset()
 
     @property
     def trains(self) -> bool:
@@ -83,7 +85,7 @@ def _of_module(
     notes = [f"the graph breaks: {reason}" for reason in found.breaks]
     notes += [f"stays in eager PyTorch: {reason}" for reason in found.refused]
     program = Program.of(graph, one.imported.gradients)
-    return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes)
+    return Subject(type(model).__name__, program, dict(enumerate(one.tensors)), names, notes, one.state)
 
 
 def _chosen(title: str, found: Captured, which: int | None) -> int:

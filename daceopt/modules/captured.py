@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CapturedGraph:
-    """A graph of a call: what is imported, the tensors of its inputs in order, and what the model calls them."""
+    """A graph of a call: what is imported, the tensors of its inputs in order, what the model calls them, and which are
+    its own parameters and buffers."""
 
     imported: Imported
     tensors: Sequence[torch.Tensor]
     names: Sequence[str]
+    state: frozenset[int]
 
 
 @dataclass
@@ -53,7 +55,8 @@ class _Capturing(Backend):
         binding = Binding.from_json(imported.notes["binding"])
         tensors = [_tensor(kind, inputs[k]) for kind, k in binding.inputs]
         names = [traced.names[k] for _, k in binding.inputs]
-        self._found.graphs.append(CapturedGraph(imported, tensors, names))
+        state = frozenset(at for at, (_, k) in enumerate(binding.inputs) if traced.is_state[k])
+        self._found.graphs.append(CapturedGraph(imported, tensors, names, state))
         forward: Callable[..., Any] = traced.graph.forward
         return forward
 

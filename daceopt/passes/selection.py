@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -33,18 +34,18 @@ class Selector:
     @classmethod
     def of(cls, sites: Sequence[Site], chosen: Site) -> Selector:
         """What picks ``chosen`` among ``sites``."""
-        text, origin = str(chosen), origin_of(chosen)
-        equal = [s for s in sites if str(s) == text and origin_of(s) == origin]
+        text, origin = called(chosen), origin_of(chosen)
+        equal = [s for s in sites if called(s) == text and origin_of(s) == origin]
         return cls(text, origin, equal.index(chosen))
 
     def pick(self, sites: Sequence[Site], transformation: Transformation) -> Site:
         """The site. Raises DaceoptError, with what there is, where there is none."""
-        called = _fitting(sites, self.site, [str(s) for s in sites])
-        if not called:
+        named = _fitting(sites, self.site, [called(s) for s in sites])
+        if not named:
             raise DaceoptError(self._missing(sites, transformation))
-        found = _fitting(called, self.origin, [origin_of(s) for s in called])
+        found = _fitting(named, self.origin, [origin_of(s) for s in named])
         if not found:
-            there = _listed(origin_of(s) or "(nowhere in particular)" for s in called)
+            there = _listed(origin_of(s) or "(nowhere in particular)" for s in named)
             hint = "leave origin out for any, or give it wildcards"
             raise DaceoptError(f"{self._said(transformation)}: sites called so come from {there}; {hint}")
         if not 0 <= self.number < len(found):
@@ -53,13 +54,20 @@ class Selector:
 
     def _said(self, transformation: Transformation) -> str:
         origin = f" from {self.origin!r}" if self.origin else ""
-        called = f" {self.site!r}" if self.site else ""
-        return f"{transformation} has no site{called}{origin} with number {self.number}"
+        name = f" {self.site!r}" if self.site else ""
+        return f"{transformation} has no site{name}{origin} with number {self.number}"
 
     def _missing(self, sites: Sequence[Site], transformation: Transformation) -> str:
-        names = list(dict.fromkeys(map(str, sites)))
+        names = list(dict.fromkeys(map(called, sites)))
         there = f"its sites are {_listed(names)}" if names else "it has no site at all"
         return f"{self._said(transformation)}: {there}{did_you_mean(self.site, names)}"
+
+
+def called(site: Site) -> str:
+    """How a site is told from others: ``add + mul x 2`` for ``add + mul + mul``, as kernels of one operator are often
+    many."""
+    runs = ((name, len(list(run))) for name, run in itertools.groupby(str(site).split(" + ")))
+    return " + ".join(name if count == 1 else f"{name} x {count}" for name, count in runs)
 
 
 def origin_of(site: Site) -> str:

@@ -13,9 +13,11 @@ from daceopt.errors import SessionError, Unsupported, did_you_mean
 from daceopt.explore import site_list
 from daceopt.explore.comparison import Comparison, compare
 from daceopt.explore.guilt import explained
+from daceopt.explore.html import to_document, to_fragment
 from daceopt.explore.kernel_alone import KernelMeasurement, measured_alone
 from daceopt.explore.report import Report
 from daceopt.explore.saved_path import recipe_file
+from daceopt.explore.session_page import walk
 from daceopt.explore.session_text import to_text
 from daceopt.explore.site_list import FoundSite, SiteList
 from daceopt.explore.steps import Way, resolved, whole_steps
@@ -71,6 +73,7 @@ class Session:
         self._numbers = itertools.count()
         self._branches: dict[str, Session] = {name: self}
         self._redo: list[Version] = []
+        self._reports: dict[tuple[int, str, bool, bool], Report] = {}
         Runner(Recipe(name), verify)  # a wrong ``verify`` is told now
         self._at = Version(next(self._numbers), subject.program, sizes=subject.sizes())
 
@@ -240,8 +243,11 @@ class Session:
 
         ``measure``: build it and run it kernel by kernel. ``code``: with schedules and C++, where it is lowered.
         """
-        with progress.phase("report"):
-            return report_of(self._subject, self._at, self.name, measure, code)
+        key = self._at.number, self.name, measure, code
+        if key not in self._reports:
+            with progress.phase("report"):
+                self._reports[key] = report_of(self._subject, self._at, self.name, measure, code)
+        return self._reports[key]
 
     # ---------------------------------------------------------------- keeping and showing
 
@@ -254,8 +260,18 @@ class Session:
         target.write_text(recipe_file(target.stem, self._at, self.title), encoding="utf-8")
         return target
 
+    def html(self, *, measure: bool = False) -> str:
+        """The walk, and the report on this version, as one HTML document that needs no other file."""
+        return to_document(self.report(measure=measure), walk(self))
+
     def __str__(self) -> str:
         return to_text(self)
+
+    def _repr_html_(self) -> str:
+        return to_fragment(self.report(), walk(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
 
     def __repr__(self) -> str:
         return f"<Session {self.name!r} on {self.title}, version {self._at.number}, {len(self.path)} steps>"

@@ -28,8 +28,7 @@ def _lines(session: Session) -> Iterator[str]:
     for version, title in zip(line, titles):
         mark = ">" if version is session.at else " "
         yield printable(f"{mark} {version.number:3}  {title:<{width}}  {summary(version)}").rstrip()
-    if session.at.steps and not session.at.sites():
-        yield from (f"       almost: {printable(miss)}" for miss in list(session.at.misses())[:_MISSES])
+    yield from (f"       almost: {printable(miss)}" for miss in misses(session))
     if session.undone:
         yield f"  redo: {', '.join(_short(v.title) for v in reversed(session.undone))}"
     if len(session.branches) > 1:
@@ -38,6 +37,11 @@ def _lines(session: Session) -> Iterator[str]:
 
 def _short(title: str) -> str:
     return title if len(title) <= _WIDEST else title[: _WIDEST - 3] + "..."
+
+
+def misses(session: Session) -> list[str]:
+    """Where the last change almost applied, if it applied nowhere."""
+    return [] if not session.at.steps or session.at.sites() else list(session.at.misses())[:_MISSES]
 
 
 def summary(version: Version) -> str:

@@ -42,7 +42,7 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
     """What a version is. ``measure``: build it and run it kernel by kernel; where it is not lowered yet, as the recipe
     ``none`` finishes it, which a note says. ``code``: with the C++ of its kernels, where they are lowered."""
     program, added = finished(version.program) if measure else (version.program, [])
-    history, first = version.history(), version.line()[0]
+    first = version.line()[0]
     report = Report(
         subject.title,
         "training" if subject.trains or program.backward is not None else "inference",
@@ -52,8 +52,7 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
         machine=this_machine(),
     )
     report.notes += [f"not lowered yet: finished by {', '.join(added)}"] if added else []
-    report.steps = collect.steps(map(vars, history), version.sizes)
-    report.seconds = {"steps": sum(r.seconds for r in history)} if history else {}
+    report.steps = collect.steps(map(vars, version.history()), version.sizes)
     own = {k: t for k, t in subject.tensors.items() if k not in subject.state}
     report.inputs = [f"{subject.names.get(f'input:{k}', f'input {k}')}: {_type(t)}" for k, t in own.items()]
     _program(report, subject, program, version.sizes, measure, code)

@@ -24,7 +24,7 @@ class AtSite(Transformation):
     after:   step(a), b
 
     ``site``, ``origin`` and ``number`` pick it as :class:`daceopt.passes.selection.Selector` says, in the graph of
-    ``direction``. Its level is that of the step. Raises DaceoptError, with the sites that there are, where none is meant.
+    ``direction``. Its level is that of the step. Raises DaceoptError, with the sites that there are, where it is none.
     """
 
     step: str | Transformation = ""

@@ -83,9 +83,7 @@ def roofline(
     return [_cost(graph, node, (*moved[node], work(graph, node)), sizes or {}, machine) for node in graph.nodes()]
 
 
-def _cost(
-    graph: Graph, node: Any, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine
-) -> NodeCost:
+def _cost(graph: Graph, node: Any, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine) -> NodeCost:
     reads, writes, work = (resolve(value, sizes) for value in costs)
     seconds = machine.seconds(reads + writes, work, _itemsize(graph, node))
     return NodeCost(node, str(getattr(node, "label", node)), reads, writes, work, seconds)

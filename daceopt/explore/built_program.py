@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from daceopt import libs
 from daceopt.codegen import build
 from daceopt.codegen.assemble import KIND, load_program
 from daceopt.errors import BuildError
@@ -33,8 +32,12 @@ class BuiltProgram:
         self._entries = entries
 
     @classmethod
-    def of(cls, identity: str, parts: Sequence[tuple[Graph, Mapping[str, str]]], profiled: bool = False) -> BuiltProgram:
+    def of(
+        cls, identity: str, parts: Sequence[tuple[Graph, Mapping[str, str]]], profiled: bool = False
+    ) -> BuiltProgram:
         """Build ``parts``, graphs with the roles of their arrays, into the cache. Raises BuildError and Unsupported."""
+        from daceopt import libs
+
         names = build.build(identity, parts, libs.implement, profiled=profiled)
         return cls([ExecutableEntry(_load(name)) for name in names])
 
@@ -42,6 +45,8 @@ class BuiltProgram:
     @contextmanager
     def temporary(cls, program: Program, profiled: bool = False) -> Iterator[BuiltProgram]:
         """Build a program under a name that never comes again, and drop it from the cache at the end."""
+        from daceopt import libs
+
         parts = [(graph, program.roles(graph)) for graph in program.directions()]
         names = build.build(f"temporary {uuid.uuid4()}", parts, libs.implement, profiled=profiled)
         try:

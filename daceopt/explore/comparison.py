@@ -15,7 +15,7 @@ import torch
 from daceopt.cost.measure import interleave
 from daceopt.errors import Unsupported
 from daceopt.explore.built_program import BuiltProgram
-from daceopt.explore.units import amount, change, duration, printable
+from daceopt.explore.units import change, duration, printable
 from daceopt.explore.version_report import finished, said
 from daceopt.ir import schedule, schedule_text
 from daceopt.ir.kernel import Kernel
@@ -67,7 +67,8 @@ class Comparison:
         if self.seconds is not None and self.difference is not None:
             times = " -> ".join(map(duration, self.seconds))
             yield f"  takes       {times}: {self.speedup:.2f} times as fast"
-            yield f"  results     differ by {self.difference[0]:.1e} of the largest element at most: {self.difference[1]}"
+            apart, result = self.difference
+            yield printable(f"  results     differ by {apart:.1e} of the largest element at most: {result}")
         yield from (f"  note        {printable(note)}" for note in self.notes)
 
     def __str__(self) -> str:
@@ -82,7 +83,9 @@ class Comparison:
         parts = [f"<pre>{escape(chr(10).join(self._summary()))}</pre>"]
         for what, lines in _diffs(self):
             body = escape("\n".join(lines))
-            parts += [f"<details><summary>{what}: {len(lines)} lines</summary><pre>{body}</pre></details>"] if lines else []
+            parts += (
+                [f"<details><summary>{what}: {len(lines)} lines</summary><pre>{body}</pre></details>"] if lines else []
+            )
         return "".join(parts)
 
 
@@ -128,7 +131,7 @@ def _texts(program: Program, text: Callable[[Graph], str]) -> list[str]:
 
 def _schedules(graph: Graph) -> str:
     """How the loops of each kernel run, by what it writes."""
-    return "\n".join(f"{', '.join(graph.outputs_of(n))}:\n{_schedule(graph, n)}" for n in graph.kernels())
+    return "\n".join(f"{', '.join(filter(None, graph.outputs_of(n)))}:\n{_schedule(graph, n)}" for n in graph.kernels())
 
 
 def _schedule(graph: Graph, node: Any) -> str:

@@ -85,14 +85,18 @@ def measured_alone(
 
 
 def alone(graph: Graph, position: int) -> Graph:
-    """A copy of ``graph`` with one node, whose operands are inputs and whose results are outputs. Raises Unsupported for
-    one that writes a part of an array, or belongs to a protocol with others."""
+    """A copy of ``graph`` with one node, whose operands are inputs and whose results are outputs.
+
+    Raises Unsupported for one that writes a part of an array, or belongs to a protocol with others.
+    """
     own = graph.copy()
     node = own.nodes()[position]
-    own.order = None  # type: ignore[assignment]
+    own.order = None
     written = [n for n in own.outputs_of(node) if n is not None]
     if any(own.is_part(n) for n in written) or getattr(node, "has_side_effects_", False):
-        raise Unsupported(f"{getattr(node, 'label', node)} does not stand alone: it writes a part, or others wait for it")
+        raise Unsupported(
+            f"{getattr(node, 'label', node)} does not stand alone: it writes a part, or others wait for it"
+        )
     for other in own.nodes():
         if other is not node:
             own.remove(other)

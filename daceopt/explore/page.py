@@ -75,7 +75,7 @@ STYLE = """
 .daceopt-report svg rect.event { fill: var(--bar); stroke: var(--paper); stroke-width: 0.4 }
 .daceopt-report svg rect.communication { fill: var(--heat3) }
 .daceopt-report svg rect.backward { fill: var(--part-edge) }
-.daceopt-report svg g[data-shows] { cursor: pointer }
+.daceopt-report svg g[data-marks] { cursor: pointer }
 .daceopt-report svg g:hover rect.event { stroke: var(--ink); stroke-width: 1 }
 .daceopt-report svg .grid { stroke: var(--line) }
 .daceopt-report svg .roof { fill: none; stroke: var(--bad); stroke-width: 1.5 }
@@ -111,10 +111,10 @@ SHOW = """
     found.scrollIntoView({block: "center"});
   };
   const show = box => {
-    const {opens, shows} = box.dataset;
+    const {opens, marks, shows = marks} = box.dataset;
     if (opens) return open(report.querySelector(`details[data-module="${opens}"]`));
     for (const other of report.querySelectorAll(".shown")) other.classList.remove("shown");
-    for (const same of report.querySelectorAll(`g[data-shows="${shows}"]`)) same.classList.add("shown");
+    for (const same of report.querySelectorAll(`g[data-marks="${shows}"]`)) same.classList.add("shown");
     const row = report.querySelector(`tr[data-kernel="${shows}"]`);
     row.classList.add("shown");
     for (const part of row.querySelectorAll("details")) part.open = true;

@@ -36,8 +36,8 @@ def section(report: Tables) -> Iterator[str]:
     for k, kernel in found:
         yield plot.point(k, kernel)
     yield "</svg></div>"
-    yield '<p class="quiet">Operations per second by operations per byte; the larger, the longer it takes. A click shows '
-    yield "the kernel.</p>"
+    yield '<p class="quiet">Operations per second by operations per byte; the larger, the longer it takes. '
+    yield "A click shows the kernel.</p>"
 
 
 class _Plot:
@@ -84,11 +84,13 @@ class _Plot:
         x, y = self._place(kernel.flops / kernel.bytes, kernel.flops / seconds)
         radius = _LEAST + (_MOST - _LEAST) * math.sqrt(seconds / self._longest)
         known = kernel.seconds is not None
-        time = f"{duration(seconds)}, {percent(kernel.share)} of the limit" if known else f"at least {duration(seconds)}"
+        time = (
+            f"{duration(seconds)}, {percent(kernel.share)} of the limit" if known else f"at least {duration(seconds)}"
+        )
         said = escape(f"{kernel.label} ({kernel.direction}): {time}, {amount(kernel.flops / seconds, 'flop/s')}")
         look = f"kernel {kernel.direction}{'' if known else ' hollow'}"
         place = f'cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}"'
-        return f'<g class="{look}" data-shows="{k}" role="button"><circle {place}><title>{said}</title></circle></g>'
+        return f'<g class="{look}" data-marks="{k}" role="button"><circle {place}><title>{said}</title></circle></g>'
 
 
 def _seconds(kernel: KernelRow) -> float:

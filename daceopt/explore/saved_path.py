@@ -29,12 +29,14 @@ def recipe_file(stem: str, version: Version, model: str) -> str:
 
 def _head(name: str, model: str, steps: Sequence[Transformation]) -> Iterator[str]:
     single = [s for s in steps if isinstance(s, AtSite)]
-    yield f'"""Steps of a session on {_plain(model)}, written by daceopt {__version__}; `--load` this file, `--recipe {name}`.'
+    yield f'"""Steps of a session on {_plain(model)}, written by daceopt {__version__}.'
+    yield ""
+    yield f"Replay: session.apply(this file), or `--load` it with `--recipe {name}`."
     if single:
         yield ""
-        yield "Each at-site picks one site by what it is called, where in the model it comes from and its number among equal"
-        yield "ones. A model without such a site gets an error that lists those it has: give site or origin wildcards, leave"
-        yield "them out for any, or put the step itself in its place, which applies everywhere."
+        yield "Each at-site belongs to this model: it picks one site by what it is called, where in the model it comes"
+        yield "from and its number among equal ones. A model without such a site gets an error that lists those it has:"
+        yield "give site or origin wildcards, leave them out for any, or write the step itself, which applies anywhere."
     foreign = sorted({inner.name for s in steps if (inner := _inner(s)) and _is_loaded(inner)})
     if foreign:
         yield ""
@@ -80,8 +82,12 @@ def _imports(step: Transformation) -> list[str]:
         return []
     module, name = type(inner).__module__, type(inner).__qualname__
     if "." in name or module == "__main__" or not _importable(module):
-        where = "put its class into a file, load that with daceopt.transformations.load_file(file), and apply it by name"
-        raise SessionError(f"{step} cannot be written into a file, for no other program can import {module}.{name}: {where}")
+        where = (
+            "put its class into a file, load that with daceopt.transformations.load_file(file), and apply it by name"
+        )
+        raise SessionError(
+            f"{step} cannot be written into a file, for no other program can import {module}.{name}: {where}"
+        )
     own = ["from daceopt.transformations.at_site import AtSite"] if isinstance(step, AtSite) else []
     return [*own, f"from {module} import {name}"]
 
@@ -109,4 +115,4 @@ def _variable(name: str) -> str:
 
 def _plain(text: str) -> str:
     """Text of a model or a user that stays within a comment or a docstring, whatever it says."""
-    return "".join(c if c.isprintable() and c not in "\"\\" else "?" for c in text)
+    return "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text)

@@ -20,7 +20,7 @@ from daceopt.explore.saved_path import recipe_file
 from daceopt.explore.session_page import walk
 from daceopt.explore.session_text import to_text
 from daceopt.explore.site_list import FoundSite, SiteList
-from daceopt.explore.steps import Way, resolved, whole_steps
+from daceopt.explore.steps import Change, resolved, whole_steps
 from daceopt.explore.subject import subject_of
 from daceopt.explore.version import Version
 from daceopt.explore.version_report import report_of
@@ -49,10 +49,10 @@ def explore(
     """A session that starts at the captured graph of ``model``; nothing is compiled before something is measured.
 
     ``model``: a module, plain or optimized, of which a copy is called once on ``inputs`` and ``kwargs``; an ONNX file's
-    path, bytes or proto, or what ``from_onnx`` returned; or an ``ir`` graph. The latter get random inputs where none are
-    given. ``backward``: may it be differentiated? As for ``optimized_module``; of files and graphs, by all inputs, when
-    True. ``verify``: what is checked around every step, as of :class:`daceopt.passes.runner.Runner`; "numerics" takes
-    the given inputs. ``graph``: which one of a module whose graph breaks.
+    path, bytes or proto, or what ``from_onnx`` returned; or an ``ir`` graph. The latter get random inputs where none
+    are given. ``backward``: may it be differentiated? As for ``optimized_module``; of files and graphs, by all inputs,
+    when True. ``verify``: what is checked around every step, as of :class:`daceopt.passes.runner.Runner`; "numerics"
+    takes the given inputs. ``graph``: which one of a module whose graph breaks.
 
     Raises CaptureError and Unsupported, with the reason, for what cannot be captured; TypeError for a model of another
     type and for inputs that do not fit.
@@ -131,23 +131,23 @@ class Session:
     # ---------------------------------------------------------------- walking
 
     def apply(self, step: StepLike | Recipe | os.PathLike[str]) -> Session:
-        """Apply a site, a step at all of its sites (as an object, a class or text with options), a recipe (or its name),
-        or a recipe file, as one change; returns the session.
+        """Apply a site, a step at all of its sites (an object, a class or text with options), a recipe or its name, or
+        a recipe file, as one change; returns the session.
 
         Raises SessionError, with the step, the site and the cause, where it fails; DaceoptError for an unknown name or
         option, and where the steps would be in no recipe's order. The session stays as it was then.
         """
-        way = Way.of(step, self._at)
+        change = Change.of(step, self._at)
         program, start = self._at.program.copy(), self._at
         inputs = self._subject.values() if self._verify == "numerics" else None
         begun: list[Transformation] = []
         try:
-            done = way.run(program, self._verify, inputs, lambda transformation, graph: begun.append(transformation))
+            done = change.run(program, self._verify, inputs, lambda transformation, graph: begun.append(transformation))
         except Exception as error:
             said = explained(error, begun[-1] if begun else None)
             raise SessionError(f"{said}; the session is as it was, at version {start.number}") from error
         self._at = Version(
-            next(self._numbers), done.program, way.title, done.steps, done.records, start, done.notes, start.sizes
+            next(self._numbers), done.program, change.title, done.steps, done.records, start, done.notes, start.sizes
         )
         self._redo.clear()
         return self
@@ -193,10 +193,11 @@ class Session:
     # ---------------------------------------------------------------- measuring
 
     def compare(self, other: Session | str | int | None = None, *, seconds: float | None = 1.0) -> Comparison:
-        """What is different here from ``other``: a branch or its name, a version's number, the captured graph by default.
+        """What is different here from ``other``: a branch or its name, a version's number, by default the captured
+        graph.
 
-        Both are built and run in turns, for about ``seconds`` each; None compares without. A version whose operators are
-        not lowered yet is measured as the recipe ``none`` finishes it.
+        Both are built and run in turns, for about ``seconds`` each; None compares without. A version whose operators
+        are not lowered yet is measured as the recipe ``none`` finishes it.
 
         Raises SessionError for a version that is not there; BuildError and what a run raises.
         """
@@ -233,7 +234,9 @@ class Session:
         graph = dict(self._at.program.by_direction())[row.direction]
         position = report.of(row.direction).index(row)
         if is_operator(graph.nodes()[position]):
-            raise Unsupported(f"{row.label} is an operator, not lowered yet; apply('lower-operators') makes kernels of it")
+            raise Unsupported(
+                f"{row.label} is an operator, not lowered yet; apply('lower-operators') makes kernels of it"
+            )
         assert report.machine is not None
         with progress.phase("measure"):
             return measured_alone(graph, position, row, report.machine, self._at.sizes, seconds)

@@ -132,7 +132,9 @@ def find(session: Session, program: Program, transformations: Iterable[Transform
                     sites += [_found(session, step, direction, graph, s) for s in found if isinstance(s, Site)]
                     misses += [FoundNearMiss(step, direction, str(m)) for m in found if isinstance(m, NearMiss)]
             except Exception as error:  # of a user's transformation: the others are still of interest
-                failures[str(step)] = str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
+                failures[str(step)] = (
+                    str(error) if isinstance(error, DaceoptError) else f"{type(error).__name__}: {error}"
+                )
                 common = program.copy()
     return SiteList(tuple(sites), tuple(misses), failures, whole)
 
@@ -142,7 +144,9 @@ def edits_programs(step: Transformation) -> bool:
     return type(step).run_program is not Transformation.run_program
 
 
-def _looked(step: Transformation, program: Program, checked: bool) -> Iterator[tuple[str, Graph, list[Site | NearMiss]]]:
+def _looked(
+    step: Transformation, program: Program, checked: bool
+) -> Iterator[tuple[str, Graph, list[Site | NearMiss]]]:
     if edits_programs(step):
         return
     for direction, graph in program.by_direction():
@@ -157,6 +161,7 @@ def _found(session: Session, step: Transformation, direction: str, graph: Graph,
 
 
 def key_of(direction: str, graph: Graph, site: Site) -> SiteKey:
+    """The key of a site that was found in ``graph`` or in a body of its control flow."""
     parts = list(region.everything(graph))
     inside = site.graph
     nodes = (tuple(inside.outputs_of(n)) if n in inside else label_of(n) for n in site.nodes)
@@ -175,5 +180,3 @@ def selected(found: FoundSite, program: Program) -> Selector:
         now = "" if there is None else f"; there is {called(there)} now"
         raise SessionError(f"{found} is no site any more{now}: ask session.sites() again")
     return Selector.of(sites, chosen)
-
-

@@ -1,17 +1,12 @@
-"""Steps as HTML, one above the other on one scale of time: of distributed training, or of the programs of a report.
-
-Every text is escaped.
-"""
+"""Steps of distributed training as HTML, one above the other on one scale of time. Every text is escaped."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from daceopt.explore.page import STYLE
-from daceopt.explore.tables import KernelRow, Tables
 from daceopt.explore.units import duration
 
 _WIDTH, _ROW, _LEFT, _GAP = 1000, 20, 130, 4
@@ -35,16 +30,6 @@ class Timed(Protocol):
     def end(self) -> float: ...
 
 
-class KernelEvent(NamedTuple):
-    """A kernel while its program runs; ``shows``: its place in the report."""
-
-    lane: str
-    name: str
-    start: float
-    end: float
-    shows: int
-
-
 def page(timelines: Mapping[str, Sequence[Timed]], text: str, title: str = "A step of training") -> str:
     """A complete HTML page. ``timelines``: events of each step by what it is called; ``text`` stands above them."""
     head = f'<meta charset="utf-8"><title>{escape(title)}</title>'
@@ -53,35 +38,18 @@ def page(timelines: Mapping[str, Sequence[Timed]], text: str, title: str = "A st
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body style="margin:0">{body}</body></html>\n'
 
 
-def section(report: Tables) -> Iterator[str]:
-    """The programs of a report, kernel after kernel as they run: measured, or at the machine's limit where nothing
-    was."""
-    events = list(_kernels(report.kernels))
-    if not events:
-        return
-    how = "measured" if any(k.seconds is not None for k in report.kernels) else "at least, by the machine's limits"
-    yield f"<h2>Timeline of a step: {escape(duration(events[-1].end))}, {how}</h2>"
-    yield _drawing(events, events[-1].end or 1.0)
-
-
-def _kernels(kernels: Sequence[KernelRow]) -> Iterator[KernelEvent]:
-    spent = [k.limit if k.seconds is None else k.seconds for k in kernels]
-    ends = list(itertools.accumulate(spent))
-    for k, (kernel, seconds, end) in enumerate(zip(kernels, spent, ends, strict=True)):
-        yield KernelEvent(kernel.direction, kernel.label, end - seconds, end, k)
-
-
 def _parts(timelines: Mapping[str, Sequence[Timed]], text: str, title: str) -> Iterator[str]:
     yield f"<h1>{escape(title)}</h1><pre>{escape(text)}</pre>"
     longest = max((e.end for events in timelines.values() for e in events), default=0.0) or 1.0
     for name, events in timelines.items():
         ended = max((e.end for e in events), default=0.0)
         yield f"<h2>{escape(name)}: {escape(duration(ended))}</h2>"
-        yield _drawing(events, longest)
+        yield drawn(events, longest)
 
 
-def _drawing(events: Sequence[Timed], longest: float) -> str:
-    """Lanes below each other, in the order in which they first do something."""
+def drawn(events: Sequence[Timed], longest: float) -> str:
+    """A drawing: lanes below each other, in the order in which they first do something. The box of an event with a
+    ``kernel``, its place in a report, shows that kernel."""
     lanes = {lane: k for k, lane in enumerate(dict.fromkeys(e.lane for e in events))}
     height = len(lanes) * (_ROW + _GAP) + 20
     inside = "".join((*_labels(lanes), *(_box(e, lanes[e.lane], longest) for e in events), *_scale(longest, height)))
@@ -99,8 +67,8 @@ def _box(event: Timed, row: int, longest: float) -> str:
     said = escape(f"{event.name}: {duration(event.end - event.start)} from {duration(event.start)}")
     place = f'x="{x:.2f}" y="{row * (_ROW + _GAP)}" width="{max(width, 0.2):.2f}" height="{_ROW}"'
     box = f'<rect class="event{kind}" {place}><title>{said}</title></rect>'
-    shows = getattr(event, "shows", None)
-    return box if shows is None else f'<g data-shows="{shows}" role="button">{box}</g>'
+    kernel = getattr(event, "kernel", None)
+    return box if kernel is None else f'<g data-marks="{kernel}" role="button">{box}</g>'
 
 
 def _scale(longest: float, height: int) -> Iterator[str]:

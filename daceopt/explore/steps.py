@@ -12,7 +12,7 @@ from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.explore.site_list import FoundSite, selected
 from daceopt.passes import choice
 from daceopt.passes.choice import Choice
-from daceopt.passes.loading import load_file
+from daceopt.passes.loading import run_file
 from daceopt.passes.recipe import Recipe, as_step, recipes
 from daceopt.passes.runner import Before, Runner
 from daceopt.passes.transform import DIFFERENTIATE, Transformation, transformations
@@ -38,7 +38,7 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Way:
+class Change:
     """One change of a session: ``steps``, or those of the recipe that a choice takes."""
 
     title: str
@@ -46,7 +46,7 @@ class Way:
     among: Choice | None = None
 
     @classmethod
-    def of(cls, step: Any, version: Version) -> Way:
+    def of(cls, step: Any, version: Version) -> Change:
         """What was asked for. Raises DaceoptError where it does not exist, or would be out of order."""
         found = _as_asked(step, version)
         Recipe(SESSION, (*version.path(), *found.steps)).resolved()  # raises where levels are out of order
@@ -77,10 +77,10 @@ def _why_not(program: Program) -> str:
     return "no gradients are wanted; explore a model whose parameters or inputs require them, or with backward=True"
 
 
-def _as_asked(step: Any, version: Version) -> Way:
+def _as_asked(step: Any, version: Version) -> Change:
     if isinstance(step, FoundSite):
         made = at_site(step, version.program)
-        return Way(str(step), (made,))
+        return Change(str(step), (made,))
     if isinstance(step, os.PathLike) or (isinstance(step, str) and step.endswith(".py")):
         return _of_recipe(_recipe_in(Path(step)))
     if isinstance(step, Recipe):
@@ -88,12 +88,12 @@ def _as_asked(step: Any, version: Version) -> Way:
     if isinstance(step, str) and _is_recipe(step):
         return _of_recipe(recipes.get(step))
     found = resolved(step)
-    return Way(str(found), (found,))
+    return Change(str(found), (found,))
 
 
-def _of_recipe(recipe: Recipe) -> Way:
+def _of_recipe(recipe: Recipe) -> Change:
     among = recipe if isinstance(recipe, Choice) else None
-    return Way(f"recipe {recipe.name}", tuple(map(resolved, recipe.resolved())), among)
+    return Change(f"recipe {recipe.name}", tuple(map(resolved, recipe.resolved())), among)
 
 
 def _is_recipe(name: str) -> bool:
@@ -102,11 +102,12 @@ def _is_recipe(name: str) -> bool:
 
 def _recipe_in(path: Path) -> Recipe:
     """The only recipe of a file, whose transformations are registered."""
-    found = [recipes.get(n) for n in load_file(path) if n in recipes.names()]
+    module = run_file(path.resolve(), str(path))
+    transformations.add_module(module)
+    found = [value for value in vars(module).values() if isinstance(value, Recipe)]
     if len(found) != 1:
-        raise DaceoptError(f"{path}: expected one recipe, found {len(found)}; say which: session.apply(recipe)")
-    recipe: Recipe = found[0]
-    return recipe
+        raise DaceoptError(f"{path}: expected one recipe, found {len(found)}")
+    return found[0]
 
 
 def at_site(found: FoundSite, program: Program) -> AtSite:

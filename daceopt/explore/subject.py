@@ -19,7 +19,7 @@ from daceopt.ir.program import Program
 from daceopt.modules.captured import Captured, captured
 from daceopt.modules.options import Options
 from daceopt.passes.feeds import random_inputs
-from daceopt.runtime.tensors import as_tensor, torch_dtype
+from daceopt.runtime.tensors import as_tensor, to_numpy, torch_dtype
 
 if TYPE_CHECKING:
     import onnx
@@ -126,7 +126,9 @@ def _of_graph(title: str, graph: Graph, inputs: Sequence[Any], backward: bool | 
 
 def _all_gradients(graph: Graph) -> Gradients:
     """Of all outputs by all inputs that are floating-point numbers."""
-    ends = ([k for k, n in enumerate(names) if types.is_float(graph.dtype(n))] for names in (graph.inputs, graph.outputs))
+    ends = (
+        [k for k, n in enumerate(names) if types.is_float(graph.dtype(n))] for names in (graph.inputs, graph.outputs)
+    )
     inputs, outputs = map(tuple, ends)
     if not inputs or not outputs:
         raise DaceoptError("backward=True needs inputs and outputs that are floating-point numbers; there are none")
@@ -161,6 +163,4 @@ def _tensor(graph: Graph, name: str, value: Any) -> torch.Tensor:
 
 
 def _array(tensor: torch.Tensor, dtype: Any) -> np.ndarray:
-    from daceopt.runtime.tensors import to_numpy
-
     return to_numpy(tensor, types.to_numpy(dtype))

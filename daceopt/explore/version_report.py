@@ -71,7 +71,9 @@ def _program(
     lowered = all(not part.operators() for g in program.directions() for part in everything(g))
     with BuiltProgram.temporary(program, profiled=True) if measure else nullcontext() as built:
         times = shortest(built, subject.tensors) if built is not None else [{}, {}]
-        found = [by_result(e) for e in built.executables()] if built is not None else _printed(program, code and lowered)
+        found = (
+            [by_result(e) for e in built.executables()] if built is not None else _printed(program, code and lowered)
+        )
     directions = list(_directions(subject, program, times, found))
     assert report.machine is not None
     report.machine = collect.calibrated(report.machine, directions, sizes)

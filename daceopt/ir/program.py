@@ -11,7 +11,6 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients
 
-
 DIRECTIONS = ("forward", "backward")
 
 

@@ -13,7 +13,7 @@ from daceopt.passes import memory_budget
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.step import Step
-from daceopt.passes.transform import Transformation
+from daceopt.passes.transform import DIFFERENTIATE, Transformation
 
 Steps = tuple[Transformation, ...]
 

@@ -48,20 +48,25 @@ class Registry:
     def add(self, name: str, thing: Any) -> None:
         """Register ``thing`` for this process; a later one of the same name replaces it."""
         self._loaded[name] = thing
+        self._files_of.pop(name, None)
 
     def add_module(self, module: ModuleType) -> list[str]:
         """Register what ``module`` defines, in place of what an earlier load of it defined; returns the names.
 
         Raises DaceoptError, and registers nothing, where a name is taken by anything else.
         """
+        self.check_free(module)
         found = self._pick(module)
-        for name in found:
-            self._check_free(name, module)
         self._loaded.update(found)
         self._files_of.update(dict.fromkeys(found, module.__name__))
         return sorted(found)
 
-    def _check_free(self, name: str, module: ModuleType) -> None:
+    def check_free(self, module: ModuleType) -> None:
+        """Raise DaceoptError where something has the name of what ``module`` defines."""
+        for name in self._pick(module):
+            self._check_name(name, module)
+
+    def _check_name(self, name: str, module: ModuleType) -> None:
         taken = self._files().get(name) or (name in self._entry_points() and "a plug-in")
         other = self._files_of.get(name, module.__name__)
         if name in self._loaded and other != module.__name__:

@@ -28,7 +28,7 @@ needed = pytest.mark.skipif(EXECUTABLE is None, reason=f"no browser: none of {',
 
 
 class Browser:
-    """One page at a time. ``errors``: exceptions and errors of the console; ``requests``: addresses that were asked for."""
+    """One page at a time. ``errors``: what its console says, and exceptions; ``requests``: addresses it asked for."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write

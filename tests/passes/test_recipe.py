@@ -87,7 +87,7 @@ def test_options_print_and_parse() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no-such-step", "no transformation is called 'no-such-step'; there are: aggregation, attention-lifting"),
+        ("no-such-step", "no transformation is called 'no-such-step'; there are: aggregation, "),
         ("constant-folding{size=1}", "constant-folding has no option 'size'; it has limit"),
         ("constant-folding{limit=open('x')}", "literal values"),
         ("Constant Folding", "expected a form like"),
@@ -240,7 +240,9 @@ def test_files_that_cannot_be_loaded(tmp_path: Path, text: str | None, reason: s
 
 def test_history() -> None:
     seen: list[Any] = []
-    runner = Runner(Recipe("r", (ReluOfRelu(), "differentiate")), "structure", after=lambda step, graph: seen.append(step))
+    runner = Runner(
+        Recipe("r", (ReluOfRelu(), "differentiate")), "structure", after=lambda step, graph: seen.append(step)
+    )
     steps = runner.run(chain("Exp", "Relu", "Relu"))
     assert steps == runner.history == seen and len(steps) == 1
     (step,) = steps
@@ -297,5 +299,14 @@ def test_bisect_finds_an_exception() -> None:
 def test_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DACEOPT_TRACE", str(tmp_path / "trace"))
     Runner(Recipe("r", (ReluOfRelu(),))).run(chain("Relu", "Relu"))
-    written = sorted(p.suffix for p in (tmp_path / "trace").iterdir())
-    assert written == [".json", ".txt"]
+    written = [p.name.split("-", 2)[2] for p in sorted((tmp_path / "trace").iterdir())]
+    assert written == ["00-test.txt", "01-relu-of-relu.json", "01-relu-of-relu.txt"]
+
+
+def test_a_trace_says_what_a_step_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DACEOPT_TRACE", str(tmp_path))
+    with pytest.raises(VerificationError):
+        Runner(Recipe("r", (ReluOfRelu(wrong=True),))).run(chain("Relu", "Relu"))
+    (failure,) = tmp_path.glob("*.error.txt")
+    assert failure.name.endswith("-01-relu-of-relu.error.txt")
+    assert "a bug of the user's, at site Relu + Relu" in failure.read_text()

@@ -7,7 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -28,6 +28,7 @@ from daceopt.passes.loading import load_file, transformations
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from tests.onnx_models import FLOAT, proto
+from tests.registered import restored
 
 STEP = '''
 """A step with a bug."""
@@ -88,11 +89,12 @@ def file_of(message: str) -> Path:
 
 
 @pytest.fixture
-def wrong_step(tmp_path: Path) -> str:
+def wrong_step(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "tanh_to_exp.py"
     path.write_text(STEP)
-    assert load_file(path) == ["tanh-to-exp"]
-    return "tanh-to-exp{also=\"a '''b\"}"
+    with restored():
+        assert load_file(path) == ["tanh-to-exp"]
+        yield "tanh-to-exp{also=\"a '''b\"}"
 
 
 def tanh_model() -> onnx.ModelProto:

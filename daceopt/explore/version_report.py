@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from daceopt import libs
 from daceopt.codegen.build import Prepared
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from daceopt.explore.version import Version
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
+    from daceopt.passes.step import Step
 
 _LEAST = "none"  # the recipe that does what every program needs to run, and nothing else
 
@@ -52,12 +53,17 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
         machine=this_machine(),
     )
     report.notes += [f"not lowered yet: finished by {', '.join(added)}"] if added else []
-    report.steps = collect.steps(map(vars, version.history()), version.sizes)
+    report.steps = collect.steps(map(_record, version.history()), version.sizes)
     own = {k: t for k, t in subject.tensors.items() if k not in subject.state}
     report.inputs = [f"{subject.names.get(f'input:{k}', f'input {k}')}: {_type(t)}" for k, t in own.items()]
     _program(report, subject, program, version.sizes, measure, code)
     report.bytes_moved = (first.bytes, sum(k.bytes for k in report.kernels))
     return report
+
+
+def _record(step: Step) -> dict[str, Any]:
+    """As it is kept with programs."""
+    return {**vars(step), **{name: str(vars(step)[name]) for name in ("bytes_before", "bytes_after")}}
 
 
 def _type(tensor: object) -> str:

@@ -156,7 +156,9 @@ def test_explain_prints_schedule_and_code_of_a_kernel(model: Path, capsys: pytes
     shown = capsys.readouterr().out
     assert shown.startswith("// forward, softmax") and 'extern "C" void k_' in shown and "contraction" not in shown
     left, _, right = shown.partition("\n---")[2].splitlines()[1].partition(" | ")
-    assert left.startswith("for i0") and right.startswith('extern "C" void k_')  # the schedule beside the source
+    assert left.startswith("parallel for i0") and right.startswith(
+        'extern "C" void k_'
+    )  # the schedule beside the source
     assert main(["explain", str(model), "--kernel", "gelu"]) == 2
     assert "no kernel's label contains 'gelu'; there are: " in capsys.readouterr().err
 

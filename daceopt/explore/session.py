@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from daceopt.ir.program import Program
 
 MAIN = "main"
+_MOST_SHOWN = 300  # kernels whose code a notebook shows
 StepLike = FoundSite | Transformation | type[Transformation] | str
 
 
@@ -271,7 +272,8 @@ class Session:
         return to_text(self)
 
     def _repr_html_(self) -> str:
-        return to_fragment(self.report(), walk(self))
+        """The same for a notebook, of large models without the code, which takes a while to print."""
+        return to_fragment(self.report(code=self._at.nodes <= _MOST_SHOWN), walk(self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))

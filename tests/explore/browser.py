@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections import deque
@@ -22,6 +23,14 @@ _FLAGS = (
     "--disable-component-update --disable-sync --disable-dev-shm-usage --remote-debugging-pipe"
 ).split()
 _DEADLINE = 60.0
+
+# the browser listens to file 3 and answers to file 4
+_WIRED = """
+import os, sys
+ends = [os.dup(os.dup(int(end))) for end in sys.argv[1:3]]
+os.dup2(os.dup(ends[0]), 3), os.dup2(ends[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 EXECUTABLE = next(filter(None, map(shutil.which, NAMES)), None)
 needed = pytest.mark.skipif(EXECUTABLE is None, reason=f"no browser: none of {', '.join(NAMES)} is installed")
@@ -124,7 +133,7 @@ def browser() -> Iterator[Browser]:
     (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [EXECUTABLE, *_FLAGS, f"--user-data-dir={profile}"]
-        wired = ["sh", "-c", f'exec "$@" 3<&{their_in} 4>&{their_out}', "sh", *command]
+        wired = [sys.executable, "-c", _WIRED, str(their_in), str(their_out), *command]
         process = subprocess.Popen(
             wired, pass_fds=(their_in, their_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

@@ -300,7 +300,7 @@ class ReluTwice(Transformation):
 
 
 WRONG = [
-    ("raises", "relu-twice{wrong='raises'} failed on graph test: KeyError: 'in the middle of an edit', at site Relu + Relu"),
+    ("raises", "relu-twice{wrong='raises'} failed on graph test: KeyError: 'in the middle of an edit', at site Relu"),
     ("refuses", "step relu-twice{wrong='refuses'}, site Relu + Relu: this one is not for me"),
     ("invalid", "graph test is invalid after step relu-twice{wrong='invalid'}, 1 sites, the last at Relu + Relu: "),
     ("endless", "relu-twice{wrong='endless'} does not end: 1060 applications, the last at Relu"),

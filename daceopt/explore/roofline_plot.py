@@ -49,8 +49,8 @@ class _Plot:
         ridge = machine.flops / machine.memory_bandwidth
         intensities = [k.flops / k.bytes for k in kernels]
         self._x = min([*intensities, ridge / 8]) / _MARGIN, max([*intensities, ridge * 8]) * _MARGIN
-        top = machine.flops * _MARGIN
         rates = [k.flops / _seconds(k) for k in kernels]
+        top = max([machine.flops, *rates]) * _MARGIN
         self._y = max(min([*rates, self._x[0] * machine.memory_bandwidth]) / _MARGIN, top / 10**_DECADES), top
 
     def _place(self, intensity: float, rate: float) -> tuple[float, float]:

@@ -145,7 +145,8 @@ class Session:
         try:
             done = change.run(program, self._verify, inputs, lambda transformation, graph: begun.append(transformation))
         except Exception as error:
-            said = explained(error, begun[-1] if begun else None)
+            first = start.program if len(change.steps) == 1 else None
+            said = explained(error, begun[-1] if begun else None, first)
             raise SessionError(f"{said}; the session is as it was, at version {start.number}") from error
         self._at = Version(
             next(self._numbers), done.program, change.title, done.steps, done.records, start, done.notes, start.sizes

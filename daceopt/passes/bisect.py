@@ -53,8 +53,11 @@ def bisect(recipe: Recipe, graph: Graph, inputs: dict[str, np.ndarray] | None = 
     return None if wrong > len(steps) else _explain(steps, wrong - 1, graph, check)
 
 
-def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
-    """What is wrong with ``graph`` after ``steps`` (the last one at most ``limit`` times), or None; it stays."""
+def broken(steps: list[Transformation], graph: Graph, check: Numerics | None, limit: int | None = None) -> str | None:
+    """What is wrong with ``graph`` after ``steps`` (the last one at most ``limit`` times), or None; it stays.
+
+    ``check``: of its numbers; None for its structure alone.
+    """
     trial = graph.copy()
     try:
         for step in steps[:-1]:
@@ -62,7 +65,7 @@ def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: in
         for step in steps[-1:]:
             step.run(trial, limit)
         Structure(full=True).before(trial)
-        return check.complaint(trial)
+        return None if check is None else check.complaint(trial)
     except (VerificationError, SiteError) as error:
         return str(error)
     except Exception as error:
@@ -72,14 +75,29 @@ def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: in
 def _explain(steps: list[Transformation], index: int, graph: Graph, check: Numerics) -> Guilty:
     prefix = steps[: index + 1]
     reason = broken(prefix, graph, check) or ""
+    wrong = _first_site(prefix, graph, check)
+    file = _reproducer(prefix, graph, check, f"step {steps[index]}: {reason}")
+    return Guilty(str(steps[index]), index, wrong, reason, file)
+
+
+def _first_site(prefix: list[Transformation], graph: Graph, check: Numerics | None) -> int:
+    """The number of the first site, from 1, after which the last of ``prefix`` has broken ``graph``."""
     right, wrong = 0, 1
     while wrong < _MOST_SITES and broken(prefix, graph, check, wrong) is None:
         right, wrong = wrong, 2 * wrong
     while wrong - right > 1:
         middle = (right + wrong) // 2
         right, wrong = (middle, wrong) if broken(prefix, graph, check, middle) is None else (right, middle)
-    file = _reproducer(prefix, graph, check, f"step {steps[index]}: {reason}")
-    return Guilty(str(steps[index]), index, wrong, reason, file)
+    return wrong
+
+
+def invalid_site(step: Transformation, graph: Graph) -> str | None:
+    """The first site after which ``step`` alone leaves ``graph`` invalid, said as reports do; None where it does not.
+    ``graph`` stays. Raises what the step raises."""
+    if broken([step], graph, None) is None:
+        return None
+    number = _first_site([step], graph, None)
+    return step.run(graph.copy(), number).sites[-1]
 
 
 def _reproducer(prefix: list[Transformation], graph: Graph, check: Numerics, failure: str) -> Path:

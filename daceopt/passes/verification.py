@@ -71,8 +71,9 @@ def check_complete(graph: Graph) -> None:
     for name in sorted(read.union(graph.outputs)):
         if name not in graph.sdfg.arrays:
             raise ValueError(f"array {name} does not exist")
-        if graph.desc(name).transient and name not in given and not graph.producers(name):
-            raise ValueError(f"array {name} is read but never written")
+        due = graph.desc(name).transient or name in graph.outputs
+        if due and name not in given and not graph.producers(name):
+            raise ValueError(f"array {name} is {'returned' if name in graph.outputs else 'read'} but never written")
 
 
 def check_match(transformation: Transformation, graph: Graph) -> None:

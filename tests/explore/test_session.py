@@ -323,6 +323,34 @@ def test_a_bad_transformation_is_rolled_back(wrong: str, said: str) -> None:
     assert len(at.forward.nodes()) == 2
 
 
+@dataclass(frozen=True)
+class DropAt(Transformation):
+    """Drops the ``at``-th Relu, whose result is still read, and puts another one in the place of the others."""
+
+    level: ClassVar[str] = "coarse"
+    sites_are_independent: ClassVar[bool] = True
+    at: int = 0
+
+    def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
+        for k, node in enumerate(graph.operators()):
+            yield Site(graph, (node,), {"title": f"the {node.op_type} number {k}", "drop": k == self.at})
+
+    def apply(self, site: Site) -> None:
+        graph, node = site.graph, site.nodes[0]
+        x, y = graph.operand(node, 0), graph.result(node, 0)
+        graph.remove(node)
+        if not site["drop"]:
+            graph.add_operator("Relu", [x], [y])
+
+
+@pytest.mark.parametrize("at", [0, 2, 4])
+def test_of_many_sites_the_first_that_breaks_the_graph_is_named(at: int) -> None:
+    explored = daceopt.explore(chain("Relu", "Relu", "Relu", "Relu", "Relu"))
+    with pytest.raises(SessionError, match=f"the Relu number {at}"):
+        explored.apply(DropAt(at))
+    assert len(explored.forward.operators()) == 5
+
+
 def test_a_bad_transformation_in_a_recipe_is_rolled_back_as_a_whole() -> None:
     at = daceopt.explore(chain("Relu", "Relu", "Exp"))
     before = texts(at)

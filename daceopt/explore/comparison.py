@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import torch
 
 from daceopt.cost.measure import interleave
 from daceopt.errors import Unsupported
-from daceopt.explore.built_program import BuiltProgram
+from daceopt.explore.built_program import BuiltProgram, Role
 from daceopt.explore.units import change, duration, printable
 from daceopt.explore.version_report import finished, said
 from daceopt.ir import schedule, schedule_text
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from daceopt.explore.version import Version
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
+
+Results = Mapping[Role, np.ndarray]
+_CANCELLED = 1e-4  # of the largest element of all results of a kind: what is smaller may be rounding alone
+_SHORT = 1e-4  # seconds
 
 
 @dataclass(frozen=True)
@@ -146,29 +150,45 @@ def _timed(
 ) -> tuple[tuple[float, float], tuple[float, str], tuple[str, ...]]:
     """Medians of both, the largest difference of a result, and what had to be added to run them."""
     (first, added), (other, more) = map(finished, programs)
-    tensors = [{k: t.clone() for k, t in subject.tensors.items()} for _ in range(2)]
     with BuiltProgram.temporary(first) as one, BuiltProgram.temporary(other) as two:
-        difference = _difference(subject, one, two, tensors)
+        difference = _difference(subject, one, two)
+        tensors = [_own(subject), _own(subject)]
         spent = interleave({"one": lambda: one.run(tensors[0]), "two": lambda: two.run(tensors[1])}, seconds=seconds)
     found = zip(names, (added, more))
-    notes = tuple(f"{name} is not lowered yet: finished by {', '.join(steps)}" for name, steps in found if steps)
-    return (spent["one"], spent["two"]), difference, notes
+    notes = [f"{name} is not lowered yet: finished by {', '.join(steps)}" for name, steps in found if steps]
+    notes += ["of calls as short as these a good part is the call itself"] if max(spent.values()) < _SHORT else []
+    return (spent["one"], spent["two"]), difference, tuple(notes)
 
 
-def _difference(
-    subject: Subject, one: BuiltProgram, two: BuiltProgram, tensors: Sequence[Mapping[int, torch.Tensor]]
-) -> tuple[float, str]:
+def _own(subject: Subject) -> dict[int, torch.Tensor]:
+    """Copies of the inputs: programs may write over them."""
+    return {k: t.clone() for k, t in subject.tensors.items()}
+
+
+def _difference(subject: Subject, one: BuiltProgram, two: BuiltProgram) -> tuple[float, str]:
     """The largest one of a result, and what the result is called; gradients of outputs are random: sums of ones cancel
     in normalizations."""
-    outputs = {k: t for (kind, k), t in one.run(tensors[0]).items() if kind == "output" and t.is_floating_point()}
+    outputs = {k: t for (kind, k), t in one.run(_own(subject)).items() if kind == "output" and t.is_floating_point()}
     draw = torch.Generator().manual_seed(0)
     gradients = {k: torch.randn(t.shape, generator=draw).to(t.dtype) for k, t in outputs.items()}
-    first, other = one.run(tensors[0], gradients), two.run(tensors[1], gradients)
-    apart = {role: relative_error(_exact(t), _exact(other[role])) for role, t in first.items()}
+    found = [
+        {role: t.double().numpy() for role, t in program.run(_own(subject), gradients).items()}
+        for program in (one, two)
+    ]
+    apart = {role: _apart(role, *found) for role in found[0]}
     worst = max(apart, key=apart.__getitem__)
     return apart[worst], said(subject, f"{worst[0]}:{worst[1]}")
 
 
-def _exact(tensor: torch.Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.double().numpy()
-    return found
+def _apart(role: Role, first: Results, other: Results) -> float:
+    """The relative difference of a result. One that is rounding alone beside the others of its kind, as gradients are
+    of what a normalization takes away, counts by the scale of these."""
+    error = relative_error(other[role], first[role])
+    scale = max(_largest(values) for (kind, _), values in first.items() if kind == role[0])
+    if np.isinf(error) or _largest(first[role]) >= _CANCELLED * scale:
+        return error
+    return _largest(other[role] - first[role]) / scale
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

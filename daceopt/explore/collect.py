@@ -18,6 +18,7 @@ from daceopt.programs.stats import number
 
 if TYPE_CHECKING:
     import onnx
+    import torch
 
     from daceopt.codegen.shown import Shown
     from daceopt.ir.graph import Graph
@@ -103,6 +104,11 @@ class Direction:
 def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[KernelRow]:
     """One row per node in the order in which they run."""
     return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine, operators=True)]
+
+
+def described(name: str, tensor: torch.Tensor) -> str:
+    """``x: float32[4, 8]``."""
+    return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
 def edges(direction: Direction, sizes: Mapping[str, int], first: int) -> list[Edge]:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from daceopt.codegen.shown import by_result
+from daceopt.cost.work import resolve
 from daceopt.errors import Unsupported
 from daceopt.explore.built_program import BuiltProgram
 from daceopt.explore.tables import KernelRow
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from daceopt.cost.machine import Machine
 
 _AT_LEAST = 15
+_RESOLUTION = 1e-9  # of the clock, in seconds
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,12 @@ class KernelMeasurement:
 
     @property
     def seconds(self) -> float:
-        return self.row.seconds or 0.0
+        return max(self.row.seconds or 0.0, _RESOLUTION)
 
     @property
     def share(self) -> float:
         """How much of the machine's limit it reaches, 1 being all of it."""
-        return self.row.share or 0.0
+        return self.row.limit / self.seconds
 
     @property
     def intensity(self) -> float:
@@ -80,7 +83,8 @@ def measured_alone(
         deadline = time.perf_counter() + seconds
         while len(found) < _AT_LEAST or time.perf_counter() < deadline:
             found.append(sum(program.times(tensors)[0].values()))
-    measured = replace(row, seconds=statistics.median(found))
+        (shown,) = {*by_result(program.executables()[0]).values()}
+    measured = replace(row, seconds=statistics.median(found), source=shown.source, schedule=shown.schedule)
     return KernelMeasurement(measured, machine, len(found), "by itself, its arrays in the caches where they fit")
 
 
@@ -119,7 +123,7 @@ def alone(graph: Graph, position: int) -> Graph:
 
 def _random(graph: Graph, name: str, sizes: Mapping[str, int]) -> torch.Tensor:
     """Memory for the array, whatever its layout, of a shape that says its sizes."""
-    shape = [int(n) if isinstance(n, int) else int(n.subs(sizes)) for n in graph.shape(name)]
+    shape = [resolve(n, sizes) for n in graph.shape(name)]
     dtype = types.to_numpy(graph.dtype(name))
     stored = torch_dtype(dtype.name)
     if stored.is_floating_point:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import re
 from collections.abc import Iterator, Sequence
@@ -104,7 +105,7 @@ def _is_loaded(step: Transformation) -> bool:
 
 
 def _call(step: Transformation) -> str:
-    options = ", ".join(f"{name}={value!r}" for name, value in vars(step).items())
+    options = ", ".join(f"{f.name}={getattr(step, f.name)!r}" for f in dataclasses.fields(step))
     return f"{type(step).__name__}({options})"
 
 

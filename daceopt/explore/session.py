@@ -74,6 +74,7 @@ class Session:
         self._numbers = itertools.count()
         self._branches: dict[str, Session] = {name: self}
         self._redo: list[Version] = []
+        self._scratch: tuple[Version, Program] | None = None  # a copy to look at
         self._reports: dict[tuple[int, str, bool, bool], Report] = {}
         Runner(Recipe(name), verify)  # a wrong ``verify`` is told now
         self._at = Version(next(self._numbers), subject.program, sizes=subject.sizes())
@@ -127,7 +128,12 @@ class Session:
         Nothing is changed, whatever a transformation does. Raises DaceoptError for an unknown name.
         """
         steps = [resolved(t) for t in transformations] or whole_steps()
-        return site_list.find(self, self._at.program, steps)
+        if self._scratch is None or self._scratch[0] is not self._at:
+            self._scratch = self._at, self.program
+        found = site_list.find(self, self._at.program, self._scratch[1], steps)
+        if found.failures:
+            self._scratch = None  # who knows what they left
+        return found
 
     # ---------------------------------------------------------------- walking
 
@@ -231,7 +237,7 @@ class Session:
         Raises DaceoptError, with the labels that there are, for a name that fits none or several; Unsupported for an
         operator that is not lowered yet, and for what does not stand alone.
         """
-        report = self.report()
+        report = self.report(code=False)
         row = report.kernel(kernel)
         graph = dict(self._at.program.by_direction())[row.direction]
         position = report.of(row.direction).index(row)

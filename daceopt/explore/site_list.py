@@ -96,7 +96,7 @@ class SiteList(Sequence[FoundSite]):
 
     def __str__(self) -> str:
         lines = [plural(len(self.found), "site"), *(f"  [{k}] {site}" for k, site in enumerate(self.found))]
-        lines += [plural(len(self.near_misses), "near miss").replace("misss", "misses")] if self.near_misses else []
+        lines += [f"{len(self.near_misses)} near misses"] if self.near_misses else []
         lines += [f"  {miss}" for miss in self.near_misses]
         lines += [f"{name} could not look: {printable(why)}" for name, why in self.failures.items()]
         lines += [f"as a whole only: {', '.join(self.whole)}"] if self.whole else []
@@ -115,10 +115,12 @@ class SiteList(Sequence[FoundSite]):
         return f"<table><tr>{heads}</tr>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>{left}"
 
 
-def find(session: Session, program: Program, transformations: Iterable[Transformation]) -> SiteList:
-    """What each of them finds in ``program``, which stays as it is, whatever they do."""
+def find(session: Session, program: Program, common: Program, transformations: Iterable[Transformation]) -> SiteList:
+    """What each of them finds in ``program``, which stays as it is, whatever they do.
+
+    ``common``: a copy of it, for transformations that are known not to edit what they look at.
+    """
     steps = list(transformations)
-    common = program.copy()
     sites: list[FoundSite] = []
     misses: list[FoundNearMiss] = []
     failures: dict[str, str] = {}
@@ -129,7 +131,8 @@ def find(session: Session, program: Program, transformations: Iterable[Transform
             own = identity.is_own(type(step).__module__)
             try:
                 for direction, graph, found in _looked(step, common if own else program.copy(), checked=not own):
-                    sites += [_found(session, step, direction, graph, s) for s in found if isinstance(s, Site)]
+                    keys = Keys(direction, graph)
+                    sites += [_found(session, step, keys, s) for s in found if isinstance(s, Site)]
                     misses += [FoundNearMiss(step, direction, str(m)) for m in found if isinstance(m, NearMiss)]
             except Exception as error:  # of a user's transformation: the others are still of interest
                 failures[str(step)] = (
@@ -156,23 +159,32 @@ def _looked(
             yield direction, graph, look(step, graph)
 
 
-def _found(session: Session, step: Transformation, direction: str, graph: Graph, site: Site) -> FoundSite:
-    return FoundSite(step, direction, called(site), origin_of(site), key_of(direction, graph, site), session)
+def _found(session: Session, step: Transformation, keys: Keys, site: Site) -> FoundSite:
+    return FoundSite(step, keys.direction, called(site), origin_of(site), keys.of(site), session)
 
 
-def key_of(direction: str, graph: Graph, site: Site) -> SiteKey:
-    """The key of a site that was found in ``graph`` or in a body of its control flow."""
-    parts = list(region.everything(graph))
-    inside = site.graph
-    nodes = (tuple(inside.outputs_of(n)) if n in inside else label_of(n) for n in site.nodes)
-    return SiteKey(direction, next(k for k, part in enumerate(parts) if part is inside), tuple(nodes))
+class Keys:
+    """The keys of sites that were found in a graph or in bodies of its control flow."""
+
+    def __init__(self, direction: str, graph: Graph):
+        self.direction = direction
+        self._places = {part: k for k, part in enumerate(region.everything(graph))}
+
+    def of(self, site: Site) -> SiteKey:
+        """What is the same for this site in all copies of the graph."""
+        inside = site.graph
+        nodes = (tuple(inside.outputs_of(n)) if n in inside else label_of(n) for n in site.nodes)
+        return SiteKey(self.direction, self._places[inside], tuple(nodes))
 
 
 def selected(found: FoundSite, program: Program) -> Selector:
     """What picks the site in ``program``, a later version perhaps. Raises DaceoptError where it is gone."""
     graph = dict(program.by_direction()).get(found.direction)
-    sites = [s for s in look(found.transformation, graph) if isinstance(s, Site)] if graph is not None else []
-    keys = [key_of(found.direction, graph, s) for s in sites if graph is not None]
+    if graph is None:
+        raise SessionError(f"{found} is no site here: there is no {found.direction} graph yet")
+    known = Keys(found.direction, graph)
+    sites = [s for s in look(found.transformation, graph) if isinstance(s, Site)]
+    keys = [known.of(s) for s in sites]
     same = [s for s, key in zip(sites, keys) if key == found.key]
     chosen = next((s for s in same if called(s) == found.text), same[0] if same else None)
     if chosen is None:

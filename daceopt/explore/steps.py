@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from daceopt.errors import DaceoptError, did_you_mean
+from daceopt.errors import DaceoptError, SessionError, did_you_mean
 from daceopt.explore.site_list import FoundSite, selected
 from daceopt.passes import choice
 from daceopt.passes.choice import Choice
@@ -16,6 +16,7 @@ from daceopt.passes.loading import run_file
 from daceopt.passes.recipe import Recipe, as_step, recipes
 from daceopt.passes.runner import Before, Runner
 from daceopt.passes.transform import DIFFERENTIATE, Transformation, transformations
+from daceopt.store import identity
 from daceopt.transformations.at_site import AtSite
 
 if TYPE_CHECKING:
@@ -79,6 +80,8 @@ def _why_not(program: Program) -> str:
 
 def _as_asked(step: Any, version: Version) -> Change:
     if isinstance(step, FoundSite):
+        if step.session.at.line()[0] is not version.line()[0]:
+            raise SessionError(f"{step} belongs to another session, on {step.session.title}")
         made = at_site(step, version.program)
         return Change(str(step), (made,))
     if isinstance(step, os.PathLike) or (isinstance(step, str) and step.endswith(".py")):
@@ -111,9 +114,15 @@ def _recipe_in(path: Path) -> Recipe:
 
 
 def at_site(found: FoundSite, program: Program) -> AtSite:
-    """The step that applies one site, wherever it is now. Raises SessionError where it is gone."""
-    where = selected(found, program)
+    """The step that applies one site, wherever it is now. Raises SessionError where it is gone, or cannot be looked
+    for."""
     step = found.transformation
+    try:
+        where = selected(found, program if identity.is_own(type(step).__module__) else program.copy())
+    except DaceoptError:
+        raise
+    except Exception as error:  # of a user's transformation
+        raise SessionError(f"step {step} cannot look for {found.text}: {type(error).__name__}: {error}") from error
     named = str(step) if transformations.names().count(step.name) else step
     return AtSite(named, where.site, where.origin, where.number, found.direction)
 

@@ -34,7 +34,10 @@ class Version:
 
     def line(self) -> list[Version]:
         """From the captured program to this version."""
-        return [*(self.parent.line() if self.parent else []), self]
+        found = [self]
+        while found[-1].parent is not None:
+            found.append(found[-1].parent)
+        return found[::-1]
 
     def path(self) -> tuple[Transformation, ...]:
         """The steps that lead here from the captured program."""

@@ -55,7 +55,7 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
     report.notes += [f"not lowered yet: finished by {', '.join(added)}"] if added else []
     report.steps = collect.steps(map(_record, version.history()), version.sizes)
     own = {k: t for k, t in subject.tensors.items() if k not in subject.state}
-    report.inputs = [f"{subject.names.get(f'input:{k}', f'input {k}')}: {_type(t)}" for k, t in own.items()]
+    report.inputs = [collect.described(subject.names.get(f"input:{k}", f"input {k}"), t) for k, t in own.items()]
     _program(report, subject, program, version.sizes, measure, code)
     report.bytes_moved = (first.bytes, sum(k.bytes for k in report.kernels))
     return report
@@ -64,11 +64,6 @@ def report_of(subject: Subject, version: Version, session: str, measure: bool, c
 def _record(step: Step) -> dict[str, Any]:
     """As it is kept with programs."""
     return {**vars(step), **{name: str(vars(step)[name]) for name in ("bytes_before", "bytes_after")}}
-
-
-def _type(tensor: object) -> str:
-    dtype, shape = getattr(tensor, "dtype", ""), getattr(tensor, "shape", ())
-    return f"{str(dtype).removeprefix('torch.')}[{', '.join(map(str, shape))}]"
 
 
 def _program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -380,6 +381,19 @@ def test_bad_transformations_do_not_keep_the_others_from_looking() -> None:
     assert "could not look" in str(found)
 
 
+def test_sites_of_a_transformation_that_goes_bad() -> None:
+    at = daceopt.explore(chain("Relu", "Relu"))
+    before = texts(at)
+    (site,) = at.sites(ReluTwice())
+    for wrong, said in (("match raises", "ZeroDivisionError: in match"), ("match edits", "match edited graph")):
+        bad = dataclasses.replace(site, transformation=ReluTwice(wrong))
+        with pytest.raises(SessionError, match=said):
+            at.apply(bad)
+        assert texts(at) == before
+    with pytest.raises(SessionError, match="belongs to another session, on test"):
+        daceopt.explore(chain("Relu", "Relu")).apply(site)
+
+
 def test_an_interrupted_step_leaves_the_session_as_it_was() -> None:
     at = daceopt.explore(chain("Relu", "Relu"))
     before = texts(at)
@@ -596,6 +610,14 @@ def test_a_kernel_alone_computes_what_it_does_among_others() -> None:
         values |= dict(zip(own.outputs, outputs(own, {n: values[n] for n in own.inputs})))
     for name, exact in zip(graph.outputs, outputs(graph, {n: values[n] for n in graph.inputs})):
         assert relative_error(values[name], exact) < 1e-6
+
+
+def test_sizes_that_are_open_are_those_of_the_call() -> None:
+    model = daceopt.optimized_module(nn.Sequential(nn.Linear(6, 6), nn.Softmax(-1)), dynamic=True, backward=False)
+    at = daceopt.explore(model, torch.randn(50, 6)).apply("cpu")
+    assert at.forward.symbols and at.at.bytes > 50 * 6 * 4
+    assert at.measure("softmax", seconds=0.0).row.bytes == at.report().kernel("softmax").bytes > 50 * 6 * 4
+    assert 'extern "C"' in at.measure("softmax", seconds=0.0).text()
 
 
 def test_measured_reports_finish_what_is_not_lowered() -> None:

@@ -23,7 +23,7 @@ from daceopt.ir.parse import parse
 from daceopt.ir.program import Program
 from daceopt.passes.bisect import broken
 from daceopt.passes.reproducer import unpack
-from daceopt.passes.transform import Transformation, parse_step
+from daceopt.passes.transform import Transformation, parse_step, transformations
 from daceopt.passes.verification import Numerics, Structure, check_match
 from daceopt.passes.verification_built import Built, compare
 from daceopt.store.cache import default_cache
@@ -98,8 +98,12 @@ def _transformation(text: str, code: str | None, of: str | None) -> Transformati
     made: Any = module
     for name in of.split("."):
         made = getattr(made, name)
-    options: Transformation = made.with_options(parse_step(text)[1])
-    return options
+    name, options = parse_step(text)
+    if name != made.kebab_name():  # a step at one of its sites
+        transformations.add(made.kebab_name(), made)
+        return Transformation.parse(text)
+    found: Transformation = made.with_options(options)
+    return found
 
 
 def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str, np.ndarray] | None) -> str | None:

@@ -38,7 +38,7 @@ def _head(name: str, model: str, steps: Sequence[Transformation]) -> Iterator[st
         yield "Each at-site belongs to this model: it picks one site by what it is called, where in the model it comes"
         yield "from and its number among equal ones. A model without such a site gets an error that lists those it has:"
         yield "give site or origin wildcards, leave them out for any, or write the step itself, which applies anywhere."
-    foreign = sorted({inner.name for s in steps if (inner := _inner(s)) and _is_loaded(inner)})
+    foreign = sorted({s.inner.name for s in steps if _is_loaded(s.inner)})
     if foreign:
         yield ""
         yield f"Needs the file that defines {', '.join(foreign)}: --load it first."
@@ -56,9 +56,8 @@ def _lines(version: Version) -> Iterator[str]:
 
 def _written(step: Transformation) -> str:
     """A step as Python: its text where that stands for it, else the call that makes it."""
-    inner = _inner(step)
-    if inner is not None and _imports(step):
-        made = _call(inner)
+    if _imports(step):
+        made = _call(step.inner)
         if isinstance(step, AtSite):
             options = {"site": step.site, "origin": step.origin, "number": step.number, "direction": step.direction}
             return f"AtSite({made}, {', '.join(f'{k}={v!r}' for k, v in options.items())})"
@@ -72,16 +71,11 @@ def _written(step: Transformation) -> str:
     return repr(str(step))
 
 
-def _inner(step: Transformation) -> Transformation | None:
-    return step.inner if isinstance(step, AtSite) else step
-
-
 def _imports(step: Transformation) -> list[str]:
     """The lines that a step needs which no registry knows. Raises SessionError where nothing can import it."""
-    inner = _inner(step)
-    if inner is None or inner.name in transformations.names():
+    if step.inner.name in transformations.names():
         return []
-    module, name = type(inner).__module__, type(inner).__qualname__
+    module, name = type(step.inner).__module__, type(step.inner).__qualname__
     if "." in name or module == "__main__" or not _importable(module):
         where = (
             "put its class into a file, load that with daceopt.transformations.load_file(file), and apply it by name"

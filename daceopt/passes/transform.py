@@ -106,6 +106,11 @@ class Transformation:
     def name(self) -> str:
         return self.kebab_name()
 
+    @property
+    def inner(self) -> Transformation:
+        """The step that does the work: another one, where this one only says where."""
+        return self
+
     def runs_on(self, direction: str) -> bool:
         """Does it edit the graph of this direction, "forward" or "backward"? Programs are edited in both."""
         return True

@@ -155,6 +155,15 @@ def test_a_step_that_raises(wrong_step: str, capsys: pytest.CaptureFixture[str])
     assert inside(file_of(str(caught.value)), capsys)[0] == 1  # the file says "Exp", which is wrong in another way
 
 
+def test_a_step_at_one_of_its_sites(wrong_step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file of the step comes along, though the step that fails is one of daceopt's own."""
+    step = transformations.get("at-site").with_options({"step": wrong_step, "site": "Tanh"})
+    with pytest.raises(VerificationError, match="step at-site.*reproducer in ") as caught:
+        Runner(Recipe("r", (step,)), "numerics").run(import_model(load(tanh_model())))
+    code, said = inside(file_of(str(caught.value)), capsys)
+    assert code == 1 and said.startswith("step at-site{step=")
+
+
 def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """It edits a program: what is to be differentiated is written, too."""
     from daceopt.ir.imported import Gradients

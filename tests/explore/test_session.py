@@ -23,6 +23,7 @@ from daceopt.passes import transform
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.passes.verification import outputs, relative_error
+from tests.explore.test_display import HOSTILE
 from tests.onnx_models import FLOAT, proto
 from tests.registered import restored
 from tests.transformations.graphs import Net
@@ -541,6 +542,23 @@ def test_hostile_names_do_not_get_into_the_file(tmp_path: Path) -> None:
     exec(path.read_text(), names)
     (recipe,) = [v for v in names.values() if isinstance(v, Recipe)]
     assert recipe.name == "1-x" and recipe.steps == ("lower-operators",)
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "{x='1'}", "a{b}, c", "\\", "[a-z]*", "'''", '"""'])
+def test_hostile_origins_are_picked_and_replayed(tmp_path: Path, name: str) -> None:
+    def made() -> Session:
+        net = Net(x=(2, 3))
+        y = net.x
+        for origin in ("plain", name, "plain"):
+            with net.graph.made_for(origins=(origin,)):
+                y = net.op("Exp", y)
+        return daceopt.explore(net.done(y))
+
+    at = made()
+    at.apply(at.sites("lower-operators")[1])
+    path = at.save(tmp_path / "path.py")
+    assert texts(made().apply(path)) == texts(at)
+    assert "\x1b" not in str(at) and len(str(at).splitlines()) == 3
 
 
 # ---------------------------------------------------------------- comparing and measuring

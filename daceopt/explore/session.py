@@ -43,7 +43,7 @@ def explore(
     model: Any,
     *inputs: Any,
     backward: bool | None = None,
-    verify: str | None = "structure",
+    verify: str = "foreign",
     graph: int | None = None,
     **kwargs: Any,
 ) -> Session:
@@ -52,8 +52,9 @@ def explore(
     ``model``: a module, plain or optimized, of which a copy is called once on ``inputs`` and ``kwargs``; an ONNX file's
     path, bytes or proto, or what ``from_onnx`` returned; or an ``ir`` graph. The latter get random inputs where none
     are given. ``backward``: may it be differentiated? As for ``optimized_module``; of files and graphs, by all inputs,
-    when True. ``verify``: what is checked around every step, as of :class:`daceopt.passes.runner.Runner`; "numerics"
-    takes the given inputs. ``graph``: which one of a module whose graph breaks.
+    when True. ``verify``: what is checked around every step, as of :class:`daceopt.passes.runner.Runner`: "foreign",
+    all of the structure behind steps that are not daceopt's own; "numerics" takes the given inputs. ``graph``: which
+    one of a module whose graph breaks.
 
     Raises CaptureError and Unsupported, with the reason, for what cannot be captured; TypeError for a model of another
     type and for inputs that do not fit.
@@ -69,7 +70,7 @@ class Session:
     What it does is always a recipe: steps have the order of their levels, and ``save`` writes them as one.
     """
 
-    def __init__(self, subject: Subject, verify: str | None = "structure", name: str = MAIN):
+    def __init__(self, subject: Subject, verify: str = "foreign", name: str = MAIN):
         self._subject, self._verify, self.name = subject, verify, name
         self._numbers = itertools.count()
         self._branches: dict[str, Session] = {name: self}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from daceopt.passes.recipe import Recipe
 
 _T = TypeVar("_T")
-_VERIFY = (None, "structure", "numerics")
+_VERIFY = (None, "foreign", "structure", "numerics")
 Before = Callable[[Transformation, "Graph"], object]
 After = Callable[[Step, "Graph"], object]
 
@@ -33,8 +33,9 @@ logger = logging.getLogger("daceopt.recipe")
 class Runner:
     """Applies a recipe to programs and keeps the history of what it did.
 
-    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph
-    is also executed on ``inputs``, array name -> values, random where absent, and compared with float64).
+    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step, and ``match`` watched),
+    "foreign" (the same of steps that are not daceopt's own, cheap checks of others) or "numerics" (the graph is also
+    executed on ``inputs``, array name -> values, random where absent, and compared with float64).
     ``before(transformation, graph)`` and ``after(step, graph)`` are called around every step, for each graph that it
     edits.
     """
@@ -132,7 +133,7 @@ class _States(dict["Graph", _State]):
     def _guard(self, graph: Graph) -> Any:
         if self._verify == "numerics":
             return verification.Numerics(graph, self._inputs)
-        return verification.Structure(full=self._verify == "structure")
+        return verification.Structure(full=self._verify == "structure", foreign=self._verify == "foreign")
 
 
 def _on_program(transformation: Transformation, program: Program, states: _States) -> Step:

@@ -12,6 +12,7 @@ from daceopt.errors import VerificationError
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import needed_inputs, random_inputs
 from daceopt.passes.transform import look
+from daceopt.store import identity
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -27,10 +28,16 @@ _SHOWN = 3  # changes that a message lists
 
 
 class Structure:
-    """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete."""
+    """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete.
 
-    def __init__(self, full: bool):
-        self._full = full
+    ``foreign``: the former behind steps that are not daceopt's own, the latter behind others.
+    """
+
+    def __init__(self, full: bool, foreign: bool = False):
+        self._full, self._foreign = full, foreign
+
+    def _is_full(self, transformation: Transformation) -> bool:
+        return self._full or (self._foreign and not identity.is_own(type(transformation.inner).__module__))
 
     def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         """What else is to be said of a step that raised ``failure``: how to find out more."""
@@ -38,24 +45,23 @@ class Structure:
 
     def before(self, graph: Graph) -> None:
         """Raise VerificationError when the graph is broken already."""
-        self._check(graph, "before the step")
+        self._check(graph, "before the step", self._full)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
-        if self._full:
+        if self._is_full(transformation):
             check_match(transformation, graph)
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float | None:
         """Raise VerificationError when ``transformation`` broke the graph."""
         if outcome.sites:
-            self._check(
-                graph, f"after step {transformation}, {len(outcome.sites)} sites, the last at {outcome.sites[-1]}"
-            )
+            last = f"{len(outcome.sites)} sites, the last at {outcome.sites[-1]}"
+            self._check(graph, f"after step {transformation}, {last}", self._is_full(transformation))
         return None
 
-    def _check(self, graph: Graph, where: str) -> None:
+    def _check(self, graph: Graph, where: str, full: bool) -> None:
         try:
-            if self._full:
+            if full:
                 graph.validate()
                 check_schedules(graph)
             else:

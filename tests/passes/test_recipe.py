@@ -251,6 +251,34 @@ def test_history() -> None:
     assert step.sites == ["Relu + Relu"] and step.seconds > 0
 
 
+def test_hooks_stand_around_every_step() -> None:
+    from daceopt.ir.imported import Gradients
+    from daceopt.ir.program import Program
+
+    graph, said = chain("Relu", "Relu", "Tanh"), []
+    made = Recipe("r", (ReluOfRelu(), *recipe.recipes.get("none").steps, "tasklet-fusion"))
+    steps = made.run(
+        Program.of(graph, Gradients((0,), (0,))),
+        before=lambda step, graph: said.append(("before", str(step), graph.sdfg.name, len(graph.nodes()))),
+        after=lambda step, graph: said.append(("after", step.name, graph.sdfg.name, len(graph.nodes()))),
+    )
+    assert said[:2] == [("before", "relu-of-relu", "test", 3), ("after", "relu-of-relu", "test", 2)]
+    assert [s[0] for s in said] == ["before", "after"] * len(steps)
+    assert [(s.name, s.graph) for s in steps] == [s[1:3] for s in said[1::2]]
+    fused = [s[2] for s in said if s[:2] == ("before", "tasklet-fusion")]
+    assert fused == ["test", "test_backward"], "once for each direction"
+
+
+def test_a_hook_that_raises_stops_the_recipe() -> None:
+    def stop(step: Any, graph: Graph) -> None:
+        raise KeyboardInterrupt
+
+    graph = chain("Relu", "Relu")
+    with pytest.raises(KeyboardInterrupt):
+        Recipe("r", (ReluOfRelu(), "lower-operators")).run(graph, after=stop)
+    assert op_types(graph) == ["Relu"], "the first step was done, the second one was not"
+
+
 def test_levels_select_steps() -> None:
     recipe = Recipe("r", (ReluOfRelu(), "differentiate", "transient-reuse"))
     graph = chain("Relu", "Relu")

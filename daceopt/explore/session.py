@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from daceopt.explore.saved_path import recipe_file
 from daceopt.explore.session_page import walk
 from daceopt.explore.session_text import to_text
 from daceopt.explore.site_list import FoundSite, SiteList
-from daceopt.explore.steps import Change, resolved, whole_steps
+from daceopt.explore.steps import Change, in_order, resolved, whole_steps
 from daceopt.explore.subject import subject_of
 from daceopt.explore.version import Version
 from daceopt.explore.version_report import report_of
@@ -124,17 +125,20 @@ class Session:
         return self._at
 
     def sites(self, *transformations: Transformation | type[Transformation] | str) -> SiteList:
-        """Where these transformations apply now, and where they almost do; all that are registered where none is named.
+        """Where these transformations apply now, and where they almost do; where none is named, all that are registered
+        and may stand behind the steps so far.
 
         Nothing is changed, whatever a transformation does. Raises DaceoptError for an unknown name.
         """
-        steps = [resolved(t) for t in transformations] or whole_steps()
+        named = [resolved(t) for t in transformations]
+        steps = named or [t for t in whole_steps() if in_order(self._at, t)]
         if self._scratch is None or self._scratch[0] is not self._at:
             self._scratch = self._at, self.program
         found = site_list.find(self, self._at.program, self._scratch[1], steps)
         if found.failures:
             self._scratch = None  # who knows what they left
-        return found
+        late = [t.name for t in whole_steps() if t not in steps] if not named else []
+        return replace(found, late=tuple(late))
 
     # ---------------------------------------------------------------- walking
 

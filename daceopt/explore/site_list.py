@@ -67,12 +67,14 @@ class FoundNearMiss:
 @dataclass(frozen=True)
 class SiteList(Sequence[FoundSite]):
     """Sites, which can be applied; ``near_misses`` with their reasons; ``failures``: transformations that could not
-    look, by name; ``whole``: those that have no single sites and edit a program as a whole."""
+    look, by name; ``whole``: those that have no single sites and edit a program as a whole; ``late``: those that were
+    not looked for, because their level comes before that of steps that were applied."""
 
     found: tuple[FoundSite, ...]
     near_misses: tuple[FoundNearMiss, ...] = ()
     failures: dict[str, str] = field(default_factory=dict)
     whole: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
 
     @overload
     def __getitem__(self, place: int) -> FoundSite: ...
@@ -100,6 +102,7 @@ class SiteList(Sequence[FoundSite]):
         lines += [f"  {miss}" for miss in self.near_misses]
         lines += [f"{name} could not look: {printable(why)}" for name, why in self.failures.items()]
         lines += [f"as a whole only: {', '.join(self.whole)}"] if self.whole else []
+        lines += [f"too late for: {', '.join(self.late)}"] if self.late else []
         return "\n".join(lines)
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

@@ -50,7 +50,7 @@ class Change:
     def of(cls, step: Any, version: Version) -> Change:
         """What was asked for. Raises DaceoptError where it does not exist, or would be out of order."""
         found = _as_asked(step, version)
-        Recipe(SESSION, (*version.path(), *found.steps)).resolved()  # raises where levels are out of order
+        check_order(version, found.steps)
         if version.program.wanted is None and [s.level for s in found.steps] == [DIFFERENTIATE]:
             raise DaceoptError(f"{found.title}: {_why_not(version.program)}")
         return found
@@ -70,6 +70,20 @@ class Change:
             return Done(made, taken.resolved(), records, [str(decision)])
         runner = Runner(Recipe(SESSION, self.steps), verify, inputs=inputs, before=before)
         return Done(program, self.steps, runner.apply(program, self.steps))
+
+
+def check_order(version: Version, steps: Sequence[Transformation]) -> None:
+    """Raise DaceoptError where no recipe can have ``steps`` behind those that led to ``version``."""
+    Recipe(SESSION, (*version.path(), *steps)).resolved()
+
+
+def in_order(version: Version, step: Transformation) -> bool:
+    """May ``step`` stand behind those that led to ``version``?"""
+    try:
+        check_order(version, [step])
+    except DaceoptError:
+        return False
+    return True
 
 
 def _why_not(program: Program) -> str:

@@ -157,6 +157,16 @@ def test_sites_of_all_transformations_say_where_and_why_not() -> None:
     assert "epilogue-fusion at matmul + add (forward, from blocks.0.up)" in shown and "map-fusion" not in shown
 
 
+def test_what_comes_too_late_is_not_looked_for() -> None:
+    at = lowered(1).apply("map-fusion").apply("threading")
+    found = at.sites()
+    assert {"map-fusion", "constant-folding", "lower-operators"} <= {*found.late} and "vectorization" not in found.late
+    assert {s.transformation.level for s in found} == {"hardware"} and "too late for: aggregation" in str(found)
+    for site in found:
+        at.branch(str(site)).apply(site)
+    assert not at.sites("compound-opening").late, "what is named is looked for"
+
+
 def test_near_misses_say_why() -> None:
     at = session().apply("lower-operators{keep_rules=True}").apply("differentiate").apply("lower-operators")
     found = at.sites("epilogue-fusion")

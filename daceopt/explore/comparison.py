@@ -175,7 +175,7 @@ def _difference(subject: Subject, one: BuiltProgram, two: BuiltProgram) -> tuple
         {role: t.double().numpy() for role, t in program.run(_own(subject), gradients).items()}
         for program in (one, two)
     ]
-    apart = {role: _apart(role, *found) for role in found[0]}
+    apart = {role: _apart(role, *found) for role in found[0] if role in found[1]}
     worst = max(apart, key=apart.__getitem__)
     return apart[worst], said(subject, f"{worst[0]}:{worst[1]}")
 

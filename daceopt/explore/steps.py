@@ -64,9 +64,10 @@ class Change:
     ) -> Done:
         """Edit ``program``, or give another one in its place. ``before`` is called before each step."""
         if self.among is not None:
+            trains = program.wanted is not None
             made, records, decision = choice.run(self.among, program, verify)
             taken = next(r for r in self.among.recipes() if r.name == decision.chosen)
-            taken = taken if program.wanted is None else taken.with_differentiation()
+            taken = taken.with_differentiation() if trains else taken
             return Done(made, taken.resolved(), records, [str(decision)])
         runner = Runner(Recipe(SESSION, self.steps), verify, inputs=inputs, before=before)
         return Done(program, self.steps, runner.apply(program, self.steps))

@@ -10,6 +10,7 @@ from daceopt.logs import configure as _configure_logs
 
 if TYPE_CHECKING:
     from daceopt.distributed.data_parallel import data_parallel as data_parallel
+    from daceopt.explore.session import explore as explore
     from daceopt.modules.module import optimized_module as optimized_module
     from daceopt.passes.recipe import Recipe as Recipe
     from daceopt.passes.transform import Transformation as Transformation
@@ -28,6 +29,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "explain": ("daceopt.explore", "explain"),
     "simulate": ("daceopt.explore", "simulate"),
     "view": ("daceopt.explore.sdfg_view", "view"),
+    "explore": ("daceopt.explore", None),
     "Transformation": ("daceopt.passes.transform", "Transformation"),
     "Recipe": ("daceopt.passes.recipe", "Recipe"),
     "recipes": ("daceopt.recipes", None),

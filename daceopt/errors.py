@@ -7,7 +7,12 @@ from collections.abc import Iterable
 
 
 class DaceoptError(Exception):
-    """Base class: catch this to catch all of daceopt's own errors."""
+    """Base class: catch this to catch all of daceopt's own errors.
+
+    ``site``: where a transformation was when it raised this, as far as that is known.
+    """
+
+    site: str = ""
 
 
 class Unsupported(DaceoptError):
@@ -62,6 +67,18 @@ class MemoryBudgetError(DaceoptError, ValueError):
 
 class VerificationError(DaceoptError):
     """A transformation broke the graph or its numbers; names the step and the site."""
+
+
+class SiteError(DaceoptError):
+    """A transformation raised by mistake at a site; says what, and where."""
+
+    def __init__(self, error: Exception, site: str):
+        super().__init__(f"{type(error).__name__}: {error}, at site {site}")
+        self.site = site
+
+
+class SessionError(DaceoptError):
+    """A step of an interactive session failed; names the step, the site and the cause. The session is as it was."""
 
 
 class IllegalSchedule(DaceoptError):

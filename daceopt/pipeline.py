@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from daceopt.passes import choice
 from daceopt.passes.choice import Choice
-from daceopt.passes.recipe import DIFFERENTIATE, Recipe, recipes
+from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
+from daceopt.passes.transform import DIFFERENTIATE
 from daceopt.programs.compiled import CompiledPair, Derived, Source, compiled
 from daceopt.store.cache import key
 

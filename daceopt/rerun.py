@@ -20,7 +20,7 @@ from daceopt.ir.program import Program
 from daceopt.passes.bisect import broken
 from daceopt.passes.bisect_built import compiled_difference
 from daceopt.passes.reproducer import unpack
-from daceopt.passes.transform import Transformation, parse_step
+from daceopt.passes.transform import Transformation, parse_step, transformations
 from daceopt.passes.verification import Numerics, Structure, check_match
 
 GONE, THERE, CANNOT_RUN = 0, 1, 2
@@ -95,8 +95,12 @@ def _transformation(text: str, code: str | None, of: str | None) -> Transformati
     made: Any = module
     for name in of.split("."):
         made = getattr(made, name)
-    options: Transformation = made.with_options(parse_step(text)[1])
-    return options
+    name, options = parse_step(text)
+    if name != made.kebab_name():  # a step at one of its sites
+        transformations.add(made.kebab_name(), made)
+        return Transformation.parse(text)
+    found: Transformation = made.with_options(options)
+    return found
 
 
 def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str, np.ndarray] | None) -> str | None:
@@ -107,7 +111,7 @@ def _step_failure(transformation: Transformation, graph: Graph, inputs: dict[str
         return str(error)
     except Exception as error:
         return f"step {transformation}: {type(error).__name__}: {error}"
-    found = broken([transformation], graph, check)
+    found = broken(transformation, graph, check)
     return None if found is None else f"step {transformation}: {found}"
 
 

@@ -3,6 +3,7 @@ together."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.runtime.manifest import Assumption, KernelInfo, Manifest, Symbol, Tensor
 from daceopt.runtime.sources import Sources
 
+logger = logging.getLogger("daceopt.build")
 Roles = Mapping[str, str]  # array -> what it is at the boundary ("input:0", "output:1", ...)
 
 
@@ -43,6 +45,9 @@ def build(
         name = program_key(identity, k, profiled)
         build_program(name, program.manifest, program.jobs, program.constants, sources=program.sources)
         names.append(name)
+        logger.info("built %s: %d kernels and calls", program.manifest.name, len(program.manifest.kernels))
+        for info in program.manifest.kernels:
+            logger.debug("  %s -> %s", info.label, ", ".join(info.writes))
     return names
 
 

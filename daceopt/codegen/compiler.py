@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import signal
 import subprocess
@@ -21,6 +22,8 @@ from daceopt.codegen.include import INCLUDE
 from daceopt.errors import BuildError
 from daceopt.store import system
 from daceopt.store.cache import Cache, default_cache, key
+
+logger = logging.getLogger("daceopt.build")
 
 OBJECT = "object.o"
 _PRELUDE = "prelude.h"
@@ -101,6 +104,7 @@ def compile_objects(jobs: Sequence[CompileJob], store: Cache | None = None, work
     system.require_compiler()
     keys = [object_key(job) for job in jobs]
     distinct = dict(zip(keys, jobs, strict=True))
+    logger.info("%d sources to compile, %d of them distinct", len(jobs), len(distinct))
     threads = ThreadPoolExecutor(workers or system.cores(), thread_name_prefix="daceopt-compile")
     with progress.kernels(len(distinct)) as compiled, threads as pool:
         futures = {k: pool.submit(_compile, store, k, job) for k, job in distinct.items()}

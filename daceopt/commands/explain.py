@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from daceopt.commands import model
 from daceopt.errors import DaceoptError
 from daceopt.explore import explain
 from daceopt.explore.report import Report
+from daceopt.explore.side_by_side import side_by_side
 from daceopt.runtime.tensors import from_file
 
 
@@ -17,7 +20,9 @@ def arguments(parser: ArgumentParser) -> None:
     model.arguments(parser)
     model.inputs_argument(parser)
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as HTML too")
-    parser.add_argument("--kernel", metavar="NAME", help="print schedule and C++ of the kernels called NAME or so")
+    parser.add_argument(
+        "--kernel", metavar="NAME", help="print schedule and C++ of the kernels called NAME or so, side by side"
+    )
 
 
 def run(options: Namespace) -> None:
@@ -43,8 +48,9 @@ def _report(options: Namespace) -> Report:
 
 
 def _print_kernels(report: Report, text: str) -> None:
-    """Schedule and C++ of some kernels; where the model is not compiled, the reason."""
+    """Schedule and C++ of some kernels beside each other; where the model is not compiled, the reason."""
     if not report.kernels:
         raise DaceoptError(f"there are no kernels: {report.reason or '; '.join(report.notes)}")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for kernel in report.matching(text):
-        print(kernel.text())
+        print(side_by_side(kernel, width))

@@ -70,19 +70,21 @@ class NodeCost:
         return self.read + self.written
 
 
-def roofline(graph: Graph, sizes: Mapping[str, int] | None = None, machine: Machine | None = None) -> list[NodeCost]:
+def roofline(
+    graph: Graph, sizes: Mapping[str, int] | None = None, machine: Machine | None = None, *, operators: bool = False
+) -> list[NodeCost]:
     """The cost of every node in the order in which they run, for the given values of the size symbols.
 
-    ``machine``: this one by default. Raises DaceoptError when a size is missing, Unsupported for operators that are
-    not lowered yet.
+    ``machine``: this one by default. ``operators``: count those that are not lowered yet by their bytes alone. Raises
+    DaceoptError when a size is missing, Unsupported for other operators.
     """
-    machine = machine or this_machine()
+    machine, work = machine or this_machine(), known_flops if operators else flops
     moved = data_movement(graph).nodes
-    return [_cost(graph, node, *moved[node], sizes or {}, machine) for node in graph.nodes()]
+    return [_cost(graph, node, (*moved[node], work(graph, node)), sizes or {}, machine) for node in graph.nodes()]
 
 
-def _cost(graph: Graph, node: Any, read: Any, written: Any, sizes: Mapping[str, int], machine: Machine) -> NodeCost:
-    reads, writes, work = (resolve(value, sizes) for value in (read, written, flops(graph, node)))
+def _cost(graph: Graph, node: Any, costs: tuple[Any, Any, Any], sizes: Mapping[str, int], machine: Machine) -> NodeCost:
+    reads, writes, work = (resolve(value, sizes) for value in costs)
     seconds = machine.seconds(reads + writes, work, _itemsize(graph, node))
     return NodeCost(node, str(getattr(node, "label", node)), reads, writes, work, seconds)
 

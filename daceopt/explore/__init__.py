@@ -1,21 +1,28 @@
-"""Looking at what daceopt does to a model: ``explain``, ``simulate`` and their reports. Names load on first use."""
+"""Looking at what daceopt does to a model: ``explain``, ``simulate``, sessions. Names load on first use.
+
+The package is called as the function is that begins a session, and is that function: ``daceopt.explore(model, x)``.
+"""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from daceopt.explore.explain import explain as explain
     from daceopt.explore.report import Report as Report
+    from daceopt.explore.session import Session as Session
     from daceopt.explore.simulate import simulate as simulate
 
 _NAMES = {
     "explain": "daceopt.explore.explain",
     "Report": "daceopt.explore.report",
+    "Session": "daceopt.explore.session",
     "simulate": "daceopt.explore.simulate",
 }
-__all__ = ["Report", "explain", "simulate"]
+__all__ = ["Report", "Session", "explain", "simulate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,3 +31,14 @@ def __getattr__(name: str) -> Any:
     # The function takes the place of its module of the same name, which importing that module has put here.
     value = globals()[name] = getattr(importlib.import_module(_NAMES[name]), name)
     return value
+
+
+class _Package(ModuleType):
+    def __call__(self, model: Any, *inputs: Any, **options: Any) -> Session:
+        """A session on ``model``: see :func:`daceopt.explore.session.explore`."""
+        from daceopt.explore.session import explore
+
+        return explore(model, *inputs, **options)
+
+
+sys.modules[__name__].__class__ = _Package

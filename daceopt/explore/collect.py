@@ -12,11 +12,13 @@ from daceopt.cost.work import NodeCost, resolve, roofline
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.explore.tables import Edge, KernelRow, OperatorRow, StepRow
 from daceopt.ir.kernel import Kernel as Loops
+from daceopt.ir.nodes.kinds import is_operator
 from daceopt.ir.region import Region, iterations
 from daceopt.programs.stats import number
 
 if TYPE_CHECKING:
     import onnx
+    import torch
 
     from daceopt.codegen.shown import Shown
     from daceopt.ir.graph import Graph
@@ -101,7 +103,12 @@ class Direction:
 
 def kernels(direction: Direction, sizes: Mapping[str, int], machine: Machine) -> list[KernelRow]:
     """One row per node in the order in which they run."""
-    return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine)]
+    return [_kernel(direction, cost) for cost in roofline(direction.graph, sizes, machine, operators=True)]
+
+
+def described(name: str, tensor: torch.Tensor) -> str:
+    """``x: float32[4, 8]``."""
+    return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
 def edges(direction: Direction, sizes: Mapping[str, int], first: int) -> list[Edge]:
@@ -185,6 +192,9 @@ def _operands(graph: Graph, node: Any) -> str:
     if isinstance(node, Region):
         inside = [str(len(body.nodes())) for body in node.bodies]
         return f"{type(node).__name__}: {iterations(node)} x {' or '.join(inside)} kernels and calls"
+    if is_operator(node):
+        names = graph.inputs_of(node), graph.outputs_of(node)
+        return " -> ".join(", ".join(_shape(graph, n) for n in found if n is not None) for found in names)
     ends = " -> ".join(_shapes(graph, connectors) for connectors in (graph.reads(node), graph.writes(node)))
     fused = getattr(node, "activation", None)
     return f"{type(node).__name__}: {ends}" + (f"; {fused}" if fused else "")
@@ -199,9 +209,11 @@ def _shape(graph: Graph, name: str) -> str:
 
 
 def _library(graph: Graph, node: Any) -> tuple[str, str]:
-    """The library of a node and why it is that one."""
+    """The library of a node and why it is that one; an operator has none yet."""
     from daceopt import libs
 
+    if is_operator(node):
+        return "operator", "not lowered yet"
     found = libs.reasons(node, graph)
     chosen = next((name for name, reason in found.items() if reason is None), None)
     if chosen is None:

@@ -117,12 +117,8 @@ def _graph(report: Report, graph: CompiledGraph, tensors: Sequence[torch.Tensor]
         [traced.names[k] for _, k in binding.inputs], [f"output {k}" for k in range(len(binding.outputs))]
     )
     user = [k for k, (_, at) in enumerate(binding.inputs) if not traced.is_state[at]]
-    report.inputs += [_describe(names.inputs[k], tensors[k]) for k in user]
+    report.inputs += [collect.described(names.inputs[k], tensors[k]) for k in user]
     _program(report, graph.pair, dict(enumerate(tensors)), names, measure)
-
-
-def _describe(name: str, tensor: torch.Tensor) -> str:
-    return f"{name}: {str(tensor.dtype).removeprefix('torch.')}[{', '.join(map(str, tensor.shape))}]"
 
 
 # -------------------------------------------------------------------- ONNX files
@@ -156,7 +152,7 @@ def _onnx(source: Any, inputs: Sequence[Any], recipe: str | Recipe, verify: str 
         names = ModelNames(
             [variants.input_names[k] for k in variant.positions], [f"output {v.name}" for v in pair.model.graph.output]
         )
-        report.inputs = [_describe(names.inputs[k], t) for k, t in tensors.items()]
+        report.inputs = [collect.described(names.inputs[k], t) for k, t in tensors.items()]
         _program(report, pair, tensors, names, measure)
     except (Unsupported, BuildError) as error:
         report.reason = f"the model as a whole, in ONNX Runtime: {error}"

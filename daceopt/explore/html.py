@@ -7,12 +7,12 @@ from functools import partial
 from html import escape
 from typing import NamedTuple, TypeVar
 
-from daceopt.explore import memory
+from daceopt.explore import kernel_timeline, memory, roofline_plot
 from daceopt.explore.drawing import drawings
 from daceopt.explore.page import SHOW, SORT, STYLE
 from daceopt.explore.tables import KernelRow, OperatorRow, StepRow, Tables
 from daceopt.explore.text import idle_steps, limits, title
-from daceopt.explore.units import amount, change, duration, percent, plural
+from daceopt.explore.units import amount, change, duration, percent, plural, sentence
 
 Row = TypeVar("Row")
 
@@ -31,18 +31,19 @@ class Column(NamedTuple):
     numeric: bool = False
 
 
-def to_document(report: Tables) -> str:
-    """A complete HTML page."""
+def to_document(report: Tables, above: str = "") -> str:
+    """A complete HTML page; ``above``: HTML that stands before the drawings."""
     head = f'<meta charset="utf-8"><title>{escape(report.title)}</title>'
-    body = f'<body style="margin:0">{to_fragment(report)}</body>'
+    body = f'<body style="margin:0">{to_fragment(report, above)}</body>'
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>{body}</html>\n'
 
 
-def to_fragment(report: Tables) -> str:
+def to_fragment(report: Tables, above: str = "") -> str:
     """What a notebook shows below a cell."""
-    sections = (_head, _tiles, drawings, memory.section, _kernel_tables, _step_table, _operator_table, _foot)
-    parts = "".join(part for section in sections for part in section(report))
-    return f'<div class="daceopt-report"><style>{STYLE}</style>{parts}<script>{SORT}{SHOW}</script></div>'
+    drawn = (drawings, roofline_plot.section, kernel_timeline.section, memory.section)
+    head, rest = (_head, _tiles), (*drawn, _kernel_tables, _step_table, _operator_table, _foot)
+    first, last = ("".join(part for section in found for part in section(report)) for found in (head, rest))
+    return f'<div class="daceopt-report"><style>{STYLE}</style>{first}{above}{last}<script>{SORT}{SHOW}</script></div>'
 
 
 # -------------------------------------------------------------------- around the tables
@@ -71,10 +72,12 @@ def _tiles(report: Tables) -> Iterator[str]:
             yield _tile(
                 f"{direction}, in kernels", duration(seconds), f"{percent(limit / seconds)} of the machine's limit"
             )
-    fallbacks = sum(o.count for o in report.fallbacks)
-    yield _tile("operators", f"{sum(o.count for o in report.operators)}", plural(fallbacks, "fallback"))
-    origin = "from the cache" if report.cached else "compiled just now"
-    yield _tile("compilation", duration(sum(report.seconds.values())), origin)
+    if report.operators:
+        fallbacks = sum(o.count for o in report.fallbacks)
+        yield _tile("operators", f"{sum(o.count for o in report.operators)}", plural(fallbacks, "fallback"))
+    if report.seconds:
+        origin = "from the cache" if report.cached else "compiled just now"
+        yield _tile("compilation", duration(sum(report.seconds.values())), origin)
     yield "</div>"
 
 
@@ -106,7 +109,7 @@ def _kernel_tables(report: Tables) -> Iterator[str]:
     for direction in ("forward", "backward"):
         found = [(k, kernel) for k, kernel in enumerate(report.kernels) if kernel.direction == direction]
         if found:
-            yield f"<h2>{escape(title(direction, report.of(direction)).capitalize())}</h2>"
+            yield f"<h2>{escape(sentence(title(direction, report.of(direction))))}</h2>"
             longest = max((kernel.seconds or 0 for _, kernel in found), default=0)
             places = [k for k, _ in found]
             yield _table(columns, [kernel for _, kernel in found], partial(_kernel, longest=longest), places)

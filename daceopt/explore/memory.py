@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from daceopt.explore.tables import MemoryRow, Tables
-from daceopt.explore.units import amount
+from daceopt.explore.units import amount, sentence
 
 if TYPE_CHECKING:
     from daceopt.codegen.working_memory import WorkingMemory
@@ -52,7 +52,7 @@ def section(report: Tables) -> Iterator[str]:
     """HTML: bytes that are alive over the nodes of the program, each with its name and what it holds as a title."""
     if not report.peak:
         return
-    yield f"<h2>{escape(heading(report).capitalize())}</h2>"
+    yield f"<h2>{escape(sentence(heading(report)))}</h2>"
     width = _WIDTH / max(len(report.memory), 1)
     yield f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(heading(report))}">'
     for k, row in enumerate(report.memory):

@@ -71,6 +71,19 @@ STYLE = """
 .daceopt-report svg .heat2 { stroke: var(--heat2) }
 .daceopt-report svg .heat3 { stroke: var(--heat3) }
 .daceopt-report svg .heat4 { stroke: var(--heat4) }
+.daceopt-report svg text.left { text-anchor: start }
+.daceopt-report svg rect.event { fill: var(--bar); stroke: var(--paper); stroke-width: 0.4 }
+.daceopt-report svg rect.communication { fill: var(--heat3) }
+.daceopt-report svg rect.backward { fill: var(--part-edge) }
+.daceopt-report svg g[data-marks] { cursor: pointer }
+.daceopt-report svg g:hover rect.event { stroke: var(--ink); stroke-width: 1 }
+.daceopt-report svg .grid { stroke: var(--line) }
+.daceopt-report svg .roof { fill: none; stroke: var(--bad); stroke-width: 1.5 }
+.daceopt-report svg .roof.caches { stroke-dasharray: 4 3 }
+.daceopt-report svg circle { fill: var(--bar); fill-opacity: 0.6; stroke: var(--bar) }
+.daceopt-report svg .backward circle { fill: var(--part-edge); stroke: var(--part-edge) }
+.daceopt-report svg .hollow circle { fill: none; fill-opacity: 1 }
+.daceopt-report svg .shown circle, .daceopt-report svg .shown rect.event { stroke: var(--ink); stroke-width: 3 }
 .daceopt-report tr.shown td { background: var(--link-soft) }
 """
 
@@ -98,9 +111,10 @@ SHOW = """
     found.scrollIntoView({block: "center"});
   };
   const show = box => {
-    const {opens, shows} = box.dataset;
+    const {opens, marks, shows = marks} = box.dataset;
     if (opens) return open(report.querySelector(`details[data-module="${opens}"]`));
-    for (const other of report.querySelectorAll("tr.shown")) other.classList.remove("shown");
+    for (const other of report.querySelectorAll(".shown")) other.classList.remove("shown");
+    for (const same of report.querySelectorAll(`g[data-marks="${shows}"]`)) same.classList.add("shown");
     const row = report.querySelector(`tr[data-kernel="${shows}"]`);
     row.classList.add("shown");
     for (const part of row.querySelectorAll("details")) part.open = true;

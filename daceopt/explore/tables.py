@@ -58,9 +58,12 @@ class KernelRow:
 
     def text(self) -> str:
         """What it is, then its schedule, then its C++."""
+        return "\n".join([*self.head(), *filter(None, (self.schedule, self.source))])
+
+    def head(self) -> list[str]:
+        """What it is, as comments."""
         origin = [f"// from {self.origin}"] if self.origin else []
-        head = [f"// {self.direction}, {self.label}: {self.writes}", *origin]
-        return "\n".join([*map(printable, head), *filter(None, (self.schedule, self.source))])
+        return list(map(printable, [f"// {self.direction}, {self.label}: {self.writes}", *origin]))
 
 
 @dataclass(frozen=True)

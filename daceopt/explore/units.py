@@ -38,6 +38,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def sentence(text: str) -> str:
+    """``text`` with a capital letter; units keep theirs."""
+    return text[:1].upper() + text[1:]
+
+
 def printable(text: str) -> str:
     """Text of a model with its control characters shown, not obeyed."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -11,6 +11,8 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients
 
+DIRECTIONS = ("forward", "backward")
+
 
 class Kind(Enum):
     """What an array at the boundary is: an argument or result of the model, or a gradient of one."""
@@ -64,6 +66,10 @@ class Program:
         yield self.forward
         if self.backward is not None:
             yield self.backward
+
+    def by_direction(self) -> Iterator[tuple[str, Graph]]:
+        """The same, each with the name of its direction."""
+        return zip(DIRECTIONS, self.directions())
 
     def roles(self, graph: Graph) -> dict[str, str]:
         """Array -> text of its role at the boundary of one direction."""

@@ -21,6 +21,8 @@ def validate(graph: Graph) -> None:
     for name in graph.outputs:
         if name not in graph.sdfg.arrays:
             raise ValueError(f"output {name} does not exist")
+        if not graph.is_given(graph.root(name)[0]) and not graph.producers(name):
+            raise ValueError(f"output {name} is never written")
     order.check(graph, graph.nodes())
     if graph.nodes() != graph._order.copy().of(graph):
         raise ValueError(f"graph {graph.sdfg.name} was edited past its methods: its order is another than it says")

@@ -60,6 +60,16 @@ def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], op
     what the call itself raises."""
     found = Observed()
     backend = _Observer(options, found)
+    call_twin(model, args, kwargs, options, backend)
+    found.breaks = backend.new_breaks()
+    found.choices = list(backend.stats.choices)
+    return found
+
+
+def call_twin(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options, backend: Backend
+) -> None:
+    """Call a copy of ``model`` on copies of its arguments under Dynamo with ``backend``."""
     try:
         twin, given, named = copy.deepcopy((model, list(args), dict(kwargs)))
     except Exception:
@@ -69,9 +79,6 @@ def observe(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], op
     dynamic = options.dynamic if isinstance(options.dynamic, bool) else None
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.set_grad_enabled(grad):
         frames.compiled(own, backend, dynamic=dynamic)(*given, **named)
-    found.breaks = backend.new_breaks()
-    found.choices = list(backend.stats.choices)
-    return found
 
 
 def own_forward(module: nn.Module) -> Any:

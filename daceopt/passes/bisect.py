@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daceopt.errors import VerificationError
+from daceopt.errors import SiteError, VerificationError
 from daceopt.ir.program import Program
 from daceopt.ir.render import render
 from daceopt.passes import reproducer
 from daceopt.passes.bisect_built import BuiltCheck
 from daceopt.passes.feeds import needed_inputs
-from daceopt.passes.recipe import DIFFERENTIATE, Recipe
-from daceopt.passes.transform import Transformation
+from daceopt.passes.recipe import Recipe
+from daceopt.passes.transform import DIFFERENTIATE, Transformation
 from daceopt.passes.verification import Numerics, Structure
 
 if TYPE_CHECKING:
@@ -61,10 +61,26 @@ def bisect(
     return _Search(program, steps, inputs).run(built)
 
 
-def broken(steps: list[Transformation], graph: Graph, check: Numerics, limit: int | None = None) -> str | None:
-    """What is wrong with ``graph`` after ``steps`` (the last one at most ``limit`` times), or None; it stays."""
-    found = _first_complaint(Program.of(graph), steps, [check], {} if limit is None else {_FORWARD: limit})
-    return None if found is None else found[1]
+def broken(step: Transformation, graph: Graph, check: Numerics | None, limit: int | None = None) -> str | None:
+    """What is wrong with ``graph``, of either direction, after ``step`` (at most ``limit`` times), or None; it stays.
+
+    ``check``: of its numbers; None for its structure alone.
+    """
+    trial = graph.copy()
+    try:
+        step.run(trial, limit)
+    except Exception as error:
+        return _said(error)
+    return _complaint(trial, check)
+
+
+def invalid_site(step: Transformation, graph: Graph) -> str | None:
+    """The first site after which ``step`` alone leaves ``graph`` invalid, said as reports do; None where it does not.
+    ``graph`` stays. Raises what the step raises."""
+    if broken(step, graph, None) is None:
+        return None
+    number = _first_site(lambda k: broken(step, graph, None, k) is not None)
+    return step.run(graph.copy(), number).sites[-1]
 
 
 class _Search:
@@ -155,9 +171,10 @@ def _apply(program: Program, steps: Sequence[Transformation], limits: _Limits | 
         if step.edits_programs:
             step.run_program(program)
             continue
-        for direction, graph in enumerate(program.directions()):
-            step.run(graph, (limits or {}).get(direction) if k == len(steps) - 1 else None)
-            program.align()
+        for direction, (name, graph) in enumerate(program.by_direction()):
+            if step.runs_on(name):
+                step.run(graph, (limits or {}).get(direction) if k == len(steps) - 1 else None)
+                program.align()
 
 
 def _first_complaint(
@@ -168,16 +185,26 @@ def _first_complaint(
     try:
         _apply(trial, steps, limits)
     except Exception as error:
-        return _blamed(start, steps), f"{type(error).__name__}: {error}"
+        return _blamed(start, steps), _said(error)
     for direction, (graph, check) in enumerate(zip(trial.directions(), checks)):
-        try:
-            Structure(full=True).check(graph, "after it")
-            found = check.complaint(graph) if check.is_for(graph) else None
-        except Exception as error:
-            found = str(error) if isinstance(error, VerificationError) else f"{type(error).__name__}: {error}"
+        found = _complaint(graph, check)
         if found is not None:
             return direction, found
     return None
+
+
+def _complaint(graph: Graph, check: Numerics | None) -> str | None:
+    """What is wrong with the structure of ``graph``, or with its numbers; None where nothing is."""
+    try:
+        Structure(full=True).check(graph, "after it")
+        return check.complaint(graph) if check is not None and check.is_for(graph) else None
+    except Exception as error:
+        return _said(error)
+
+
+def _said(error: Exception) -> str:
+    known = isinstance(error, VerificationError | SiteError)
+    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _blamed(start: Program, steps: Sequence[Transformation]) -> int:

@@ -10,10 +10,10 @@ from daceopt.codegen.working_memory import WorkingMemory, planned
 from daceopt.errors import MemoryBudgetError
 from daceopt.ir.program import Program
 from daceopt.passes import memory_budget
-from daceopt.passes.recipe import DIFFERENTIATE, Recipe
+from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.step import Step
-from daceopt.passes.transform import Transformation
+from daceopt.passes.transform import DIFFERENTIATE, Transformation
 
 Steps = tuple[Transformation, ...]
 

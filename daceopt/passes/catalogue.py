@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import pkgutil
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from types import ModuleType
@@ -22,6 +23,7 @@ class Registry:
     def __init__(self, kind: str, package: str, pick: Callable[[ModuleType], dict[str, Any]]):
         self._kind, self._package, self._pick = kind, package, pick
         self._loaded: dict[str, Any] = {}
+        self._files_of: dict[str, str] = {}  # of what was loaded: the module that defines it
 
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing but the package itself."""
@@ -46,12 +48,32 @@ class Registry:
     def add(self, name: str, thing: Any) -> None:
         """Register ``thing`` for this process; a later one of the same name replaces it."""
         self._loaded[name] = thing
+        self._files_of.pop(name, None)
 
     def add_module(self, module: ModuleType) -> list[str]:
-        """Register what ``module`` defines; returns the names."""
+        """Register what ``module`` defines, in place of what an earlier load of it defined; returns the names.
+
+        Raises DaceoptError, and registers nothing, where a name is taken by anything else.
+        """
+        self.check_free(module)
         found = self._pick(module)
         self._loaded.update(found)
+        self._files_of.update(dict.fromkeys(found, module.__name__))
         return sorted(found)
+
+    def check_free(self, module: ModuleType) -> None:
+        """Raise DaceoptError where something has the name of what ``module`` defines."""
+        for name in self._pick(module):
+            self._check_name(name, module)
+
+    def _check_name(self, name: str, module: ModuleType) -> None:
+        taken = self._files().get(name) or (name in self._entry_points() and "a plug-in")
+        other = self._files_of.get(name, module.__name__)
+        if name in self._loaded and other != module.__name__:
+            taken = getattr(sys.modules.get(other), "__file__", other)
+        if taken:
+            clash = f"{getattr(module, '__file__', module.__name__)} defines the {self._kind} {name!r}"
+            raise DaceoptError(f"{clash}, a name that {taken} has already; give it another one")
 
     def _from_module(self, name: str, module: ModuleType) -> Any:
         found = self._pick(module)

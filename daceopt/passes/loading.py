@@ -16,10 +16,11 @@ from daceopt.passes.transform import transformations
 def load_file(path: str | Path) -> list[str]:
     """Register the transformations and recipes that a plain Python file defines; returns their names.
 
-    Raises DaceoptError when the file is missing, fails to run, or defines none.
+    Raises DaceoptError when the file is missing, fails to run, defines none, or takes a name that something else has.
     """
     path = Path(path).resolve()
     module = run_file(path, f"--load {path}")
+    recipes.check_free(module)
     names = transformations.add_module(module) + recipes.add_module(module)
     if not names:
         raise DaceoptError(f"--load {path}: expected at least one Transformation subclass or Recipe, found none")

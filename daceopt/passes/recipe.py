@@ -8,16 +8,24 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import DaceoptError
 from daceopt.passes.catalogue import Registry
-from daceopt.passes.transform import LEVELS, Transformation, transformations
+from daceopt.passes.transform import DIFFERENTIATE, LEVELS, Transformation, parse_step, transformations
 from daceopt.store import identity
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.program import Program
+    from daceopt.passes.runner import After, Before
+    from daceopt.passes.step import Step
+
 _BEFORE = ("coarse", "lower", "local")
+_AT_SITE = "at-site"  # a step at one of its sites: it is that step's source that counts
 _AFTER = ("lower", "layout", "local", "hardware")  # fusion looks at how loops walk memory, so layouts come first
-DIFFERENTIATE = "differentiate"
 
 
 def as_step(step: Transformation | type[Transformation] | str) -> Transformation:
@@ -94,6 +102,25 @@ class Recipe:
         late = _by_level((*self.after_differentiation().steps, *other.after_differentiation().steps), _AFTER)
         return self._edited([*early, self._differentiating(), *late])
 
+    def run(
+        self,
+        subject: Graph | Program,
+        *,
+        before: Before | None = None,
+        after: After | None = None,
+        verify: str | None = None,
+        inputs: dict[str, np.ndarray] | None = None,
+    ) -> list[Step]:
+        """Apply the steps to a graph or program in place; returns what each did. A choice runs its first recipe.
+
+        ``before(transformation, graph)`` is called before each step and each direction that it edits,
+        ``after(step, graph)`` behind it with the record; what they raise stops the recipe. ``verify`` and ``inputs`` as
+        in :class:`daceopt.passes.runner.Runner`. Raises VerificationError when a step breaks a graph.
+        """
+        from daceopt.passes.runner import Runner
+
+        return Runner(self, verify, inputs=inputs, before=before, after=after).run(subject)
+
     def before_differentiation(self) -> Recipe:
         """The steps that run on the forward graph alone."""
         return Recipe(self.name, self.steps[: self._split()[0]])
@@ -112,8 +139,7 @@ class Recipe:
         """
         digest = hashlib.sha256()
         for step in self.steps:
-            own = isinstance(step, str) and transformations.is_built_in(_step_name(step))
-            digest.update(f"{step}\n{'' if own else _foreign_source(as_step(step))}\n".encode())
+            digest.update(f"{step}\n{_source_behind(step)}\n".encode())
         return digest.hexdigest()
 
     def _edited(self, steps: Iterable[Any]) -> Recipe:
@@ -186,6 +212,16 @@ def _check_part(name: str, steps: tuple[Transformation, ...], allowed: tuple[str
         if allowed.index(first.level) > allowed.index(second.level):
             order = f"{second} ({second.level}) stands after {first} ({first.level})"
             raise DaceoptError(f"recipe {name}: {order}; expected the order {', '.join(allowed)}")
+
+
+def _source_behind(step: Transformation | str) -> str:
+    """What a step's text alone does not say: the source of what is not daceopt's own."""
+    if _step_name(step) == _AT_SITE:
+        inner = parse_step(step)[1].get("step") if isinstance(step, str) else vars(step)["step"]
+        return _source_behind(inner) if inner else ""
+    if isinstance(step, str) and transformations.is_built_in(_step_name(step)):
+        return ""
+    return _foreign_source(as_step(step))
 
 
 def _foreign_source(step: Transformation) -> str:

@@ -38,12 +38,9 @@ def of_step(
 
     ``wanted``: the fields of ``Gradients``, for a step that edits a program rather than one graph.
     """
-    code = _code_of(transformation)
-    given = {
-        "STEP": str(transformation),
-        "WANTED": wanted,
-        "OF": transformation.defined_by.__qualname__ if code else None,
-    }
+    code = _code_of(transformation.inner)
+    made = transformation.inner.defined_by.__qualname__ if code else None
+    given = {"STEP": str(transformation), "WANTED": wanted, "OF": made}
     call = "rerun.step(GRAPHS, STEP, CODE, OF, WANTED, INPUTS, LARGE, FAILURE)"
     return _save(transformation.name, failure, [(graph, {})], inputs, {**given, "CODE": code}, call)
 

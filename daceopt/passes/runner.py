@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from daceopt import progress
-from daceopt.errors import DaceoptError, VerificationError
+from daceopt.errors import DaceoptError, SiteError, VerificationError
 from daceopt.passes import trace, verification
-from daceopt.passes.recipe import DIFFERENTIATE, Recipe
 from daceopt.passes.step import Step
-from daceopt.passes.transform import LEVELS, Outcome, Transformation
+from daceopt.passes.transform import DIFFERENTIATE, LEVELS, Outcome, Transformation
 
 if TYPE_CHECKING:
     import numpy as np
 
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
+    from daceopt.passes.recipe import Recipe
 
 _T = TypeVar("_T")
-_VERIFY = (None, "structure", "numerics")
+_VERIFY = (None, "foreign", "structure", "numerics")
+Before = Callable[[Transformation, "Graph"], object]
+After = Callable[[Step, "Graph"], object]
+
+logger = logging.getLogger("daceopt.recipe")
 
 
 class Runner:
     """Applies a recipe to programs and keeps the history of what it did.
 
-    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step) or "numerics" (the graph
-    is also executed on ``inputs``, array name -> values, random where absent, and compared with float64).
-    ``progress``: called with each ``Step``.
+    ``verify``: None (cheap checks only), "structure" (the SDFG is validated around every step, and ``match`` watched),
+    "foreign" (the same of steps that are not daceopt's own, cheap checks of others) or "numerics" (the graph is also
+    executed on ``inputs``, array name -> values, random where absent, and compared with float64).
+    ``before(transformation, graph)`` and ``after(step, graph)`` are called around every step, for each graph that it
+    edits.
     """
 
     def __init__(
@@ -39,13 +46,14 @@ class Runner:
         verify: str | None = None,
         *,
         inputs: dict[str, np.ndarray] | None = None,
-        progress: Callable[[Step], None] | None = None,
+        before: Before | None = None,
+        after: After | None = None,
     ):
         if verify not in _VERIFY:
             raise DaceoptError(f"verify={verify!r}: expected one of {', '.join(map(repr, _VERIFY))}")
         self.recipe = recipe
         self.history: list[Step] = []
-        self._verify, self._inputs, self._progress = verify, inputs, progress
+        self._verify, self._inputs, self._before, self._after = verify, inputs, before, after
 
     def run(self, subject: Graph | Program, levels: Iterable[str] | None = None) -> list[Step]:
         """Apply the steps in place, each to the forward and then to the backward graph; returns their records, which
@@ -65,16 +73,40 @@ class Runner:
         """Apply these steps and no others in place; a program that needs no gradients is not differentiated."""
         steps = [s for s in steps if program.wanted or s.level != DIFFERENTIATE]
         states = _States(self._verify, self._inputs)
-        before = len(self.history)
+        known = len(self.history)
+        trace.write_start(program.directions())
         with progress.steps(len(steps)) as counter:
             for transformation in steps:
-                for step, graph in _applied(transformation, program, states):
-                    self.history.append(step)
-                    trace.write_step(len(self.history), step, graph)
-                    if self._progress is not None:
-                        self._progress(step)
+                with trace.failures(len(self.history) + 1, str(transformation)):
+                    self._apply(transformation, program, states)
                 counter.advance(str(transformation))
-        return self.history[before:]
+        return self.history[known:]
+
+    def _apply(self, transformation: Transformation, program: Program, states: _States) -> None:
+        """One step in all directions that it edits, recorded."""
+        if transformation.edits_programs:
+            self._announce(transformation, program.forward)
+            self._record(_on_program(transformation, program, states), program.forward)
+            return
+        for direction, graph in program.by_direction():
+            if transformation.runs_on(direction):
+                self._announce(transformation, graph)
+                self._record(_on_graph(transformation, graph, states.of(graph)), graph)
+                program.align()
+
+    def _announce(self, transformation: Transformation, graph: Graph) -> None:
+        if self._before is not None:
+            self._before(transformation, graph)
+
+    def _record(self, step: Step, graph: Graph) -> None:
+        self.history.append(step)
+        trace.write_step(len(self.history), step, graph)
+        logger.info("%s, %s", step, step.graph)
+        for kind, lines in (("site", step.sites), ("near miss", step.near_misses)):
+            for line in lines:
+                logger.debug("  %s %s", kind, line)
+        if self._after is not None:
+            self._after(step, graph)
 
 
 @dataclass
@@ -101,17 +133,7 @@ class _States(dict["Graph", _State]):
     def _guard(self, graph: Graph) -> Any:
         if self._verify == "numerics":
             return verification.Numerics(graph, self._inputs)
-        return verification.Structure(full=self._verify == "structure")
-
-
-def _applied(transformation: Transformation, program: Program, states: _States) -> Iterator[tuple[Step, Graph]]:
-    """Run one step, and give a record for each graph that it ran on."""
-    if transformation.edits_programs:
-        yield _on_program(transformation, program, states), program.forward
-        return
-    for graph in program.directions():
-        yield _on_graph(transformation, graph, states.of(graph)), graph
-        program.align()
+        return verification.Structure(full=self._verify == "structure", foreign=self._verify == "foreign")
 
 
 def _on_program(transformation: Transformation, program: Program, states: _States) -> Step:
@@ -165,10 +187,11 @@ def _guarded(
     """What ``run`` gives; what it raises by mistake is told with the name of the step and what ``failed`` adds."""
     try:
         return run()
-    except DaceoptError:
-        raise
     except Exception as error:
-        what = f"{type(error).__name__}: {error}"
+        known = isinstance(error, DaceoptError)
+        if known and not isinstance(error, SiteError):
+            raise
+        what = str(error) if known else f"{type(error).__name__}: {error}"
         more = failed(transformation, f"step {transformation}: {what}")
         raise VerificationError(f"step {transformation} failed on graph {graph}: {what}{more}") from error
 

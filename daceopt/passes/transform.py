@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import DaceoptError, SiteError, did_you_mean
 from daceopt.passes.catalogue import Registry
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
 
-LEVELS = ("coarse", "lower", "local", "differentiate", "layout", "hardware")
+DIFFERENTIATE = "differentiate"
+LEVELS = ("coarse", "lower", "local", DIFFERENTIATE, "layout", "hardware")
 _MAX_ROUNDS = 64
 
 
@@ -115,6 +116,15 @@ class Transformation:
     def name(self) -> str:
         return self.kebab_name()
 
+    @property
+    def inner(self) -> Transformation:
+        """The step that does the work: another one, where this one only says where."""
+        return self
+
+    def runs_on(self, direction: str) -> bool:
+        """Does it edit the graph of this direction, "forward" or "backward"? Programs are edited in both."""
+        return True
+
     def __str__(self) -> str:
         options = [(f, getattr(self, f.name)) for f in dataclasses.fields(self)]
         shown = [f"{f.name}={_shown(value)}" for f, value in options if value != f.default]
@@ -126,7 +136,8 @@ class Transformation:
         known = [f.name for f in dataclasses.fields(cls)]
         for key in options:
             if key not in known:
-                raise DaceoptError(f"{cls.kebab_name()} has no option {key!r}; it has {', '.join(known) or 'none'}")
+                listed = f"{cls.kebab_name()} has no option {key!r}; it has {', '.join(known) or 'none'}"
+                raise DaceoptError(listed + did_you_mean(key, known))
         return cls(**options)
 
     @staticmethod
@@ -153,7 +164,9 @@ class Transformation:
 
 
 def _shown(value: Any) -> str:
-    """A value of an option; functions by their names, which are the same in each process."""
+    """A value of an option; functions by their names, which are the same in each process, steps by their text."""
+    if isinstance(value, Transformation):
+        return repr(str(value))
     if isinstance(value, tuple):
         return f"({', '.join(map(_shown, value))}{',' if len(value) == 1 else ''})"
     return str(value.__qualname__) if isinstance(value, FunctionType) else repr(value)
@@ -171,6 +184,18 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
         for node in body.nodes():
             found += [] if is_dead(body, node) else transformation.match_at(body, node)
     return found
+
+
+def apply_at(transformation: Transformation, graph: Graph, site: Site) -> Outcome:
+    """Apply one site that ``look`` found in ``graph`` or in a body of its control flow, and drop what became dead."""
+    from daceopt.ir import region
+
+    edits = _Edits(transformation, site.graph, None)
+    edits.apply(site)
+    if transformation.changes_dataflow:
+        site.graph.prune()
+        region.tidy(graph)
+    return Outcome(edits.sites, [])
 
 
 def parse_step(text: str) -> tuple[str, dict[str, Any]]:
@@ -211,13 +236,24 @@ class _Edits:
             raise DaceoptError(f"{self._transformation} does not end: {self._bound} applications, the last at {site}")
         self.sites.append(str(site))
         if not self._transformation.changes_dataflow:
-            self._transformation.apply(site)
+            self._edit(site)
             return list(site.nodes)
         graph, boundary = self._graph, _boundary(self._graph, site.nodes)
         nearby = _around(graph, boundary)
-        self._transformation.apply(site)
+        self._edit(site)
         after = _around(graph, [name for name in boundary if name in graph.sdfg.arrays])
         return [n for n in dict.fromkeys([*after, *nearby]) if n in graph]
+
+    def _edit(self, site: Site) -> None:
+        """Apply ``site``; what that raises knows where it was."""
+        text = self.sites[-1]  # of before the edit, which may remove what the site is called by
+        try:
+            self._transformation.apply(site)
+        except DaceoptError as error:
+            error.site = error.site or text
+            raise
+        except Exception as error:
+            raise SiteError(error, text) from error
 
 
 def _boundary(graph: Graph, nodes: Iterable[Any]) -> list[str]:

@@ -12,6 +12,7 @@ from daceopt.errors import VerificationError
 from daceopt.passes import reproducer
 from daceopt.passes.feeds import needed_inputs, random_inputs
 from daceopt.passes.transform import Outcome, Transformation, look
+from daceopt.store import identity
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -29,11 +30,17 @@ _NOTHING, _SOMEWHERE = Transformation(), Outcome(["somewhere"], [])
 
 
 class Structure:
-    """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete."""
+    """Checks invariants; ``full`` validates the whole SDFG, else only that the graph is acyclic and complete.
 
-    def __init__(self, full: bool):
-        self._full = full
+    ``foreign``: the former behind steps that are not daceopt's own, the latter behind others.
+    """
+
+    def __init__(self, full: bool, foreign: bool = False):
+        self._full, self._foreign = full, foreign
         self._promised: list[str] | None = None
+
+    def _is_full(self, transformation: Transformation) -> bool:
+        return self._full or (self._foreign and not identity.is_own(transformation.inner.defined_by.__module__))
 
     def failed(self, transformation: Transformation, failure: str, wanted: Gradients | None = None) -> str:
         """What else is to be said of a step that raised ``failure``: how to find out more."""
@@ -41,20 +48,19 @@ class Structure:
 
     def before(self, graph: Graph) -> None:
         """Raise VerificationError when the graph is broken already."""
-        self.check(graph, "before the step")
+        self.check(graph, "before the step", self._full)
         self._promised = promised(graph)
 
     def looking(self, transformation: Transformation, graph: Graph) -> None:
         """Raise VerificationError when matching alone changes the graph."""
-        if self._full:
+        if self._is_full(transformation):
             check_match(transformation, graph)
 
     def after(self, transformation: Transformation, graph: Graph, outcome: Outcome) -> float | None:
         """Raise VerificationError when ``transformation`` broke the graph."""
         if outcome.sites:
-            self.check(
-                graph, f"after step {transformation}, {len(outcome.sites)} sites, the last at {outcome.sites[-1]}"
-            )
+            last = f"{len(outcome.sites)} sites, the last at {outcome.sites[-1]}"
+            self.check(graph, f"after step {transformation}, {last}", self._is_full(transformation))
             if not transformation.edits_programs:
                 self._keeps_promise(graph, f"after step {transformation}")
         return None
@@ -69,10 +75,10 @@ class Structure:
         """Can ``graph``, which a step on a program made, be checked as the graph before it?"""
         return True
 
-    def check(self, graph: Graph, where: str) -> None:
-        """Raise VerificationError, which says ``where``, when the graph is broken."""
+    def check(self, graph: Graph, where: str, full: bool = True) -> None:
+        """Raise VerificationError, which says ``where``, when the graph is broken; ``full`` as above."""
         try:
-            if self._full:
+            if full:
                 graph.validate()
                 check_kernels(graph)
             else:
@@ -89,8 +95,9 @@ def check_complete(graph: Graph) -> None:
     for name in sorted(read.union(graph.outputs)):
         if name not in graph.sdfg.arrays:
             raise ValueError(f"array {name} does not exist")
-        if graph.desc(name).transient and name not in given and not graph.producers(name):
-            raise ValueError(f"array {name} is read but never written")
+        due = graph.desc(name).transient or name in graph.outputs
+        if due and name not in given and not graph.producers(name):
+            raise ValueError(f"array {name} is {'returned' if name in graph.outputs else 'read'} but never written")
 
 
 def check_match(transformation: Transformation, graph: Graph) -> None:

@@ -20,6 +20,7 @@ from daceopt._version import __version__
 from daceopt.codegen.assemble import load_program
 from daceopt.errors import BuildError, FallbackWarning, Unsupported
 from daceopt.logs import caller_depth
+from daceopt.passes import trace
 from daceopt.runtime.executable import Executable
 from daceopt.store import system
 from daceopt.store.cache import default_cache, key
@@ -182,10 +183,27 @@ def _write(folder: Path, identity: str, source: Source) -> None:
     _check_device(derived)
     with derived.timed("build"):
         names = build.build(identity, derived.directions(), libs.implement)
+    _trace(derived, names)
     if source.verify == "numerics":
         with derived.timed("verify"):
             _check_built(derived, names)
     (folder / REPORT).write_text(json.dumps(report(derived, names), default=str))
+
+
+def _trace(derived: Derived, names: Sequence[str]) -> None:
+    """The code of the programs and the time of each phase, where somebody asked for it."""
+    if trace.folder() is None:
+        return
+    for name, (graph, _) in zip(names, derived.directions()):
+        program = load_program(name)
+        if program is not None:
+            shown = {"cpp": program.sources.whole(), "schedules.txt": "\n".join(_schedules(program))}
+            trace.write(f"built-{graph.sdfg.name}", {**shown, "json": json.dumps(derived.seconds, indent=1)})
+
+
+def _schedules(program: Executable) -> Iterator[str]:
+    for kernel, schedule in zip(program.manifest.kernels, program.sources.schedules, strict=True):
+        yield f"# {kernel.label}: {', '.join(kernel.writes)}\n{schedule}"
 
 
 def _check_device(derived: Derived) -> None:

@@ -21,6 +21,7 @@ from daceopt.errors import BuildError
 from daceopt.store import sealed, storage
 
 logger = logging.getLogger("daceopt.cache")
+_KEY = 12  # letters of a key that the log shows
 
 LAYOUT = "v1"
 DEFAULT_LIMIT = 10 << 30
@@ -80,6 +81,7 @@ class Cache:
         if path is None and self._spare is not None:
             return self._spare.get(kind, key)
         self.hits, self.misses = self.hits + (path is not None), self.misses + (path is None)
+        logger.debug("%s %s %s", "found" if path is not None else "no", kind, key[:_KEY])
         return path
 
     def put(self, kind: str, key: str, writer: Writer) -> Path:
@@ -191,6 +193,7 @@ class Cache:
                         return winner
             else:
                 raise OSError(errno.EACCES, "cannot move a finished cache entry to its place", str(final))
+        logger.info("wrote %s %s, %d bytes", kind, key[:_KEY], size)
         self._evict_after(size)
         return final
 

@@ -155,7 +155,10 @@ def test_explain_prints_schedule_and_code_of_a_kernel(model: Path, capsys: pytes
     assert main(["explain", str(model), "--kernel", "SOFT"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("// forward, softmax") and 'extern "C" void k_' in shown and "contraction" not in shown
-    assert "s0(i0" in shown.partition("extern")[0]  # the schedule stands before the source
+    left, _, right = shown.partition("\n---")[2].splitlines()[1].partition(" | ")
+    assert left.startswith("parallel for i0") and right.startswith(
+        'extern "C" void k_'
+    )  # the schedule beside the source
     assert main(["explain", str(model), "--kernel", "gelu"]) == 2
     assert "no kernel's label contains 'gelu'; there are: " in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ def test_steps_stand_above_each_other_on_one_scale() -> None:
     simulated = [StepEvent("computation", "a", 0.0, 1.0)]
     found = page({"measured": measured, "simulated": simulated}, "said")
     assert found.index("measured: ") < found.index("simulated: ")
-    widths = [float(w) for w in re.findall(r'class="event" x="[\d.]+" y="\d+" width="([\d.]+)"', found)]
+    widths = [float(w) for w in re.findall(r'class="event [a-z]+" x="[\d.]+" y="\d+" width="([\d.]+)"', found)]
     assert widths == [500.0, 750.0, 250.0]
 
 

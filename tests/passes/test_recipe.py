@@ -87,10 +87,7 @@ def test_options_print_and_parse() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (
-            "no-such-step",
-            "no transformation is called 'no-such-step'; there are: aggregation, algebraic-simplification",
-        ),
+        ("no-such-step", "no transformation is called 'no-such-step'; there are: aggregation, "),
         ("constant-folding{size=1}", "constant-folding has no option 'size'; it has budget"),
         ("constant-folding{budget=open('x')}", "literal values"),
         ("Constant Folding", "expected a form like"),
@@ -243,13 +240,43 @@ def test_files_that_cannot_be_loaded(tmp_path: Path, text: str | None, reason: s
 
 def test_history() -> None:
     seen: list[Any] = []
-    runner = Runner(Recipe("r", (ReluOfRelu(), "differentiate")), "structure", progress=seen.append)
+    runner = Runner(
+        Recipe("r", (ReluOfRelu(), "differentiate")), "structure", after=lambda step, graph: seen.append(step)
+    )
     steps = runner.run(chain("Exp", "Relu", "Relu"))
     assert steps == runner.history == seen and len(steps) == 1
     (step,) = steps
     assert (step.name, step.level, step.nodes_before, step.nodes_after) == ("relu-of-relu", "coarse", 3, 2)
     assert step.bytes_before == 3 * 2 * 24 and step.bytes_after == 2 * 2 * 24
     assert step.sites == ["Relu + Relu"] and step.seconds > 0
+
+
+def test_hooks_stand_around_every_step() -> None:
+    from daceopt.ir.imported import Gradients
+    from daceopt.ir.program import Program
+
+    graph, said = chain("Relu", "Relu", "Tanh"), []
+    made = Recipe("r", (ReluOfRelu(), *recipe.recipes.get("none").steps, "tasklet-fusion"))
+    steps = made.run(
+        Program.of(graph, Gradients((0,), (0,))),
+        before=lambda step, graph: said.append(("before", str(step), graph.sdfg.name, len(graph.nodes()))),
+        after=lambda step, graph: said.append(("after", step.name, graph.sdfg.name, len(graph.nodes()))),
+    )
+    assert said[:2] == [("before", "relu-of-relu", "test", 3), ("after", "relu-of-relu", "test", 2)]
+    assert [s[0] for s in said] == ["before", "after"] * len(steps)
+    assert [(s.name, s.graph) for s in steps] == [s[1:3] for s in said[1::2]]
+    fused = [s[2] for s in said if s[:2] == ("before", "tasklet-fusion")]
+    assert fused == ["test", "test_backward"], "once for each direction"
+
+
+def test_a_hook_that_raises_stops_the_recipe() -> None:
+    def stop(step: Any, graph: Graph) -> None:
+        raise KeyboardInterrupt
+
+    graph = chain("Relu", "Relu")
+    with pytest.raises(KeyboardInterrupt):
+        Recipe("r", (ReluOfRelu(), "lower-operators")).run(graph, after=stop)
+    assert op_types(graph) == ["Relu"], "the first step was done, the second one was not"
 
 
 def test_levels_select_steps() -> None:
@@ -300,5 +327,14 @@ def test_bisect_finds_an_exception() -> None:
 def test_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DACEOPT_TRACE", str(tmp_path / "trace"))
     Runner(Recipe("r", (ReluOfRelu(),))).run(chain("Relu", "Relu"))
-    written = sorted(p.suffix for p in (tmp_path / "trace").iterdir())
-    assert written == [".json", ".txt"]
+    written = [p.name.split("-", 2)[2] for p in sorted((tmp_path / "trace").iterdir())]
+    assert written == ["00-test.txt", "01-relu-of-relu.json", "01-relu-of-relu.txt"]
+
+
+def test_a_trace_says_what_a_step_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DACEOPT_TRACE", str(tmp_path))
+    with pytest.raises(VerificationError):
+        Runner(Recipe("r", (ReluOfRelu(wrong=True),))).run(chain("Relu", "Relu"))
+    (failure,) = tmp_path.glob("*.error.txt")
+    assert failure.name.endswith("-01-relu-of-relu.error.txt")
+    assert "a bug of the user's, at site Relu + Relu" in failure.read_text()

@@ -7,7 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -28,6 +28,7 @@ from daceopt.passes.loading import load_file, transformations
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from tests.onnx_models import FLOAT, proto
+from tests.registered import restored
 
 STEP = '''
 """A step with a bug."""
@@ -88,11 +89,12 @@ def file_of(message: str) -> Path:
 
 
 @pytest.fixture
-def wrong_step(tmp_path: Path) -> str:
+def wrong_step(tmp_path: Path) -> Iterator[str]:
     path = tmp_path / "tanh_to_exp.py"
     path.write_text(STEP)
-    assert load_file(path) == ["tanh-to-exp"]
-    return "tanh-to-exp{also=\"a '''b\"}"
+    with restored():
+        assert load_file(path) == ["tanh-to-exp"]
+        yield "tanh-to-exp{also=\"a '''b\"}"
 
 
 def tanh_model() -> onnx.ModelProto:
@@ -151,6 +153,15 @@ def test_a_step_that_raises(wrong_step: str, capsys: pytest.CaptureFixture[str])
     with pytest.raises(VerificationError, match="(?s)failed on graph .*; reproducer in ") as caught:
         Runner(Recipe("r", (broken,)), "numerics").run(import_model(load(tanh_model())))
     assert inside(file_of(str(caught.value)), capsys)[0] == 1  # the file says "Exp", which is wrong in another way
+
+
+def test_a_step_at_one_of_its_sites(wrong_step: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file of the step comes along, though the step that fails is one of daceopt's own."""
+    step = transformations.get("at-site").with_options({"step": wrong_step, "site": "Tanh"})
+    with pytest.raises(VerificationError, match="step at-site.*reproducer in ") as caught:
+        Runner(Recipe("r", (step,)), "numerics").run(import_model(load(tanh_model())))
+    code, said = inside(file_of(str(caught.value)), capsys)
+    assert code == 1 and said.startswith("step at-site{step=")
 
 
 def test_the_step_that_differentiates(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

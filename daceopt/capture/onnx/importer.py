@@ -60,6 +60,7 @@ def import_model(
             raise graph_or_gap from None
         importer, graph = bold, graph_or_gap
     importer.report(refused)
+    logger.info("imported an ONNX model: %d operators, %d inputs", len(graph.operators()), len(graph.inputs))
     return graph
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -26,6 +27,8 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ops.core import widening
 from daceopt.runtime.binding import Binding
+
+logger = logging.getLogger("daceopt.importer")
 
 
 def load(traced: Traced) -> Imported:
@@ -63,6 +66,9 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     _replace(graph, planned, binding)
     widening.settle(graph)
     graph.prune()
+    logger.info("imported a graph of Dynamo: %d operators, %d inputs", len(graph.operators()), len(graph.inputs))
+    for name, why in context.hosted.items():
+        logger.debug("  %s runs in ATen: %s", name, why)
     kept = Binding(
         tuple(binding),
         tuple(planned.outputs),

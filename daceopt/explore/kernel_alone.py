@@ -1,0 +1,131 @@
+"""One kernel as a program of its own, on random values: what it takes when nothing runs beside or before it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from daceopt.codegen.shown import by_result
+from daceopt.cost.work import resolve
+from daceopt.errors import Unsupported
+from daceopt.explore.built_program import BuiltProgram
+from daceopt.explore.tables import KernelRow
+from daceopt.explore.units import amount, duration, percent, printable
+from daceopt.ir import types
+from daceopt.ir.graph import Graph
+from daceopt.ir.program import Program
+from daceopt.runtime.invocation import torch_dtype
+
+if TYPE_CHECKING:
+    from daceopt.cost.machine import Machine
+
+_AT_LEAST = 15
+_RESOLUTION = 1e-9  # of the clock, in seconds
+
+
+@dataclass(frozen=True)
+class KernelMeasurement:
+    """A kernel with its measured median of ``runs`` as ``row.seconds``, beside what ``machine`` allows its bytes and
+    operations; ``how``: where it ran."""
+
+    row: KernelRow
+    machine: Machine
+    runs: int
+    how: str
+
+    @property
+    def seconds(self) -> float:
+        return max(self.row.seconds or 0.0, _RESOLUTION)
+
+    @property
+    def share(self) -> float:
+        """How much of the machine's limit it reaches, 1 being all of it."""
+        return self.row.limit / self.seconds
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.row.flops / max(self.row.bytes, 1)
+
+    def text(self) -> str:
+        """The measurement, then schedule and C++."""
+        return f"{self}\n{self.row.text()}"
+
+    def __str__(self) -> str:
+        row = self.row
+        bound = "memory" if self.machine.seconds(row.bytes, 0) >= row.limit * 0.999 else "arithmetic"
+        rates = f"{amount(row.bytes / self.seconds, 'B/s')}, {amount(row.flops / self.seconds, 'flop/s')}"
+        return printable(
+            f"{row.label} ({row.direction}): {duration(self.seconds)}, median of {self.runs} {self.how}; "
+            f"{amount(row.bytes, 'B')}, {amount(row.flops, 'flop')}: {rates}; "
+            f"{percent(self.share)} of the limit, {duration(row.limit)} by {bound}"
+        )
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+
+def measured_alone(
+    graph: Graph, position: int, row: KernelRow, machine: Machine, sizes: Mapping[str, int], seconds: float
+) -> KernelMeasurement:
+    """Run node number ``position`` of ``graph`` by itself for about ``seconds``. Raises Unsupported where it is none
+    without what stands around it, BuildError and what a run raises."""
+    own = alone(graph, position)
+    tensors = {k: _random(own, name, sizes) for k, name in enumerate(own.inputs)}
+    found: list[float] = []
+    with BuiltProgram.temporary(Program.of(own), profiled=True) as program:
+        program.times(tensors)  # what is loaded, allocated and created at a first call
+        deadline = time.perf_counter() + seconds
+        while len(found) < _AT_LEAST or time.perf_counter() < deadline:
+            found.append(sum(program.times(tensors)[0].values()))
+        (shown,) = {*by_result(program.executables()[0]).values()}
+    measured = replace(row, seconds=statistics.median(found), source=shown.source, schedule=shown.schedule)
+    return KernelMeasurement(measured, machine, len(found), "by itself, its arrays in the caches where they fit")
+
+
+def alone(graph: Graph, position: int) -> Graph:
+    """A copy of ``graph`` with one node, whose operands are inputs and whose results are outputs.
+
+    Raises Unsupported for one that writes a part of an array, or belongs to a protocol with others.
+    """
+    own = graph.copy()
+    node = own.nodes()[position]
+    own.order = None
+    written = [n for n in own.outputs_of(node) if n is not None]
+    if any(own.is_part(n) for n in written) or getattr(node, "has_side_effects_", False):
+        raise Unsupported(
+            f"{getattr(node, 'label', node)} does not stand alone: it writes a part, or others wait for it"
+        )
+    for other in own.nodes():
+        if other is not node:
+            own.remove(other)
+    read = dict.fromkeys(own.root(n)[0] for n in own.inputs_of(node) if n is not None)
+    kept = {*read, *(name for name, _ in own.symbols.values())}
+    own.clear_outputs()
+    own.saved, own.replaced = [], {}
+    for name in [n for n in own.inputs if n not in kept]:
+        own.inputs.remove(name)
+        own.desc(name).transient = True
+    for name in read:
+        if not own.is_given(name):
+            own.desc(name).transient = False
+            own.inputs.append(name)
+    for name in written:
+        own.add_output(name)
+    own.prune()
+    return own
+
+
+def _random(graph: Graph, name: str, sizes: Mapping[str, int]) -> torch.Tensor:
+    """Memory for the array, whatever its layout, of a shape that says its sizes."""
+    shape = [resolve(n, sizes) for n in graph.shape(name)]
+    dtype = types.to_numpy(graph.dtype(name))
+    stored = torch_dtype(dtype.name)
+    if stored.is_floating_point:
+        return torch.randn(shape).to(stored)
+    return torch.zeros(shape, dtype=stored)

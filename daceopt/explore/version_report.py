@@ -1,0 +1,120 @@
+"""A version of a session as a report: its kernels, what moves, what each step did; and, built, what it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from daceopt import libs
+from daceopt.codegen.build import Prepared
+from daceopt.codegen.shown import Shown, by_result
+from daceopt.codegen.working_memory import planned
+from daceopt.cost.machine import this_machine
+from daceopt.errors import DaceoptError
+from daceopt.explore import collect, memory
+from daceopt.explore.built_program import BuiltProgram
+from daceopt.explore.collect import Direction
+from daceopt.explore.profile import shortest
+from daceopt.explore.report import Report
+from daceopt.ir.region import everything
+from daceopt.passes.recipe import recipes
+from daceopt.passes.runner import Runner
+
+if TYPE_CHECKING:
+    from daceopt.explore.built_program import Times
+    from daceopt.explore.subject import Subject
+    from daceopt.explore.version import Version
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.program import Program
+    from daceopt.passes.step import Step
+
+_LEAST = "none"  # the recipe that does what every program needs to run, and nothing else
+
+
+def finished(program: Program) -> tuple[Program, list[str]]:
+    """A copy of which every operator is lowered, and the steps that this took: of the recipe ``none``."""
+    made, least = program.copy(), recipes.get(_LEAST)
+    records = Runner(least).apply(made, least.resolved())
+    return made, list(dict.fromkeys(r.name for r in records if r.sites))
+
+
+def report_of(subject: Subject, version: Version, session: str, measure: bool, code: bool) -> Report:
+    """What a version is. ``measure``: build it and run it kernel by kernel; where it is not lowered yet, as the recipe
+    ``none`` finishes it, which a note says. ``code``: with the C++ of its kernels, where they are lowered."""
+    program, added = finished(version.program) if measure else (version.program, [])
+    first = version.line()[0]
+    report = Report(
+        subject.title,
+        "training" if subject.trains or program.backward is not None else "inference",
+        f"of session {session}, {len(version.path())} steps",
+        notes=[*subject.notes, *version.notes],
+        nodes=(first.nodes, sum(len(g.nodes()) for g in program.directions())),
+        machine=this_machine(),
+    )
+    report.notes += [f"not lowered yet: finished by {', '.join(added)}"] if added else []
+    report.steps = collect.steps(map(_record, version.history()), version.sizes)
+    own = {k: t for k, t in subject.tensors.items() if k not in subject.state}
+    report.inputs = [collect.described(subject.names.get(f"input:{k}", f"input {k}"), t) for k, t in own.items()]
+    _program(report, subject, program, version.sizes, measure, code)
+    report.bytes_moved = (first.bytes, sum(k.bytes for k in report.kernels))
+    return report
+
+
+def _record(step: Step) -> dict[str, Any]:
+    """As it is kept with programs."""
+    return {**vars(step), **{name: str(vars(step)[name]) for name in ("bytes_before", "bytes_after")}}
+
+
+def _program(
+    report: Report, subject: Subject, program: Program, sizes: Mapping[str, int], measure: bool, code: bool
+) -> None:
+    lowered = all(not part.operators() for g in program.directions() for part in everything(g))
+    with BuiltProgram.temporary(program, profiled=True) if measure else nullcontext() as built:
+        times = shortest(built, subject.tensors) if built is not None else [{}, {}]
+        found = (
+            [by_result(e) for e in built.executables()] if built is not None else _printed(program, code and lowered)
+        )
+    directions = list(_directions(subject, program, times, found))
+    assert report.machine is not None
+    report.machine = collect.calibrated(report.machine, directions, sizes)
+    if lowered:
+        working = planned(program, sizes)
+        report.memory, report.peak, report.saved = memory.rows(working), working.peak, working.saved_bytes
+    for direction in directions:
+        report.edges += collect.edges(direction, sizes, len(report.kernels))
+        report.kernels += collect.kernels(direction, sizes, report.machine)
+
+
+def _printed(program: Program, code: bool) -> list[dict[str, Shown]]:
+    """The code of each direction as it would be compiled."""
+    found: list[dict[str, Shown]] = []
+    for k, graph in enumerate(program.directions()):
+        found.append(_code(graph, program.roles(graph), k) if code else {})
+    return found
+
+
+def _code(graph: Graph, roles: Mapping[str, str], position: int) -> dict[str, Shown]:
+    try:
+        made = Prepared(graph, roles, libs.implement, position)
+    except DaceoptError:  # said where it is built
+        return {}
+    kernels = enumerate(made.manifest.kernels)
+    return {n: Shown(made.sources.of(k), made.sources.schedules[k]) for k, info in kernels for n in info.writes}
+
+
+def _directions(
+    subject: Subject, program: Program, times: list[Times], found: list[dict[str, Shown]]
+) -> Iterator[Direction]:
+    for k, (name, graph) in enumerate(program.by_direction()):
+        roles = program.roles(graph)
+        names = {array: said(subject, role) for array, role in roles.items()}
+        yield Direction(name, graph, {n: text for n, text in names.items() if text}, times[k], found[k])
+
+
+def said(subject: Subject, role: str) -> str:
+    """What the model calls a result."""
+    kind, _, position = role.partition(":")
+    if kind == "grad_input":
+        return f"gradient of {subject.names.get(f'input:{position}', f'input {position}')}"
+    return subject.names.get(role, f"output {position}") if kind == "output" else ""

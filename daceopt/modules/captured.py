@@ -1,0 +1,79 @@
+"""One call of a module captured on the side, as the graphs that a recipe would get; nothing is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from daceopt.modules.backend import Backend, own_mode
+from daceopt.modules.observe import call_twin
+from daceopt.modules.options import Options
+from daceopt.programs.stats import Stats
+from daceopt.runtime.binding import Binding
+
+if TYPE_CHECKING:
+    from daceopt.capture.torch.traced import Traced
+    from daceopt.ir.imported import Imported
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A graph of a call: what is imported, the tensors of its inputs in order, what the model calls them, and which are
+    its own parameters and buffers."""
+
+    imported: Imported
+    tensors: Sequence[torch.Tensor]
+    names: Sequence[str]
+    state: frozenset[int]
+
+
+@dataclass
+class Captured:
+    """The graphs of a call in order; ``breaks`` and ``refused``: why there are several, and what stays in eager."""
+
+    graphs: list[CapturedGraph] = field(default_factory=list)
+    breaks: list[str] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+
+class _Capturing(Backend):
+    """Imports graphs and lets PyTorch run them."""
+
+    def __init__(self, options: Options, found: Captured) -> None:
+        super().__init__(options, Stats(), lambda reason, error: found.refused.append(reason))
+        self._found = found
+
+    def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
+        from daceopt.capture.torch.importing import load
+
+        with own_mode():
+            imported = load(traced)
+        binding = Binding.from_json(imported.notes["binding"])
+        tensors = [_tensor(kind, inputs[k]) for kind, k in binding.inputs]
+        names = [traced.names[k] for _, k in binding.inputs]
+        state = frozenset(at for at, (_, k) in enumerate(binding.inputs) if traced.is_state[k])
+        self._found.graphs.append(CapturedGraph(imported, tensors, names, state))
+        forward: Callable[..., Any] = traced.graph.forward
+        return forward
+
+
+def captured(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], options: Options) -> Captured:
+    """The graphs of ``model(*args, **kwargs)``; model and arguments stay as they are. Raises CaptureError where the
+    module cannot be copied, and what the call itself raises."""
+    found = Captured()
+    backend = _Capturing(options, found)
+    call_twin(model, args, kwargs, options, backend)
+    found.breaks = backend.new_breaks()
+    return found
+
+
+def _tensor(kind: str, value: Any) -> torch.Tensor:
+    """A copy of an input as programs take it; a size is an array that is as long."""
+    if kind != "tensor":
+        return torch.empty((0, int(value)), dtype=torch.uint8)
+    real = torch.view_as_real(value.detach()) if value.is_complex() else value.detach()
+    return real.clone(memory_format=torch.contiguous_format)

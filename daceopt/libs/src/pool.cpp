@@ -325,7 +325,7 @@ template <typename T, typename Where>
 void max_pool_backward(const PoolShape& shape, const T* dy, const Where* where, T* dx) {
     if (along_channels(shape)) return visit(shape, [&] { return MaximumBackward<T, Where>{dy, where, dx}; });
     const int64_t parts = shape.batch * shape.channels, size = shape.in[0] * shape.in[1] * shape.in[2];
-#pragma omp parallel for schedule(static) if (parts * size > kParallelElements)
+#pragma omp parallel for schedule(static) if (parts * size > kParallelPoolElements)
     for (int64_t i = 0; i < parts; ++i) {
         const Part part{i / shape.channels, i % shape.channels, i % shape.channels + 1};
         clear(shape, part, dx);

@@ -21,10 +21,12 @@ _EXACT_NAMES = ("maximum", "minimum", "sign", "absolute", "copysign", "floor", "
 
 
 class Disturbance:
-    """A source of roundings for one execution."""
+    """A source of roundings for one execution; ``sums``: relative, what sums of products may be off by, where less
+    precision than that of their type was asked for."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, sums: float = 0.0) -> None:
         self._generator = np.random.default_rng(seed)
+        self._sums = sums
 
     def scalar(self, expr: Any, value: np.ndarray) -> np.ndarray:
         """The results of scalar code, each element rounded in another way."""
@@ -36,14 +38,14 @@ class Disturbance:
             return value
         with np.errstate(all="ignore"):
             typical = np.sqrt(np.square(value, dtype=np.float64).mean())
-        return self._moved(value, np.where(value == 0, 0, np.fmax(np.abs(value), typical)))
+        return self._moved(value, np.where(value == 0, 0, np.fmax(np.abs(value), typical)), self._sums)
 
-    def _moved(self, value: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
+    def _moved(self, value: np.ndarray, magnitude: np.ndarray, unit: float = 0.0) -> np.ndarray:
         if value.dtype.kind != "f":
             return value
         steps = self._generator.integers(-1, 2, value.shape)
         with np.errstate(all="ignore"):
-            return (value + steps * np.finfo(value.dtype).eps * magnitude).astype(value.dtype)
+            return (value + steps * max(unit, np.finfo(value.dtype).eps) * magnitude).astype(value.dtype)
 
 
 @cache

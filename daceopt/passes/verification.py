@@ -158,7 +158,7 @@ class Numerics:
         self._exact = outputs(graph, self.inputs, exact=True)
         self._first = self._errors(graph)
         self._initial = graph.copy()
-        self._disturbed: dict[str, float] | None = None
+        self._disturbed: dict[float, dict[str, float]] = {}
         self._previous: Graph | None = None
 
     def before(self, graph: Graph) -> None:
@@ -180,7 +180,7 @@ class Numerics:
         if not outcome.sites:
             return max(self._errors(graph), default=0.0)
         errors = self._errors(graph)
-        if transformation.changes_precision and max(errors, default=0.0) < _COARSE:
+        if transformation.changes_precision and all(map(self._is_coarse, range(len(errors)), errors)):
             self._first = errors
         if self.worse(errors) is None:
             return max(errors, default=0.0)
@@ -228,13 +228,17 @@ class Numerics:
                 return k
         return None
 
-    def _other_roundings(self, output: int) -> float:
+    def _is_coarse(self, output: int, error: float) -> bool:
+        """Is ``error`` what products of less precision explain, in this result and in what it is computed from?"""
+        return error < _COARSE or error <= self._other_roundings(output, _COARSE)
+
+    def _other_roundings(self, output: int, sums: float = 0.0) -> float:
         """The error that other roundings of the graph as it was at first have: where terms cancel, a result may be
-        rounding alone, and its error in one execution is chance."""
-        if self._disturbed is None:
+        rounding alone, and its error in one execution is chance. ``sums``: as of :class:`Disturbance`."""
+        if sums not in self._disturbed:
             exact = dict(zip(results(self._initial), self._exact, strict=True))
-            self._disturbed = disturbed_errors(self._initial, self.inputs, exact)
-        return self._disturbed[results(self._initial)[output]]
+            self._disturbed[sums] = disturbed_errors(self._initial, self.inputs, exact, sums)
+        return self._disturbed[sums][results(self._initial)[output]]
 
     def is_for(self, graph: Graph) -> bool:
         """Can ``graph``, which a step on a program made, be executed and compared as the graph before it?"""
@@ -290,15 +294,18 @@ def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) ->
     return [np.asarray(found[name]) for name in results(graph)]
 
 
-def disturbed_errors(graph: Graph, inputs: dict[str, np.ndarray], exact: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The largest finite error of each array of ``exact`` in executions of ``graph`` with other roundings."""
+def disturbed_errors(
+    graph: Graph, inputs: dict[str, np.ndarray], exact: Mapping[str, np.ndarray], sums: float = 0.0
+) -> dict[str, float]:
+    """The largest finite error of each array of ``exact`` in executions of ``graph`` with other roundings; ``sums``: as
+    of :class:`daceopt.ir.disturbance.Disturbance`."""
     from daceopt import ops
     from daceopt.ir.disturbance import Disturbance
     from daceopt.ir.interpret import interpret
 
     lowered = graph.copy()
     ops.lower_all(lowered)
-    runs = [interpret(lowered, inputs, disturbance=Disturbance(seed)) for seed in range(_DISTURBED)]
+    runs = [interpret(lowered, inputs, disturbance=Disturbance(seed, sums)) for seed in range(_DISTURBED)]
     errors = {n: [relative_error(np.asarray(run[n]), e) for run in runs] for n, e in exact.items()}
     return {n: max((e for e in found if np.isfinite(e)), default=0.0) for n, found in errors.items()}
 

@@ -39,6 +39,13 @@ def rows(shape: tuple[Any, ...] = (64, 70)) -> Graph:
     return finish(graph, b.reduce("sum", None, x, axes=[1]))
 
 
+def columns() -> Graph:
+    """Sums of rows, all of them at once."""
+    graph = rows()
+    after(graph, "map-interchange{order=('i1', 'i0')}")
+    return graph
+
+
 def pair() -> Graph:
     return two_stages()[0]
 
@@ -145,6 +152,7 @@ def test_computation_placement() -> None:
         (rows, "local-storage{array='k*', loop='i1'}", "reduced over i1"),
         (rows, "loop-binding{loops='i1', kind='block'}", "a block loop is one of an accelerator"),
         (plus_one, "loop-binding", "names no loop"),
+        (columns, "loop-binding{loops='i0'}", "threads of the parallel loop over i0 would share the accumulator of s0"),
         (plus_one, "loop-binding{loops='i0', kind='vector'}", "stands inside of a vector loop"),
         (
             lambda: plus_one((size_symbol(), 70)),

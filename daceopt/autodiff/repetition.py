@@ -194,7 +194,7 @@ class _Backward:
             nexts.append(found[c.input] or self._zeros(loop.graph, loop.b, seeds[output]))
             finals.append(self._final(self._reads[c.initial], result))
         stacked: list[tuple[str, str, int, bool]] = []
-        sums: list[tuple[_Shared, str | _Hoisted]] = []
+        sums: list[tuple[str, str, str | _Hoisted]] = []
         for one in shared:
             g = found[one.input]
             if g is None:
@@ -205,7 +205,7 @@ class _Backward:
                 total = loop.carry(self._zeros_of(loop.graph.shape(one.view), dtype))
                 nexts.append(loop.b.elementwise(lambda a, g: a + g, total, g, label="accumulate"))
                 finals.append(graph.add_array("sum_grad", loop.graph.shape(one.view), dtype))
-            sums.append((one, str(finals[-1]) if hoisted is None else hoisted))
+            sums.append((*self._seen(one), str(finals[-1]) if hoisted is None else hoisted))
         for s in slices:
             if found[s.input] is not None:
                 array = self._reads[node.captures[0][s.array]]
@@ -215,7 +215,7 @@ class _Backward:
         made = loop.finish(nexts, finals, stacked, trips=node.trips, descending=True)
         made.body.prune()
         drop_operands(graph, made)
-        return [*result, *(self._summed(one, total) for one, total in sums)]
+        return [*result, *(self._summed(*one) for one in sums)]
 
     def _hoisted(self, g: str, stacked: list[tuple[str, str, int, bool]]) -> _Hoisted | None:
         """The product that ``g`` is, if it is of so few rows that leaving them (``stacked``) moves less than a sum."""
@@ -237,16 +237,19 @@ class _Backward:
             stacked.append((factor, factors[-1], 0, False))
         return _Hoisted(factors[0], factors[1], float(product.alpha))
 
-    def _summed(self, one: _Shared, total: str | _Hoisted) -> tuple[str, str]:
+    def _seen(self, one: _Shared) -> tuple[str, str]:
+        """A captured array, and what of it the iterations see."""
+        array, body = self._reads[self._node.captures[0][one.array]], self._loop.graph
+        if one.view == one.array:
+            return array, array
+        shape, strides, offset = body.shape(one.view), body.strides(one.view), body.view_offset(one.view)
+        return array, self._graph.add_view(array, "shared", shape, strides, offset)
+
+    def _summed(self, array: str, view: str, total: str | _Hoisted) -> tuple[str, str]:
         """The gradient of a captured array, in its own layout."""
-        b, graph, body = self._b, self._graph, self._body
         if isinstance(total, _Hoisted):
-            total = total.product(b)
-        array = self._reads[self._node.captures[0][one.array]]
-        if one.view != one.array:
-            shape, strides, offset = body.shape(one.view), body.strides(one.view), body.view_offset(one.view)
-            total = view_adjoint(b, graph.add_view(array, "shared", shape, strides, offset), total)
-        return array, total
+            total = total.product(self._b)
+        return array, total if view == array else view_adjoint(self._b, view, total)
 
     def _final(self, array: str, result: Contributions) -> str | None:
         if array not in self._wanted:

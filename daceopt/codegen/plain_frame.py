@@ -42,6 +42,7 @@ class PlainFrame(FrameBuilder):
         super().__init__(graph)
         for name in (*graph.inputs, *graph.outputs, *graph.saved):
             self._buffer(self._scope.place(name)[0])
+        self._touch_what_loops_share()
         self.sdfg.append_global_code(_STRICT + _HEADERS + support_header("\n".join(self._code)) + support)
 
     # ---------------------------------------------------------------- arrays
@@ -62,6 +63,25 @@ class PlainFrame(FrameBuilder):
         layout = {"strides": desc.strides, "total_size": desc.total_size}
         self.sdfg.add_array(name, desc.shape, dtype, transient=not kept, **layout)
         return name
+
+    def _touch_what_loops_share(self) -> None:
+        """Let the first state seem to write the arrays that several states of loops use: DaCe 1.0.2 looks for the state
+        that uses an array first among those outside of loops when it frees that array."""
+        states: dict[str, list[dace.SDFGState]] = {}
+        for state in self.sdfg.states():
+            for name in dict.fromkeys(n.data for n in state.data_nodes() if self.sdfg.arrays[n.data].transient):
+                states.setdefault(name, []).append(state)
+        shared = [
+            n for n, users in states.items() if len(users) > 1 and any(u.parent_graph is not self.sdfg for u in users)
+        ]
+        if not shared:
+            return
+        first = self.sdfg.start_block
+        outputs = {f"Out_{k}": dace.pointer(self.sdfg.arrays[name].dtype) for k, name in enumerate(shared)}
+        tasklet = nodes.Tasklet("allocated", {}, outputs, "", dace.Language.CPP)
+        first.add_node(tasklet)
+        for connector, name in zip(outputs, shared):
+            first.add_edge(tasklet, connector, first.add_access(name), None, Memlet(data=name, dynamic=True))
 
     def _tick(self, k: int) -> None:
         """Before the first node: small constants, from the code."""

@@ -45,7 +45,7 @@ class Disturbance:
             return value
         steps = self._generator.integers(-1, 2, value.shape)
         with np.errstate(all="ignore"):
-            return (value + steps * max(unit, np.finfo(value.dtype).eps) * magnitude).astype(value.dtype)
+            return (value + steps * max(unit, float(np.finfo(value.dtype).eps)) * magnitude).astype(value.dtype)
 
 
 @cache

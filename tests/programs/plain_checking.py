@@ -38,7 +38,9 @@ def check(folder: Path, graphs: Mapping[str, Graph], feeds: Mapping[str, Mapping
             if within_rounding(error, theirs) or (narrow and error < 2.0**-7):
                 continue
             other = disturbed_errors(graph, given[name], {array: exact[array]})[array]
-            assert within_rounding(error, other), f"{name}: {array} has error {error}; {theirs} and {other} are rounding"
+            assert within_rounding(error, other), (
+                f"{name}: {array} has error {error}; rounding explains {theirs}, {other}"
+            )
 
 
 def run(folder: Path) -> None:

@@ -186,6 +186,7 @@ class Op(Pattern):
     text: str = ""
     private: bool = True
     condition: Callable[[Match], bool] | None = None
+    position: int = 0  # of its result
 
     @property
     def size(self) -> int:  # type: ignore[override]
@@ -203,6 +204,10 @@ class Op(Pattern):
         """Its result may have other readers: it is computed for them, then."""
         return replace(self, private=False)
 
+    def result(self, position: int) -> Op:
+        """Another result of the operator than its first."""
+        return replace(self, position=position)
+
     def when(self, condition: Callable[[Match], bool]) -> Op:
         """It is this operator only where ``condition`` holds for what was captured so far."""
         return replace(self, condition=condition)
@@ -213,7 +218,7 @@ class Op(Pattern):
     def find(self, name: str | None, match: Match, where: str) -> Iterator[Match]:
         graph = match.graph
         node = graph.producer(name) if name is not None and not graph.is_view(name) else None
-        if node is None or not self.ends_in(node) or graph.outputs_of(node)[0] != name:
+        if node is None or not self.ends_in(node) or list(graph.outputs_of(node)).index(name) != self.position:
             expected = self.text or f"made by {' or '.join(self.types)}"
             made = f"it is {origin(graph, name)}, expected {' or '.join(self.types)}"
             yield from match.skipping(f"{name} is not {expected} ({where}): {made}", self.size)

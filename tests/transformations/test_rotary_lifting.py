@@ -34,6 +34,16 @@ def halves(net: Net, cut: int = D // 2, axis: int = 3, swapped: bool = False) ->
     return net.op("Concat", *parts, shape=net.graph.shape(net.x), axis=axis)
 
 
+def split(net: Net, cut: int = D // 2, axis: int = 3) -> str:
+    parts = []
+    for extent in (cut, net.graph.shape(net.x)[axis] - cut):
+        shape = [extent if k == axis else n for k, n in enumerate(net.graph.shape(net.x))]
+        parts.append(net.graph.add_array("part", shape, net.graph.dtype(net.x)))
+    sizes = net.const([net.graph.shape(n)[axis] for n in parts], np.int64)
+    net.graph.add_operator("Split", [net.x, sizes], parts, {"axis": axis})
+    return net.op("Concat", net.op("Neg", parts[1]), parts[0], shape=net.graph.shape(net.x), axis=axis)
+
+
 def neighbours(net: Net, even: int = 0) -> str:
     pair = (B, H, S, D // 2, 1)
     last = net.const([-1], np.int64)
@@ -49,7 +59,7 @@ def rotated(net: Net, turned: str, order: int = 0) -> str:
 
 
 @pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("turned", [halves, neighbours])
+@pytest.mark.parametrize("turned", [halves, split, neighbours])
 def test_forms_of_models(turned: Any, order: int) -> None:
     net = rotary_net()
     graph = net.done(rotated(net, turned(net), order))
@@ -92,6 +102,8 @@ def test_what_others_read_stays() -> None:
     [
         (lambda net: halves(net, cut=2), "the slices are"),
         (lambda net: halves(net, cut=2, axis=2), "halves of axis 2"),
+        (lambda net: split(net, cut=2), "the slices are"),
+        (lambda net: split(net, axis=1, cut=1), "halves of axis 1"),
         (lambda net: neighbours(net, even=1), "the slices are"),
     ],
 )

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from daceopt.ir.graph import Graph
 from daceopt.ir.operators import int_list
 from daceopt.ops.families.rotary import DOMAIN, NAME
 from daceopt.passes.patterns import Match, Op, PatternRule, either, op
 
-_HALVES = op(
-    "Concat",
-    op("Neg", op("Slice", "x", ...).named("second").shared()).named("negated"),
-    op("Slice", "x", ...).named("first").shared(),
-).named("turned")
+_FIRST = either(*(op(types, "x", ...).named("first").shared() for types in ("Slice", "Split")))
+_SECOND = either(
+    op("Slice", "x", ...).named("second").shared(), op("Split", "x", ...).result(1).named("second").shared()
+)
+_HALVES = op("Concat", op("Neg", _SECOND).named("negated"), _FIRST).named("turned")
 _NEIGHBOURS = op(
     "Reshape",
     op(
@@ -73,15 +72,22 @@ def _other_halves(m: Match) -> str | None:
         axis = m.node("turned").attribute("axis") % rank
         if axis != rank - 1:
             return f"halves of axis {axis} are exchanged, expected the last"
-    found = [_range(m.graph, m.node(n), size) for n in ("first", "second")]
+    found = [_range(m, n, size) for n in ("first", "second")]
     return None if found == wanted else f"the slices are {found} of the last axis, expected {wanted}"
 
 
-def _range(graph: Graph, node: Any, size: int) -> tuple[int, int, int] | None:
-    """Start, end and step of a slice of the last axis; None for any other."""
+def _range(m: Match, name: str, size: int) -> tuple[int, int, int] | None:
+    """Start, end and step of a part of the last axis; None for any other."""
+    graph, node = m.graph, m.node(name)
+    rank = len(m.shape("x"))
+    if node.op_type == "Split":
+        halves = [n for n in graph.outputs_of(node)[:2] if n is not None]
+        if len(halves) < 2 or node.attribute("axis", 0) % rank != rank - 1:
+            return None
+        first, second = (graph.shape(n)[-1] for n in halves)
+        return (0, first, 1) if name == "first" else (first, first + second, 1)
     starts, ends, axes = (int_list(graph, node, n, k + 1) for k, n in enumerate(("starts", "ends", "axes")))
     steps = int_list(graph, node, "steps", 4) or [1]
-    rank = len(graph.shape(graph.operand(node, 0)))
     if starts is None or ends is None or len(starts) != 1 or (axes or [0])[0] % rank != rank - 1:
         return None
     start, end, step = slice(starts[0], ends[0], steps[0]).indices(size)

@@ -84,6 +84,7 @@ MEMORY = ("memory-ordering", "transient-reuse")
 
 LOOPS = (
     # the hardware: what computes beside what, in which order, by which unit (5.5; 5.6, steps 4 and 5)
+    "index-set-splitting",
     "scalar-expansion",
     "tile-scheduling",
     "loop-fusion",

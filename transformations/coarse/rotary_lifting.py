@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from daceopt.ir.operators import int_list
 from daceopt.ops.families.rotary import DOMAIN, NAME

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import sympy
@@ -41,26 +40,38 @@ class Threading(Scheduling):
     few: int | None = None
 
     def decide(self, form: Form) -> Form | None:
-        loops = form.shared if form.single is None else form.single.loops
-        work, least = _work(form), chosen(self.work, limits().worthwhile)
+        if form.shared or form.locals:
+            return self._of_shared(form)
+        nests = [self._of_nest(form, nest) for nest in form.nests]
+        return None if not any(nests) else form.with_nests(new or old for new, old in zip(nests, form.nests))
+
+    def _of_shared(self, form: Form) -> Form | None:
+        """The loops around all nests are shared by threads."""
+        when = self._when(form.shared, _work(form, form.nests))
+        return None if when is None else replace(form, shared=self._parallel(form.shared, len(form.shared), *when))
+
+    def _when(self, loops: Sequence[Loop], work: Dim) -> tuple[Any] | None:
+        """The condition on sizes (None: always) under which the work is enough for threads; None where it never is."""
+        least = chosen(self.work, limits().worthwhile)
         if not loops or any(loop.kind.startswith("parallel") for loop in loops) or not at_least(work, least):
             return None
-        when = None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False)
-        if form.single is None:
-            return replace(form, shared=self._parallel(loops, len(loops), when))
-        return self._of_single(form, form.single, when)
+        return (None if isinstance(work, int) else sympy.Ge(work, least, evaluate=False),)
 
-    def _of_single(self, form: Form, nest: Nest, when: Any) -> Form | None:
-        reduced = reduced_params(form, nest)
+    def _of_nest(self, form: Form, nest: Nest) -> Nest | None:
+        """A nest beside others, or alone."""
+        found = self._when(nest.loops, _work(form, [nest]))
+        if found is None:
+            return None
+        (when,), reduced = found, reduced_params(form, nest)
         *outer, vector = nest.loops
         if not outer and not reduced and vector.kind == "vector":
-            return form.with_loops([replace(vector, kind="parallel vector", when=when)])
+            return replace(nest, loops=(replace(vector, kind="parallel vector", when=when),))
         lead = next((k for k, loop in enumerate(outer) if loop.param in reduced), len(outer))
         lead = min(lead, next((k for k, loop in enumerate(outer) if loop.rest is not None), len(outer)))
         sums = lead < len(outer) and outer[lead].param in reduced and (vector.param in reduced or not lead)
         if sums and not at_least(count(outer[:lead]), chosen(self.few, limits().few)):
             lead += at_least(outer[lead].extent, 2)
-        return form.with_loops([*self._parallel(outer, lead, when), vector]) if lead else None
+        return replace(nest, loops=(*self._parallel(outer, lead, when), vector)) if lead else None
 
     def _parallel(self, loops: Sequence[Loop], lead: int, when: Any) -> tuple[Loop, ...]:
         """The first ``lead`` loops in parallel, or fewer where these are enough."""
@@ -73,10 +84,9 @@ class Threading(Scheduling):
         return (*(replace(loop, kind="parallel", when=when) for loop in loops[:used]), *loops[used:])
 
 
-def _work(form: Form) -> Dim:
-    """Weighted iterations of the whole kernel."""
-    stages, extents = form.kernel.stages, form.kernel.extents
-    shared: Dim = count(form.shared)
-    outer = set(form.kernel.outer) if form.single is None else set()
-    inner = sum(cost(s.assignments) * prod(extents[p] for p in s.params if p not in outer) for s in stages)
-    return dim(shared * inner)
+def _work(form: Form, nests: Iterable[Nest]) -> Dim:
+    """Weighted iterations of these nests, in all of the shared loops."""
+    inner = sum(
+        sum(cost(form.kernel.stages[k].assignments) for k in nest.statements()) * count(nest.loops) for nest in nests
+    )
+    return dim(count(form.shared) * inner)

@@ -1,0 +1,198 @@
+"""Pieces of iteration spaces: what is cut where, what stays, and that the numbers do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from daceopt import optimized_module
+from daceopt.ir import scalar
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.schedule import schedule_of
+from daceopt.ir.schedule_text import text
+from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
+from daceopt.transformations.hardware.threading import Threading
+from tests.numerics import assert_within_rounding
+from tests.transformations.lowered import apply, compiled, finish, misses, size_symbol, start, values
+
+Code = Callable[..., Any]
+
+
+def looked_up(code: Code, shape: tuple[Any, ...], *sources: tuple[Any, ...]) -> Graph:
+    """``y[i] = code(i, x0, x1, ...)`` over ``shape``, of arrays that the code loads."""
+    graph, b, names = start(*sources)
+    out = graph.add_array("y", shape, graph.dtype(names[0]))
+    whole = {f"x{k}": (n, lambda *i, s=s: tuple(None for _ in s)) for k, (n, s) in enumerate(zip(names, sources))}
+    b.map(shape, whole, {"out": (out, lambda *i: i)}, lambda i, *x, **named: code(i, *x, *named.values()))
+    return finish(graph, out)
+
+
+def joined(rows: Any = 5) -> Graph:
+    def code(i: Any, a: Any, b: Any) -> Any:
+        left = scalar.load(a, i[0], scalar.clamped(i[1], 3))
+        return scalar.select(scalar.lt(i[1], 3), left, scalar.load(b, i[0], scalar.clamped(i[1] - 3, 9)))
+
+    return looked_up(code, (rows, 12), (rows, 3), (rows, 9))
+
+
+def mirrored() -> Graph:
+    return looked_up(lambda i, x: scalar.load(x, scalar.minimum(scalar.absolute(i[0] - 4), 6)), (14,), (7,))
+
+
+def doubled() -> Graph:
+    return looked_up(lambda i, x: scalar.load(x, scalar.idiv(i[0], 2)), (40,), (20,))
+
+
+def shown(graph: Graph) -> str:
+    kernel = Kernel.extract(graph, graph.kernels()[0])
+    reads = [f"{a.array}[{', '.join(map(str, a.index))}]" for s in kernel.stages for a in s.reads.values()]
+    return f"{text(schedule_of(kernel))}{' '.join(reads)}"
+
+
+def test_a_concatenation() -> None:
+    graph = joined()
+    assert len(apply(IndexSetSplitting(), graph, special=True).sites) == 1
+    assert shown(graph) == (
+        "for i0 < 5:\n  for i1_0 < 3:\n    s0(i0, i1_0)\n"
+        "for i0 < 5:\n  for i1_1 < 9:\n    s1(i0, i1_1)\n"
+        "x_1[i0, i1_0] x_2[i0, i1_1]"
+    )
+
+
+def test_shared_loops_stand_around_the_pieces() -> None:
+    graph = joined(64)
+    apply(IndexSetSplitting(), graph)
+    assert shown(graph).startswith("for i0 < 64:\n  for i1_0 < 3:\n    s0(i0, i1_0)\n  for i1_1 < 9:\n")
+
+
+def test_open_sizes_stay_open() -> None:
+    graph = joined(size_symbol())
+    assert len(apply(IndexSetSplitting(), graph).sites) == 1
+    assert "None" not in shown(graph) and "for i0 < n" in shown(graph)
+
+
+def test_distances() -> None:
+    """A mirrored place goes down and up, and stays where it is clamped."""
+    graph = mirrored()
+    assert len(apply(IndexSetSplitting(), graph).sites) == 1
+    assert "x_1[4 - i0_0] x_1[i0_1 + 1] x_1[6]" in shown(graph)
+
+
+def test_what_is_not_cut() -> None:
+    assert apply(IndexSetSplitting(), doubled()).sites == []  # as many pieces as places
+    near = lambda i: scalar.minimum(scalar.absolute(i - 4), 6)  # noqa: E731
+    both = looked_up(lambda i, x: scalar.load(x, near(i[0]), near(i[1])), (14, 14), (7, 7))
+    assert "s0 has more than 4 pieces" in misses(apply(IndexSetSplitting(most=4), both))
+    assert len(apply(IndexSetSplitting(), both).sites) == 1
+    halves = looked_up(lambda i, x: scalar.load(x, scalar.maximum(i[0] - i[1], 0)), (5, 5), (5,))
+    assert apply(IndexSetSplitting(), halves).sites == []  # a place that two parameters choose
+    outside = looked_up(lambda i, x: scalar.load(x, i[0] - 1), (5,), (5,))
+    assert IndexSetSplitting().run(outside).sites == []  # -1 counts from the end, and is checked
+
+
+def test_reduced_loops_are_not_cut() -> None:
+    graph, b, (x, y) = start((6, 8), (6, 8))
+    out = graph.add_array("y", (6,), graph.dtype(x))
+    place = {"a": (x, lambda i, j: (i, j)), "c": (y, lambda i, j: (i, j))}
+    b.map(
+        (6, 8), place, {"out": (out, lambda i, j: (i,), "sum")}, lambda i, a, c: scalar.select(scalar.lt(i[1], 4), a, c)
+    )
+    assert apply(IndexSetSplitting(), finish(graph, out)).sites == []
+
+
+def test_numbers_are_no_expressions() -> None:
+    """What a choice leaves is a number of the machine: its product with NaN is NaN, its logarithm is not refused."""
+    graph, b, (x,) = start((4, 8))
+    out = graph.add_array("y", (4, 8), graph.dtype(x))
+
+    def code(i: Any, a: Any) -> Any:
+        kept = scalar.select(scalar.lt(i[1], 4), a, 0)
+        return a * kept + 1 / scalar.select(scalar.ge(i[1], 6), 0, 2 + kept)
+
+    b.map((4, 8), {"a": (x, lambda i, j: (i, j))}, {"out": (out, lambda i, j: (i, j))}, code)
+    finish(graph, out)
+    before = values(graph, special=True)
+    IndexSetSplitting(most=12).run(graph)
+    for ours, theirs in zip(values(graph, special=True), before, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_pieces_are_shared_by_threads_one_after_the_other() -> None:
+    graph = joined(50)
+    apply(IndexSetSplitting(), graph)
+    apply(Threading(work=1), graph)
+    assert shown(graph).count("parallel for i0 < 50") == 2
+
+
+def test_built() -> None:
+    graphs = [joined(), joined(70), joined(size_symbol()), mirrored()]
+    expected, single = [values(g) for g in graphs], [values(g, dtype=None) for g in graphs]
+    for graph in graphs:
+        IndexSetSplitting().run(graph)
+    for ours, exact, narrow in zip(compiled("pieces", graphs), expected, single, strict=True):
+        assert_within_rounding(ours[0], exact[0], narrow[0])
+
+
+# ---------------------------------------------------------------- modules
+
+
+MOVES: dict[str, Any] = {
+    "cat": lambda x, part, axis, k: torch.cat([x, part], axis),
+    "three": lambda x, part, axis, k: torch.cat([part.exp(), x, -part], axis),
+    "pad": lambda x, part, axis, k: F.pad(x, [0, 0] * (x.dim() - 1 - axis) + [k % 3, 2 * k % 3], value=1.5 * (k % 2)),
+    "roll": lambda x, part, axis, k: torch.roll(x, k, axis),
+    "flip": lambda x, part, axis, k: x.flip(axis),
+    "stack": lambda x, part, axis, k: torch.stack([x, x + 1], axis).flatten(axis, axis + 1),
+    "reflect": lambda x, part, axis, k: F.pad(x, (min(k, x.shape[-1] - 1), 0), mode="reflect"),
+    "put": lambda x, part, axis, k: torch.slice_scatter(x, part * 2, axis, x.shape[axis] - part.shape[axis]),
+    "where": lambda x, part, axis, k: torch.where(torch.arange(x.shape[-1]) < k, x, x.sin()),
+}
+
+
+class _Moves(nn.Module):
+    """A few of them, with something between; results that are reduced, and not."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = random.Random(seed)
+        self.plan = [
+            (draw.choice(list(MOVES)), draw.randrange(3), draw.randrange(1, 4), draw.random() < 0.5) for _ in range(3)
+        ]
+        self.summed = draw.randrange(3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        for name, axis, k, squashed in self.plan:
+            part = x.narrow(axis, 0, min(k, x.shape[axis]))
+            x = MOVES[name](x, part, axis, k) * 0.5
+            x = x.tanh() if squashed else x
+        return x, x.softmax(-1), x.sum(self.summed)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_moves_of_elements(seed: int) -> None:
+    """Forward and backward, beside float64 and PyTorch's own float32."""
+    torch.manual_seed(seed)
+    net, draw = _Moves(seed), random.Random(seed)
+    shape = tuple(draw.choice([2, 5, 17, 33]) for _ in range(3))
+    x = torch.randn(shape)
+    found = []
+    for module, dtype in (
+        (optimized_module(net, fallback="raise"), torch.float32),
+        (net, torch.float64),
+        (net, torch.float32),
+    ):
+        given = x.clone().to(dtype).detach().requires_grad_()
+        results = module(given)
+        sum((r * torch.linspace(-1, 1, r.numel(), dtype=dtype).view_as(r)).sum() for r in results).backward()
+        assert given.grad is not None
+        found.append([*results, given.grad])
+    for ours, exact, eager in zip(*found, strict=True):
+        assert_within_rounding(ours.detach().numpy(), exact.detach().numpy(), eager.detach().numpy())

@@ -97,6 +97,15 @@ def run(arguments: Arguments, order: int, fn: Callable[..., Any] | None = None, 
     return found
 
 
+def draws(arguments: Arguments, order: int) -> bool:
+    """Does the call take numbers of PyTorch's generator?"""
+    with torch.random.fork_rng(devices=[]):
+        run(arguments, order)
+        after = torch.get_rng_state()
+        torch.manual_seed(0)
+        return not torch.equal(after, torch.get_rng_state())
+
+
 def _requires_grad(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 

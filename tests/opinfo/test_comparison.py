@@ -136,3 +136,11 @@ def test_an_operator_that_loses_its_rule_is_seen() -> None:
     found = {"tanh/float32/0/plain": {"state": "host", "reason": "", "forward": ["tanh.default"], "why": {}}}
     assert "tanh.default" in states.unrecorded(found, kept)[0]
     assert not states.unrecorded(found, {"entries": {"tanh": {"state": "host", "forward": ["tanh.default"]}}})
+
+
+def test_few_random_numbers_that_some_seeds_repeat_are_known_to_be_random() -> None:
+    case = Case("nn.functional.fractional_max_pool3d", "float32", 16)
+    again = [run(Arguments(case), 1, seed=s) for s in (0, 1)]
+    assert not comparison.differ(*again), "take two seeds that give the same"
+    assert Trial(case, compile_interpreted, "none").by_chance
+    assert not Trial(Case("add", "float32", 0), compile_interpreted, "none").by_chance

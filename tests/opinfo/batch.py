@@ -28,6 +28,7 @@ from tests.opinfo.outcome import NARROW, WIDE, Arguments
 
 SECONDS = 60  # for one step of one case; the alarm ends the process
 SEEDS = 8  # tried, to see whether values are random
+SHAKES = 4
 UNDEFINED = re.compile("empty")  # values of such entries are what memory happens to hold
 
 Send = Callable[[dict[str, Any]], None]
@@ -178,11 +179,16 @@ class Trial:
         found = outcome.run(self.arguments, self.order, self.compiled)
         if self.undefined:
             found = self.eager if _kinds(found) == _kinds(self.eager) else found
-        comparison.compare(found, self.eager, self.exact, by_chance=self.by_chance, single=self._single)
+        comparison.compare(
+            found, self.eager, self.exact, by_chance=self.by_chance, single=self._single, shaken=self._shaken
+        )
 
     def _single(self) -> tuple[outcome.Outcome, outcome.Outcome]:
         narrow, wide = (Arguments(self.case, *steps) for steps in ((NARROW,), (NARROW, WIDE)))
         return outcome.run(narrow, self.order), outcome.run(wide, self.order)
+
+    def _shaken(self) -> list[outcome.Outcome]:
+        return [outcome.run(Arguments(self.case), self.order, shaken=k) for k in range(1, SHAKES + 1)]
 
     def record(self, reason: str) -> dict[str, Any]:
         """The state of a case that passed, and what ATen runs in it."""

@@ -144,3 +144,13 @@ def test_few_random_numbers_that_some_seeds_repeat_are_known_to_be_random() -> N
     assert not comparison.differ(*again), "take two seeds that give the same"
     assert Trial(case, compile_interpreted, "none").by_chance
     assert not Trial(Case("add", "float32", 0), compile_interpreted, "none").by_chance
+
+
+@pytest.mark.parametrize(("error", "is_rounding"), [(4e-16, True), (1e-13, False)])
+def test_terms_of_a_gradient_that_cancel(error: float, is_rounding: bool) -> None:
+    case = Case("baddbmm", "float64", 5)
+    eager = run(Arguments(case), 1)
+    found = Outcome(dict(eager.values))
+    found.values["gradient 0"] = found.values["gradient 0"] + error
+    with nullcontext() if is_rounding else pytest.raises(AssertionError, match="gradient 0"):
+        comparison.compare(found, eager, eager, shaken=lambda: [run(Arguments(case), 1, shaken=k) for k in (1, 2)])

@@ -28,7 +28,7 @@ def compare(
     """Raise AssertionError with what differs. ``by_chance``: the values may differ as random ones do.
 
     ``single``: eager's outcome of the call in float32, and of those numbers in float64. It tells how large eager's own
-    error in float64 is, of which there is no better reference. ``shaken``: eager's outcomes by cotangents that differ in
+    error in float64 is, of which there is no better reference. ``shaken``: eager's outcomes by other cotangents, all in
     their last place. Gradients are linear in these: what they change is what rounding may, where terms cancel.
     """
     missing = {n: False for n in (*ours.values, *eager.values) if n.startswith("second")}  # no gradient is a zero one

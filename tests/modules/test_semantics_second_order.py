@@ -1,4 +1,4 @@
-"""Second derivatives of single operators in optimized modules: where they saturate, of complex numbers, of attention."""
+"""Second derivatives of operators in optimized modules: where they saturate, of complex numbers, of attention."""
 
 from __future__ import annotations
 

@@ -77,8 +77,11 @@ def _copy(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return twin.requires_grad_(x.requires_grad)
 
 
-def run(arguments: Arguments, order: int, fn: Callable[..., Any] | None = None, seed: int = 0) -> Outcome:
-    """Call ``fn``, or the case's own function, and differentiate ``order`` times."""
+def run(
+    arguments: Arguments, order: int, fn: Callable[..., Any] | None = None, seed: int = 0, shaken: int = 0
+) -> Outcome:
+    """Call ``fn``, or the case's own function, and differentiate ``order`` times, by cotangents that are ``shaken``
+    (if not 0, in the way of that number) in their last place."""
     torch.manual_seed(seed)
     found = Outcome()
     with warnings.catch_warnings():
@@ -91,18 +94,27 @@ def run(arguments: Arguments, order: int, fn: Callable[..., Any] | None = None, 
         for k in range(order):
             if not values or not wanted:
                 break
-            values = _gradients(values, wanted, more=k + 1 < order)
+            values = _gradients(values, wanted, more=k + 1 < order, shaken=shaken)
             found.add(("gradient", "second gradient")[k], values)
             values = [v for v in values if _requires_grad(v)]
     return found
+
+
+def draws(arguments: Arguments, order: int) -> bool:
+    """Does the call take numbers of PyTorch's generator?"""
+    with torch.random.fork_rng(devices=[]):
+        run(arguments, order)
+        after = torch.get_rng_state()
+        torch.manual_seed(0)
+        return not torch.equal(after, torch.get_rng_state())
 
 
 def _requires_grad(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
-def _gradients(values: list[torch.Tensor], wanted: list[torch.Tensor], more: bool) -> list[Any]:
-    cotangents = [cotangent(v) for v in values]
+def _gradients(values: list[torch.Tensor], wanted: list[torch.Tensor], more: bool, shaken: int) -> list[Any]:
+    cotangents = [_shaken(cotangent(v), shaken) if shaken else cotangent(v) for v in values]
     found = torch.autograd.grad(values, wanted, cotangents, allow_unused=True, create_graph=more)
     return [False if g is None else g for g in found]  # None would be no leaf
 
@@ -111,3 +123,9 @@ def cotangent(result: torch.Tensor) -> torch.Tensor:
     """Numbers that every floating type has exactly, so that float64 gets the same."""
     steps = torch.arange(result.numel(), dtype=torch.float64).reshape(result.shape)
     return torch.cos(steps * 1.7 + 0.3).to(torch.bfloat16).to(result.dtype)
+
+
+def _shaken(numbers: torch.Tensor, way: int) -> torch.Tensor:
+    """Each number a unit in its last place larger or smaller."""
+    steps = torch.randint(0, 2, numbers.shape, generator=torch.Generator().manual_seed(way)) * 2.0 - 1
+    return numbers * (1 + steps.to(numbers.dtype) * torch.finfo(numbers.dtype).eps)

@@ -136,3 +136,21 @@ def test_an_operator_that_loses_its_rule_is_seen() -> None:
     found = {"tanh/float32/0/plain": {"state": "host", "reason": "", "forward": ["tanh.default"], "why": {}}}
     assert "tanh.default" in states.unrecorded(found, kept)[0]
     assert not states.unrecorded(found, {"entries": {"tanh": {"state": "host", "forward": ["tanh.default"]}}})
+
+
+def test_few_random_numbers_that_some_seeds_repeat_are_known_to_be_random() -> None:
+    case = Case("nn.functional.fractional_max_pool3d", "float32", 16)
+    again = [run(Arguments(case), 1, seed=s) for s in (0, 1)]
+    assert not comparison.differ(*again), "take two seeds that give the same"
+    assert Trial(case, compile_interpreted, "none").by_chance
+    assert not Trial(Case("add", "float32", 0), compile_interpreted, "none").by_chance
+
+
+@pytest.mark.parametrize(("error", "is_rounding"), [(4e-16, True), (1e-13, False)])
+def test_terms_of_a_gradient_that_cancel(error: float, is_rounding: bool) -> None:
+    case = Case("baddbmm", "float64", 5)
+    eager = run(Arguments(case), 1)
+    found = Outcome(dict(eager.values))
+    found.values["gradient 0"] = found.values["gradient 0"] + error
+    with nullcontext() if is_rounding else pytest.raises(AssertionError, match="gradient 0"):
+        comparison.compare(found, eager, eager, shaken=lambda: [run(Arguments(case), 1, shaken=k) for k in (1, 2)])

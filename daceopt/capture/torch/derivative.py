@@ -44,7 +44,7 @@ def _by_parts(scatter: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 # what PyTorch calls where nothing needs a gradient, or instead of changing in place -> the same that has a derivative
-_WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
+WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
     torch.ops.aten.copy.default: _copied,
     torch.ops.aten.slice_scatter.default: _by_parts(torch.slice_scatter),
@@ -116,7 +116,7 @@ def _invoke(call: AtenCall, operands: Sequence[torch.Tensor]) -> list[Any]:
     arguments = {name: _filled(value, operands) for name, value in call.traced.items()}
     schema = call.target._schema.arguments
     positional = [arguments[a.name] for a in schema if not a.kwarg_only]
-    target = _WITH_DERIVATIVE.get(call.target, call.target)
+    target = WITH_DERIVATIVE.get(call.target, call.target)
     found = target(*positional, **{a.name: arguments[a.name] for a in schema if a.kwarg_only})
     return list(found) if isinstance(found, (tuple, list)) else [found]
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.custom_gradient import Backward
-from daceopt.capture.torch.derivative import like
+from daceopt.capture.torch.derivative import WITH_DERIVATIVE, like
 from daceopt.capture.torch.functional import DynamoInterpreter, functional, trace
 from daceopt.capture.torch.plan import plan
 from daceopt.capture.torch.traced import Traced
@@ -38,7 +39,8 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
         arguments = list(values[: len(traced.inputs)])
         for k in wanted:
             arguments[k] = arguments[k].detach().requires_grad_()
-        with torch.enable_grad():
+        # the fused attention's decomposition returns other statistics than its derivative reads
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             results = body.values_of(outputs, arguments)
         live = [(r, g) for r, g in zip(results, values[len(traced.inputs) :]) if r.requires_grad]
         if not live:
@@ -53,7 +55,7 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
     graph.meta[custom_gradient.BACKWARDS] = found.backwards
     _drop_detached(graph)
     results = tuple(isinstance(r, fx.Node) for r in graph.graph.output_node().args[0])
-    floats = tuple(isinstance(x, torch.Tensor) and x.is_floating_point() for x in examples)
+    floats = tuple(isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) for x in examples)
     flags = tuple(f and (k >= len(traced.inputs) or traced.requires_grad[k]) for k, f in enumerate(floats))
     names = (*traced.names, *(f"gradient{k}" for k in range(len(outputs))))
     return replace(
@@ -112,7 +114,7 @@ class _Differentiable(DynamoInterpreter):
             return torch.ops.daceopt.stop_gradient(args[0].detach())
         if target is torch.ops.aten.copy.default:  # of functionalization; PyTorch has no derivative of it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        return super().call_function(target, args, kwargs)
+        return super().call_function(WITH_DERIVATIVE.get(target, target), args, kwargs)
 
 
 def _custom(

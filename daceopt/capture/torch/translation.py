@@ -395,7 +395,8 @@ def by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray:
     """The elements of a dense tensor; half types by their bits."""
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    dense = tensor.detach().resolve_conj().resolve_neg()
+    dense = torch.zeros(dense.shape, dtype=dense.dtype) if dense._is_zerotensor() else dense.contiguous()
     dense = torch.view_as_real(dense) if dense.is_complex() else dense
     dtype = types.to_numpy(types.from_torch(dense.dtype))
     if dtype.kind == "V":

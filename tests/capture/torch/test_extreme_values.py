@@ -118,3 +118,7 @@ def test_the_zero_of_hardswish_is_negative() -> None:
     found = torch._dynamo.optimize(backend, nopython=True)(F.hardswish)(x)
     torch.testing.assert_close(1 / found, 1 / F.hardswish(x), equal_nan=True)
     check(F.hardswish, x.detach())
+
+
+def test_the_mean_of_nothing_but_nan() -> None:
+    check(lambda x: (x.nanmean(1), x.nansum(0)), torch.tensor([[NAN, NAN], [1.0, NAN], [2.0, 3.0]]))

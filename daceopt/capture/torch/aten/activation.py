@@ -132,6 +132,19 @@ pointwise("hardswish_backward", by="grad_output self")(
     lambda g, x: select(le(x, -3), 0, select(lt(x, 3), g * (x / 3 + sympy.Rational(1, 2)), g))
 )
 pointwise("log_sigmoid_backward", by="grad_output self")(lambda g, x, buffer: g * scalar.sigmoid(-x))
+
+
+@translates("elu_backward", derivative="aten")
+def elu_backward(
+    t: Translation, grad_output: str, alpha: Any, scale: Any, input_scale: Any, is_result: bool, self_or_result: str
+) -> str:
+    def fn(g: Any, x: Any, a: Any, s: Any, i: Any) -> Any:
+        slope = x + a * s if is_result else a * s * sympy.exp(i * x)
+        return select(le(x, 0), g * i * slope, g * s)
+
+    return elements(t, fn, grad_output, self_or_result, alpha, scale, input_scale)
+
+
 pointwise("leaky_relu_backward", by="grad_output self negative_slope")(
     lambda g, x, slope, self_is_result: select(gt(x, 0), g, slope * g)
 )

@@ -186,16 +186,23 @@ def roll(t: Translation, self: str, shifts: list[Any], dims: list[int]) -> str:
 
 
 @translates("_conj", "_conj_physical", "conj_physical", complexes=True)
-def conjugate(t: Translation, self: str) -> str:
+def conjugate(t: Translation, self: Any) -> str:
     _check_precision(t)
     signs = t.b.constant(np.asarray([1, -1], types.to_numpy(t.dtype)))
-    return str(t.operator("Mul", self, signs))
+    return str(t.operator("Mul", _array(t, self), signs))
 
 
 @translates("neg", "_neg_view", complexes=True)
-def negative(t: Translation, self: str) -> str:
+def negative(t: Translation, self: Any) -> str:
     _check_precision(t)
-    return str(t.operator("Neg", self))
+    return str(t.operator("Neg", _array(t, self)))
+
+
+def _array(t: Translation, value: Any) -> str:
+    """A constant of the model is a number here."""
+    if isinstance(value, str):
+        return value
+    return t.b.constant(np.asarray([value.real, value.imag], types.to_numpy(t.dtype)))
 
 
 @translates("add.Tensor", complexes=True)
@@ -222,8 +229,7 @@ def mul(t: Translation, self: str, other: Any) -> str:
     if isinstance(other, complex):
         if not _operand_is_complex(t, self):
             self = _without_imaginary_part(t, self)
-        other = t.b.constant(np.asarray([other.real, other.imag], types.to_numpy(t.dtype)))
-        return _product(t, self, other)
+        return _product(t, self, _array(t, other))
     if not isinstance(other, str):
         return str(t.operator("Mul", self, t.array(float(other), t.dtype)))
     kinds = [_operand_is_complex(t, n) for n in (self, other)]

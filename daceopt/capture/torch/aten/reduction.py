@@ -199,7 +199,7 @@ def _place(t: Translation, kind: str, self: str, dim: int | None, keepdim: bool)
 # -------------------------------------------------------------------- sums that leave out NaN
 
 
-@translates("nansum")
+@translates("nansum", derivative="aten")
 def nansum(t: Translation, self: str, dim: Any, keepdim: bool, dtype: Any) -> str:
     axes, x = axes_of(t, self, dim), t.cast(self, t.dtype)
     _refuse_bool(t)

@@ -1,0 +1,68 @@
+"""Second derivatives of operators in optimized modules: where they saturate, of complex numbers, of attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd import grad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from daceopt import optimized_module
+from tests.twins import assert_same, check, module, normal
+
+pytestmark = pytest.mark.usefixtures("interpreted")
+
+ACTIVATIONS = (
+    *(torch.sigmoid, torch.tanh, F.elu, F.selu, F.celu, F.silu, F.mish, F.gelu, F.softplus, F.logsigmoid),
+    *(F.softsign, F.hardswish, F.leaky_relu, F.tanhshrink, torch.sgn, lambda x: F.gelu(x, approximate="tanh")),
+)
+
+
+def test_second_order_of_activations_where_they_saturate_and_at_zero():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x: [f(x) for f in ACTIVATIONS]))
+        x = torch.tensor([-1e4, -800.0, -1.0, -0.0, 0.0, 1.0, 800.0, 1e4], dtype=torch.float64).requires_grad_()
+        (g,) = grad(sum(y.sum() * k for k, y in enumerate(net(x), 1)), x, create_graph=True)
+        return g.detach(), grad(g.sum(), x)
+
+    check(scenario)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda self, x, y: x @ y,
+        lambda self, x, y: torch.linalg.inv(x) * 2j + y.conj(),
+        lambda self, x, y: (3j / x + y * (1 - 2j)).exp().abs(),
+    ],
+)
+def test_second_order_of_complex_numbers(forward):
+    def scenario(optimize):
+        net = optimize(module(forward))
+        x, y = (torch.complex(normal(3, 3) + k, normal(3, 3).t() * 0.5).requires_grad_() for k in (1, 2))
+        loss = net(x, y).abs().pow(2).sum()
+        gradients = grad(loss, (x, y), create_graph=True)
+        sum((g.real**2 + g.imag).sum() for g in gradients).backward()
+        return [torch.view_as_real(t.resolve_conj()).contiguous() for t in (*gradients, x.grad, y.grad)]
+
+    check(scenario)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_second_order_of_attention(is_causal):
+    """Eager PyTorch has it only of the mathematical form; its first gradients are those of any form."""
+
+    def attention(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    def gradients(form, net):
+        inputs = [normal(2, 2, 3, 4).roll(k, -1).requires_grad_() for k in range(3)]
+        with sdpa_kernel(form):
+            found = grad(net(*inputs).pow(3).sum(), inputs, create_graph=True)
+            return *found, *grad(sum(g.pow(2).sum() for g in found), inputs)
+
+    net = module(attention)
+    expected = gradients(SDPBackend.MATH, net)
+    found = gradients(SDPBackend.FLASH_ATTENTION, optimized_module(net, fallback="raise"))
+    assert_same([t.detach().contiguous() for t in found], [t.detach().contiguous() for t in expected])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +115,7 @@ def machine() -> dict[str, Any]:
         "machine": str(this_machine()),
         "threads": torch.get_num_threads(),
         "products": dict(rates().products),
+        "load over 1, 5, 15 minutes": " ".join(f"{load:.1f}" for load in os.getloadavg()),
         "date": time.strftime("%Y-%m-%d"),
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -14,7 +14,7 @@ from benchmarks.comparison import compare, entered
 from benchmarks.contenders import AUTOTUNED, ENTRIES, QUICK, enter
 from benchmarks.harness import Budget, Result, case
 from benchmarks.limits import product_limit
-from benchmarks.models.suite import SUITE
+from benchmarks.models.suite import SUITE, Example
 
 _MEAN = {False: 1.15, True: 1.5}  # goals of the geometric means, in inference and in training
 
@@ -34,7 +34,7 @@ def networks_training(budget: Budget) -> Iterator[Result]:
 def _networks(budget: Budget, training: bool) -> Iterator[Result]:
     what, ratios = ("training" if training else "inference"), []
     for name in filter(budget.wants, SUITE):
-        result = _network(what, name, training, budget)
+        result = network(what, name, SUITE[name], training, budget)
         if result.best is not None:
             ratios.append(result.best)
         yield result
@@ -45,9 +45,10 @@ def _networks(budget: Budget, training: bool) -> Iterator[Result]:
         yield Result(what, f"mean of {len(ratios)}", "x", values, f"{least:g}x the best peer", mean >= least)
 
 
-def _network(what: str, name: str, training: bool, budget: Budget) -> Result:
+def network(what: str, name: str, make: Callable[[], Example], training: bool, budget: Budget) -> Result:
+    """A row of case ``what``: the network that ``make`` gives, beside its peers, in inference or in training."""
     torch.manual_seed(0)
-    model, inputs = SUITE[name]()
+    model, inputs = make()
     model.train(training)
     known = QUICK if budget.repeats == 1 else tuple(who for who in ENTRIES if who != AUTOTUNED)
     contenders, absent = enter(model, inputs, training, entered(known, budget))

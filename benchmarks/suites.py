@@ -7,5 +7,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     "compile": ("compile-networks", "compile-time", "import-time"),
     "memory": ("peak-memory",),
     "calls": ("tiny-call",),
+    "daceml": ("guided-operators", "guided-mbconv", "guided-bert", "daceml-networks"),
 }
 """Suite -> its cases. Cases that stand in no suite measure a paper's tables, or one part of the house."""

@@ -27,6 +27,8 @@ class AtSite(Transformation):
     ``direction``. Its level is that of the step. Raises DaceoptError, with the sites that there are, where it is none.
     """
 
+    needs_options = True
+
     step: str | Transformation = ""
     site: str = ""
     origin: str = ""

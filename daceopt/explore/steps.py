@@ -170,5 +170,5 @@ def _check_name(step: Transformation) -> None:
 
 
 def whole_steps() -> list[Transformation]:
-    """Every registered transformation with its default options, but the one that stands for single sites."""
-    return [as_step(name) for name in transformations.names() if name != AtSite.kebab_name()]
+    """Every registered transformation that is a step with its default options."""
+    return [as_step(name) for name in transformations.names() if not transformations.get(name).needs_options]

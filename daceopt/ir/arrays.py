@@ -14,7 +14,7 @@ import sympy
 from dace import nodes
 from dace.memlet import Memlet
 
-from daceopt.ir import parts, types
+from daceopt.ir import memlets, parts, types
 from daceopt.ir.dims import Dim, Shape, dim, in_rows, row_major, span
 from daceopt.ir.import_state import ImportState
 from daceopt.ir.parts import Part
@@ -160,7 +160,7 @@ class Arrays:
         self._views[name] = (source, dim(offset))
         node = self._access[name] = self.state.add_access(name)
         node.add_in_connector("views")
-        self.state.add_edge(self._access[source], None, node, "views", Memlet.from_array(source, self.desc(source)))
+        self.state.add_edge(self._access[source], None, node, "views", memlets.whole(source, self.desc(source)))
 
     def seed(self) -> str:
         """The int64 array of one element that random kernels read; added at the first use."""
@@ -259,7 +259,7 @@ class Arrays:
         return in_rows(self.shape(name), self.strides(name))
 
     def whole(self, name: str) -> Memlet:
-        return Memlet.from_array(name, self.desc(name))
+        return memlets.whole(name, self.desc(name))
 
     @contextmanager
     def made_for(self, label: str = "", origins: Origins = ()) -> Iterator[None]:

@@ -161,7 +161,7 @@ class Builder:
         number = value.reshape(()).item()
         if number == 0 or not np.isfinite(number) or not self._meets_own_type(array, arrays):
             return None
-        return sympy.Integer(number) if float(number).is_integer() else sympy.Float(number, 17)
+        return scalar.number(number)
 
     def _meets_own_type(self, array: str, arrays: Sequence[str]) -> bool:
         """Whether what varies among ``arrays`` is of the type in which ``array`` is computed, but for conditions."""

@@ -163,7 +163,7 @@ def copies(kernel: Kernel) -> dict[str, str]:
     others read the array."""
     found: dict[str, str] = {}
     for stage in kernel.stages:
-        values = {str(a.symbol): str(a.expr) for a in stage.assignments}
+        values = {str(a.symbol): str(a.expr) for a in stage.assignments if isinstance(a.expr, sympy.Symbol)}
         for conn, access in stage.writes.items():
             source = stage.writes.get(values.get(conn, ""))
             if access.array in kernel.locals and source is not None and source.array not in kernel.locals:

@@ -18,6 +18,7 @@ from dace.memlet import Memlet
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.memlets import volume
 from daceopt.ir.scope_edges import connect_outside, connect_read, connect_write, is_used, keep_inside, wcr_source
 from daceopt.ir.symbols import Parameter, as_parameters, param
 from daceopt.ir.tasklet import Assignment, SymbolicTasklet
@@ -321,8 +322,9 @@ class Kernel:
         shape = self.locals[access.array][1] if access.array in self.locals else graph.desc(access.array).shape
         index = access.index or (0,)
         ranges = [(0, n - 1, 1) if e is None else (e, e, 1) for e, n in zip(index, shape or (1,))]
+        read = volume(n for e, n in zip(index, shape or (1,)) if e is None)
         wcr = WCR[access.wcr] if access.wcr else None
-        return Memlet(data=access.array, subset=subsets.Range(ranges), wcr=wcr)
+        return Memlet(data=access.array, subset=subsets.Range(ranges), volume=read, wcr=wcr)
 
 
 # -------------------------------------------------------------------- reading

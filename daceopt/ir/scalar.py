@@ -78,6 +78,7 @@ class Weak(Enum):
     FLOAT = 1
 
 
+_EXACT = 2**53  # larger integers are not all floats
 _SAME = {"Add", "Mul", "Abs"}
 # functions of SymPy that are used as they are: name -> NumPy form
 _FLOAT: dict[str, Callable[..., Any]] = {
@@ -107,6 +108,14 @@ def symbol(name: str, dtype: types.DType) -> sympy.Symbol:
 
 
 NOWHERE = -(2**62) - 1  # the index at which an array without elements may be loaded: the result is 0
+
+
+def number(value: float) -> Expr:
+    """``value`` in an expression: an integer where it is whole, as 1.0 is not 1 for SymPy, which multiplies by it."""
+    if not np.isfinite(value):
+        return functions.operand(value)
+    small_and_whole = float(value).is_integer() and abs(value) < _EXACT
+    return sympy.Integer(value) if small_and_whole else sympy.Float(value, 17)
 
 
 def clamped(place: Any, extent: Any) -> Expr:

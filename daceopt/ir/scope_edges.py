@@ -10,6 +10,7 @@ from dace import nodes
 from dace.memlet import Memlet
 
 from daceopt.ir.graph import Graph
+from daceopt.ir.memlets import whole
 
 
 def connect_read(state, source, around, tasklet, conn, memlet) -> None:  # type: ignore[no-untyped-def]
@@ -22,7 +23,7 @@ def connect_read(state, source, around, tasklet, conn, memlet) -> None:  # type:
         if port_in not in node.in_connectors:
             node.add_in_connector(port_in)
             node.add_out_connector(port_out)
-            state.add_edge(current, out, node, port_in, Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data]))
+            state.add_edge(current, out, node, port_in, whole(memlet.data, state.sdfg.arrays[memlet.data]))
         current, out = node, port_out
     state.add_edge(current, out, tasklet, conn, memlet)
 
@@ -35,7 +36,7 @@ def connect_write(state, tasklet, conn, around, sink, memlet) -> None:  # type: 
         node.add_out_connector(f"OUT_{memlet.data}")
         state.add_edge(current, out, node, f"IN_{memlet.data}", memlet)
         current, out = node, f"OUT_{memlet.data}"
-        memlet = Memlet.from_array(memlet.data, state.sdfg.arrays[memlet.data], wcr=wcr_source(memlet))
+        memlet = whole(memlet.data, state.sdfg.arrays[memlet.data], wcr_source(memlet))
     target = None
     if isinstance(sink, nodes.MapExit):
         target = f"IN_{memlet.data}"
@@ -82,7 +83,7 @@ def connect_outside(
     wcr = {e.dst_conn: wcr_source(e.data) for e in graph.state.in_edges(exit_) if e.dst_conn}
     for conn in list(exit_.in_connectors):
         name = conn[len("IN_") :]
-        memlet = Memlet.from_array(name, graph.desc(name), wcr=wcr[conn])
+        memlet = whole(name, graph.desc(name), wcr[conn])
         graph.state.add_edge(exit_, f"OUT_{name}", graph.access(name), None, memlet)
     for node in local:
         if graph.state.in_degree(node) == 0:

@@ -78,6 +78,7 @@ class Transformation:
     level: ClassVar[str] = "local"
     sites_are_independent: ClassVar[bool] = False  # all sites of one match may be applied, and one match finds them all
     changes_precision: ClassVar[bool] = False  # True: its numbers are less exact, as the program's user asked for
+    needs_options: ClassVar[bool] = False  # True: without options it is no step yet
     changes_dataflow: ClassVar[bool] = True  # False: nodes, arrays and their edges stay, only how they run changes
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:

@@ -67,6 +67,15 @@ def test_numbers_are_not_evaluated() -> None:
     assert scalar.sigmoid(sympy.Float(0.5)).has(scalar.sigmoid)
 
 
+@pytest.mark.parametrize("value", [1.0, -1.0, 0.0, 0.1, 2.0**60, 1e300, -7.5, np.inf, -np.inf, np.nan])
+def test_numbers_keep_their_value(value: float) -> None:
+    assert np.array_equal(scalar.evaluate(scalar.number(value), {}, D), value, equal_nan=True)
+
+
+def test_a_product_with_one_is_none() -> None:
+    assert scalar.number(1.0) * x == x and scalar.number(-1.0) * x == -x
+
+
 def test_expressions_copy_and_pickle() -> None:
     expr = scalar.maximum(x, 0) * scalar.cast(y, D) + scalar.load(scalar.symbol("a", F), n)
     assert pickle.loads(pickle.dumps(expr)) == expr == copy.deepcopy(expr)

@@ -69,6 +69,7 @@ class DaceTransformation(Transformation):
         return "hardware" if self.of in _LOOPS else "local"
 
     sites_are_independent = True
+    needs_options = True
 
     @property
     def defined_by(self) -> type:

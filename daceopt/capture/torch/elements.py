@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from daceopt.capture.torch.calls import Operand
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import functions, types
+from daceopt.ir import scalar, types
 
 Function = Callable[..., Any]
 
@@ -59,10 +58,7 @@ def literal(value: Any, dtype: Any) -> Any:
     stored = np.asarray(value).astype(types.to_numpy(dtype))
     if not types.is_float(dtype):
         return sympy.Integer(int(stored))
-    number = float(stored)
-    if not math.isfinite(number):
-        return functions.operand(sympy.sympify(number))
-    return sympy.Integer(int(number)) if number.is_integer() else sympy.Float(number, 17)
+    return scalar.number(float(stored))
 
 
 def pointwise(

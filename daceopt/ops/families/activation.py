@@ -65,7 +65,7 @@ def _with_attributes(op_type: str, names: tuple[str, ...], form: Callable[..., A
     FORMS[op_type] = names, form
 
     def rule(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-        values = [sympy.Float(node.attribute(n)) for n in names]
+        values = [scalar.number(node.attribute(n)) for n in names]
         b.elementwise(lambda x: form(x, *values), inputs[0], out=outputs[0], label=op_type.lower())  # type: ignore[arg-type]
 
     lowering(op_type, types=FLOATS)(rule)
@@ -79,7 +79,7 @@ _with_attributes(
 _with_attributes("LeakyRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.gt(x, 0), x, alpha * x))
 _with_attributes("ThresholdedRelu", ("alpha",), lambda x, alpha: scalar.select(scalar.le(x, alpha), 0, x))
 _with_attributes("HardSigmoid", ("alpha", "beta"), lambda x, alpha, beta: _between_0_and_1(alpha * x + beta))
-_with_attributes("Swish", ("alpha",), lambda x, alpha: x * scalar.sigmoid(_times(alpha, x)))
+_with_attributes("Swish", ("alpha",), lambda x, alpha: x * scalar.sigmoid(alpha * x))
 _with_attributes(
     "Shrink",
     ("lambd", "bias"),
@@ -87,7 +87,3 @@ _with_attributes(
         scalar.lt(x, -lambd), x + bias, scalar.select(scalar.gt(x, lambd), x - bias, 0)
     ),
 )
-
-
-def _times(alpha: Any, x: Any) -> Any:
-    return x if alpha == 1 else alpha * x

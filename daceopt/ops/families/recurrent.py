@@ -52,7 +52,7 @@ def _functions(node: Operator) -> list[Function]:
     for k, name in enumerate(_activation_names(node)):
         form, alpha, beta = _ACTIVATIONS[name.lower()]
         given = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
-        parameters = [sympy.Float(v) for v in given]
+        parameters = [scalar.number(v) for v in given]
         found.append(_clipped(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
     return found
 

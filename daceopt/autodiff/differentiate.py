@@ -208,7 +208,7 @@ def _cut(
         saved, decision = within_budget(joint, boundary, storage, pinned, graph.outputs, saved)
     forwarding.cut(joint, saved)
     joint.prune()
-    if storage.is_late:
+    if storage.is_late or pinned.recompute:
         joint.order = late_order(joint, boundary.nodes)
     present = set(joint.arrays())
     needed = [n for n in graph.inputs if n in present]

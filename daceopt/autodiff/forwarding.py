@@ -24,6 +24,7 @@ from typing import Any
 from dace import nodes
 
 from daceopt.autodiff.attention_weights import attention_weights
+from daceopt.autodiff.room_for_gradients import again_for_room
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
 from daceopt.ir import parts
 from daceopt.ir.graph import Graph
@@ -55,6 +56,21 @@ def choose(graph: Graph, boundary: Boundary, policy: str, pinned: Pins) -> list[
         if node in boundary.nodes:
             plan.decide(node)
     return plan.stored()
+
+
+def making_room(
+    graph: Graph, boundary: Boundary, policy: str, pinned: Pins, stored: Collection[str]
+) -> tuple[list[str], Pins]:
+    """``stored`` without as many bytes as the gradients take, and what is computed again for that as well."""
+    more = again_for_room(
+        graph,
+        stored,
+        graph.outputs,
+        partial(is_cheap, graph),
+        lambda n: n not in pinned.store and why_fixed(graph, boundary, n) is None,
+    )
+    pinned = Pins(pinned.store, pinned.recompute | more)
+    return (choose(graph, boundary, policy, pinned) if more else list(stored)), pinned
 
 
 def settled(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:

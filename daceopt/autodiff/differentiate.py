@@ -206,7 +206,7 @@ def _cut(
     saved = forwarding.choose(joint, boundary, storage.policy, pinned)
     if storage.budget is not None:
         saved, decision = within_budget(joint, boundary, storage, pinned, graph.outputs, saved)
-    elif storage.policy == "recompute" and not storage.joined:
+    elif storage.is_thrifty:
         saved, pinned = forwarding.making_room(joint, boundary, storage.policy, pinned, saved)
     forwarding.cut(joint, saved)
     joint.prune()

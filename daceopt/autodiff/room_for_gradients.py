@@ -47,9 +47,7 @@ def again_for_room(
     return frozenset(chosen)
 
 
-def _sources(
-    graph: Graph, name: str, there: Collection[str], is_elementwise: Callable[[Any], bool]
-) -> set[str] | None:
+def _sources(graph: Graph, name: str, there: Collection[str], is_elementwise: Callable[[Any], bool]) -> set[str] | None:
     """What of ``there`` is read to compute ``name`` again by cheap nodes alone; None where these do not suffice."""
     found: set[str] = set()
     waiting = [(name, 0)]

@@ -56,7 +56,7 @@ def test_a_backward_writes_where_it_has_read_what_was_saved() -> None:
 
 
 def test_a_saved_array_that_is_returned_lends_nothing() -> None:
-    graph, names = _forward()
+    graph, _ = _forward()
     saved = graph.add_input("t", (32, 32), F)
     graph.saved = [saved]
     assert SAVED_BLOCK in {loan.owner for loan in plan(graph, graph.saved, lending=True).lent.values()}

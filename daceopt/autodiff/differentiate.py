@@ -206,9 +206,11 @@ def _cut(
     saved = forwarding.choose(joint, boundary, storage.policy, pinned)
     if storage.budget is not None:
         saved, decision = within_budget(joint, boundary, storage, pinned, graph.outputs, saved)
+    elif storage.is_thrifty:
+        saved, pinned = forwarding.making_room(joint, boundary, storage.policy, pinned, saved)
     forwarding.cut(joint, saved)
     joint.prune()
-    if storage.is_late:
+    if storage.is_late or pinned.recompute:
         joint.order = late_order(joint, boundary.nodes)
     present = set(joint.arrays())
     needed = [n for n in graph.inputs if n in present]

@@ -23,6 +23,8 @@ from typing import Any
 
 from dace import nodes
 
+from daceopt.autodiff.attention_weights import attention_weights
+from daceopt.autodiff.room_for_gradients import again_for_room
 from daceopt.autodiff.storage import Pins, Storage, pins, why_not_again
 from daceopt.ir import parts
 from daceopt.ir.graph import Graph
@@ -56,13 +58,33 @@ def choose(graph: Graph, boundary: Boundary, policy: str, pinned: Pins) -> list[
     return plan.stored()
 
 
+def making_room(
+    graph: Graph, boundary: Boundary, policy: str, pinned: Pins, stored: Collection[str]
+) -> tuple[list[str], Pins]:
+    """``stored`` without as many bytes as the gradients take, and what is computed again for that as well."""
+    more = again_for_room(
+        graph,
+        stored,
+        graph.outputs,
+        partial(is_cheap, graph),
+        lambda n: n not in pinned.store and why_fixed(graph, boundary, n) is None,
+    )
+    pinned = Pins(pinned.store, pinned.recompute | more)
+    return (choose(graph, boundary, policy, pinned) if more else list(stored)), pinned
+
+
 def settled(graph: Graph, boundary: Boundary, storage: Storage) -> Pins:
-    """What ``storage`` names, in the joint graph as a whole. Raises DaceoptError for names that do not exist."""
+    """What ``storage`` names, and attention's weights, in the joint graph as a whole. Raises DaceoptError for names
+    that do not exist."""
+    elementwise = partial(is_cheap, graph)
+    usual = attention_weights(graph, boundary.nodes, elementwise) if storage.policy == "recompute" else frozenset()
+    usual = frozenset(n for n in usual if why_fixed(graph, boundary, n) is None)
     if not storage.store and not storage.recompute:
-        return Pins()
+        return Pins(recompute=usual)
     known = [n for n in boundary.arrays if n not in boundary.local]
-    found = pins(graph, storage, known, partial(why_fixed, graph, boundary), partial(is_cheap, graph))
-    return Pins(frozenset(n for n in found.store if graph.producers(n)), found.recompute)
+    found = pins(graph, storage, known, partial(why_fixed, graph, boundary), elementwise)
+    store = frozenset(n for n in found.store if graph.producers(n))
+    return Pins(store, found.recompute | (usual - store))
 
 
 def why_fixed(graph: Graph, boundary: Boundary, array: str) -> str | None:

@@ -25,7 +25,8 @@ class Storage:
     ``[...]`` as in file names; predicates of arrays, or the names of some (:mod:`daceopt.autodiff.storage_predicates`).
     ``budget``: the bytes that the arrays of a step may take at once, beside what the caller
     gives and gets; ``by``: who chooses then (:mod:`daceopt.autodiff.storage_choice`), in at most ``seconds``, for these
-    ``sizes`` of symbols. ``joined``: forward and backward are one program.
+    ``sizes`` of symbols. ``joined``: forward and backward are one program. ``makes_room``: as many bytes as the
+    gradients take are not saved (:mod:`daceopt.autodiff.room_for_gradients`), where nothing else is asked for.
     """
 
     policy: str = "recompute"
@@ -36,10 +37,16 @@ class Storage:
     seconds: float = 5.0
     sizes: tuple[tuple[str, int], ...] = ()
     joined: bool = False
+    makes_room: bool = False
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"policy {self.policy!r} is not one of {POLICIES}")
+
+    @property
+    def is_thrifty(self) -> bool:
+        """Are bytes saved for the gradients? Not where somebody has said what is stored."""
+        return self.makes_room and self.policy == "recompute" and not (self.store or self.is_late)
 
     @property
     def is_late(self) -> bool:

@@ -60,8 +60,9 @@ class StorageOutcome:
 @dataclass(frozen=True)
 class StorageProblem:
     """``forward`` and ``backward`` in the order in which they run; ``budget`` in bytes. ``fixed``: values that are
-    stored if they are read, ``repeated``: those that are not. ``joined``: both are one program, in which a
-    stored value is alive from its writer to its last reader; otherwise all stand in one block from begin to end.
+    stored if they are read, ``repeated``: those that are not. ``joined``: a stored
+    value takes memory from its writer to its last reader, as in one program, and where others stand in its place before
+    and after; otherwise all take a block from begin to end.
     """
 
     values: tuple[ForwardValue, ...]

@@ -14,6 +14,7 @@ import sympy
 from daceopt.codegen import entry, frame, in_place, memory_plan, target
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
+from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
 from daceopt.ir import order, region, region_bounds, region_settling, schedule, schedule_text, types
@@ -75,8 +76,8 @@ class Prepared:
         needs = implement(self.graph)
         order.check(self.graph, self.graph.nodes())
         ticks = self._add_ticks() if profiled else None
-        self.plan = memory_plan.plan(self.graph, self.graph.saved, reuse=graph.options.reuse_memory)
         self.target = target.get(graph.options.target)
+        self.plan = memory_plan.as_built(self.graph)
         if not self.target.has_stream:  # its kernels may still run when the host looks whether one has failed
             self.graph.in_place = in_place.decided(self.graph, failing)
         self.generated = frame.generate(self.graph, ticks, reports=bool(needs.flags.includes))
@@ -109,6 +110,7 @@ class Prepared:
             symbols=tuple(Symbol(s, self._symbol_role(*where), where[1]) for s, where in graph.symbols.items()),
             uses_seed=graph.uses_seed,
             saves=bool(graph.saved),
+            consumes=any(loan.owner == SAVED_BLOCK for loan in self.plan.lent.values()) and not _writes_saved(graph),
             kernels=tuple(KernelInfo(str(n.label), tuple(filter(None, graph.outputs_of(n)))) for n in graph.nodes()),
             assumptions=tuple(self._assumptions()),
             has_stream=self.target.has_stream,
@@ -208,6 +210,11 @@ class Prepared:
                 return entry.Argument(source, names.index(name))
         if name in self.plan.arena:
             return entry.Argument("arena", offset=_expression(self.plan.arena[name]))
+        if name in self.plan.lent:
+            owner, offset = self.plan.lent[name].owner, _expression(self.plan.lent[name].offset)
+            if owner == SAVED_BLOCK:
+                return entry.Argument("saved", offset=offset)
+            return entry.Argument("lent", graph.outputs.index(owner), offset)
         raise BuildError(
             f"{self.generated.name}: the frame takes {name!r}, which is no input, output, constant or intermediate"
         )
@@ -219,6 +226,11 @@ def _schedule(graph: Graph, entry: dace.nodes.MapEntry) -> str:
         return schedule_text.text(schedule.schedule_of(Kernel.extract(graph, entry)))
     except Unsupported as error:
         return f"# {error}\n"
+
+
+def _writes_saved(graph: Graph) -> bool:
+    """Is this the program that leaves the saved block, rather than the one that gets it?"""
+    return any(graph.producers(name) for name in graph.saved)
 
 
 def _expression(size: Dim) -> str:

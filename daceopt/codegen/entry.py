@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST_DECLARATION = "void daceopt_host_call(int64_t id, void** pointers);"
 """What a frame declares to call a Python function: it throws when that function raised."""
 
-_SOURCES = ("input", "constant", "output", "saved", "arena", "seed", "stream", "status", "symbol")
+_SOURCES = ("input", "constant", "output", "lent", "saved", "arena", "seed", "stream", "status", "symbol")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*( (int|long|char|short))*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%()<>=!?:&|, ]+")
@@ -38,9 +38,9 @@ class FrameParameter:
 class Argument:
     """What a call passes for a parameter.
 
-    ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``saved`` or ``arena`` (plus ``offset`` bytes,
-    an expression), ``seed``, ``stream``, ``status`` (where kernels report what they check), or ``symbol`` (the
-    ``index``-th).
+    ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``lent`` (memory of the ``index``-th output),
+    ``saved`` or ``arena`` (these three plus ``offset`` bytes, an expression), ``seed``, ``stream``, ``status`` (where
+    kernels report what they check), or ``symbol`` (the ``index``-th).
     """
 
     source: str
@@ -143,7 +143,7 @@ def _value(parameter: FrameParameter, argument: Argument, manifest: Manifest) ->
     if argument.source == "status":
         return f"reinterpret_cast<{parameter.ctype}*>(&status)"
     address = f"pointers[{_position(argument, manifest)}]"
-    if argument.source in ("saved", "arena"):
+    if argument.source in ("lent", "saved", "arena"):
         address = f"static_cast<char*>({address}) + ({_expression(argument.offset, symbols)})"
     pointer = f"reinterpret_cast<{parameter.ctype}*>({address})"
     return pointer if parameter.pointer else f"*{pointer}"
@@ -160,9 +160,9 @@ def _position(argument: Argument, manifest: Manifest) -> int:
         "seed": 1,
         "stream": int(manifest.has_stream),
     }
-    start = 0
+    start, wanted = 0, "output" if argument.source == "lent" else argument.source
     for source, count in counts.items():
-        if source == argument.source:
+        if source == wanted:
             if not 0 <= argument.index < count:
                 raise BuildError(f"{manifest.name}: {source} {argument.index} is asked for, but there are {count}")
             return start + argument.index

@@ -10,6 +10,7 @@ from typing import Any
 import sympy
 from dace import nodes
 
+from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, needed
 from daceopt.codegen.offsets import Span, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir import types
@@ -19,6 +20,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.provenance import label_of
 
 ALIGNMENT = 64
+_ARENA = "the arena"  # as the owner of a place; no array is called so
 HINT = 1 << 10  # value taken for a size symbol when slots are compared; only the fit depends on it
 
 
@@ -27,25 +29,28 @@ class MemoryPlan:
     """Byte offsets, multiples of 64, as ints or expressions over the graph's size symbols.
 
     ``arena``: transient buffer -> offset in the arena of ``arena_bytes``; ``saved``: saved array -> offset in the block
-    of ``saved_bytes``. Inputs, outputs and constants are in neither. Buffers inside of regions have the names that they
-    have in the frame.
+    of ``saved_bytes``; ``lent``: transient buffers in memory that is a result's, or a saved array's, at other times.
+    Inputs, outputs and constants are in none. Buffers inside of regions have the names that they have in the frame.
     """
 
     arena: dict[str, Dim] = field(default_factory=dict)
     saved: dict[str, Dim] = field(default_factory=dict)
+    lent: dict[str, Loan] = field(default_factory=dict)
     arena_bytes: Dim = 0
     saved_bytes: Dim = 0
 
 
 @dataclass(frozen=True)
 class Resident:
-    """A buffer of the arena, or the workspace of the region ``name``, from the node at ``first`` to that at ``last``;
-    what is written in place takes the bytes over."""
+    """A buffer, or the workspace of the region ``name``, from the node at ``first`` to that at ``last``; what is
+    written in place takes the bytes over. It stands in the arena, or in memory that is ``lent_by`` the saved block or a
+    result."""
 
     name: str
     first: int
     last: int
     bytes: Dim
+    lent_by: str | None = None
 
 
 @dataclass
@@ -76,23 +81,52 @@ class _Slot:
 
 
 def plan(
-    graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True, order: Sequence[Any] | None = None
+    graph: Graph,
+    saved: Sequence[str] = (),
+    *,
+    reuse: bool = True,
+    order: Sequence[Any] | None = None,
+    lending: bool = False,
 ) -> MemoryPlan:
     """Place every transient root buffer of ``graph``; two share a slot when no node needs both.
 
     The order is that of ``graph.nodes()``, in which the frame executes them, unless another is asked about. An
     element-wise kernel may write where an input that dies there stands, when it reads and writes the same element in
     each iteration. ``saved`` (arrays that a later program reads) are laid out by their order alone, so forward and
-    backward agree. What stands inside of a region shares one slot, which is in use while the region runs.
+    backward agree. What stands inside of a region shares one slot, which is in use while the region runs. With
+    ``lending``, buffers also stand in results that are not written yet, and among ``saved`` where these are not written
+    yet or were read for the last time: a backward overwrites what it was left.
     """
     places, size = saved_offsets(graph, saved)
     result = MemoryPlan(saved=places, saved_bytes=size)
-    return _Planner(Scope(graph), set(result.saved), reuse, order).place(result)
+    owners = _owners(graph, result.saved, order) if lending and reuse else []
+    return _Planner(Scope(graph), set(result.saved), reuse, order, owners).place(result)
 
 
-def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True) -> list[Resident]:
-    """What stands in the arena when, as ``plan`` places it."""
-    return _Planner(Scope(graph), set(saved), reuse).residents()
+def as_built(graph: Graph) -> MemoryPlan:
+    """The plan that ``graph`` is built with."""
+    return plan(graph, graph.saved, reuse=graph.options.reuse_memory, lending=True)
+
+
+def residents_as_built(graph: Graph) -> list[Resident]:
+    """What stands where in that plan."""
+    return residents(graph, graph.saved, reuse=graph.options.reuse_memory, lending=True)
+
+
+def residents(graph: Graph, saved: Sequence[str] = (), *, reuse: bool = True, lending: bool = False) -> list[Resident]:
+    """What stands where and when, as ``plan`` places it; saved arrays while they are needed, all the time where nobody
+    else may stand there."""
+    places, _ = saved_offsets(graph, saved)
+    owners = _owners(graph, places, None) if lending and reuse else []
+    shared = any(owner.name == SAVED_BLOCK for owner in owners)
+    end = len(graph.nodes()) - 1
+    times = needed(graph, saved, graph.nodes()) if shared else dict.fromkeys(saved, (0, end))
+    held = (Resident(n, max(i, 0), min(k, end), aligned_bytes(graph, n), SAVED_BLOCK) for n, (i, k) in times.items())
+    return [*_Planner(Scope(graph), set(saved), reuse, None, owners).residents(), *held]
+
+
+def _owners(graph: Graph, places: dict[str, Dim], order: Sequence[Any] | None) -> list[Lender]:
+    return lenders(graph, places, {n: aligned_bytes(graph, n) for n in places}, order)
 
 
 def saved_offsets(graph: Graph, saved: Sequence[str]) -> tuple[dict[str, Dim], Dim]:
@@ -118,8 +152,15 @@ def _aligned(elements: Dim, dtype: types.DType) -> Dim:
 
 
 class _Planner:
-    def __init__(self, scope: Scope, elsewhere: set[str], reuse: bool, order: Sequence[Any] | None = None):
-        self._scope, self._reuse = scope, reuse
+    def __init__(
+        self,
+        scope: Scope,
+        elsewhere: set[str],
+        reuse: bool,
+        order: Sequence[Any] | None = None,
+        owners: Sequence[Lender] = (),
+    ):
+        self._scope, self._reuse, self._owners = scope, reuse, owners
         self._graph = graph = scope.graph
         self._order = graph.nodes() if order is None else order
         self._elsewhere = elsewhere
@@ -131,26 +172,28 @@ class _Planner:
     def place(self, result: MemoryPlan) -> MemoryPlan:
         """Add the buffers of the scope to ``result``."""
         self._block_all()
-        places, end = self._offsets()
-        for block, place in places:
-            for name in block.buffers:
-                result.arena[self._scope.prefix + name] = dim(result.arena_bytes + place)
-            for inner in block.regions:
-                start = dim(result.arena_bytes + place)
-                result.arena |= {name: dim(start + offset) for name, offset in inner.arena.items()}
+        places, end = self._places()
+        for block, loan in places:
+            names = {self._scope.prefix + name: loan.offset for name in block.buffers}
+            names |= {n: dim(loan.offset + at) for inner in block.regions for n, at in inner.arena.items()}
+            if loan.owner == _ARENA:
+                result.arena |= {name: dim(result.arena_bytes + at) for name, at in names.items()}
+            else:
+                result.lent |= {name: Loan(loan.owner, at) for name, at in names.items()}
         result.arena_bytes = dim(result.arena_bytes + end)
         return result
 
-    def _offsets(self) -> tuple[list[tuple[_Block, Dim]], Dim]:
-        """The place of each block, and the end of them all: anywhere where sizes are known, else in whole slots."""
+    def _places(self) -> tuple[list[tuple[_Block, Loan]], Dim]:
+        """The place of each block, and the end of the arena: anywhere where sizes are known, else in whole slots."""
         spans = [Span(b.bytes, b.first, b.last) for b in self._blocks if isinstance(b.bytes, int)]
         if self._reuse and len(spans) == len(self._blocks):
-            places, end = offsets(spans)
-            return list(zip(self._blocks, places, strict=True)), end
-        found: list[tuple[_Block, Dim]] = []
+            places, end = offsets(spans, [lender.room for lender in self._owners])
+            loans = [Loan(_ARENA if p.room is None else self._owners[p.room].name, p.offset) for p in places]
+            return list(zip(self._blocks, loans, strict=True)), end
+        found: list[tuple[_Block, Loan]] = []
         total: Dim = 0
         for slot in self._slots():
-            found += [(block, total) for block in slot.blocks]
+            found += [(block, Loan(_ARENA, total)) for block in slot.blocks]
             total = dim(total + slot.bytes)
         return found, total
 
@@ -199,11 +242,12 @@ class _Planner:
     def residents(self) -> list[Resident]:
         self._block_all()
         found: list[Resident] = []
-        for block in self._blocks:
+        for block, loan in self._places()[0]:
+            owner = None if loan.owner == _ARENA else loan.owner
             names = block.buffers or [label_of(self._order[block.first])]
             starts = [self._first.get(n, block.first) for n in names]
             ends = [*(start - 1 for start in starts[1:]), block.last]
-            found += [Resident(n, i, k, block.bytes) for n, i, k in zip(names, starts, ends, strict=True)]
+            found += [Resident(n, i, k, block.bytes, owner) for n, i, k in zip(names, starts, ends, strict=True)]
         return found
 
     def _roots(self, names: Iterable[str | None]) -> list[str]:

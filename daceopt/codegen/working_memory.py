@@ -9,7 +9,8 @@ from typing import Any
 import sympy
 
 from daceopt.codegen import in_place
-from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan, residents
+from daceopt.codegen.lending import SAVED_BLOCK
+from daceopt.codegen.memory_plan import HINT, aligned_bytes, as_built, residents_as_built
 from daceopt.ir import region_settling
 from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.program import Program
@@ -18,7 +19,8 @@ from daceopt.ir.provenance import label_of
 
 @dataclass(frozen=True)
 class Moment:
-    """While ``node`` runs: the bytes of each buffer that is alive, the largest first."""
+    """While ``node`` runs: the bytes of each buffer that is alive, the largest first, but of those that stand where a
+    result will."""
 
     node: str
     alive: tuple[tuple[str, int], ...]
@@ -30,7 +32,8 @@ class Moment:
 
 @dataclass(frozen=True)
 class DirectionMemory:
-    """One program: the bytes of its arena, and what is alive in it while each of its nodes runs."""
+    """One program: the bytes of its arena, and what is alive there and in the saved block while each of its nodes
+    runs."""
 
     name: str
     arena: int
@@ -44,7 +47,8 @@ class DirectionMemory:
 @dataclass(frozen=True)
 class WorkingMemory:
     """``saved``: arrays from the forward to the backward, which stand in one block of ``saved_bytes`` until that has
-    run; ``directions``: forward and backward, each with an arena of its own."""
+    run; ``directions``: forward and backward, each with an arena of its own beside it. Where a saved array is not
+    written yet, or was read for the last time, other arrays stand in the block."""
 
     saved: tuple[tuple[str, int], ...]
     saved_bytes: int
@@ -57,9 +61,9 @@ class WorkingMemory:
 
     def holders(self, count: int = 4) -> list[tuple[str, int]]:
         """The largest arrays among those that are alive when most is."""
-        fullest = max(self.directions, key=lambda d: d.arena).fullest
-        found = [*self.saved, *(fullest.alive if fullest is not None else ())]
-        return sorted(found, key=lambda pair: -pair[1])[:count]
+        found = [d.fullest for d in self.directions if d.fullest is not None]
+        fullest = max(found, key=lambda moment: moment.bytes, default=None)
+        return list(fullest.alive[:count]) if fullest is not None else []
 
 
 def planned(program: Program, sizes: Mapping[str, int] | None = None) -> WorkingMemory:
@@ -82,10 +86,10 @@ def _settled(graph: Graph) -> Graph:
 
 
 def _direction(name: str, graph: Graph, sizes: Mapping[str, int] | None) -> DirectionMemory:
-    arena = _number(plan(graph, graph.saved, reuse=graph.options.reuse_memory).arena_bytes, sizes)
+    arena = _number(as_built(graph).arena_bytes, sizes)
     nodes = graph.nodes()
     held: list[list[tuple[str, int]]] = [[] for _ in nodes]
-    for resident in residents(graph, graph.saved, reuse=graph.options.reuse_memory):
+    for resident in (r for r in residents_as_built(graph) if r.lent_by in (None, SAVED_BLOCK)):
         size = _number(resident.bytes, sizes)
         for position in range(resident.first, resident.last + 1):
             held[position].append((resident.name, size))

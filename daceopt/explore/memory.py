@@ -22,9 +22,8 @@ def rows(memory: WorkingMemory) -> list[MemoryRow]:
     found = []
     for direction in memory.directions:
         for moment in direction.moments:
-            held = [*moment.alive, *memory.saved]
-            largest = ", ".join(f"{name} {amount(size, 'B')}" for name, size in sorted(held, key=lambda b: -b[1])[:3])
-            found.append(MemoryRow(direction.name, moment.node, moment.bytes + memory.saved_bytes, largest))
+            largest = ", ".join(f"{name} {amount(size, 'B')}" for name, size in moment.alive[:3])
+            found.append(MemoryRow(direction.name, moment.node, moment.bytes, largest))
     return found
 
 

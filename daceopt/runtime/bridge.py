@@ -17,7 +17,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import batched
+from daceopt.runtime import batched, block_pool
 from daceopt.runtime.invocation import ExecutableEntry
 from daceopt.runtime.seeds import draw_seed
 
@@ -65,6 +65,12 @@ class TensorBoundary:
     higher: Higher | None = None
 
 
+_SECOND_TIME = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
 _INFERENCE = (
     "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal "
     "tensor before doing inplace update."
@@ -82,6 +88,7 @@ class TorchProgram:
         self._reads = [k for _, k in self.forward.inputs]
         self._order = _complete([k for _, k in self.forward.outputs])
         self._stand = {k: self.forward.in_place[at] for at, k in enumerate(self._order) if at in self.forward.in_place}
+        self.consumes = self.backward is not None and self.backward.executable.manifest.consumes
         self._draws = self.forward.uses_seed or (self.backward is not None and self.backward.uses_seed)
         roles = [] if self.backward is None else self.backward.inputs
         self.kept_inputs = [k for kind, k in roles if kind == "input"]
@@ -242,6 +249,7 @@ class _Compiled(torch.autograd.Function):
             outputs[k] = torch.empty(0)  # an argument is no result of its own
         ctx.save_for_backward(*kept)
         ctx.program, ctx.seed, ctx.symbols, ctx.has_block = program, seed, symbols, saved is not None
+        ctx.is_consumed = False
         ctx.set_materialize_grads(False)
         if program.constants:
             ctx.mark_non_differentiable(*[outputs[k] for k in program.constants])
@@ -305,9 +313,9 @@ def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
         return [0 if t.is_inference() else t._version for t in tensors]
 
 
-def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool = False) -> list[torch.Tensor | None]:
     if batched.is_batched(grads):
-        return batched.each(lambda one: _backward(ctx, one), grads)
+        return batched.each(lambda one: _backward(ctx, one, True), grads)
     if ctx.watched:
         _check_watched(ctx.watched, grads)
     program: TorchProgram = ctx.program
@@ -318,7 +326,7 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tens
     elif program.backward is None or len(absent) == len(program.seen):
         found = [None] * program.input_count
     else:
-        found = _gradients(ctx, program, grads, wanted)
+        found = _gradients(ctx, program, grads, wanted, one_of_many or _keeps_graph())
         if absent and _has_spread(program, grads, found):
             exact = _differentiable_gradients(ctx, grads, wanted)
             found = [None if g is None else g.detach() for g in exact]
@@ -327,16 +335,26 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None]) -> list[torch.Tens
     return found
 
 
+# Whether the backward that runs in this thread leaves the graph for another one; True outside of any
+_keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+
+
 # A backward that some forward calls is no code for Dynamo to look at, nor is what it calls in its turn.
 _SKIP = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 set_code_exec_strategy(_Compiled.backward.__code__, _SKIP)
 
 
 def _gradients(
-    ctx: Any, program: TorchProgram, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool]
+    ctx: Any, program: TorchProgram, grads: Sequence[torch.Tensor | None], wanted: Sequence[bool], keeps_graph: bool
 ) -> list[torch.Tensor | None]:
+    """``keeps_graph``: another backward may follow, so the saved block must stay as it is."""
+    if ctx.is_consumed:  # by a backward that failed, else PyTorch would have freed what is saved
+        raise RuntimeError(_SECOND_TIME)
     tensors = list(ctx.saved_tensors)
     saved = tensors.pop() if ctx.has_block else None
+    if saved is not None and program.consumes:
+        saved = block_pool.allocate(tuple(saved.shape), saved.dtype).copy_(saved) if keeps_graph else saved
+        ctx.is_consumed = not keeps_graph
     if program.orders:
         first = len(program.kept_inputs)
         for at, k in enumerate(program.kept_outputs, first):

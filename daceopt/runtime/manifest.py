@@ -68,7 +68,8 @@ class Manifest:
     """Interface of a built program.
 
     A call passes one address per input, constant and output, in this order, then the saved block, the arena and the
-    seed (null where unused), and, where ``has_stream``, the stream on which kernels run. ``host_calls`` names the
+    seed (null where unused), and, where ``has_stream``, the stream on which kernels run. A program that ``consumes``
+    overwrites the saved block that it gets: it runs on it once. ``host_calls`` names the
     Python callbacks by position; ``libraries`` are absolute paths of shared libraries to load first. ``kernels`` are in
     the order in which they run.
     """
@@ -85,6 +86,7 @@ class Manifest:
     kernels: tuple[KernelInfo, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
     has_stream: bool = False
+    consumes: bool = False
 
     @property
     def pointer_count(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import dace
 import numpy as np
 import pytest
 
-from daceopt.codegen.memory_plan import plan
+from daceopt.codegen import memory_plan
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
@@ -14,6 +16,7 @@ from tests.properties.graphs import Maker
 from transformations.hardware.memory_ordering import MemoryOrdering
 
 F = dace.float32
+plan = partial(memory_plan.plan, lending=True)  # as programs are built
 
 
 def _branches(count: int, size: object = 4096) -> Graph:

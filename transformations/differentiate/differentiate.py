@@ -67,7 +67,8 @@ class Differentiate(Transformation):
         budget = None if self.budget is None else memory_budget.resolved(self.budget, wanted.reference)
         policy, joined = self.policy or wanted.policy, wanted.update is not None
         sizes = tuple(wanted.sizes.items())
-        return Storage(policy, self.store, self.recompute, budget, self.by, self.seconds, sizes, joined)
+        asked = self.store, self.recompute, budget, self.by, self.seconds
+        return Storage(policy, *asked, sizes, joined, makes_room=not joined)
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """No site: a program is differentiated, not a graph."""

@@ -39,7 +39,7 @@ class MemoryOrdering(Transformation):
         touched = {node: _buffers(graph, node) for node in nodes}
         forth = _scheduled(nodes, after, touched)
         back = _scheduled(nodes[::-1], before, touched)[::-1]
-        sizes = [_number(plan(graph, graph.saved, order=order).arena_bytes) for order in (nodes, forth, back)]
+        sizes = [_number(plan(graph, graph.saved, order=o, lending=True).arena_bytes) for o in (nodes, forth, back)]
         if min(sizes) < sizes[0] * (1 - self.least):
             yield Site(graph, (), {"order": forth if sizes[1] <= sizes[2] else back})
 

@@ -42,6 +42,7 @@ class Interpreted:
             symbols=[SimpleNamespace(name=s, input=roles[a], axis=k) for s, (a, k) in graph.symbols.items()],
             uses_seed=graph.uses_seed,
             saves=bool(saved),
+            consumes=False,
             assumptions=(),
         )
         graph.symbols = {}  # their values come with each call, also where the program does not read the input

@@ -154,9 +154,11 @@ class Prepared:
         own_flags = Flags(link=self.target.toolchain.link())
         texts = self.generated.kernel_sources.items()
         kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
-        frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
+        if frame.REPORTS in self.generated.arguments:
+            kernels.append(CompileJob(self.target.reports, "kernel", own_flags, "reports", self.target.name))
+        calls = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
         own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
-        return [*kernels, frame, own, *needs.jobs]
+        return [*kernels, calls, own, *needs.jobs]
 
     def _sources(self) -> Sources:
         """What people read: the loops and calls of each node, and the frame."""
@@ -197,6 +199,8 @@ class Prepared:
         graph = self.graph
         if name == frame.STATUS:
             return entry.Argument("status")
+        if name == frame.REPORTS:
+            return entry.Argument("reports")
         if name in (SEED, frame.STREAM):
             return entry.Argument("seed" if name == SEED else "stream")
         if name in graph.symbols:

@@ -43,6 +43,7 @@ class Interpreted:
             uses_seed=graph.uses_seed,
             saves=bool(saved),
             assumptions=(),
+            has_stream=False,
         )
         graph.symbols = {}  # their values come with each call, also where the program does not read the input
 

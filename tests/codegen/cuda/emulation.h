@@ -31,6 +31,11 @@ struct dim3 {
 };
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
+enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+inline cudaError_t cudaHostAlloc(void** place, size_t size, unsigned) {
+  *place = std::malloc(size);
+  return *place ? cudaSuccess : cudaErrorLaunchFailure;
+}
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;

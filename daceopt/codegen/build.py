@@ -154,9 +154,10 @@ class Prepared:
         own_flags = Flags(link=self.target.toolchain.link())
         texts = self.generated.kernel_sources.items()
         kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
-        if frame.REPORTS in self.generated.arguments:
-            kernels.append(CompileJob(self.target.reports, "kernel", own_flags, "reports", self.target.name))
-        calls = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
+        if self.target.has_stream:
+            kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
+        around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
+        calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
         own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
         return [*kernels, calls, own, *needs.jobs]
 

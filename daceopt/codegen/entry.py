@@ -89,10 +89,9 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     symbols = [symbol.name for symbol in manifest.symbols]
     _check_names(program, symbols)
     _check_outputs(program, manifest)
-    reports = any(a.source == "reports" for a in program.arguments)
     return _TEMPLATE.format(
-        reports_declaration=_REPORTS if reports else "",
-        earlier=_EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER)) if reports else "",
+        reports_declaration=_REPORTS if manifest.has_stream else "",
+        earlier=_EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER)) if manifest.has_stream else "",
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",

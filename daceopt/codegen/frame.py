@@ -231,7 +231,7 @@ class FrameBuilder:
     # ---------------------------------------------------------------- regions
 
     def _conditional(self, node: Conditional) -> None:
-        self._check_waits("control flow")
+        self._check_waits("a choice between branches")
         scope = self._scope
         with self._flow.branches(self._element(scope.graph.reads(node)[CONDITION])) as branch:
             for k, body in enumerate(scope.inner[node].scopes):
@@ -245,7 +245,8 @@ class FrameBuilder:
         self._scope = outer
 
     def _repeat(self, node: Repeat) -> None:
-        self._check_waits("control flow")
+        if node.trips is None or node.condition is not None or node.is_checked:
+            self._check_waits("a loop whose end is known only as it runs")
         inner, counter, half = self._scope.inner[node], str(node.counter), str(odd(node))
         for name in (counter, half):
             self._symbol(name)
@@ -283,7 +284,11 @@ class FrameBuilder:
         mine, theirs = self._pointer(buffer, offset), self._pointer(*self._scope.place(name))
         target, source = (mine, theirs) if into else (theirs, mine)
         elements = f"{size_text(graph.size(name))} * sizeof(*{buffer.name})"
-        self._run(f"__builtin_memcpy({target}, {source}, {elements});", "carry")
+        copied = f"{target}, {source}, {elements}"
+        if self._target.has_stream:
+            self._run(f"daceopt_copy({self._buffer(FrameBuffer(STREAM, 1, dace.uint8))}, {copied});", "carry")
+        else:
+            self._run(f"__builtin_memcpy({copied});", "carry")
 
     def _trips(self, node: Repeat) -> str | None:
         """The number of iterations as an expression of the frame; None when nothing but the condition ends them."""

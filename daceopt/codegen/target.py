@@ -24,8 +24,8 @@ class Target:
     kernel in the loops of its schedule as a translation unit. ``device``: where arrays live, in PyTorch's words, whose
     allocator makes them. ``has_stream``: kernels run on a stream that the caller gives, and the host does not wait for
     them. Its compiler is ``toolchain.get(name)``, its libraries are those of ``daceopt.libs`` that name it; what its
-    schedules must keep stands in ``ir.hardware.LIMITS``. ``reports``: the unit that has memory for what its kernels
-    check, where the host does not wait for them.
+    schedules must keep stands in ``ir.hardware.LIMITS``. ``support``: a unit that stands once in each program
+    with a stream: what frame and libraries need of its runtime.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Target:
     print_kernel: Callable[[Graph, Kernel], KernelSource]
     device: str = "cpu"
     has_stream: bool = False
-    reports: str = ""
+    support: str = ""
 
     @property
     def toolchain(self) -> toolchain.Toolchain:
@@ -48,7 +48,7 @@ class Target:
 
 _TARGETS = {
     "cpu": Target("cpu", "cpu", cpu_kernel),
-    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", True, (INCLUDE / "daceopt/reports.h").read_text()),
+    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", True, (INCLUDE / "daceopt/device.h").read_text()),
 }
 
 

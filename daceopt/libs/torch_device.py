@@ -65,7 +65,7 @@ class TorchDevice(Library):
         return str(torch.__version__)
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Products and convolutions of one floating type, or of bfloat16 factors; rows added at sure indices."""
+        """Products and convolutions of one floating type, or of bfloat16 factors; added rows."""
         if isinstance(node, Contraction):
             return contraction.why_not(node, graph, (*_FLOATS, *node.narrow))
         if isinstance(node, IndexAdd):
@@ -82,7 +82,7 @@ class TorchDevice(Library):
             return f"daceopt::device_product(daceopt::DeviceProduct{{{settings}, {operands}}});"
         if isinstance(node, IndexAdd):
             operands = ", ".join(_array(graph, names, c) for c in ("Index", "dY", "dW"))
-            return f"daceopt::device_index_add({where}, {operands});"
+            return f"daceopt::device_index_add({where}, {operands}, {boolean(node.sure)});"
         function, connectors = _CONVOLUTIONS[type(node)]
         operands = ", ".join(_array(graph, names, c) for c in connectors)
         relu = f"{boolean(node.activation == 'relu')}, " if isinstance(node, Convolution) else ""
@@ -111,8 +111,6 @@ def _why_not_convolution(node: Any, graph: Graph) -> str | None:
 
 def _why_not_index_add(node: IndexAdd, graph: Graph) -> str | None:
     names = node.operands(graph)
-    if not node.sure:
-        return "indices that no kernel of the program looks at: the host does not wait for what would be found"
     index, result = graph.dtype(names["Index"]), graph.dtype(names["dW"])
     if index not in (dace.int32, dace.int64):
         return f"Index has element type {index}, expected int32 or int64"

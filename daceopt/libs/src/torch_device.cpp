@@ -21,6 +21,9 @@
 
 #include <optional>
 
+// Where kernels of the program report, if there is one around this (codegen/include/daceopt/device.h).
+extern "C" __attribute__((weak)) int32_t* daceopt_reports();
+
 namespace daceopt {
 namespace {
 
@@ -185,13 +188,19 @@ void device_convolution_weights(Where where, const DeviceWindow& window, const D
                                                       {false, true, false})));
 }
 
-void device_index_add(Where where, const DeviceArray& index, const DeviceArray& dy, const DeviceArray& dw) {
+void device_index_add(Where where, const DeviceArray& index, const DeviceArray& dy, const DeviceArray& dw, bool sure) {
     const Plain plain;
     Tensor result = tensor(where, dw), given = tensor(where, index).to(at::kLong);
     const int64_t rows = result.size(0);
-    if (rows == 0 || result.numel() == 0) return;
-    // a wrong index has been reported by the kernel that read it, behind which the host does not wait: nothing is
-    // written beside the array meanwhile
+    if (result.numel() == 0 || given.numel() == 0) {
+        result.zero_();
+        return;
+    }
+    if (!sure && daceopt_reports) {
+        const DeviceArray reports{daceopt_reports(), Number::kInt32, {}, {}};
+        tensor(where, reports).bitwise_or_(given.ge(rows).logical_or_(given.lt(-rows)).any().to(at::kInt));
+    }
+    // nobody waits for that: until it is seen, nothing is written beside the array
     const Tensor row = at::remainder(given, rows).flatten();
     const Tensor gradient = tensor(where, dy).reshape({row.numel(), -1});
     const Tensor sum = at::embedding_dense_backward(gradient, row, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);

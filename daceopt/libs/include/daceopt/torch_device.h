@@ -38,7 +38,7 @@ void device_convolution_data(Where where, const DeviceWindow& window, const Devi
 void device_convolution_weights(Where where, const DeviceWindow& window, const DeviceArray& x, const DeviceArray& dy,
                                 const DeviceArray& dw);
 
-// dW = 0; dW[Index[i]] += dY[i], in an order that is always the same
-void device_index_add(Where where, const DeviceArray& index, const DeviceArray& dy, const DeviceArray& dw);
+// dW = 0; dW[Index[i]] += dY[i], in an order that is always the same; `sure`: others look at the indices
+void device_index_add(Where where, const DeviceArray& index, const DeviceArray& dy, const DeviceArray& dw, bool sure);
 
 }  // namespace daceopt

@@ -66,6 +66,9 @@ class TorchDevice(Library):
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Products and convolutions of one floating type, or of bfloat16 factors; added rows."""
+        negative = [c for c, n in node.operands(graph).items() if any(_is_negative(s) for s in graph.strides(n))]
+        if negative:
+            return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
         if isinstance(node, Contraction):
             return contraction.why_not(node, graph, (*_FLOATS, *node.narrow))
         if isinstance(node, IndexAdd):
@@ -94,6 +97,10 @@ class TorchDevice(Library):
         return support(
             "torch_device.cpp", header="torch_device.h", flags=flags, version=self.version(), standard="c++20"
         )
+
+
+def _is_negative(stride: Any) -> bool:
+    return bool(stride < 0) if isinstance(stride, int) else stride.is_negative is True
 
 
 def _why_not_convolution(node: Any, graph: Graph) -> str | None:

@@ -18,6 +18,7 @@
 #include <ATen/ops/remainder.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/accumulate.h>
 
 #include <optional>
 
@@ -69,7 +70,7 @@ std::optional<Tensor> optional(Where where, const DeviceArray& a) {
 Tensor batched(const Tensor& t, at::IntArrayRef batch) {
     std::vector<int64_t> full(batch.begin(), batch.end());
     full.insert(full.end(), t.sizes().end() - 2, t.sizes().end());
-    return t.expand(full).reshape({-1, t.size(-2), t.size(-1)});
+    return t.expand(full).reshape({c10::multiply_integers(batch), t.size(-2), t.size(-1)});
 }
 
 // y = alpha * a @ b + added, in y's type; factors of another one are narrow, and their products are summed in y's.
@@ -138,8 +139,8 @@ void device_product(const DeviceProduct& product) {
     if (batch.empty()) {
         multiply(sum, a, b, first, product.alpha, product.relu && !both);
     } else {
-        std::vector<int64_t> rows{-1, sum.size(-2), sum.size(-1)};
-        Tensor three = sum.is_contiguous() ? sum.view(rows) : at::empty({sum.numel() / (rows[1] * rows[2]), rows[1], rows[2]}, sum.options());
+        const std::vector<int64_t> rows{c10::multiply_integers(batch), sum.size(-2), sum.size(-1)};
+        Tensor three = sum.is_contiguous() ? sum.view(rows) : at::empty(rows, sum.options());
         std::optional<Tensor> added;
         if (first) added = first->expand(sum.sizes()).reshape(rows);
         multiply(three, batched(a, batch), batched(b, batch), added, product.alpha, product.relu && !both);
@@ -202,7 +203,7 @@ void device_index_add(Where where, const DeviceArray& index, const DeviceArray& 
     }
     // nobody waits for that: until it is seen, nothing is written beside the array
     const Tensor row = at::remainder(given, rows).flatten();
-    const Tensor gradient = tensor(where, dy).reshape({row.numel(), -1});
+    const Tensor gradient = tensor(where, dy).reshape({row.numel(), result.numel() / rows});
     const Tensor sum = at::embedding_dense_backward(gradient, row, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
     result.copy_(sum.view(result.sizes()));
 }

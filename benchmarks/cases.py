@@ -3,6 +3,7 @@
 from benchmarks import (
     calls,
     compilation,
+    cuda,
     disco_search,
     importing,
     instances,
@@ -22,6 +23,7 @@ from benchmarks import (
 __all__ = [
     "calls",
     "compilation",
+    "cuda",
     "disco_search",
     "importing",
     "instances",

@@ -12,6 +12,7 @@ FUSION = (
     "lower-operators",
     "product-transposition",
     "relayout-fusion",
+    "pool-opening",
     "map-fusion",
     "reduction-lowering",
     "epilogue-fusion",

@@ -48,7 +48,7 @@ class Classifier(nn.Module):
 
 
 class Images(nn.Module):
-    """Convolutions and their gradients, normalization by batch statistics, which the call updates."""
+    """Convolutions, pools, and their gradients; normalization by batch statistics, which the call updates."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,8 @@ class Images(nn.Module):
         self.second, self.head = nn.Conv2d(8, 8, 3, stride=2, bias=False), nn.Linear(8, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = functional.silu(self.second(functional.relu(self.norm(self.first(x)))))
+        x = functional.max_pool2d(functional.relu(self.norm(self.first(x))), 3, 2, 1)
+        x = functional.silu(self.second(x))
         return self.head(x.mean((2, 3)))
 
 
@@ -78,7 +79,7 @@ def _perceptron() -> nn.Module:
 _CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "perceptron": (_perceptron, lambda: torch.randn(9, 20)),
     "classifier": (Classifier, lambda: torch.randint(0, 20, (2, 6))),
-    "images": (Images, lambda: torch.randn(2, 3, 9, 9)),
+    "images": (Images, lambda: torch.randn(2, 3, 17, 17)),
     "recurrent": (Recurrent, lambda: torch.randn(4, 2, 5)),
 }
 _SLOW = ("classifier", "images", "recurrent")
@@ -219,10 +220,15 @@ def test_arrays_elsewhere_than_the_recipe_s_are_refused() -> None:
         net(torch.ones(8))
 
 
-def test_what_the_host_would_have_to_read_is_refused(emulated: None) -> None:
-    net = optimized_module(nn.Sequential(nn.Conv2d(1, 1, 3), nn.MaxPool2d(2)), recipe="gpu", fallback="raise")
+class _Running(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, 0)
+
+
+def test_what_only_the_host_can_do_is_refused(emulated: None) -> None:
+    net = optimized_module(_Running(), recipe="gpu", fallback="raise")
     with pytest.raises(DaceoptError, match="it works on arrays of cpu; these live on cuda"):
-        net(torch.ones(1, 1, 8, 8))
+        net(torch.ones(8))
 
 
 # ---------------------------------------------------------------- tensors of a device that is not there

@@ -91,7 +91,9 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     _check_outputs(program, manifest)
     return _TEMPLATE.format(
         reports_declaration=_REPORTS if manifest.has_stream else "",
-        earlier=_EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER)) if manifest.has_stream else "",
+        earlier=_EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER))
+        if manifest.has_stream
+        else "",
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",
@@ -115,6 +117,10 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         symbols="\n".join(_symbol(i, name) for i, name in enumerate(symbols)),
         sizes="\n".join(f"    out[{i}] = {_expression(text, symbols)};" for i, text in enumerate(_sizes(program))),
     )
+
+
+def _earlier() -> str:
+    return _EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER))
 
 
 def _checks(code: int) -> str:

@@ -137,7 +137,9 @@ def _devices() -> Iterator[Finding]:
         return
     for k in range(torch.cuda.device_count()):
         one = torch.cuda.get_device_properties(k)
-        yield Finding(f"cuda:{k}", OK, f"{one.name}, compute capability {one.major}.{one.minor}, {_size(one.total_memory)}")
+        yield Finding(
+            f"cuda:{k}", OK, f"{one.name}, compute capability {one.major}.{one.minor}, {_size(one.total_memory)}"
+        )
 
 
 def _threads() -> Iterator[Finding]:

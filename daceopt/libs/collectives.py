@@ -85,7 +85,11 @@ class TorchCollectives(Library):
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source against torch's headers, linked to the libraries that are in the process already."""
         needs = support(
-            "process_group.cpp", header="process_group.h", flags=linked_to_torch(), version=self.version(), standard="c++20"
+            "process_group.cpp",
+            header="process_group.h",
+            flags=linked_to_torch(),
+            version=self.version(),
+            standard="c++20",
         )
         return Requirements(needs.flags + Flags(headers=("cstring",)), needs.jobs)
 

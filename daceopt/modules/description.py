@@ -78,9 +78,9 @@ def _check_devices(tensors: Mapping[str, torch.Tensor]) -> None:
         found = tensors[strange].device
         raise Unsupported(f"{strange} is on device {found}; compiled programs run on {' and '.join(DEVICES)}")
     arrays = {n: t for n, t in tensors.items() if t.ndim or t.device.type != "cpu"} or tensors
-    devices = {t.device: n for n, t in reversed(arrays.items())}
+    devices = {t.device: n for n, t in reversed(list(arrays.items()))}
     if len(devices) > 1:
-        listed = ", ".join(f"{n} is on {d}" for d, n in reversed(devices.items()))
+        listed = ", ".join(f"{n} is on {d}" for d, n in reversed(list(devices.items())))
         raise Unsupported(f"arguments on several devices: {listed}; move the module and its inputs to one, by .to()")
 
 
@@ -137,8 +137,9 @@ def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        fakes = [
-            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device) if isinstance(x, torch.Tensor) else x
-            for x in arguments
-        ]
+        fakes = [_like(x) if isinstance(x, torch.Tensor) else x for x in arguments]
     return replace(traced, inputs=tuple(fakes))
+
+
+def _like(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

@@ -43,7 +43,9 @@ class DeviceEntry(ExecutableEntry):
         found = {t.device for t in tensors if t.ndim and t.numel()}
         found = found or {t.device for t in tensors if t.device.type == self._kind}
         if not found:
-            return torch.device(self._kind, torch.cuda.current_device()) if self._kind == "cuda" else torch.device("cpu")
+            return (
+                torch.device(self._kind, torch.cuda.current_device()) if self._kind == "cuda" else torch.device("cpu")
+            )
         if len(found) > 1 or next(iter(found)).type != self._kind:
             listed = ", ".join(sorted(map(str, found)))
             raise DaceoptError(
@@ -54,7 +56,7 @@ class DeviceEntry(ExecutableEntry):
 
 
 class PlacedEntry(ExecutableEntry):
-    """A program on one device. Blocks are torch's: those that a call frees are used again in the order of its stream."""
+    """A program on one device. Its blocks are torch's: what a call frees is used again in the order of its stream."""
 
     def __init__(self, executable: Any, device: torch.device) -> None:
         super().__init__(executable)

@@ -127,8 +127,8 @@ def _check_types(traced: Traced, found: Functional) -> None:
         if expected.dtype != value.dtype and value.dtype != in_eager()[k]:
             raise Unsupported(f"result {k} is a {value.dtype} in the trace; expected {expected.dtype}")
         if value.device.type != traced.device:
-            found = f"result {k} is on device {value.device}"
-            raise Unsupported(f"{found}; expected one where the arguments are: {traced.device}")
+            where = f"result {k} is on device {value.device}"
+            raise Unsupported(f"{where}; expected one where the arguments are: {traced.device}")
 
 
 def _gradients(graph: Graph, traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:

@@ -18,8 +18,8 @@ _SIZES = (4, 8, BYTES)
 
 @dataclass(frozen=True)
 class Pack:
-    """The elements of ``buffer`` that all iterations of ``loop`` access: ``name.at[0]`` to ``name.at[extent - 1]``, which
-    stand at ``address``, a multiple of their number."""
+    """The elements of ``buffer`` that all iterations of the loop access, ``name.at[0]`` to ``name.at[extent - 1]``:
+    they stand at ``address``, a multiple of their number."""
 
     name: str
     buffer: KernelBuffer
@@ -72,9 +72,7 @@ class Packs:
         return None if pack is None else f"{pack.name}.at[{self._names.loop(self._loop.param)}]"
 
 
-def _accesses(
-    bodies: Sequence[StatementInstance], collected: set[tuple[int, str]]
-) -> Iterator[tuple[Reference, bool]]:
+def _accesses(bodies: Sequence[StatementInstance], collected: set[tuple[int, str]]) -> Iterator[tuple[Reference, bool]]:
     for body in bodies:
         yield from ((r, False) for r in body.reads.values() if not r.buffer.local)
         for connector, r in body.writes.items():

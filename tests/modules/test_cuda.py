@@ -244,7 +244,8 @@ def _traced(module: nn.Module, make: Callable[[], Sequence[torch.Tensor]], devic
     with FakeTensorMode():
         for part in module.modules():
             for name, p in part._parameters.items():
-                part._parameters[name] = p and nn.Parameter(torch.empty(p.shape, device=device), requires_grad=False)
+                if p is not None:
+                    part._parameters[name] = nn.Parameter(torch.empty(p.shape, device=device), requires_grad=False)
         compiled = torch.compile(module, backend=lambda graph, inputs: found.append((graph, inputs)) or graph.forward)
         compiled(*make())
     graph, inputs = found[0]

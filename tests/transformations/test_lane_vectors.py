@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,13 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule import loops, schedule_of
+from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
 from tests.codegen.cuda.emulated import library_of, run, run_once, sources_of
 from tests.numerics import assert_within_rounding
-from tests.transformations.lowered import apply, finish, size_symbol, start
+from tests.transformations.lowered import BATCH, apply, feeds, finish, size_symbol, start, values
 from tests.transformations.test_cuda_kernels import CUDA, _fused_softmax
+from tests.transformations.test_cuda_kernels import _random as random_graph
 
 STEP = Transformation.parse("lane-vectors")
 
@@ -112,6 +115,25 @@ def test_arrays_that_are_not_aligned_are_moved_by_elements(tmp_path: Path) -> No
         given = data[start_at : start_at + 4096]
         found = run_once(graph, sources, library, {x: given}, {}, 0)[y]
         np.testing.assert_array_equal(found, given * np.float32(3))
+
+
+def test_random_graphs(tmp_path: Path) -> None:
+    """Views, broadcasts, gathers, reductions, fused, with packs wherever rows are made of them."""
+    rng = random.Random(11)
+    recipe = CUDA.with_options("lane-vectors", least=1)
+    graphs = [graph for _ in range(30) if (graph := random_graph(rng)) is not None]
+    expected, packed = [], 0
+    for graph in graphs:
+        expected.append((values(graph), values(graph, dtype=None)))
+        Runner(recipe, "structure").run(graph, levels=("hardware",))
+        packed += bool(_widths(graph))
+    assert packed > 5
+    sources = [sources_of(graph) for graph in graphs]
+    library = library_of([source for found in sources for source in found], tmp_path)
+    for graph, own, (exact, rounded) in zip(graphs, sources, expected):
+        found = run_once(graph, own, library, feeds(graph), {"n": BATCH}, 1)
+        for name, wide, theirs in zip(graph.outputs, exact, rounded):
+            assert_within_rounding(found[name], wide, theirs, ulps=64)
 
 
 @pytest.mark.slow

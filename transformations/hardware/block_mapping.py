@@ -64,7 +64,7 @@ class BlockMapping(Scheduling):
         """Loops of a few iterations are merged with those around them, until threads have enough to do."""
         *outer, inner = nest.loops
         mapping: dict[Any, Any] = {}
-        while outer and not at_least(inner.extent, self.threads // self.rows):
+        while outer and pack(nest) == 1 and not at_least(inner.extent, self.threads // self.rows):
             inner, both = merged_loop(outer.pop(), inner)
             mapping = _then(mapping, both)
         block, tile, own = self._tiled(inner)

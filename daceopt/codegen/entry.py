@@ -89,6 +89,8 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     symbols = [symbol.name for symbol in manifest.symbols]
     _check_names(program, symbols)
     _check_outputs(program, manifest)
+    kernels_report = any(a.source == "reports" for a in program.arguments)
+    reports = manifest.has_stream and (kernels_report or program.status_header)  # library calls may do so, too
     return _TEMPLATE.format(
         reports_declaration=_REPORTS if manifest.has_stream else "",
         earlier=_EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER))

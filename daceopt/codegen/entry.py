@@ -92,10 +92,8 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     kernels_report = any(a.source == "reports" for a in program.arguments)
     reports = manifest.has_stream and (kernels_report or program.status_header)  # library calls may do so, too
     return _TEMPLATE.format(
-        reports_declaration=_REPORTS if manifest.has_stream else "",
-        earlier=_EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER))
-        if manifest.has_stream
-        else "",
+        reports_declaration=_REPORTS if reports else "",
+        earlier=_earlier() if reports else "",
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",

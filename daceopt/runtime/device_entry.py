@@ -43,9 +43,7 @@ class DeviceEntry(ExecutableEntry):
         found = {t.device for t in tensors if t.ndim and t.numel()}
         found = found or {t.device for t in tensors if t.device.type == self._kind}
         if not found:
-            return (
-                torch.device(self._kind, torch.cuda.current_device()) if self._kind == "cuda" else torch.device("cpu")
-            )
+            return torch.device(self._kind, torch.cuda.current_device() if self._kind == "cuda" else None)
         if len(found) > 1 or next(iter(found)).type != self._kind:
             listed = ", ".join(sorted(map(str, found)))
             raise DaceoptError(

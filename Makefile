@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo test test-fast test-onnx test-opinfo test-fuzz test-models lint format types bench clean setup
+.PHONY: help demo test test-fast test-onnx test-opinfo test-fuzz test-models test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -52,6 +52,9 @@ test-opinfo: $(READY) ## all of PyTorch's database of operators and modules, com
 test-models: $(READY) ## dozens of architectures of transformers, trained for a step
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m models
 
+test-gpu: $(READY) ## what needs a CUDA device, and what nvcc compiles; skipped with the reason where they are missing
+	$(BIN)/python -m pytest -q -rs tests/codegen/cuda tests/codegen/test_target.py tests/modules/test_cuda.py tests/libs/test_torch_device.py tests/transformations/test_cuda_kernels.py tests/transformations/test_lane_vectors.py
+
 lint: $(READY) ## ruff: rules and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -65,6 +68,9 @@ types: $(READY) ## mypy
 
 bench: $(VENV)/.peers $(VENV)-jax/.ready ## side-by-side measurements against eager, torch.compile, ONNX Runtime, OpenVINO, JAX
 	DACEOPT_BENCH_JAX=$(CURDIR)/$(VENV)-jax/bin/python $(BIN)/python -m daceopt bench $(BENCH)
+
+bench-gpu: $(READY) ## the kernels of DaCeML's figure 5 on a CUDA device, beside eager and torch.compile
+	$(BIN)/python -m benchmarks cuda-kernels $(BENCH)
 
 $(VENV)/.peers: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[bench]"

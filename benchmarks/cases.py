@@ -3,6 +3,7 @@
 from benchmarks import (
     calls,
     compilation,
+    cuda,
     disco_search,
     guided,
     importing,
@@ -23,6 +24,7 @@ from benchmarks import (
 __all__ = [
     "calls",
     "compilation",
+    "cuda",
     "disco_search",
     "guided",
     "importing",

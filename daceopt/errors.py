@@ -56,6 +56,11 @@ class RunIndexError(RunError, IndexError):
     """A compiled program met an index that lies outside its array."""
 
 
+class EarlierCallFailed(DaceoptError, RuntimeError):
+    """Kernels on a device, for which nobody waits, met an error (an index out of range, say) in an earlier call: what
+    that call gave, and what was computed from it, is wrong. The call that raises this has done nothing."""
+
+
 class ArgumentsChanged(DaceoptError, RuntimeError):
     """A compiled program failed after it had begun to write its arguments (no memory was left, say): what they hold is
     neither their old nor their new value, so the call cannot be repeated."""

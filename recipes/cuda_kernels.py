@@ -13,6 +13,7 @@ cuda_kernels = Recipe(
         "register-promotion",
         "loop-merging",
         "vectorization",  # the loop along which memory is walked, which neighbouring lanes then run
+        "lane-vectors",  # a few neighbours for each lane: accesses of 16 bytes
         "block-mapping",
         "warp-tiling",
         "grid-mapping",

@@ -156,9 +156,12 @@ class Prepared:
         own_flags = Flags(link=self.target.toolchain.link())
         texts = self.generated.kernel_sources.items()
         kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
-        frame = CompileJob(self.generated.frame_source, "frame", needs.flags, self.generated.name)
+        if self.target.has_stream:
+            kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
+        around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
+        calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
         own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
-        return [*kernels, frame, own, *needs.jobs]
+        return [*kernels, calls, own, *needs.jobs]
 
     def _sources(self) -> Sources:
         """What people read: the loops and calls of each node, and the frame."""
@@ -199,6 +202,8 @@ class Prepared:
         graph = self.graph
         if name == frame.STATUS:
             return entry.Argument("status")
+        if name == frame.REPORTS:
+            return entry.Argument("reports")
         if name in (SEED, frame.STREAM):
             return entry.Argument("seed" if name == SEED else "stream")
         if name in graph.symbols:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from daceopt.errors import BuildError
 from daceopt.ir import checks
-from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, CHANGED, FAILED, HOST_FAILED, OK
+from daceopt.runtime.executable import ABI_VERSION, BAD_INDEX, CHANGED, EARLIER, FAILED, HOST_FAILED, OK
 from daceopt.runtime.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HOST_DECLARATION = "void daceopt_host_call(int64_t id, void** pointers);"
 """What a frame declares to call a Python function: it throws when that function raised."""
 
-_SOURCES = ("input", "constant", "output", "lent", "saved", "arena", "seed", "stream", "status", "symbol")
+_SOURCES = ("input", "constant", "output", "lent", "saved", "arena", "seed", "stream", "status", "reports", "symbol")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TYPE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*( (int|long|char|short))*")
 _EXPRESSION = re.compile(r"[A-Za-z0-9_+\-*/%()<>=!?:&|, ]+")
@@ -40,7 +40,8 @@ class Argument:
 
     ``source``: ``input``, ``constant`` or ``output`` (the ``index``-th), ``lent`` (memory of the ``index``-th output),
     ``saved`` or ``arena`` (these three plus ``offset`` bytes, an expression), ``seed``, ``stream``, ``status`` (where
-    kernels report what they check), or ``symbol`` (the ``index``-th).
+    kernels report what they check), ``reports`` (the same where nobody waits for them), or ``symbol`` (the
+    ``index``-th).
     """
 
     source: str
@@ -89,7 +90,11 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
     symbols = [symbol.name for symbol in manifest.symbols]
     _check_names(program, symbols)
     _check_outputs(program, manifest)
+    kernels_report = any(a.source == "reports" for a in program.arguments)
+    reports = manifest.has_stream and (kernels_report or program.status_header)  # library calls may do so, too
     return _TEMPLATE.format(
+        reports_declaration=_REPORTS if reports else "",
+        earlier=_earlier() if reports else "",
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",
@@ -99,7 +104,7 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         failed=FAILED,
         bad_index=BAD_INDEX,
         index=checks.INDEX,
-        checks="".join(_CHECK.format(kind=k, message=m) for k, m in checks.MESSAGES.items()),
+        checks=_checks(FAILED),
         host_failed=HOST_FAILED,
         changing=checks.CHANGING,
         changed=CHANGED,
@@ -113,6 +118,14 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         symbols="\n".join(_symbol(i, name) for i, name in enumerate(symbols)),
         sizes="\n".join(f"    out[{i}] = {_expression(text, symbols)};" for i, text in enumerate(_sizes(program))),
     )
+
+
+def _earlier() -> str:
+    return _EARLIER.format(index=checks.INDEX, earlier=EARLIER, checks=_checks(EARLIER))
+
+
+def _checks(code: int) -> str:
+    return "".join(_CHECK.format(kind=k, code=code, message=m) for k, m in checks.MESSAGES.items())
 
 
 def _pairs(program: FrameProgram) -> list[tuple[FrameParameter, Argument]]:
@@ -140,6 +153,8 @@ def _value(parameter: FrameParameter, argument: Argument, manifest: Manifest) ->
     symbols = [symbol.name for symbol in manifest.symbols]
     if argument.source == "symbol":
         return f"static_cast<{parameter.ctype}>({symbols[argument.index]})"
+    if argument.source == "reports":
+        return "daceopt_reports()"
     if argument.source == "status":
         return f"reinterpret_cast<{parameter.ctype}*>(&status)"
     address = f"pointers[{_position(argument, manifest)}]"
@@ -208,8 +223,15 @@ _LIBRARY_CHECK = f"""
     if (daceopt::status.failed)
         return report(daceopt::status.index ? {BAD_INDEX} : {FAILED}, daceopt::status.message);"""
 
-_CHECK = f"""
-    if (status & {{kind}}) return report({FAILED}, "{{message}}");"""
+_CHECK = """
+    if (status & {kind}) return report({code}, "{message}");"""
+
+_REPORTS = 'extern "C" int32_t* daceopt_reports();'
+
+_EARLIER = """
+    status = __atomic_exchange_n(daceopt_reports(), 0, __ATOMIC_RELAXED);
+    if (status & {index}) return report({earlier}, "an index is out of range");{checks}
+    if (status) return report({earlier}, "a kernel failed");"""
 
 _TEMPLATE = """\
 #include <algorithm>
@@ -222,6 +244,7 @@ _TEMPLATE = """\
 
 extern "C" void* __dace_init_{name}({init_types});
 extern "C" void __program_{name}(void*{types});
+{reports_declaration}
 
 namespace {{
 
@@ -247,7 +270,7 @@ int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbol
 {symbols}
     static void* const handle = __dace_init_{name}({init_values});
     if (!handle) return report({failed}, "the program could not be initialised");
-    {clear}
+    {clear}{earlier}
     __program_{name}(handle{values});{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
     return {ok};

@@ -31,6 +31,7 @@ from daceopt.ir.region import CONDITION, TRIPS, Conditional, Repeat
 
 _CLOCK = "std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1)"
 STATUS = "kernel_status"  # int32: kernels set it to what failed (daceopt/ir/checks.py)
+REPORTS = "kernel_reports"  # the same for kernels that the host does not wait for: in memory of both
 STREAM = "kernel_stream"  # the address by which an accelerator knows on what its kernels run
 _UNIT = "KernelUnit"
 _config_lock = threading.Lock()
@@ -196,7 +197,7 @@ class FrameBuilder:
         source = self._target.print_kernel(graph, Kernel.extract(graph, entry))
         self.calls[entry] = source.name
         self.texts[source.name] = source.text
-        self.uses_status |= any(a.kind == "status" for a in source.arguments)
+        self.uses_status |= not self._target.has_stream and any(a.kind == "status" for a in source.arguments)
         values = ", ".join(self._value(a) for a in source.arguments)
         self._flow.chain(KernelCall(source, f"{source.name}({values});", self._sizes_in(values)))
 
@@ -206,8 +207,7 @@ class FrameBuilder:
         if argument.kind == "stream":
             return self._buffer(FrameBuffer(STREAM, 1, dace.uint8))
         if argument.kind == "status":
-            self._check_waits("a kernel that reports what it checks")
-            return self._buffer(FrameBuffer(STATUS, 1, dace.int32))
+            return self._buffer(FrameBuffer(REPORTS if self._target.has_stream else STATUS, 1, dace.int32))
         buffer, start = self._scope.place(argument.array)
         return self._pointer(buffer, dim(start + argument.offset))
 
@@ -231,7 +231,7 @@ class FrameBuilder:
     # ---------------------------------------------------------------- regions
 
     def _conditional(self, node: Conditional) -> None:
-        self._check_waits("control flow")
+        self._check_waits("a choice between branches")
         scope = self._scope
         with self._flow.branches(self._element(scope.graph.reads(node)[CONDITION])) as branch:
             for k, body in enumerate(scope.inner[node].scopes):
@@ -245,7 +245,8 @@ class FrameBuilder:
         self._scope = outer
 
     def _repeat(self, node: Repeat) -> None:
-        self._check_waits("control flow")
+        if node.trips is None or node.condition is not None or node.is_checked:
+            self._check_waits("a loop whose end is known only as it runs")
         inner, counter, half = self._scope.inner[node], str(node.counter), str(odd(node))
         for name in (counter, half):
             self._symbol(name)
@@ -283,7 +284,11 @@ class FrameBuilder:
         mine, theirs = self._pointer(buffer, offset), self._pointer(*self._scope.place(name))
         target, source = (mine, theirs) if into else (theirs, mine)
         elements = f"{size_text(graph.size(name))} * sizeof(*{buffer.name})"
-        self._run(f"__builtin_memcpy({target}, {source}, {elements});", "carry")
+        copied = f"{target}, {source}, {elements}"
+        if self._target.has_stream:
+            self._run(f"daceopt_copy({self._buffer(FrameBuffer(STREAM, 1, dace.uint8))}, {copied});", "carry")
+        else:
+            self._run(f"__builtin_memcpy({copied});", "carry")
 
     def _trips(self, node: Repeat) -> str | None:
         """The number of iterations as an expression of the frame; None when nothing but the condition ends them."""

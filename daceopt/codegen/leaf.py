@@ -106,7 +106,8 @@ class Leaf:
     ``guard``: what stands before a store into a buffer, where not every thread is to do it.
 
     ``inner``: the vector loop directly around, which runs at least once. Positions that none of its iterations changes
-    are looked up before it (``before``): of a checked index inside, gcc makes a gather.
+    are looked up before it (``before``): of a checked index inside, gcc makes a gather. ``packed``: where an element
+    stands that was loaded with its neighbours, and is stored with them; None: in its array.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class Leaf:
         registers: Set[str],
         guard: Callable[[KernelBuffer], str] = lambda _: "",
         inner: Loop | None = None,
+        packed: Callable[[Reference], str | None] = lambda _: None,
     ):
+        self._packed = packed
         self._names, self._accumulators, self._registers = names, accumulators, registers
         self._guard, self._inner = guard, inner
         self.checks_index, self.checks_before = False, False
@@ -188,7 +191,7 @@ class Leaf:
         if reference.whole:
             self._loads[symbol] = reference
         else:
-            element = loaded(self._names.element(reference), reference.buffer.dtype)
+            element = loaded(self._element(reference), reference.buffer.dtype)
             self._lines.append(Line(f"const {types.cpp(dtype)} {symbol} = {element};", str(symbol)))
             if self._is_same(reference):
                 self._fixed.add(str(symbol))
@@ -210,7 +213,10 @@ class Leaf:
             self._written.setdefault(buffer.array, set()).add(_element_key(reference))
         if not (buffer.local and buffer.array in self._registers):
             code = stored(self._converted(value, types.computed(buffer.dtype)), buffer.dtype)
-            self._stores.append((value, f"{self._guard(buffer)}{self._names.element(reference)} = {code};"))
+            self._stores.append((value, f"{self._guard(buffer)}{self._element(reference)} = {code};"))
+
+    def _element(self, reference: Reference) -> str:
+        return self._packed(reference) or self._names.element(reference)
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
         if self._types[value] == dtype:

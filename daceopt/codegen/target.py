@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from daceopt.codegen import toolchain
 from daceopt.codegen.cpu.kernel_source import kernel_source as cpu_kernel
 from daceopt.codegen.cuda.kernel_source import kernel_source as cuda_kernel
+from daceopt.codegen.include import INCLUDE
 from daceopt.codegen.kernel_unit import KernelSource
 from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
@@ -23,7 +24,8 @@ class Target:
     kernel in the loops of its schedule as a translation unit. ``device``: where arrays live, in PyTorch's words, whose
     allocator makes them. ``has_stream``: kernels run on a stream that the caller gives, and the host does not wait for
     them. Its compiler is ``toolchain.get(name)``, its libraries are those of ``daceopt.libs`` that name it; what its
-    schedules must keep stands in ``ir.hardware.LIMITS``.
+    schedules must keep stands in ``ir.hardware.LIMITS``. ``support``: a unit that stands once in each program
+    with a stream: what frame and libraries need of its runtime.
     """
 
     name: str
@@ -31,6 +33,7 @@ class Target:
     print_kernel: Callable[[Graph, Kernel], KernelSource]
     device: str = "cpu"
     has_stream: bool = False
+    support: str = ""
 
     @property
     def toolchain(self) -> toolchain.Toolchain:
@@ -45,7 +48,7 @@ class Target:
 
 _TARGETS = {
     "cpu": Target("cpu", "cpu", cpu_kernel),
-    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", has_stream=True),
+    "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", True, (INCLUDE / "daceopt/device.h").read_text()),
 }
 
 

@@ -48,6 +48,7 @@ def report() -> list[Finding]:
         _rates,
         _packages,
         _libraries,
+        _devices,
         _cache,
     ]
     return list(chain.from_iterable(part() for part in parts))
@@ -110,6 +111,35 @@ def _cpu() -> Iterator[Finding]:
         yield Finding("vector math", NOTE, f"glibc {system.glibc_version() or '-'} lacks {sorted(lacking)}", advice)
     else:
         yield Finding("vector math", OK, f"libmvec of glibc {system.glibc_version()}, tanhf and erff included")
+
+
+def _devices() -> Iterator[Finding]:
+    """What CUDA needs: its compiler, a driver with devices, and a build of torch for them. Nobody else misses it."""
+    cuda = importlib.import_module("daceopt.codegen.cuda.toolchain")
+    if cuda.nvcc() is None:
+        yield Finding("CUDA compiler", NOTE, "none", cuda.INSTALL)
+    else:
+        made = "for the devices of this machine" if cuda.has_device() else "for compute capability 8.0 and later"
+        yield Finding("CUDA compiler", OK, f"{cuda.nvcc()}: {cuda.version()}, {made}")
+    driver = cuda.driver()
+    if driver is None:
+        yield Finding("CUDA devices", NOTE, "no driver", "programs for cuda are built, but run only where a device is")
+        return
+    yield Finding("CUDA driver", OK, driver)
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        yield Finding("CUDA devices", NOTE, f"torch cannot be imported: {error}")
+        return
+    if not torch.cuda.is_available():
+        advice = "install a build of torch with CUDA: tensors live on a device by torch alone"
+        yield Finding("CUDA devices", NOTE, f"torch {torch.__version__} sees none", advice)
+        return
+    for k in range(torch.cuda.device_count()):
+        one = torch.cuda.get_device_properties(k)
+        yield Finding(
+            f"cuda:{k}", OK, f"{one.name}, compute capability {one.major}.{one.minor}, {_size(one.total_memory)}"
+        )
 
 
 def _threads() -> Iterator[Finding]:

@@ -60,6 +60,7 @@ class Imported:
 
     ``fallbacks``: operator -> why ONNX Runtime runs it, which is warned of; ``hosted``: the same for ATen, which is
     not; lowering may add to it. ``notes`` are kept with the programs, as JSON.
+    ``device``: where the arrays of a call are, in PyTorch's words.
     """
 
     graph: Graph
@@ -67,3 +68,4 @@ class Imported:
     fallbacks: dict[str, str] = field(default_factory=dict)
     hosted: dict[str, str] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
+    device: str = "cpu"

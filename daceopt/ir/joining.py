@@ -35,11 +35,11 @@ def joined(graph: Graph, kernels: Sequence[Kernel], needed: Callable[[str], bool
     apart = [_apart(kernel) for kernel in kernels]
     made = {a.array for k in apart for a in k.writes()}
     passed = [a for a in made if any(_source(graph, r.array, made) == a for k in apart for r in k.reads())]
-    joint = _Joint(graph, tuple(sorted(passed)), needed)
+    local = {n: kind for k in apart for n, kind in k.locals.items()}
+    joint = _Joint(graph, tuple(sorted(passed)), frozenset(local), needed)
     stages = [joint.stage(s) for k in apart for s in k.stages]
     extents = {p: n for k in apart for p, n in k.extents.items()}
-    local = {n: kind for k in apart for n, kind in k.locals.items()} | joint.locals()
-    return Kernel(reduce(fused_label, [k.label for k in apart]), extents, stages, (), local)
+    return Kernel(reduce(fused_label, [k.label for k in apart]), extents, stages, (), local | joint.locals())
 
 
 def _apart(kernel: Kernel) -> Kernel:
@@ -62,8 +62,9 @@ def _source(graph: Graph, array: str, made: set[str]) -> str | None:
 class _Joint:
     """Statements with locals in the place of the arrays that pass between them."""
 
-    def __init__(self, graph: Graph, passed: Sequence[str], needed: Callable[[str], bool]):
-        self._graph, self._passed, self._needed = graph, passed, needed
+    def __init__(self, graph: Graph, passed: Sequence[str], own: frozenset[str], needed: Callable[[str], bool]):
+        """``own``: locals that the kernels have already."""
+        self._graph, self._passed, self._own, self._needed = graph, passed, own, needed
         narrow = next((a for a in passed if types.is_narrow(graph.dtype(a))), None)
         if narrow is not None:
             raise Unsupported(f"{narrow} has the narrow type {graph.dtype(narrow)}, which memory rounds to")
@@ -104,7 +105,7 @@ class _Joint:
         return replace(stage, reads=reads, writes=writes, assignments=(*stage.assignments, *extra))
 
     def _read(self, access: Access) -> Access:
-        source = _source(self._graph, access.array, set(self._passed))
+        source = None if access.array in self._own else _source(self._graph, access.array, set(self._passed))
         if source is None:
             return access
         if None in access.index:

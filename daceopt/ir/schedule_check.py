@@ -26,7 +26,7 @@ from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import restricted, unmerged
-from daceopt.ir.hardware import limits_of
+from daceopt.ir.hardware import LIMITS, limits_of
 from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.legality_isl import violation
@@ -56,7 +56,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
     check_guards(kernel, tree)
     for node, around in walk(tree):
         if isinstance(node, Loop):
-            _check_loop(kernel, node, around)
+            _check_loop(graph, kernel, node, around)
         if isinstance(node, Alloc) and node.scope not in SCOPES:
             refuse(kernel, f"local {node.array} in {node.scope}; expected one of {', '.join(SCOPES)}")
         if isinstance(node, Do):
@@ -111,13 +111,14 @@ def _check_forwarded(kernel: Kernel) -> None:
             refuse(kernel, f"s{first} reads {array}, which s{last} writes; expected all writers before it")
 
 
-def _check_loop(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
+def _check_loop(graph: Graph, kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
     outer = [n for n in around if isinstance(n, Loop)]
     if loop.kind not in KINDS:
         refuse(kernel, f"{loop.param} is a {loop.kind} loop; expected one of {', '.join(KINDS)}")
     if loop.param in [other.param for other in outer]:
         refuse(kernel, f"a loop over {loop.param} stands inside of another one")
-    if any("vector" in other.kind for other in outer):
+    is_pack = loop.kind == "unroll" and graph.options.target in LIMITS  # what a lane of an accelerator runs
+    if any("vector" in other.kind for other in outer) and not is_pack:
         refuse(kernel, f"the loop over {loop.param} stands inside of a vector loop")
     known = {other.param for other in outer} | set(kernel.extents)
     sizes = {s for e in kernel.extents.values() for s in getattr(e, "free_symbols", ())}
@@ -250,7 +251,7 @@ class _Tiles:
     """
 
     def __init__(self, total: Dim, loops: list[tuple[Dim, Loop]]):
-        self._total, self._levels = total, self._sorted(loops)
+        self._total, self._levels = _of_packs(total, self._sorted(loops))
         self.reason = self._check()
 
     @staticmethod
@@ -292,6 +293,21 @@ class _Tiles:
             within = isinstance(reached, int) and isinstance(bound, int) and reached <= bound
             found.append((bound - taken, not within and not _same(reached, bound)))
         return found
+
+
+def _of_packs(total: Dim, levels: list[tuple[Dim, Loop]]) -> tuple[Dim, list[tuple[Dim, Loop]]]:
+    """Loops over whole packs count to ``total`` if without the loop over each pack they count the packs: so where the
+    loop around that one has partial tiles."""
+    if len(levels) < 2 or levels[-2][1].rest is None:
+        return total, levels
+    (around, _), (step, loop) = levels[-2:]
+    size = loop.extent
+    numbers = [total, *(n for n, _ in levels[:-1])]
+    if step != 1 or loop.rest is not None or not isinstance(size, int) or around != size:
+        return total, levels
+    if not all(isinstance(n, int) and n % size == 0 for n in numbers):
+        return total, levels
+    return _of_packs(total // size, [(n // size, outer) for n, outer in levels[:-1]])
 
 
 def _minima(rest: Any, params: Set[Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from daceopt.libs import (
     plain,
     pool,
     product,
+    torch_device,
 )
 from daceopt.libs.base import (
     PREFERENCE,
@@ -60,5 +61,6 @@ __all__ = [
     "product",
     "reasons",
     "register",
+    "torch_device",
     "why_not",
 ]

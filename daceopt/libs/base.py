@@ -73,13 +73,13 @@ class Library:
 
 # Best first, as measured on an Intel machine (docs/decisions/dense-libraries.md); ``candidates`` says when another is.
 PREFERENCE: dict[str, tuple[str, ...]] = {
-    "Contraction": ("onednn_narrow_product", "mkl", "onednn_product", "native"),
-    "Convolution": ("onednn", "aten"),
-    "ConvolutionBackwardData": ("onednn", "aten"),
-    "ConvolutionBackwardWeights": ("onednn", "aten"),
+    "Contraction": ("onednn_narrow_product", "mkl", "onednn_product", "native", "torch_device"),
+    "Convolution": ("onednn", "aten", "torch_device"),
+    "ConvolutionBackwardData": ("onednn", "aten", "torch_device"),
+    "ConvolutionBackwardWeights": ("onednn", "aten", "torch_device"),
     "Pool": ("pool",),
     "PoolBackward": ("pool",),
-    "IndexAdd": ("native",),
+    "IndexAdd": ("native", "torch_device"),
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),
     "MicroProduct": ("torch_product", "native_product"),

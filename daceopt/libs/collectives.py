@@ -11,6 +11,7 @@ from daceopt.ir import types
 from daceopt.ir.nodes.collective import AgreementStart, AgreementWait, AllReduceStart, AllReduceWait, Collective
 from daceopt.libs.base import Library, Missing, Requirements, register, support
 from daceopt.libs.emission import extent, literal
+from daceopt.libs.torch_headers import linked_to_torch
 from daceopt.store import system
 
 if TYPE_CHECKING:
@@ -83,15 +84,12 @@ class TorchCollectives(Library):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source against torch's headers, linked to the libraries that are in the process already."""
-        folder = system.torch_library_folder()
-        assert folder is not None
-        include = folder.parent / "include"
-        flags = Flags(
-            includes=(str(include), str(include / "torch/csrc/api/include")),
-            link=(f"-L{folder}", f"-Wl,-rpath,{folder}", "-l:libtorch_cpu.so", "-l:libc10.so"),
-        )
         needs = support(
-            "process_group.cpp", header="process_group.h", flags=flags, version=self.version(), standard="c++20"
+            "process_group.cpp",
+            header="process_group.h",
+            flags=linked_to_torch(),
+            version=self.version(),
+            standard="c++20",
         )
         return Requirements(needs.flags + Flags(headers=("cstring",)), needs.jobs)
 

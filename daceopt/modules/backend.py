@@ -27,7 +27,7 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, RunError, SizesError, Unsupported
 from daceopt.modules import tuning
 from daceopt.modules.description import describe, identity, is_symbolic, specialised
-from daceopt.modules.options import Options
+from daceopt.modules.options import Options, recipe_for
 from daceopt.modules.piece import CompiledPiece
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes
@@ -134,7 +134,8 @@ class Backend:
 
     def _tuned(self, traced: Traced, inputs: Sequence[Any]) -> Recipe | None:
         """The fastest recipe as measured; None for eager PyTorch."""
-        given = recipes.get(self.options.recipe) if isinstance(self.options.recipe, str) else self.options.recipe
+        chosen = recipe_for(traced.device, self.options.recipe)
+        given = recipes.get(chosen) if isinstance(chosen, str) else chosen
         key = tuning.identity(identity(traced), given, own_source())
         found = tuning.known(key)
         if found is None:
@@ -201,7 +202,8 @@ class CompiledGraph:
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
         options = backend.options
         fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
-        pair = backend.compile(fingerprint, self._load, recipe=recipe or options.recipe, verify=options.verify)
+        chosen = recipe_for(traced.device, recipe or options.recipe)
+        pair = backend.compile(fingerprint, self._load, recipe=chosen, verify=options.verify)
         notes = pair.report["notes"]
         if pair.cached:
             guards.install(guards.environment(traced.inputs), notes["guards"])

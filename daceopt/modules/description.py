@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from daceopt.capture.torch.connection import differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.gradient_scopes import join_undropped
-from daceopt.capture.torch.traced import Traced
+from daceopt.capture.torch.traced import DEVICES, Traced
 from daceopt.errors import Unsupported
 
 
@@ -25,6 +25,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
     for node, value in zip(placeholders, values):
         _check_input(node.name, value)
+    _check_devices({n.name: v for n, v in zip(placeholders, values) if isinstance(v, torch.Tensor)})
     _check_storage(graph)
     _check_transforms(graph)
     join_undropped(graph.graph)
@@ -66,10 +67,21 @@ def _check_input(name: str, value: Any) -> None:
         return
     if value.layout is not torch.strided or value.is_quantized or value.is_nested:
         raise Unsupported(f"{name} has layout {value.layout}; expected a dense tensor")
-    if value.device.type != "cpu":
-        raise Unsupported(f"{name} is on device {value.device}; compiled programs run on the CPU")
     if torch.utils._python_dispatch.is_traceable_wrapper_subclass(value):
         raise Unsupported(f"{name} is a {type(value).__name__}; expected a plain torch.Tensor")
+
+
+def _check_devices(tensors: Mapping[str, torch.Tensor]) -> None:
+    """All on one device of a kind that has a target; numbers of the host (no dimensions) may stand among others."""
+    strange = next((n for n, t in tensors.items() if t.device.type not in DEVICES), None)
+    if strange is not None:
+        found = tensors[strange].device
+        raise Unsupported(f"{strange} is on device {found}; compiled programs run on {' and '.join(DEVICES)}")
+    arrays = {n: t for n, t in tensors.items() if t.ndim or t.device.type != "cpu"} or tensors
+    devices = {t.device: n for n, t in reversed(list(arrays.items()))}
+    if len(devices) > 1:
+        listed = ", ".join(f"{n} is on {d}" for d, n in reversed(list(devices.items())))
+        raise Unsupported(f"arguments on several devices: {listed}; move the module and its inputs to one, by .to()")
 
 
 def _fresh(fake: Any, placeholder: fx.Node) -> torch.Tensor:
@@ -106,7 +118,7 @@ def identity(traced: Traced) -> str:
     """Of a graph with everything that decides what is compiled."""
     autocast = [
         (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
-        for d in ("cpu",)
+        for d in DEVICES
     ]
     inputs = [kind(x) for x in traced.inputs]
     inputs += guards.hints(traced.inputs)
@@ -125,8 +137,9 @@ def specialised(traced: Traced, arguments: Sequence[Any]) -> Traced:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        fakes = [
-            torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) if isinstance(x, torch.Tensor) else x
-            for x in arguments
-        ]
+        fakes = [_like(x) if isinstance(x, torch.Tensor) else x for x in arguments]
     return replace(traced, inputs=tuple(fakes))
+
+
+def _like(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)

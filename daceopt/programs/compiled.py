@@ -207,11 +207,15 @@ def _schedules(program: Executable) -> Iterator[str]:
 
 
 def _check_device(derived: Derived) -> None:
-    """The memory of a call is the host's so far."""
+    """Raise Unsupported where a call's arrays are not where the recipe lets programs run."""
+    from daceopt.codegen import target
+
+    given = derived.imported.device
     for graph, _ in derived.directions():
-        if graph.options.target != "cpu":
-            reason = "calls of modules pass memory of the host; build it with daceopt.codegen.build"
-            raise Unsupported(f"a program for {graph.options.target}: {reason}")
+        found = target.get(graph.options.target)
+        if found.device != given:
+            reason = f"its arrays live on {found.device}, those of this call on {given}"
+            raise Unsupported(f"a program for {found.name}: {reason}; take another recipe, or move them with .to()")
 
 
 def _check_built(derived: Derived, names: Sequence[str]) -> None:

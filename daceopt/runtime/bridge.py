@@ -18,7 +18,7 @@ from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import batched, block_pool
-from daceopt.runtime.invocation import ExecutableEntry
+from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.seeds import draw_seed
 
 
@@ -82,8 +82,8 @@ class TorchProgram:
 
     def __init__(self, pair: Pair, input_count: int, boundary: TensorBoundary | None = None) -> None:
         self.pair, self.boundary = pair, boundary or TensorBoundary()
-        self.forward = ExecutableEntry(pair.forward)
-        self.backward = None if pair.backward is None else ExecutableEntry(pair.backward)
+        self.forward = entry_of(pair.forward)
+        self.backward = None if pair.backward is None else entry_of(pair.backward)
         self.input_count = input_count
         self._reads = [k for _, k in self.forward.inputs]
         self._order = _complete([k for _, k in self.forward.outputs])
@@ -155,9 +155,9 @@ class TorchProgram:
         dense = [t if t.is_contiguous() and not t.is_neg() else _dense(t) for t in tensors]
         for k in self.boundary.complex_inputs:
             dense[k] = dense[k].resolve_conj()
+        entry = self.forward.placed(dense)
         addresses = [t.data_ptr() for t in dense]  # of all, before anything is done
         before = self._before_writing(tensors, dense, copied) if self.overwritten else {}
-        entry = self.forward
         symbols = tuple([dense[k].shape[axis] for k, axis in entry.symbols])
         memory = entry.memory(symbols)
         outputs = memory.allocate()
@@ -200,11 +200,11 @@ class TorchProgram:
         wanted: Sequence[bool],
     ) -> list[torch.Tensor | None]:
         """Run the backward program on kept inputs, kept outputs and gradients; one result or None per input."""
-        entry = self.backward
-        assert entry is not None
+        assert self.backward is not None
+        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
+        entry = self.backward.placed(dense)
         memory = entry.memory(symbols)
         outputs = memory.allocate()
-        dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
         addresses = [t.data_ptr() for t in dense]
         entry.invoke([addresses[k] for k in self._gather], outputs, saved, seed, symbols, memory.arena)
         result: list[torch.Tensor | None] = [None] * self.input_count
@@ -218,9 +218,9 @@ class TorchProgram:
         order = self.orders.get(output)
         return tensor if order is None else tensor.permute(order)
 
-    def zero(self, output: int, symbols: tuple[int, ...]) -> torch.Tensor:
-        """The gradient of an output that nothing depends on, as it stands in memory."""
-        return self.forward.memory(symbols).outputs[self._order.index(output)]().zero_()
+    def zero(self, output: int, symbols: tuple[int, ...], operands: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The gradient of an output that nothing depends on, as it stands in memory, beside the call's ``operands``."""
+        return self.forward.placed(list(operands)).memory(symbols).outputs[self._order.index(output)]().zero_()
 
 
 class Ran(NamedTuple):
@@ -353,7 +353,7 @@ def _gradients(
     tensors = list(ctx.saved_tensors)
     saved = tensors.pop() if ctx.has_block else None
     if saved is not None and program.consumes:
-        saved = block_pool.allocate(tuple(saved.shape), saved.dtype).copy_(saved) if keeps_graph else saved
+        saved = _copied(saved) if keeps_graph else saved
         ctx.is_consumed = not keeps_graph
     if program.orders:
         first = len(program.kept_inputs)
@@ -361,7 +361,7 @@ def _gradients(
             tensors[at] = program.in_memory_order(k, tensors[at])
     for k in program.grads:
         grad = grads[k]
-        tensors.append(program.zero(k, ctx.symbols) if grad is None else program.in_memory_order(k, grad))
+        tensors.append(program.zero(k, ctx.symbols, ctx.operands) if grad is None else program.in_memory_order(k, grad))
     return program.gradients(tensors, saved, ctx.seed, ctx.symbols, wanted)
 
 
@@ -412,6 +412,13 @@ def _complete(order: list[int]) -> list[int]:
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _copied(block: torch.Tensor) -> torch.Tensor:
+    """Another block of equal contents, from where the program's blocks come from."""
+    if block.device.type != "cpu":
+        return block.clone()
+    return block_pool.allocate(tuple(block.shape), block.dtype).copy_(block)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

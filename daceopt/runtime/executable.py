@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from daceopt.errors import ArgumentsChanged, BuildError, RunError, RunIndexError, SizesError
+from daceopt.errors import ArgumentsChanged, BuildError, EarlierCallFailed, RunError, RunIndexError, SizesError
 from daceopt.runtime.manifest import Manifest
 from daceopt.runtime.sources import FILE, Sources, heading, matching
 from daceopt.store import system
@@ -26,7 +26,7 @@ LIBRARY = "program.so"
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.npz"
 # What `daceopt_run` returns; entry.py writes the other side.
-OK, FAILED, BAD_INDEX, HOST_FAILED, CHANGED = 0, 1, 2, 3, 4
+OK, FAILED, BAD_INDEX, HOST_FAILED, CHANGED, EARLIER = 0, 1, 2, 3, 4, 5
 
 HostCall = Callable[["ctypes._Pointer[ctypes.c_int64]"], None]
 _HOST_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.POINTER(ctypes.c_int64))
@@ -88,7 +88,8 @@ class Executable:
         """Run the program on addresses in the manifest's order, for the given symbol values; releases the GIL.
 
         Raises RunIndexError for an index outside its array, RunError for any other error of the program,
-        ArgumentsChanged where inputs are not what they were, and whatever a host call raised. A list of addresses of
+        ArgumentsChanged where inputs are not what they were, EarlierCallFailed where kernels of a device have reported
+        something since the call before, and whatever a host call raised. A list of addresses of
         the wrong length is a struct.error.
         """
         packed = self._symbols.get(symbols)
@@ -164,6 +165,8 @@ class Executable:
             raise error
         if status == CHANGED:
             raise ArgumentsChanged(f"{self.manifest.name} failed while it wrote its arguments: {message}")
+        if status == EARLIER:
+            raise EarlierCallFailed(f"{self.manifest.name} failed in an earlier call: {message}")
         raise (RunIndexError if status == BAD_INDEX else RunError)(f"{self.manifest.name}: {message}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from daceopt.errors import BuildError
 from daceopt.runtime import block_pool
 from daceopt.runtime.executable import ProgramSizes
 
+Allocator = Callable[[tuple[int, ...], torch.dtype], Callable[[], torch.Tensor]]
 _KNOWN_SIZES = 256  # choices of symbols of which an entry remembers what they need
 
 
@@ -23,12 +24,17 @@ class CallMemory:
 
     __slots__ = ("arena", "outputs", "saved")
 
-    def __init__(self, sizes: ProgramSizes, dtypes: Sequence[torch.dtype], in_place: Collection[int]) -> None:
+    def __init__(
+        self,
+        sizes: ProgramSizes,
+        dtypes: Sequence[torch.dtype],
+        in_place: Collection[int],
+        allocator: Allocator = block_pool.allocator,
+    ) -> None:
         self.outputs = [
-            _nothing if k in in_place else block_pool.allocator(s, d)
-            for k, (s, d) in enumerate(zip(sizes.shapes, dtypes))
+            _nothing if k in in_place else allocator(s, d) for k, (s, d) in enumerate(zip(sizes.shapes, dtypes))
         ]
-        self.saved = block_pool.allocator((sizes.saved,), torch.uint8) if sizes.saved else None
+        self.saved = allocator((sizes.saved,), torch.uint8) if sizes.saved else None
         self.arena = sizes.arena
 
     def allocate(self) -> list[torch.Tensor]:
@@ -61,6 +67,7 @@ class ExecutableEntry:
         self.uses_seed = manifest.uses_seed
         self.symbols = [(_role(s.input)[1], s.axis) for s in manifest.symbols]
         self.constants = [c.ctypes.data for c in executable.constants]
+        self.allocator: Allocator = block_pool.allocator
         self._memory: dict[tuple[int, ...], CallMemory] = {}
         self._arenas: list[torch.Tensor] = []  # small ones that no call is using
 
@@ -70,8 +77,13 @@ class ExecutableEntry:
         if found is None:
             if len(self._memory) >= _KNOWN_SIZES:
                 self._memory.clear()
-            found = self._memory[symbols] = CallMemory(self.executable.sizes(symbols), self.dtypes, self.in_place)
+            sizes = self.executable.sizes(symbols)
+            found = self._memory[symbols] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator)
         return found
+
+    def placed(self, tensors: list[torch.Tensor]) -> ExecutableEntry:
+        """The entry that runs where ``tensors`` are, the inputs of a call; numbers among them are moved there."""
+        return self
 
     def invoke(
         self,

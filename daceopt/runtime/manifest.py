@@ -94,6 +94,11 @@ class Manifest:
         return len(self.inputs) + len(self.constants) + len(self.outputs) + 3 + self.has_stream
 
     @property
+    def device(self) -> str:
+        """Where its arrays live, in PyTorch's words."""
+        return next((t.device for t in (*self.outputs, *self.inputs)), "cpu")
+
+    @property
     def results(self) -> str:
         """Element type and rank of each output, as the library gives them, too: ``float32[2] int64[0]``."""
         return " ".join(f"{t.dtype}[{t.rank}]" for t in self.outputs)

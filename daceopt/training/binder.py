@@ -117,7 +117,8 @@ class _Call:
 
     def _tables(self, numbers: Sequence[tuple[float, ...]]) -> list[torch.Tensor]:
         table = torch.tensor(numbers, dtype=torch.float64)
-        return [table.to(getattr(torch, dtype)) for dtype in self.bound.plan.dtypes]
+        device = self._members[0].device if self._members else table.device  # a device's copy: nobody waits for it
+        return [table.to(device, getattr(torch, dtype), non_blocking=True) for dtype in self.bound.plan.dtypes]
 
     def again(self) -> Bound | None:
         """The same call with the numbers and states of now; None where it is another one."""

@@ -13,6 +13,7 @@ from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
 from daceopt.modules.backend import Backend, BySize, CompiledGraph, reason_of
 from daceopt.modules.description import identity
+from daceopt.modules.options import recipe_for
 from daceopt.modules.piece import CompiledPiece
 from daceopt.runtime import overlap
 from daceopt.runtime.binding import Binding, Output, Result
@@ -124,7 +125,8 @@ class StepProgram:
         options, exchange = backend.options, backend.exchange
         fingerprint = f"{identity(self.traced)} {self._plan}"
         if exchange is None or self._reduction is None:
-            return backend.compile(fingerprint, self._load, recipe=options.recipe, verify=options.verify)
+            chosen = recipe_for(self.traced.device, options.recipe)
+            return backend.compile(fingerprint, self._load, recipe=chosen, verify=options.verify)
         if options.verify == "numerics":
             raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
         recipe = exchange.recipe(options.recipe)

@@ -13,6 +13,7 @@ from daceopt.errors import (
     ArgumentsChanged,
     CaptureError,
     DaceoptError,
+    EarlierCallFailed,
     MemoryBudgetError,
     RunError,
     Unsupported,
@@ -110,7 +111,7 @@ class TrainingStep:
         if not reason:
             try:
                 return self._whole(arguments, kwargs)
-            except (ArgumentsChanged, MemoryBudgetError, WorkerError):
+            except (ArgumentsChanged, EarlierCallFailed, MemoryBudgetError, WorkerError):
                 raise
             except RunError as error:  # of this call, which PyTorch has an error for; nothing was changed
                 found = self._in_parts(arguments, kwargs)

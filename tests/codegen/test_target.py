@@ -20,7 +20,7 @@ from daceopt.codegen import build, target, toolchain
 from daceopt.codegen.assemble import load_program
 from daceopt.codegen.compiler import CompileJob, compile_objects
 from daceopt.codegen.cuda.toolchain import has_device, link, nvcc
-from daceopt.errors import BuildError, DaceoptError, RunError, Unsupported
+from daceopt.errors import BuildError, DaceoptError, EarlierCallFailed, RunError, Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
@@ -46,8 +46,8 @@ def _softmax() -> Graph:
     return finish(graph, b.elementwise(lambda u, v: u / v, e, total))
 
 
-def _for_cuda(graph: Graph) -> Graph:
-    Runner(recipes.get("cuda-kernels"), "numerics").run(graph)
+def _for_cuda(graph: Graph, verify: str | None = "numerics") -> Graph:
+    Runner(recipes.get("cuda-kernels"), verify).run(graph)
     return graph
 
 
@@ -174,12 +174,15 @@ def _refused(graph: Graph, reason: str, monkeypatch: pytest.MonkeyPatch) -> None
         _built(_for_cuda(graph), reason)
 
 
-def test_a_product_has_no_library_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, b, (x, w) = start((8, 16), (16, 4))
-    _refused(finish(graph, b.matmul(x, w)), "it works on arrays of cpu; these live on cuda", monkeypatch)
+def test_a_product_of_integers_has_no_library_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, b, (x, w) = start((8, 16), (16, 4), dtype=dace.int32)
+    product = finish(graph, b.matmul(x, w))
+    _refused(product, "it works on arrays of cpu; these live on cuda.*torch_device: element types", monkeypatch)
 
 
-def test_the_host_does_not_read_what_kernels_report(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_index_is_told_by_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host reads what kernels report before it starts them, and waits for none."""
+    emulated_target.install(monkeypatch)
     graph = Graph("gather")
     table, ids = graph.add_input("table", (10, 16), dace.float32), graph.add_input("ids", (5,), dace.int64)
     out = graph.add_array("out", (5, 16), dace.float32)
@@ -187,7 +190,17 @@ def test_the_host_does_not_read_what_kernels_report(monkeypatch: pytest.MonkeyPa
     load = lambda params, t, k: scalar.load(t, k, params[1])  # noqa: E731
     Builder(graph).map((5, 16), reads, {"o": (out, lambda i, j: (i, j))}, load)
     graph.add_output(out)
-    _refused(graph, "a kernel that reports what it checks in a program for cuda", monkeypatch)
+    executable = _built(_for_cuda(graph, None), "gather")
+    rows, found = np.arange(160, dtype=np.float32).reshape(10, 16), np.zeros((5, 16), np.float32)
+    at = np.array([0, 9, 3, 1, 5])
+    for index, error in ((at, None), (at + 1, None), (at, "an earlier call: an index is out of range"), (at, None)):
+        call = [rows.ctypes.data, index.ctypes.data, found.ctypes.data, 0, 0, 0, STREAM]
+        if error is None:
+            executable.run(call)
+            continue
+        with pytest.raises(EarlierCallFailed, match=error):
+            executable.run(call)
+    np.testing.assert_array_equal(found, rows[at])
 
 
 def test_a_schedule_for_the_other_target_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,5 +217,5 @@ def test_a_schedule_for_the_other_target_is_refused(monkeypatch: pytest.MonkeyPa
 
 def test_a_call_of_a_module_does_not_reach_a_device() -> None:
     net = optimized_module(nn.Tanh(), recipe=recipes.get("cpu") + DevicePlacement("cuda"), fallback="raise")
-    with pytest.raises(DaceoptError, match="a program for cuda: calls of modules pass memory of the host"):
+    with pytest.raises(DaceoptError, match="a program for cuda: its arrays live on cuda, those of this call on cpu"):
         net(torch.ones(8))

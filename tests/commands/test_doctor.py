@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from daceopt.codegen.cuda import toolchain
 from daceopt.commands import doctor
 from daceopt.commands.doctor import MISSING, NOTE, Finding
 
@@ -74,3 +75,16 @@ def test_threads_are_those_that_programs_run_on(monkeypatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     (finding,) = doctor._threads()
     assert finding.status == "ok" and finding.advice == ""
+
+
+def test_what_cuda_needs_is_no_need_of_others(monkeypatch) -> None:
+    """A machine without nvcc, a driver or a device is complete; each is a note with what to do."""
+    monkeypatch.setattr(toolchain, "nvcc", lambda: None)
+    monkeypatch.setattr(toolchain, "driver", lambda: None)
+    compiler, devices = doctor._devices()
+    assert (compiler.status, devices.status) == (NOTE, NOTE)
+    assert "CUDA_HOME" in compiler.advice and devices.found == "no driver"
+    monkeypatch.setattr(toolchain, "driver", lambda: "NVIDIA UNIX x86_64 Kernel Module  580.65")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    _, driver, devices = doctor._devices()
+    assert driver.found.endswith("580.65") and "install a build of torch with CUDA" in devices.advice

@@ -80,8 +80,8 @@ def test_a_file_that_cannot_be_loaded_is_one_line(capsys: pytest.CaptureFixture[
 
 def test_unknown_recipe_and_step(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["optimize", "x.onnx", "--recipe", "fastest"]) == 2
-    known = "apollo, auto, cpu, cuda-kernels, disco, graphturbo, graphturbo-scratchpad, inference, layer-wise, none"
-    assert f"no recipe is called 'fastest'; there are: {known}, training\n" in capsys.readouterr().err
+    known = "apollo, auto, cpu, cuda-kernels, disco, gpu, graphturbo, graphturbo-scratchpad, inference, layer-wise"
+    assert f"no recipe is called 'fastest'; there are: {known}, none, training\n" in capsys.readouterr().err
     assert main(["bisect", "x.onnx", "--add", "no-such-step"]) == 2
     assert "no transformation is called 'no-such-step'" in capsys.readouterr().err
 

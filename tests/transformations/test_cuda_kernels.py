@@ -60,10 +60,11 @@ def test_threads_run_elements() -> None:
     assert (
         found
         == """
-grid for i0_block < 16:
-  block for i0_warp < 8:
-    warp for i0 < 32:
-      s0(i0 + 256*i0_block + 32*i0_warp)"""
+grid for i0_pack_block < 4:
+  block for i0_pack_warp < 8:
+    warp for i0_pack < 32:
+      unroll for i0 < 4:
+        s0(i0 + 4*i0_pack + 1024*i0_pack_block + 128*i0_pack_warp)"""
     )
 
 
@@ -74,9 +75,10 @@ def test_a_warp_runs_a_short_row() -> None:
 grid for i0_block < 13:
   block for i0 < 8, 100 - 8*i0_block:
     accumulate warp s0.out0:
-      for i1_chunk < 7:
-        warp for i1 < 32, 200 - 32*i1_chunk:
-          s0(i0 + 8*i0_block, i1 + 32*i1_chunk)"""
+      for i1_pack_chunk < 2:
+        warp for i1_pack < 32, 50 - 32*i1_pack_chunk:
+          unroll for i1 < 4:
+            s0(i0 + 8*i0_block, i1 + 4*i1_pack + 128*i1_pack_chunk)"""
     )
 
 
@@ -86,10 +88,11 @@ def test_a_block_runs_a_long_row() -> None:
         == """
 grid for i0 < 10:
   accumulate block s0.out0:
-    for i1_block < 12:
-      block for i1_warp < 8:
-        warp for i1 < 32, -256*i1_block - 32*i1_warp + 3000:
-          s0(i0, i1 + 256*i1_block + 32*i1_warp)"""
+    for i1_pack_block < 3:
+      block for i1_pack_warp < 8:
+        warp for i1_pack < 32, -256*i1_pack_block - 32*i1_pack_warp + 750:
+          unroll for i1 < 4:
+            s0(i0, i1 + 4*i1_pack + 1024*i1_pack_block + 128*i1_pack_warp)"""
     )
     assert "accumulate block" in _reduced((10, size_symbol()), 1)
 

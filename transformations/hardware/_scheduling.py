@@ -65,10 +65,11 @@ class Form:
             allocs.append(tree)
             tree = tree.body
         if not allocs and not isinstance(tree, schedule.Sequence):
-            return cls(graph, kernel, (), (), (Nest(tuple(shared), tree),)) if isinstance(tree, Do) else None
+            nest = _nest(shared, tree)
+            return cls(graph, kernel, (), (), (nest,)) if isinstance(tree, Do) else None
         parts = tree.children if isinstance(tree, schedule.Sequence) else (tree,)
-        nests = tuple(Nest(tuple(loops), body) for loops, body in map(schedule.chain, _joined(parts)))
-        plain = all(isinstance(n, Do) for nest in nests for n in _parts(nest.body))
+        nests = tuple(_nest(*schedule.chain(part)) for part in _joined(parts))
+        plain = all(isinstance(n, Do) for nest in nests for n in _parts(_packless(nest.body)))
         return cls(graph, kernel, tuple(shared), tuple(allocs), nests) if plain else None
 
     def tree(self) -> Tree:
@@ -98,6 +99,22 @@ class Form:
         """A kernel of one statement with other loops; ``mapping``: what stands for the old ones' parameters."""
         (nest,) = self.nests
         return self.with_nests([Nest(tuple(loops), schedule.substituted(nest.body, mapping or {}))])
+
+
+def _nest(loops: Sequence[Loop], body: Tree) -> Nest:
+    """An unrolled loop right inside of the others is what one of their iterations does."""
+    if loops and loops[-1].kind == "unroll":
+        return Nest(tuple(loops[:-1]), replace(loops[-1], body=body))
+    return Nest(tuple(loops), body)
+
+
+def _packless(body: Tree) -> Tree:
+    return body.body if isinstance(body, Loop) else body
+
+
+def pack(nest: Nest) -> int:
+    """Neighbours that one iteration of the nest's loops runs."""
+    return nest.body.extent if isinstance(nest.body, Loop) and isinstance(nest.body.extent, int) else 1
 
 
 def _parts(tree: Tree) -> tuple[Tree, ...]:

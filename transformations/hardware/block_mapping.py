@@ -9,7 +9,7 @@ from typing import Any
 
 from daceopt.ir import schedule, types
 from daceopt.ir.digits import in_terms_of
-from daceopt.ir.graph import Dim
+from daceopt.ir.graph import Dim, dim
 from daceopt.ir.hardware import CUDA
 from daceopt.ir.references import StatementInstance
 from daceopt.ir.schedule import Loop
@@ -20,6 +20,7 @@ from daceopt.transformations.hardware._scheduling import (
     Scheduling,
     at_least,
     count,
+    pack,
     reduced_params,
     with_shared_locals,
 )
@@ -63,7 +64,7 @@ class BlockMapping(Scheduling):
         """Loops of a few iterations are merged with those around them, until threads have enough to do."""
         *outer, inner = nest.loops
         mapping: dict[Any, Any] = {}
-        while outer and not at_least(inner.extent, self.threads // self.rows):
+        while outer and pack(nest) == 1 and not at_least(inner.extent, self.threads // self.rows):
             inner, both = merged_loop(outer.pop(), inner)
             mapping = _then(mapping, both)
         block, tile, own = self._tiled(inner)
@@ -86,7 +87,7 @@ class BlockMapping(Scheduling):
         if kept and not at_least(count([*gone, vector]), self.few):
             block, tile, mapping = self._tiled(kept[-1])
             return form.with_loops([*kept[:-1], *block, tile, *gone, replace(vector, kind="serial")], mapping)
-        if not kept or at_least(vector.extent, self.long):
+        if not kept or at_least(dim(vector.extent * pack(nest)), self.long):
             block, tile, mapping = self._tiled(vector)
             return form.with_loops([*kept, *gone, *block, tile], mapping)
         outer, inner, mapping = split_loop(kept[-1], self.rows)
@@ -109,7 +110,7 @@ class BlockMapping(Scheduling):
             return "it is reduced over loops that its statements share: blocks do not wait for one another"
         if form.shared and self._is_crossed(form):
             return self._row_per_thread(form)
-        row = max((nest.loops[-1].extent for nest in form.nests if nest.loops), key=_size, default=1)
+        row = max((dim(nest.loops[-1].extent * pack(nest)) for nest in form.nests if nest.loops), key=_size, default=1)
         if form.shared and not at_least(row, self.long) and self.rows * _bytes(form) <= CUDA.shared // 2:
             return self._with_shared(form, self.rows)
         return with_shared_locals(form.with_nests(self._tile_of(nest) for nest in form.nests))
@@ -144,7 +145,7 @@ class BlockMapping(Scheduling):
             vector = nest.loops[-1].param if nest.loops else None
             for reference in (r for b in form.bodies_of(nest) for r in b.references() if not r.buffer.local):
                 outer += reference.step(along) == 1
-                inner += vector is not None and reference.step(vector) == 1
+                inner += vector is not None and reference.step(vector) == pack(nest)
         return outer > inner and at_least(form.shared[-1].extent, self.few)
 
 

@@ -77,9 +77,8 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
         symbols,
         _complex(traced, binding),
     )
-    return Imported(
-        graph, _gradients(graph, traced, planned, binding), hosted=context.hosted, notes={"binding": kept.to_json()}
-    )
+    gradients, notes = _gradients(graph, traced, planned, binding), {"binding": kept.to_json()}
+    return Imported(graph, gradients, hosted=context.hosted, notes=notes, device=traced.device)
 
 
 def _replace(graph: Graph, planned: Plan, binding: Sequence[tuple[str, int]]) -> None:
@@ -127,8 +126,9 @@ def _check_types(traced: Traced, found: Functional) -> None:
             continue
         if expected.dtype != value.dtype and value.dtype != in_eager()[k]:
             raise Unsupported(f"result {k} is a {value.dtype} in the trace; expected {expected.dtype}")
-        if value.device.type != "cpu":
-            raise Unsupported(f"result {k} is on device {value.device}; compiled programs run on the CPU")
+        if value.device.type != traced.device:
+            where = f"result {k} is on device {value.device}"
+            raise Unsupported(f"{where}; expected one where the arguments are: {traced.device}")
 
 
 def _gradients(graph: Graph, traced: Traced, planned: Plan, binding: Sequence[tuple[str, int]]) -> Gradients | None:

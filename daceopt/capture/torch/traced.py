@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
+
+DEVICES = ("cpu", "cuda")
+"""Where arguments of a compiled graph may be, in PyTorch's words."""
 
 
 @dataclass(frozen=True)
@@ -24,3 +28,10 @@ class Traced:
     results: tuple[bool, ...]
     changed: tuple[bool, ...]
     is_state: tuple[bool, ...]
+
+    @property
+    def device(self) -> str:
+        """Where the arrays of the graph are: those of its arguments. Numbers may be the host's."""
+        tensors = [x for x in self.inputs if isinstance(x, torch.Tensor)]
+        found = next((t for t in tensors if t.ndim), tensors[0] if tensors else None)
+        return "cpu" if found is None else str(found.device.type)

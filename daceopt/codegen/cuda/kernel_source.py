@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import prod
 
 from daceopt.codegen.cpu.kernel_source import Emitter
+from daceopt.codegen.cuda.packs import Packs
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity
 from daceopt.errors import Unsupported
@@ -50,6 +51,7 @@ class _CudaEmitter(Emitter):
         self._threads = Threads(tree)
         self._elements: dict[str, tuple[Loop, ...]] = {}  # accumulator -> loops over its elements, in all threads
         self._around: list[Tree] = []
+        self._packs: dict[int, Packs] = {}  # id of an unrolled loop -> what it moves at once
         self._shares = any(isinstance(n, Alloc) and n.scope == "shared" for n, _ in schedule.walk(tree))
         super().__init__(graph, kernel)
 
@@ -65,7 +67,7 @@ class _CudaEmitter(Emitter):
 
     def _leaf(self, run: Sequence[Do]) -> Leaf:
         around = next(a for n, a in schedule.walk(self._tree) if n is run[0])
-        guard = self._guard(around)
+        guard, packs = self._guard(around), self._packs_of(run, around)
         registers = {a for a, scope in self._scopes.items() if scope == "register"}
         leaf = Leaf(
             self._names,
@@ -73,9 +75,22 @@ class _CudaEmitter(Emitter):
             self._innermost,
             registers,
             lambda buffer: "" if self._is_own(buffer) else guard,
+            packed=packs.element if packs else lambda _: None,
         )
         self._checks |= leaf.checks_index
         return leaf
+
+    def _packs_of(self, run: Sequence[Do], around: Sequence[Tree]) -> Packs | None:
+        """What an unrolled loop of nothing but ``run`` moves at once, where each of its threads stores."""
+        loop = next((n for n in reversed(around) if isinstance(n, Loop)), None)
+        if loop is None or loop.kind != "unroll" or self._guard(around) or not isinstance(loop.extent, int):
+            return None
+        if loop.rest is not None or [*schedule.dos(loop.body)] != list(run):
+            return None
+        bodies = [self._bodies[do.statement] for do in run]
+        made = Packs(self._names, loop, bodies, set(self._innermost), f"x{len(self._packs)}")
+        self._packs[id(loop)] = made
+        return made
 
     def _is_own(self, buffer: KernelBuffer) -> bool:
         """Does each thread have one of its own?"""
@@ -106,16 +121,27 @@ class _CudaEmitter(Emitter):
         arguments, parameters = self._arguments()
         lines = "\n".join(self._lines)
         bounds = f"__launch_bounds__({self._threads.count})"
-        device = f"static __global__ void {bounds} KERNEL_device({', '.join(parameters)}) {{\n{lines}\n}}\n"
+        template = "template <int ALIGN>\n" if self._aligned() else ""
+        device = f"{template}static __global__ void {bounds} KERNEL_device({', '.join(parameters)}) {{\n{lines}\n}}\n"
         text = f"{device}\n{self._launcher(blocks, parameters)}"
         name = f"k_{hashlib.sha256((support_header(text, HEADERS) + text).encode()).hexdigest()[:16]}"
         return KernelSource(name, text.replace("KERNEL", name), (KernelArgument("stream"), *arguments), HEADERS)
 
     def _launcher(self, blocks: str, parameters: Sequence[str]) -> str:
         names = [p.rsplit(" ", 1)[1] for p in parameters]
-        arguments = ", ".join(["stream", f"int64_t({blocks})", str(self._threads.count), "KERNEL_device", *names])
+        shape = ["stream", f"int64_t({blocks})", str(self._threads.count)]
         taken = ", ".join(["void* stream", *parameters])
-        return f'extern "C" void KERNEL({taken}) {{\n  dop::launch({arguments});\n}}\n'
+        aligned = self._aligned()
+        made = [f"KERNEL_device<{n}>" for n in (16, 1)] if aligned else ["KERNEL_device"]
+        calls = [f"dop::launch({', '.join([*shape, kernel, *names])});" for kernel in made]
+        if aligned:
+            calls = [f"if (dop::aligned({', '.join(aligned)})) {calls[0]}", f"else {calls[1]}"]
+        lines = "\n".join(f"  {call}" for call in calls)
+        return f'extern "C" void KERNEL({taken}) {{\n{lines}\n}}\n'
+
+    def _aligned(self) -> list[str]:
+        """The arrays of which packs are moved."""
+        return list(dict.fromkeys(self._names.buffer(p.buffer) for packs in self._packs.values() for p in packs))
 
     def _numbers(self) -> None:
         lanes = self._threads.lanes
@@ -149,6 +175,11 @@ class _CudaEmitter(Emitter):
         del self._around[len(self._around) - len(nodes) :]
 
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
+        packs = list(self._packs.get(id(loop), ()))
+        if packs:
+            self._open("{")
+        for pack in packs:
+            self._line(pack.before(self._names.buffer(pack.buffer)))
         if loop.kind in ("vector", "unroll"):
             self._line("#pragma unroll" if isinstance(loop.extent, int) and loop.extent <= 32 else "#pragma unroll 4")
         self._for(loop)
@@ -160,6 +191,11 @@ class _CudaEmitter(Emitter):
             if loop.kind not in HARDWARE:
                 self._meet()
         self._close()
+        for pack in packs:
+            if pack.written:
+                self._line(pack.behind(self._names.buffer(pack.buffer)))
+        if packs:
+            self._close()
 
     def _for(self, loop: Loop) -> None:
         if loop.kind not in HARDWARE:
@@ -215,12 +251,12 @@ class _CudaEmitter(Emitter):
         """One instance for each iteration of the block loops around."""
         loops = block_loops(self._around)
         if not loops:
-            self._line(f"[[maybe_unused]] __shared__ {cpp} {name}[{count}];")
+            self._line(f"[[maybe_unused]] __shared__ __align__(16) {cpp} {name}[{count}];")
             return
         index = "0"
         for loop in loops:
             index = f"({index} * {loop.extent} + {self._names.loop(loop.param)})"
-        self._line(f"__shared__ {cpp} {name}_all[{copies(loops) * count}];")
+        self._line(f"__shared__ __align__(16) {cpp} {name}_all[{copies(loops) * count}];")
         self._line(f"{cpp}* const {name} = {name}_all + {index} * {count};")
 
     # ---------------------------------------------------------------- collecting

@@ -40,6 +40,15 @@ def has_device() -> bool:
     return Path("/dev/nvidia0").exists()
 
 
+def driver() -> str | None:
+    """The first line of what NVIDIA's kernel driver says of itself; None where there is none."""
+    try:
+        lines = Path("/proc/driver/nvidia/version").read_text().splitlines()
+    except OSError:
+        return None
+    return lines[0].removeprefix("NVRM version:").strip() if lines else None
+
+
 def command() -> tuple[str, ...]:
     """What compiles a kernel: for the devices of this machine; where it has none, for any of compute capability 8.0 or
     later, whose driver then translates it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from daceopt.codegen import toolchain
+from daceopt.codegen import target, toolchain
 from daceopt.codegen.toolchain import Toolchain
 from daceopt.store import system
 from tests.codegen.cuda.emulated import EMULATION, FLAGS
@@ -16,3 +18,9 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
     command = (*system.require_compiler().command, *flags, "-include", str(EMULATION))
     emulated = Toolchain(lambda: command, fingerprint=EMULATION.read_text)
     monkeypatch.setitem(toolchain._TOOLCHAINS, "cuda", emulated)
+
+
+def install_on_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, and arrays for cuda live on the host: modules are called on tensors there, libraries work on these."""
+    install(monkeypatch)
+    monkeypatch.setitem(target._TARGETS, "cuda", replace(target.get("cuda"), device="cpu"))

@@ -24,13 +24,31 @@
 #define __forceinline__ inline
 #define __shared__ static
 #define __launch_bounds__(n)
+#define __align__(n) __attribute__((aligned(n)))
 
 struct dim3 {
   unsigned x, y, z;
   dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
+struct alignas(8) uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+template <class Words>
+void __stwb(Words* to, Words words) {
+  if (reinterpret_cast<uintptr_t>(to) % sizeof(Words)) std::abort();  // as a device does
+  std::memcpy(to, &words, sizeof words);
+}
 using cudaStream_t = void*;
 enum cudaError_t { cudaSuccess = 0, cudaErrorLaunchFailure = 719 };
+enum { cudaHostAllocPortable = 1, cudaHostAllocMapped = 2 };
+inline cudaError_t cudaHostAlloc(void** place, size_t size, unsigned) {
+  *place = std::malloc(size);
+  return *place ? cudaSuccess : cudaErrorLaunchFailure;
+}
+enum { cudaMemcpyDeviceToDevice = 3 };
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, int, cudaStream_t) {
+  std::memcpy(to, from, size);
+  return cudaSuccess;
+}
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;

@@ -291,7 +291,7 @@ def test_a_schedule_for_the_cpu_is_refused() -> None:
 
 
 def test_text_of_a_row_reduction() -> None:
-    graph, b, (x,) = _new((100, 200))
+    graph, b, (x,) = _new((100, 198))
     _scheduled(graph, b.reduce("sum", None, x, axes=(1,)))
     (source,) = sources_of(graph)
     assert source.text.replace(source.name, "k") == (
@@ -302,8 +302,8 @@ def test_text_of_a_row_reduction() -> None:
         "  if (const int64_t i1 = group; i1 < dop::minimum<int64_t>(8, (INT64_C(100) - (INT64_C(8) * i0)))) {\n"
         "    double a0 = double(0);\n"
         "    for (int64_t i2 = 0; i2 < 7; ++i2) {\n"
-        "      if (const int64_t i3 = lane; i3 < dop::minimum<int64_t>(32, (INT64_C(200) - (INT64_C(32) * i2)))) {\n"
-        "        const float v0 = p0[1600 * i0 + 200 * i1 + 32 * i2 + i3];\n"
+        "      if (const int64_t i3 = lane; i3 < dop::minimum<int64_t>(32, (INT64_C(198) - (INT64_C(32) * i2)))) {\n"
+        "        const float v0 = p0[1584 * i0 + 198 * i1 + 32 * i2 + i3];\n"
         "        const float v1 = v0;\n"
         "        a0 = a0 + double(v1);\n"
         "      }\n"
@@ -315,5 +315,39 @@ def test_text_of_a_row_reduction() -> None:
         "\n"
         'extern "C" void k(void* stream, const float* __restrict__ p0, float* __restrict__ p1) {\n'
         "  dop::launch(stream, int64_t(13), 256, k_device, p0, p1);\n"
+        "}\n"
+    )
+
+
+def test_text_of_packs() -> None:
+    graph, b, (x,) = _new((4096,))
+    _scheduled(graph, b.elementwise(lambda v: v + 1, x))
+    (source,) = sources_of(graph)
+    assert source.text.replace(source.name, "k") == (
+        "template <int ALIGN>\n"
+        "static __global__ void __launch_bounds__(256) k_device("
+        "const float* __restrict__ p0, float* __restrict__ p1) {\n"
+        "  [[maybe_unused]] const unsigned lane = threadIdx.x % 32, group = threadIdx.x / 32;\n"
+        "  const int64_t i0 = int64_t(blockIdx.x);\n"
+        "  if (const int64_t i1 = group; i1 < 8) {\n"
+        "    if (const int64_t i2 = lane; i2 < 32) {\n"
+        "      {\n"
+        "        dop::Pack<float, 4> x0_0 = dop::load_pack<ALIGN, 4>(p0 + 1024 * i0 + 128 * i1 + 4 * i2);\n"
+        "        dop::Pack<float, 4> x0_1;\n"
+        "        #pragma unroll\n"
+        "        for (int64_t i3 = 0; i3 < 4; ++i3) {\n"
+        "          const float v0 = x0_0.at[i3];\n"
+        "          const float v1 = (1.0f + v0);\n"
+        "          x0_1.at[i3] = v1;\n"
+        "        }\n"
+        "        dop::store_pack<ALIGN>(p1 + 1024 * i0 + 128 * i1 + 4 * i2, x0_1);\n"
+        "      }\n"
+        "    }\n"
+        "  }\n"
+        "}\n"
+        "\n"
+        'extern "C" void k(void* stream, const float* __restrict__ p0, float* __restrict__ p1) {\n'
+        "  if (dop::aligned(p0, p1)) dop::launch(stream, int64_t(4), 256, k_device<16>, p0, p1);\n"
+        "  else dop::launch(stream, int64_t(4), 256, k_device<1>, p0, p1);\n"
         "}\n"
     )

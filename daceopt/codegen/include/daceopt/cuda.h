@@ -2,6 +2,7 @@
 #ifndef DACEOPT_CUDA_H
 #define DACEOPT_CUDA_H
 #include <stdint.h>
+#include <string.h>
 
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,54 @@ void launch(void* stream, int64_t blocks, unsigned threads, void (*kernel)(Param
   shape.stream = static_cast<cudaStream_t>(stream);
   const cudaError_t error = cudaLaunchKernelEx(&shape, kernel, arguments...);
   if (error != cudaSuccess) throw std::runtime_error(std::string("a kernel did not start: ") + cudaGetErrorString(error));
+}
+
+// Neighbours that one thread has.
+template <class T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T at[N];
+};
+
+DOP_DEVICE void store_words(void* to, uint32_t words) { __stwb(static_cast<unsigned*>(to), words); }
+DOP_DEVICE void store_words(void* to, uint2 words) { __stwb(static_cast<uint2*>(to), words); }
+DOP_DEVICE void store_words(void* to, uint4 words) { __stwb(static_cast<uint4*>(to), words); }
+template <int BYTES>
+struct Words;
+template <>
+struct Words<4> { using type = uint32_t; };
+template <>
+struct Words<8> { using type = uint2; };
+template <>
+struct Words<16> { using type = uint4; };
+
+// ALIGN: what divides the address of the array, 16 or 1. Positions in it are multiples of N.
+template <int ALIGN, int N, class T>
+DOP_DEVICE Pack<T, N> load_pack(const T* from) {
+  Pack<T, N> pack;
+  if constexpr (ALIGN == 16) {
+    pack = *reinterpret_cast<const Pack<T, N>*>(from);
+  } else {
+    for (int k = 0; k < N; ++k) pack.at[k] = from[k];
+  }
+  return pack;
+}
+
+// In one instruction: nvcc takes apart some stores of whole packs.
+template <int ALIGN, class T, int N>
+DOP_DEVICE void store_pack(T* to, const Pack<T, N>& pack) {
+  if constexpr (ALIGN == 16) {
+    typename Words<sizeof(T) * N>::type words;
+    memcpy(&words, pack.at, sizeof words);
+    store_words(to, words);
+  } else {
+    for (int k = 0; k < N; ++k) to[k] = pack.at[k];
+  }
+}
+
+inline bool aligned() { return true; }
+template <class... Pointers>
+bool aligned(const void* first, Pointers... others) {
+  return reinterpret_cast<uintptr_t>(first) % 16 == 0 && aligned(others...);
 }
 
 }  // namespace dop

@@ -80,6 +80,12 @@ using float6_e2m3fn = TinyFloat<2, 3, 1>;
 using float6_e3m2fn = TinyFloat<3, 2, 3>;
 using float4_e2m1fn = TinyFloat<2, 1, 1>;
 
+#ifdef __CUDACC__
+}  // namespace dop
+#include <cuda_fp16.h>
+#define DOP_HALF __half
+namespace dop {
+#endif
 #ifdef DOP_HALF
 struct float16 {
   DOP_MEMBER float load(uint16_t bits) { return float(bit_copy<DOP_HALF>(bits)); }

@@ -1,0 +1,211 @@
+// Library nodes by torch's operators. They are found by torch's dispatcher, so this compiles against any build of torch
+// and runs where that build knows the device.
+#include "daceopt/torch_device.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_addmm_activation.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/remainder.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/accumulate.h>
+
+#include <optional>
+
+// Where kernels of the program report, if there is one around this (codegen/include/daceopt/device.h).
+extern "C" __attribute__((weak)) int32_t* daceopt_reports();
+
+namespace daceopt {
+namespace {
+
+using at::Tensor;
+
+// No autograd, no autocast: types and gradients have been decided.
+struct Plain {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+at::ScalarType number(Number number) {
+    switch (number) {
+        case Number::kFloat64: return at::kDouble;
+        case Number::kFloat16: return at::kHalf;
+        case Number::kBfloat16: return at::kBFloat16;
+        case Number::kInt32: return at::kInt;
+        case Number::kInt64: return at::kLong;
+        default: return at::kFloat;
+    }
+}
+
+at::Device device(Where where) {
+    if (where == Where::kHost) return at::Device(at::kCPU);
+    return c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();  // the current one, which the caller has set
+}
+
+Tensor tensor(Where where, const DeviceArray& a) {
+    const at::Device place = device(where);
+    return at::for_blob(const_cast<void*>(a.data), a.shape)
+        .strides(a.strides)
+        .options(at::TensorOptions().dtype(number(a.number)).device(place))
+        .target_device(place)
+        .make_tensor();
+}
+
+std::optional<Tensor> optional(Where where, const DeviceArray& a) {
+    if (!a.data) return std::nullopt;
+    return tensor(where, a);
+}
+
+// [batch..., rows, columns] as three dimensions; all batches of an operand that has fewer.
+Tensor batched(const Tensor& t, at::IntArrayRef batch) {
+    std::vector<int64_t> full(batch.begin(), batch.end());
+    full.insert(full.end(), t.sizes().end() - 2, t.sizes().end());
+    return t.expand(full).reshape({c10::multiply_integers(batch), t.size(-2), t.size(-1)});
+}
+
+// y = alpha * a @ b + added, in y's type; factors of another one are narrow, and their products are summed in y's.
+void multiply(Tensor& y, const Tensor& a, const Tensor& b, const std::optional<Tensor>& added, double alpha, bool relu) {
+    const bool flat = y.dim() == 2, same = a.scalar_type() == y.scalar_type();
+    if (!same && !a.is_cuda()) return multiply(y, a.to(y.scalar_type()), b.to(y.scalar_type()), added, alpha, relu);
+    const Tensor& start = added ? *added : y;
+    const double beta = added ? 1 : 0;
+    if (flat && same && relu && added) {
+        at::_addmm_activation_out(y, start, a, b, beta, alpha, /*use_gelu=*/false);
+        return;
+    }
+    if (flat && same) {
+        if (!added && alpha == 1) at::mm_out(y, a, b);
+        else at::addmm_out(y, start, a, b, beta, alpha);
+    } else if (flat) {
+        if (!added && alpha == 1) at::mm_out(y, a, b, y.scalar_type());
+        else at::addmm_out(y, start, a, b, y.scalar_type(), beta, alpha);
+    } else if (same) {
+        if (!added && alpha == 1) at::bmm_out(y, a, b);
+        else at::baddbmm_out(y, start, a, b, beta, alpha);
+    } else {
+        if (!added && alpha == 1) at::bmm_out(y, a, b, y.scalar_type());
+        else at::baddbmm_out(y, start, a, b, y.scalar_type(), beta, alpha);
+    }
+    if (relu) y.relu_();
+}
+
+// The zeros that the window reads; torch's own padding is the same on both sides.
+Tensor padded(const Tensor& x, const DeviceWindow& window) {
+    std::vector<int64_t> amounts;
+    bool any = false;
+    for (size_t k = window.begin.size(); k-- > 0;) {
+        amounts.insert(amounts.end(), {window.begin[k], window.end[k]});
+        any |= window.begin[k] || window.end[k];
+    }
+    return any ? at::constant_pad_nd(x, amounts, 0) : x;
+}
+
+bool is_even(const DeviceWindow& window) { return window.begin == window.end; }
+
+std::vector<int64_t> padding(const DeviceWindow& window) {
+    return is_even(window) ? window.begin : std::vector<int64_t>(window.begin.size(), 0);
+}
+
+std::vector<int64_t> no_output_padding(const DeviceWindow& window) { return std::vector<int64_t>(window.begin.size(), 0); }
+
+}  // namespace
+
+void device_product(const DeviceProduct& product) {
+    const Plain plain;
+    const Where where = product.where;
+    Tensor y = tensor(where, product.y), a = tensor(where, product.a), b = tensor(where, product.b);
+    if (y.numel() == 0) return;
+    std::optional<Tensor> bias = optional(where, product.bias), c = optional(where, product.c);
+    const std::vector<int64_t> batch(y.sizes().begin(), y.sizes().end() - 2);
+    const auto fits = [&](const std::optional<Tensor>& t) { return !t || t->scalar_type() == y.scalar_type(); };
+    // what is added to a narrow result is added before it is rounded
+    const bool narrow = y.scalar_type() == at::kHalf || y.scalar_type() == at::kBFloat16;
+    const bool wide = narrow && (!fits(bias) || !fits(c) || (bias && c));
+    Tensor sum = wide ? at::empty_like(y, y.options().dtype(at::kFloat)) : y;
+    for (std::optional<Tensor>* t : {&bias, &c})
+        if (*t && (*t)->scalar_type() != sum.scalar_type()) *t = (*t)->to(sum.scalar_type());
+    const std::optional<Tensor> first = bias ? bias : c;
+    const bool both = bias && c;
+    if (batch.empty()) {
+        multiply(sum, a, b, first, product.alpha, product.relu && !both);
+    } else {
+        const std::vector<int64_t> rows{c10::multiply_integers(batch), sum.size(-2), sum.size(-1)};
+        Tensor three = sum.is_contiguous() ? sum.view(rows) : at::empty(rows, sum.options());
+        std::optional<Tensor> added;
+        if (first) added = first->expand(sum.sizes()).reshape(rows);
+        multiply(three, batched(a, batch), batched(b, batch), added, product.alpha, product.relu && !both);
+        if (!sum.is_contiguous()) sum.copy_(three.view(sum.sizes()));
+    }
+    if (both) {
+        sum.add_(*c);
+        if (product.relu) sum.relu_();
+    }
+    if (wide) y.copy_(sum);
+}
+
+void device_convolution(Where where, const DeviceWindow& window, bool relu, const DeviceArray& x, const DeviceArray& w,
+                        const DeviceArray& b, const DeviceArray& z, const DeviceArray& y) {
+    const Plain plain;
+    const Tensor image = tensor(where, x), even = is_even(window) ? image : padded(image, window);
+    const std::optional<Tensor> residual = optional(where, z);
+    Tensor result = tensor(where, y);
+    Tensor made = at::convolution(even, tensor(where, w), optional(where, b), window.strides, padding(window), window.dilations,
+                                  false, no_output_padding(window), window.group);
+    if (residual) made.add_(*residual);
+    if (relu) made.relu_();
+    result.copy_(made);
+}
+
+void device_convolution_data(Where where, const DeviceWindow& window, const DeviceArray& dy, const DeviceArray& w,
+                             const DeviceArray& dx) {
+    const Plain plain;
+    Tensor result = tensor(where, dx);
+    const Tensor image = is_even(window) ? result : padded(result, window);
+    Tensor gradient = std::get<0>(at::convolution_backward(tensor(where, dy), image, tensor(where, w), std::nullopt, window.strides,
+                                                           padding(window), window.dilations, false, no_output_padding(window),
+                                                           window.group, {true, false, false}));
+    for (size_t k = 0; !is_even(window) && k < window.begin.size(); ++k)
+        gradient = gradient.narrow(int64_t(k) + 2, window.begin[k], result.size(int64_t(k) + 2));
+    result.copy_(gradient);
+}
+
+void device_convolution_weights(Where where, const DeviceWindow& window, const DeviceArray& x, const DeviceArray& dy,
+                                const DeviceArray& dw) {
+    const Plain plain;
+    const Tensor image = tensor(where, x), even = is_even(window) ? image : padded(image, window);
+    Tensor result = tensor(where, dw);
+    result.copy_(std::get<1>(at::convolution_backward(tensor(where, dy), even, result, std::nullopt, window.strides, padding(window),
+                                                      window.dilations, false, no_output_padding(window), window.group,
+                                                      {false, true, false})));
+}
+
+void device_index_add(Where where, const DeviceArray& index, const DeviceArray& dy, const DeviceArray& dw, bool sure) {
+    const Plain plain;
+    Tensor result = tensor(where, dw), given = tensor(where, index).to(at::kLong);
+    const int64_t rows = result.size(0);
+    if (result.numel() == 0 || given.numel() == 0) {
+        result.zero_();
+        return;
+    }
+    if (!sure && daceopt_reports) {
+        const DeviceArray reports{daceopt_reports(), Number::kInt32, {}, {}};
+        tensor(where, reports).bitwise_or_(given.ge(rows).logical_or_(given.lt(-rows)).any().to(at::kInt));
+    }
+    // nobody waits for that: until it is seen, nothing is written beside the array
+    const Tensor row = at::remainder(given, rows).flatten();
+    const Tensor gradient = tensor(where, dy).reshape({row.numel(), result.numel() / rows});
+    const Tensor sum = at::embedding_dense_backward(gradient, row, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+    result.copy_(sum.view(result.sizes()));
+}
+
+}  // namespace daceopt

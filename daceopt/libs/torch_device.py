@@ -1,0 +1,146 @@
+"""Library nodes on a device by torch's own operators: cuBLAS, cuDNN and whatever else torch calls there.
+
+They are called from C++ through torch's dispatcher, without Python, on the current stream. The source compiles against
+any build of torch; it runs where that build knows the device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import dace
+
+from daceopt.codegen import target
+from daceopt.ir import types
+from daceopt.ir.nodes.library import (
+    Contraction,
+    Convolution,
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    IndexAdd,
+    takes_narrow,
+)
+from daceopt.libs import contraction
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.emission import boolean, braces, extent, number
+from daceopt.libs.torch_headers import linked_to_torch, torch_include
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.nodes.library import DenseNode
+
+_FLOATS = (dace.float32, dace.float64)
+_NUMBERS = {
+    dace.float32: "kFloat32",
+    dace.float64: "kFloat64",
+    types.HALVES[0]: "kFloat16",
+    types.HALVES[1]: "kBfloat16",
+    dace.int32: "kInt32",
+    dace.int64: "kInt64",
+}
+_WHERE = {"cuda": "kCuda", "cpu": "kHost"}
+_CONVOLUTIONS: dict[type, tuple[str, tuple[str, ...]]] = {
+    Convolution: ("device_convolution", ("X", "W", "B", "Z", "Y")),
+    ConvolutionBackwardData: ("device_convolution_data", ("dY", "W", "dX")),
+    ConvolutionBackwardWeights: ("device_convolution_weights", ("X", "dY", "dW")),
+}
+
+
+class TorchDevice(Library):
+    """Products, convolutions with their gradients, and scattered addition, on CUDA devices."""
+
+    name: ClassVar[str] = "torch_device"
+    target: ClassVar[str] = "cuda"
+
+    def available(self) -> Missing | None:
+        """Missing where torch comes without its C++ headers."""
+        if torch_include() is not None:
+            return None
+        return Missing("torch comes without its C++ headers", "install the wheel of torch for Linux")
+
+    def version(self) -> str:
+        """Return torch's version."""
+        import torch
+
+        return str(torch.__version__)
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """Products and convolutions of one floating type, or of bfloat16 factors; added rows."""
+        negative = [c for c, n in node.operands(graph).items() if any(_is_negative(s) for s in graph.strides(n))]
+        if negative:
+            return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
+        if isinstance(node, Contraction):
+            return contraction.why_not(node, graph, (*_FLOATS, *node.narrow))
+        if isinstance(node, IndexAdd):
+            return _why_not_index_add(node, graph)
+        return _why_not_convolution(node, graph) if type(node) in _CONVOLUTIONS else "torch has no form of it here"
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/torch_device.cpp``."""
+        names = node.operands(graph)
+        where = f"daceopt::Where::{_WHERE[target.get(graph.options.target).device]}"
+        if isinstance(node, Contraction):
+            operands = ", ".join(_array(graph, names, c) for c in ("A", "B", "Bias", "C", "Y"))
+            settings = f"{where}, {number(node.alpha)}, {boolean(node.activation == 'relu')}"
+            return f"daceopt::device_product(daceopt::DeviceProduct{{{settings}, {operands}}});"
+        if isinstance(node, IndexAdd):
+            operands = ", ".join(_array(graph, names, c) for c in ("Index", "dY", "dW"))
+            return f"daceopt::device_index_add({where}, {operands}, {boolean(node.sure)});"
+        function, connectors = _CONVOLUTIONS[type(node)]
+        operands = ", ".join(_array(graph, names, c) for c in connectors)
+        relu = f"{boolean(node.activation == 'relu')}, " if isinstance(node, Convolution) else ""
+        return f"daceopt::{function}({where}, {_window(node, graph, names)}, {relu}{operands});"
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """Our source against torch's headers, linked to the libraries that are in the process already."""
+        flags = linked_to_torch()
+        return support(
+            "torch_device.cpp", header="torch_device.h", flags=flags, version=self.version(), standard="c++20"
+        )
+
+
+def _is_negative(stride: Any) -> bool:
+    return bool(stride < 0) if isinstance(stride, int) else stride.is_negative is True
+
+
+def _why_not_convolution(node: Any, graph: Graph) -> str | None:
+    names = node.operands(graph)
+    found = {graph.dtype(name) for name in names.values()}
+    if not takes_narrow(node, graph) and (len(found) != 1 or not found <= set(_FLOATS)):
+        return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, _FLOATS))}"
+    if len(found) > 1:
+        return f"element types {sorted(map(str, found))}, expected one"
+    kernel = graph.shape(names["W" if "W" in names else "dW"])
+    if 0 in kernel:
+        return f"a kernel of shape {kernel}, which has no elements"
+    return None if len(kernel) - 2 in (1, 2, 3) else f"{len(kernel) - 2} spatial dimensions, expected 1 to 3"
+
+
+def _why_not_index_add(node: IndexAdd, graph: Graph) -> str | None:
+    names = node.operands(graph)
+    index, result = graph.dtype(names["Index"]), graph.dtype(names["dW"])
+    if index not in (dace.int32, dace.int64):
+        return f"Index has element type {index}, expected int32 or int64"
+    if result not in _FLOATS or graph.dtype(names["dY"]) != result:
+        return f"element types {graph.dtype(names['dY'])} -> {result}, expected float32 or float64 for both"
+    return None
+
+
+def _array(graph: Graph, names: dict[str, str], connector: str) -> str:
+    """A DeviceArray."""
+    if connector not in names:
+        return "{}"
+    name = names[connector]
+    kind = f"daceopt::Number::{_NUMBERS[graph.dtype(name)]}"
+    shape = ", ".join(map(extent, graph.shape(name)))
+    strides = ", ".join(map(extent, graph.strides(name)))
+    return f"{{{connector}, {kind}, {{{shape}}}, {{{strides}}}}}"
+
+
+def _window(node: Any, graph: Graph, names: dict[str, str]) -> str:
+    rank = len(graph.shape(names[node.required[0]])) - 2
+    parts = ", ".join(braces(part) for part in node.window(rank))
+    return f"daceopt::DeviceWindow{{{parts}, {node.group}}}"
+
+
+register(TorchDevice())

@@ -1,0 +1,25 @@
+"""The recipe ``gpu``: the way of ``cpu`` for tensors on a CUDA device, whose libraries are torch's own operators.
+
+What is for a CPU's libraries and caches is left out: layouts and weights as oneDNN wants them, factors split for AMX.
+The kernels are scheduled by ``cuda-kernels`` (Rausch et al., DaCeML, ICS 2022, section 5.4).
+"""
+
+from daceopt.passes.recipe import Recipe
+from daceopt.recipes.cpu import MEMORY, PREPARATION
+from daceopt.recipes.cuda_kernels import cuda_kernels
+
+FUSION = (
+    "lower-operators",
+    "product-transposition",
+    "relayout-fusion",
+    "pool-opening",
+    "map-fusion",
+    "reduction-lowering",
+    "epilogue-fusion",
+    "cast-absorption",
+    "part-writing",
+    "input-to-constant",
+)
+"""Library calls with their epilogues, and fused kernels."""
+
+gpu = Recipe("gpu", (*PREPARATION, *FUSION, *MEMORY, *cuda_kernels.steps))

@@ -1,0 +1,174 @@
+"""The library for devices, on arrays of the host: the same calls, through the same dispatcher, as a device gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from daceopt import libs
+from daceopt.ir import types
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Contraction, IndexAdd
+from daceopt.libs.torch_device import TorchDevice
+from tests.libs import test_contraction as products
+from tests.libs import test_convolution as convolutions
+from tests.libs.harness import compile_graph
+from tests.numerics import assert_within_rounding
+
+NAME = "torch_device"
+random, check = products.random, products.check
+TORCH_VIEWS = [name for name in products.VIEWS if name != "flipped"]  # torch has no negative strides
+
+
+@pytest.fixture(autouse=True)
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(TorchDevice, "target", "cpu")
+    with libs.prefer(Contraction=NAME, IndexAdd=NAME):
+        yield
+
+
+@pytest.mark.parametrize("view_b", TORCH_VIEWS)
+@pytest.mark.parametrize("view_a", TORCH_VIEWS)
+def test_strides(view_a: str, view_b: str) -> None:
+    check(NAME, products.VIEWS[view_a](random(2, 5, 7)), products.VIEWS[view_b](random(2, 7, 6)))
+
+
+@pytest.mark.parametrize(
+    ("shape_a", "shape_b"),
+    [
+        ((5, 7), (7, 6)),
+        ((3, 5, 7), (7, 6)),
+        ((2, 1, 5, 7), (3, 7, 6)),
+        ((4, 1, 7), (4, 7, 1)),
+        ((1, 1, 1), (1, 1)),
+        ((0, 7), (7, 6)),
+        ((5, 0), (0, 6)),
+        ((3, 5, 0), (3, 0, 6)),
+    ],
+)
+def test_shapes(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> None:
+    products.test_shapes(NAME, shape_a, shape_b)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("bias_shape", [(6,), (5, 1), (3, 1, 6), (2, 1, 5, 1), (1,)])
+def test_bias_and_residual(bias_shape: tuple[int, ...], activation: str | None) -> None:
+    products.test_bias_and_residual(NAME, bias_shape, activation)
+
+
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_epilogues_of_a_single_product(activation: str | None) -> None:
+    """The forms that cuBLASLt computes with the product, and those that it does not."""
+    a, b = random(5, 7), random(7, 6)
+    check(NAME, a, b, bias=random(6), activation=activation)
+    check(NAME, a, b, bias=random(5, 1), alpha=0.5, activation=activation)
+    check(NAME, a, b, residual=random(5, 6), activation=activation)
+    check(NAME, a, b, bias=random(6), residual=random(5, 6), alpha=2.0, activation=activation)
+
+
+def test_a_result_may_be_transposed_or_padded() -> None:
+    products.test_result_may_be_transposed_or_padded(NAME)
+
+
+def _narrow(result: torch.dtype, added: torch.dtype) -> tuple[torch.Tensor, ...]:
+    torch.manual_seed(0)
+    a, b = (torch.randn(shape).bfloat16() for shape in ((40, 64), (64, 24)))
+    bias, c, y = torch.randn(24).to(added), torch.randn(40, 24).to(added), torch.zeros(40, 24, dtype=result)
+    graph = Graph("narrow")
+    operands = {"A": a, "B": b, "Bias": bias, "C": c}
+    reads = {k: graph.add_input(k, t.shape, types.from_torch(t.dtype)) for k, t in operands.items()}
+    out = graph.add_array("y", y.shape, types.from_torch(y.dtype))
+    graph.add_node(Contraction(), reads, {"Y": out})
+    graph.add_output(out)
+    compile_graph(graph)(*operands.values(), y)
+    return y, a, b, bias, c
+
+
+@pytest.mark.parametrize("added", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("result", [torch.bfloat16, torch.float32])
+def test_products_of_bfloat16_are_rounded_once(result: torch.dtype, added: torch.dtype) -> None:
+    y, a, b, bias, c = _narrow(result, added)
+    wide = a.double() @ b.double() + bias.double() + c.double()
+    if result is torch.float32:
+        assert_within_rounding(y, wide, a.float() @ b.float() + bias.float() + c.float())
+    else:
+        step = 2.0 ** (torch.floor(torch.log2(wide.abs())) - 7)  # of bfloat16 at each element
+        assert ((y.double() - wide).abs() <= 0.51 * step).all()
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", ["1d", "3d", "block", "asymmetric", "dilated", "grouped", "depthwise"])
+def test_convolutions(name: str, last: bool) -> None:
+    convolutions.test_forward_and_backward(NAME, last, name)
+
+
+def test_epilogues_of_convolutions() -> None:
+    convolutions.test_epilogues(NAME, True, "1d")
+    convolutions.test_residual_in_another_layout(NAME)
+    convolutions.test_no_images_give_zero_gradients(NAME)
+
+
+def _scatter(index: np.ndarray, dy: np.ndarray, rows: int) -> Graph:
+    graph = Graph("scatter")
+    reads = {
+        "Index": graph.add_input("index", index.shape, types.from_numpy(index.dtype)),
+        "dY": graph.add_input("dy", dy.shape, types.from_numpy(dy.dtype)),
+    }
+    out = graph.add_array("dw", (rows, dy.shape[-1]), types.from_numpy(dy.dtype))
+    graph.add_node(IndexAdd(), reads, {"dW": out})
+    graph.add_output(out)
+    return graph
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(4, 6), (), (0,), (50,)])
+def test_rows_are_added(shape: tuple[int, ...], kind: type) -> None:
+    rng = np.random.default_rng(0)
+    index = np.asarray(rng.integers(-5, 5, shape), dtype=kind)
+    dy = rng.standard_normal((*shape, 8)).astype(np.float32)
+    dw = np.full((5, 8), 7, np.float32)
+    compile_graph(_scatter(index, dy, 5))(index, dy, dw)
+    expected = np.zeros((5, 8))
+    np.add.at(expected, index, dy.astype(np.float64))
+    assert_within_rounding(dw, expected)
+
+
+def test_a_wrong_index_writes_nowhere_else() -> None:
+    index, dy = np.array([7, -9]), np.ones((2, 4), np.float32)
+    memory = np.full((3 + 5 + 3, 4), 7, np.float32)
+    compile_graph(_scatter(index, dy, 5))(index, dy, memory[3:8])
+    assert (memory[:3] == 7).all() and (memory[8:] == 7).all()
+
+
+def test_what_surrounds_a_call_does_not_change_it() -> None:
+    """Autocast would round the operands, autograd would record: types and gradients have been decided."""
+    a, b, y = random(5, 7), random(7, 6), np.zeros((5, 6), np.float32)
+    graph, memory = products.build(a, b, y)
+    run = compile_graph(graph)
+    with torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
+        run(*memory)
+    assert_within_rounding(y, a.astype(np.float64) @ b, a @ b)
+
+
+def test_refusals_say_why() -> None:
+    graph, _ = products.build(random(5, 7)[::-1], random(7, 6), np.zeros((5, 6), np.float32))
+    (node,) = graph.nodes()
+    assert "A has negative strides" in str(libs.why_not(NAME, node, graph))
+    graph, _ = products.build(*(random(*s, dtype=np.int32) for s in ((5, 7), (7, 6), (5, 6))))
+    (node,) = graph.nodes()
+    assert "expected one of" in str(libs.why_not(NAME, node, graph))
+    graph = _scatter(np.zeros(3, np.float32), random(3, 4), 5)
+    (node,) = graph.nodes()
+    assert "expected int32 or int64" in str(libs.why_not(NAME, node, graph))
+
+
+def test_it_works_on_the_devices_of_its_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    graph, _ = products.build(random(5, 7), random(7, 6), np.zeros((5, 6), np.float32))
+    (node,) = graph.nodes()
+    assert libs.why_not(NAME, node, graph) == "it works on arrays of cuda; these live on cpu"
+    with libs.prefer(Contraction=None):
+        assert libs.choose(node, graph).name != NAME

@@ -1,0 +1,294 @@
+"""Modules through the recipe ``gpu``. Kernels are emulated, torch's operators and all arrays are the host's; where
+there is a device, the same modules run on it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from daceopt import optimized_module, pipeline, training_step
+from daceopt.capture.torch.importing import load
+from daceopt.capture.torch.lifting import lifted
+from daceopt.codegen.cuda.toolchain import nvcc
+from daceopt.errors import DaceoptError, EarlierCallFailed, Unsupported
+from daceopt.modules import description
+from daceopt.modules.options import recipe_for
+from daceopt.passes.recipe import recipes
+from tests.codegen.cuda import emulated_target
+from tests.numerics import assert_within_rounding
+
+needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    emulated_target.install_on_host(monkeypatch)
+
+
+class Classifier(nn.Module):
+    """Gathers with checks, products with epilogues, attention's softmax, rows that are normalized, a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(20, 16)
+        self.mixed, self.norm, self.head = nn.Linear(16, 48), nn.LayerNorm(16), nn.Linear(16, 20)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        q, k, v = self.mixed(x).chunk(3, -1)
+        x = self.norm(x + functional.scaled_dot_product_attention(q, k, v))
+        return functional.cross_entropy(self.head(functional.gelu(x)).flatten(0, 1), ids.flatten())
+
+
+class Images(nn.Module):
+    """Convolutions, pools, and their gradients; normalization by batch statistics, which the call updates."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.second, self.head = nn.Conv2d(8, 8, 3, stride=2, bias=False), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = functional.max_pool2d(functional.relu(self.norm(self.first(x))), 3, 2, 1)
+        x = functional.silu(self.second(x))
+        return self.head(x.mean((2, 3)))
+
+
+class Recurrent(nn.Module):
+    """A loop whose number of iterations is known, in the frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.LSTM(5, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.cell(x)[0]
+
+
+def _perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 32), nn.LayerNorm(32), nn.Tanh(), nn.Linear(32, 7), nn.Softmax(-1))
+
+
+_CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "perceptron": (_perceptron, lambda: torch.randn(9, 20)),
+    "classifier": (Classifier, lambda: torch.randint(0, 20, (2, 6))),
+    "images": (Images, lambda: torch.randn(2, 3, 17, 17)),
+    "recurrent": (Recurrent, lambda: torch.randn(4, 2, 5)),
+}
+_SLOW = ("classifier", "images", "recurrent")
+_NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in _SLOW else n for n in _CASES]
+
+
+def _gradients(module: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    y = module(x)
+    (y * y).sum().backward()
+    found = [p.grad for p in module.parameters()]
+    return y.detach(), [g for g in found if g is not None]
+
+
+def _check(name: str, device: str, recipe: str) -> None:
+    """Results and gradients beside float64, twice, the second time with other numbers."""
+    torch.manual_seed(0)
+    make, data = _CASES[name]
+    plain, wide = make(), make().double()
+    wide.load_state_dict(plain.state_dict())
+    ours = optimized_module(copy.deepcopy(plain).to(device), recipe=recipe, fallback="raise")
+    for _ in range(2):
+        x = data()
+        for module in (plain, wide, ours):
+            module.zero_grad(set_to_none=True)
+        y, grads = _gradients(ours, x.to(device))
+        expected, exact = _gradients(wide, x.double() if x.is_floating_point() else x)
+        theirs, single = _gradients(plain, x)
+        assert y.device.type == device
+        assert_within_rounding(y.cpu(), expected, theirs, ulps=64)
+        for ours_g, exact_g, single_g in zip(grads, exact, single, strict=True):
+            assert_within_rounding(ours_g.cpu(), exact_g, single_g, ulps=64)
+    assert not ours.daceopt.stats.eager_calls
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_a_module_forward_and_backward(name: str, emulated: None) -> None:
+    _check(name, "cpu", "gpu")
+
+
+@pytest.mark.gpu
+@needs_device
+@pytest.mark.parametrize("name", _CASES)
+def test_a_module_on_a_device(name: str) -> None:
+    _check(name, "cuda", "auto")
+
+
+@pytest.mark.gpu
+@needs_device
+def test_a_call_runs_on_the_current_stream() -> None:
+    net, x = optimized_module(nn.Mish(), fallback="raise"), torch.randn(1 << 20, device="cuda")
+    expected = functional.mish(x)
+    net(x)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        x.neg_()
+        found = net(x)  # of what the stream has written before
+    stream.synchronize()
+    torch.testing.assert_close(found, functional.mish(x))
+    assert not torch.equal(found, expected)
+
+
+# ---------------------------------------------------------------- random numbers, updates
+
+
+class _Dropped(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(x * 2, 0.3)
+
+
+def test_dropout_keeps_what_it_keeps_on_a_cpu(emulated: None) -> None:
+    x, found = torch.randn(6, 128), []
+    for recipe in ("gpu", "cpu"):
+        torch.manual_seed(3)
+        found.append(optimized_module(_Dropped(), recipe=recipe, fallback="raise")(x))
+    assert torch.equal(*found) and 0 < (found[0] == 0).sum() < x.numel()
+
+
+def test_a_training_step_is_one_program(emulated: None) -> None:
+    torch.manual_seed(0)
+    ours = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 3))
+    plain, wide = copy.deepcopy(ours), copy.deepcopy(ours).double()
+    step = training_step(ours, nn.MSELoss(), torch.optim.AdamW(ours.parameters(), 1e-2), recipe="gpu", fallback="raise")
+    others = [(m, torch.optim.AdamW(m.parameters(), 1e-2)) for m in (plain, wide)]
+    for _ in range(3):
+        x, target = torch.randn(8, 5), torch.randn(8, 3)
+        loss, losses = step(x, target), []
+        for module, optimizer in others:
+            kind = next(module.parameters()).dtype
+            optimizer.zero_grad()
+            losses.append(functional.mse_loss(module(x.to(kind)), target.to(kind)))
+            losses[-1].backward()
+            optimizer.step()
+        assert_within_rounding(loss.detach(), losses[1].detach(), losses[0].detach(), ulps=64)
+    for p, single, exact in zip(ours.parameters(), plain.parameters(), wide.parameters(), strict=True):
+        assert_within_rounding(p.detach(), exact.detach(), single.detach(), ulps=256)
+
+
+@pytest.mark.slow
+def test_autocast(emulated: None) -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8)), torch.randn(16, 32)
+    wide = copy.deepcopy(net).double()(x.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        single = net(x)
+        found = optimized_module(net, recipe="gpu", fallback="raise")(x)
+    assert found.dtype is torch.bfloat16
+    assert (found.double() - wide).abs().max() <= 2 * (single.double() - wide).abs().max()
+
+
+# ---------------------------------------------------------------- errors
+
+
+class _Rows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.arange(40.0).reshape(10, 4))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.table[ids]
+
+
+def test_a_wrong_index_is_told_by_the_next_call(emulated: None) -> None:
+    net = optimized_module(_Rows(), recipe="gpu", fallback="raise")
+    right, wrong = torch.tensor([3, -1]), torch.tensor([3, 12])
+    with torch.no_grad():
+        assert torch.equal(net(right), net.table[right])
+        net(wrong)
+        with pytest.raises(EarlierCallFailed, match="failed in an earlier call: an index is out of range"):
+            net(right)
+        assert torch.equal(net(right), net.table[right])
+
+
+def test_arrays_elsewhere_than_the_recipe_s_are_refused() -> None:
+    net = optimized_module(nn.Tanh(), recipe="gpu", fallback="raise")
+    with pytest.raises(DaceoptError, match="a program for cuda: its arrays live on cuda, those of this call on cpu"):
+        net(torch.ones(8))
+
+
+class _Running(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cumsum(x, 0)
+
+
+def test_what_only_the_host_can_do_is_refused(emulated: None) -> None:
+    net = optimized_module(_Running(), recipe="gpu", fallback="raise")
+    with pytest.raises(DaceoptError, match="it works on arrays of cpu; these live on cuda"):
+        net(torch.ones(8))
+
+
+# ---------------------------------------------------------------- tensors of a device that is not there
+
+
+def _of(device: str, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, device=device)
+
+
+def _traced(module: nn.Module, make: Callable[[], Sequence[torch.Tensor]], device: str = "cuda") -> Any:
+    """What Dynamo gives for a module whose tensors only pretend to be on ``device``."""
+    found: list[Any] = []
+    with FakeTensorMode():
+        for part in module.modules():
+            for name, p in part._parameters.items():
+                if p is not None:
+                    part._parameters[name] = nn.Parameter(torch.empty(p.shape, device=device), requires_grad=False)
+        compiled = torch.compile(module, backend=lambda graph, inputs: found.append((graph, inputs)) or graph.forward)
+        compiled(*make())
+    graph, inputs = found[0]
+    whole, held = lifted(graph)
+    return description.describe(whole, [*inputs, *held])
+
+
+class _Sum(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x + 1, y * 2
+
+
+def test_several_devices_are_refused() -> None:
+    for other, place in (("cpu", "cpu"), ("cuda:1", "cuda:1")):
+        with pytest.raises(Unsupported, match=rf"several devices: .* is on cuda:0, .* is on {place}; move"):
+            _traced(_Sum(), lambda other=other: [_of("cuda:0", 4), _of(other, 4)])
+    with pytest.raises(Unsupported, match="is on device meta; compiled programs run on cpu and cuda"):
+        _traced(_Sum(), lambda: [_of("meta", 4), _of("meta", 4)])
+
+
+class _Scaled(nn.Module):
+    def forward(self, x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+        return x * factor
+
+
+def test_numbers_of_the_host_stand_among_arrays() -> None:
+    traced = _traced(_Scaled(), lambda: [_of("cuda", 4), _of("cpu")])
+    assert traced.device == "cuda" and load(traced).device == "cuda"
+
+
+def test_what_is_chosen_by_itself_is_for_the_device() -> None:
+    assert recipe_for("cuda", "auto") == "gpu" and recipe_for("cpu", "auto") == "auto"
+    assert recipe_for("cuda", "cpu") == "cpu"  # which is refused with its reason
+    budgeted = recipe_for("cuda", recipes.get("auto").within("50%"))
+    assert not isinstance(budgeted, str) and (budgeted.name, budgeted.budget) == ("gpu", "50%")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(nvcc() is None, reason="there is no nvcc")
+def test_nvcc_builds_the_program_of_tensors_on_a_device() -> None:
+    traced = _traced(_perceptron(), lambda: [_of("cuda", 9, 20)])
+    chosen = recipe_for(traced.device, "auto")
+    pair = pipeline.compile_graph(description.identity(traced), lambda: load(traced), recipe=chosen)
+    manifest = pair.forward.manifest
+    assert manifest.device == "cuda" and manifest.has_stream
+    assert {t.device for t in (*manifest.inputs, *manifest.outputs)} == {"cuda"}

@@ -1,0 +1,77 @@
+"""Let each lane of a warp run a few neighbouring iterations, whose elements one access moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from daceopt.ir import schedule, types
+from daceopt.ir.references import Reference, StatementInstance
+from daceopt.ir.schedule import Loop
+from daceopt.ir.schedule_edits import split_loop
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, reduced_params
+
+
+@dataclass(frozen=True)
+class LaneVectors(Scheduling):
+    """Cut the vector loop into as many neighbours as ``bytes`` hold, which one thread runs.
+
+    before:  vector for j < 1024: y[j] = f(x[j])
+    after:   vector for j_pack < 256: unroll for j < 4: y[4*j_pack + j] = f(x[4*j_pack + j])
+
+    It stands before the steps that give the vector loop to threads. Loads and stores of neighbours become one of 16
+    bytes where the printer sees that they are aligned if their array is (Rausch et al., DaCeML, section 5.4). Only
+    where every access to memory walks along the loop or stands still, the loop is a known number of whole packs, and
+    ``least`` packs are left for threads: enough for a warp. Sums over other loops, which lanes hold for each of their
+    columns, stay.
+    """
+
+    bytes: int = 16
+    least: int = 32
+
+    def decide(self, form: Form) -> Form | str | None:
+        if any(loop.kind in (*schedule.HARDWARE, "unroll") for loop in schedule.loops(form.tree())):
+            return None
+        width = self._width(form)
+        nests = [_packed(nest, width) for nest in form.nests]
+        if width < 2 or nests == list(form.nests):
+            return None
+        if not all(self._walks(form, nest, width) for nest in form.nests):
+            return "some of its accesses are apart, or its rows are no whole packs"
+        return form.with_nests(nests)
+
+    def _width(self, form: Form) -> int:
+        """The same for all statements, which may hand values on from one iteration to the same one of another."""
+        kinds = [r.buffer.dtype for b in form.bodies.values() for r in b.references() if not r.buffer.local]
+        return self.bytes // max((types.itemsize(t) for t in kinds), default=self.bytes)
+
+    def _walks(self, form: Form, nest: Nest, width: int) -> bool:
+        vector = _vector(nest)
+        if vector is None:
+            return not nest.loops
+        extent = vector.extent
+        is_whole = isinstance(extent, int) and extent % width == 0 and extent // width >= self.least
+        sums = reduced_params(form, nest) - {vector.param}
+        return is_whole and vector.rest is None and not sums and _side_by_side(form.bodies_of(nest), vector)
+
+
+def _side_by_side(bodies: Sequence[StatementInstance], vector: Loop) -> bool:
+    memory = [r for body in bodies for r in body.references() if not r.buffer.local]
+    return all(_is_plain(r, vector) for r in memory) and any(r.step(vector.param) == 1 for r in memory)
+
+
+def _is_plain(reference: Reference, vector: Loop) -> bool:
+    return not reference.whole and reference.step(vector.param) in (None, 0, 1)
+
+
+def _vector(nest: Nest) -> Loop | None:
+    return nest.loops[-1] if nest.loops and nest.loops[-1].kind == "vector" else None
+
+
+def _packed(nest: Nest, width: int) -> Nest:
+    vector = _vector(nest)
+    if vector is None or width < 2:
+        return nest
+    packs, pack, mapping = split_loop(vector, width, "pack")
+    body = replace(pack, kind="unroll", body=schedule.substituted(nest.body, mapping))
+    return Nest((*nest.loops[:-1], replace(packs, kind="vector")), body)

@@ -29,7 +29,7 @@ Box = Mapping[Any, tuple[int, int]]  # parameter -> its first value, and how man
 
 
 @dataclass(frozen=True)
-class Piece:
+class PlainPiece:
     """A stage, in the parameters of the whole, for the iterations of ``box``: all, of parameters that are not there."""
 
     box: Box
@@ -52,7 +52,7 @@ def chooses(kernel: Kernel, stage: Stage) -> bool:
     return any(not a.expr.free_symbols.isdisjoint(kernel.extents) for a in stage.assignments)
 
 
-def pieces(graph: Graph, kernel: Kernel, stage: Stage, most: int) -> list[Piece] | None:
+def pieces(graph: Graph, kernel: Kernel, stage: Stage, most: int) -> list[PlainPiece] | None:
     """The pieces of ``stage``, in order; None where there would be more than ``most``."""
     return _Splitter(graph, kernel, stage, most).run()
 
@@ -70,9 +70,9 @@ class _Splitter:
             and p not in kernel.outer
         }
         self._known = {p: int(n) for p, n in kernel.extents.items() if isinstance(n, int) and 0 < n <= _LONGEST}
-        self._found: list[Piece] = []
+        self._found: list[PlainPiece] = []
 
-    def run(self) -> list[Piece] | None:
+    def run(self) -> list[PlainPiece] | None:
         waiting: list[dict[Any, tuple[int, int]]] = [{}]
         while waiting:
             box = waiting.pop(0)
@@ -80,7 +80,7 @@ class _Splitter:
             assignments = simple.run()
             cut = self._cut(assignments, simple, box)
             if cut is None:
-                self._found.append(Piece(box, simple.stage(assignments)))
+                self._found.append(PlainPiece(box, simple.stage(assignments)))
             else:
                 waiting = [*cut, *waiting]
             if len(self._found) + len(waiting) > self._most:

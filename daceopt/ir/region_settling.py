@@ -6,22 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from daceopt.errors import Unsupported
+from daceopt.ir import schedule
 from daceopt.ir.builder import Builder
 from daceopt.ir.dims import Dim, row_major
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.hardware import LIMITS, TargetLimits
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.region import Region, Repeat, operand, regions
+from daceopt.ir.schedule_edits import bind
 
 
-def settle(graph: Graph) -> None:
+def settle(graph: Graph, target: str | None = None) -> None:
     """Make bodies fit the memory of what they are bound to: constants move out, layouts become those of the operands.
 
-    Raises Unsupported for what a loop cannot hold.
+    ``target``: that of the whole program, None: of this graph. Raises Unsupported for what a loop cannot hold.
     """
+    target = graph.options.target if target is None else target
     constants: dict[Any, str] = {}
     for node in regions(graph):
         for which, body in enumerate(node.bodies):
-            settle(body)
+            settle(body, target)
             _move_constants(graph, node, which, constants)
             _share_seed(graph, node, body)
             _lay_out_captures(graph, node, which)
@@ -29,6 +33,22 @@ def settle(graph: Graph) -> None:
             _lay_out_loop(graph, node)
         else:
             _lay_out_outputs(node.bodies, [graph.strides(graph.writes(node)[f"Out{k}"]) for k in _places(node)])
+    for body in [graph, *(b for node in regions(graph) for b in node.bodies)] if target in LIMITS else ():
+        _bind_copies(body, LIMITS[target])
+
+
+def _bind_copies(graph: Graph, limits: TargetLimits) -> None:
+    """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
+    for entry in (e for e in graph.kernels() if e not in graph.schedules):
+        tree = schedule.schedule_of(Kernel.extract(graph, entry))
+        found = schedule.loops(tree)
+        if not found:
+            continue
+        tree = bind(tree, found[0].param, "grid")
+        inner = found[-1]
+        if len(found) > 1 and isinstance(inner.extent, int) and inner.extent <= limits.threads:
+            tree = bind(tree, inner.param, "block")
+        graph.schedules[entry] = tree
 
 
 def _places(node: Region) -> range:

@@ -111,7 +111,10 @@ NOWHERE = -(2**62) - 1  # the index at which an array without elements may be lo
 
 
 def number(value: float) -> Expr:
-    """``value`` in an expression: an integer where it is whole, as 1.0 is not 1 for SymPy, which multiplies by it."""
+    """``value`` in an expression: an integer where it is whole, as 1.0 is not 1 for SymPy, which multiplies by it.
+    Integers are what they are, however large."""
+    if isinstance(value, int | np.integer):
+        return sympy.Integer(int(value))
     if not np.isfinite(value):
         return functions.operand(value)
     small_and_whole = float(value).is_integer() and abs(value) < _EXACT

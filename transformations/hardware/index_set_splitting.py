@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from daceopt.ir import schedule
-from daceopt.ir.index_pieces import Piece, chooses, pieces
+from daceopt.ir.index_pieces import PlainPiece, chooses, pieces
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.kernel_edits import put
 from daceopt.ir.loop_form import fresh
@@ -16,7 +16,7 @@ from daceopt.ir.references import check_overlaps
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep
 
-_GAIN = 0.8  # of what is read, counted as ``Piece.cost`` does
+_GAIN = 0.8  # of what is read, counted as ``PlainPiece.cost`` does
 _SHARED = 64  # iterations of shared loops, from which on threads have enough of them
 
 
@@ -55,12 +55,12 @@ class IndexSetSplitting(KernelStep):
         put(graph, entry, (kernel, schedule.bare(schedule.default(kernel))))
 
 
-def _gains(kernel: Kernel, stage: Stage, found: Sequence[Piece]) -> bool:
-    before = Piece({}, stage)
+def _gains(kernel: Kernel, stage: Stage, found: Sequence[PlainPiece]) -> bool:
+    before = PlainPiece({}, stage)
     return sum(p.cost(kernel.extents) for p in found) <= _GAIN * before.cost(kernel.extents)
 
 
-def split(kernel: Kernel, statement: int, found: Sequence[Piece]) -> Kernel:
+def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel:
     """``kernel`` with the pieces of one statement in its place, each over parameters of its own where it is cut."""
     extents = dict(kernel.extents)
     made: list[Stage] = []

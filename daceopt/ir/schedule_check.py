@@ -62,6 +62,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
         if isinstance(node, Do):
             _check_runs(graph, kernel, node, around)
             _check_reductions(kernel, node, around)
+    _check_accumulators(kernel, tree)
     bodies = resolved(graph, kernel, tree)
     _check_elements(kernel, tree, bodies)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
@@ -136,11 +137,6 @@ def _check_parallel(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
     shared = [n.array for n in around if isinstance(n, Alloc)]
     if shared:
         refuse(kernel, f"threads of the parallel loop over {loop.param} would share the local {shared[0]}")
-    summed = next((n for n in around if isinstance(n, Accumulate) and not n.private), None)
-    if summed is not None:
-        partial = summed.partials[0]
-        name = f"s{partial.statement}.{partial.connector}"
-        refuse(kernel, f"threads of the parallel loop over {loop.param} would share the accumulator of {name}")
     if loop.kind == "parallel vector" and any(isinstance(n, Loop) and "parallel" in n.kind for n in around):
         refuse(kernel, f"the parallel vector loop over {loop.param} stands inside of another thread's loop")
     between: list[Tree] = []

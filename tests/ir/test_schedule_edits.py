@@ -293,7 +293,7 @@ def test_a_reduction_without_its_accumulator_is_refused() -> None:
         schedule.accumulated(threads, kernel),
         lambda n: replace(n, private=False) if isinstance(n, schedule.Accumulate) else n,
     )
-    with pytest.raises(IllegalSchedule, match="threads of the parallel loop over i1 would share the accumulator of s0"):
+    with pytest.raises(IllegalSchedule, match="over the parallel loop i1 without a private accumulator"):
         check(graph, kernel, shared)
 
 

@@ -147,6 +147,16 @@ def _check_parallel(kernel: Kernel, loop: Loop, around: Several[Tree]) -> None:
             refuse(kernel, f"the parallel loop over {loop.param} stands inside of another thread's loop")
 
 
+def _check_accumulators(kernel: Kernel, tree: Tree) -> None:
+    """Each thread has its own, also of elements that no two threads add to."""
+    for node, around in walk(tree):
+        if isinstance(node, Loop) and "parallel" in node.kind:
+            shared = next((n for n in around if isinstance(n, Accumulate) and not n.private), None)
+            if shared is not None:
+                name = f"s{shared.partials[0].statement}.{shared.partials[0].connector}"
+                refuse(kernel, f"threads of the parallel loop over {node.param} would share the accumulator of {name}")
+
+
 # ---------------------------------------------------------------- every instance once
 
 

@@ -19,6 +19,7 @@ MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-t
 MEASURES += " autocast precision"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
 MEASURES += " peak-memory memory-budget disco-search networks-inference networks-training"
+MEASURES += " guided-operators guided-mbconv guided-bert daceml-networks cuda-kernels"
 
 
 def test_every_measure_has_a_case() -> None:

@@ -12,20 +12,28 @@ from daceopt.ir.dims import Dim, row_major
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.hardware import LIMITS, TargetLimits
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.region import Region, Repeat, operand, regions
+from daceopt.ir.region import Region, Repeat, everything, operand, regions
 from daceopt.ir.schedule_edits import bind
 
 
-def settle(graph: Graph, target: str | None = None) -> None:
+def settle(graph: Graph) -> None:
     """Make bodies fit the memory of what they are bound to: constants move out, layouts become those of the operands.
 
-    ``target``: that of the whole program, None: of this graph. Raises Unsupported for what a loop cannot hold.
+    Raises Unsupported for what a loop cannot hold.
     """
-    target = graph.options.target if target is None else target
+    given = {body: set(body.kernels()) for body in everything(graph)}
+    _settle(graph)
+    limits = LIMITS.get(graph.options.target)
+    if limits is not None:
+        for body, kernels in given.items():
+            _bind_copies(body, [entry for entry in body.kernels() if entry not in kernels], limits)
+
+
+def _settle(graph: Graph) -> None:
     constants: dict[Any, str] = {}
     for node in regions(graph):
         for which, body in enumerate(node.bodies):
-            settle(body, target)
+            _settle(body)
             _move_constants(graph, node, which, constants)
             _share_seed(graph, node, body)
             _lay_out_captures(graph, node, which)
@@ -33,13 +41,11 @@ def settle(graph: Graph, target: str | None = None) -> None:
             _lay_out_loop(graph, node)
         else:
             _lay_out_outputs(node.bodies, [graph.strides(graph.writes(node)[f"Out{k}"]) for k in _places(node)])
-    for body in [graph, *(b for node in regions(graph) for b in node.bodies)] if target in LIMITS else ():
-        _bind_copies(body, LIMITS[target])
 
 
-def _bind_copies(graph: Graph, limits: TargetLimits) -> None:
+def _bind_copies(graph: Graph, copies: Sequence[Any], limits: TargetLimits) -> None:
     """Copies that were made here, behind all steps, run on an accelerator as what it can run: blocks and threads."""
-    for entry in (e for e in graph.kernels() if e not in graph.schedules):
+    for entry in copies:
         tree = schedule.schedule_of(Kernel.extract(graph, entry))
         found = schedule.loops(tree)
         if not found:

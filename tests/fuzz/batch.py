@@ -29,6 +29,8 @@ in eager PyTorch."""
 class Trial(batch.Trial):
     """A program that is compiled; ``check`` runs it."""
 
+    repeatable = False
+
     def __init__(self, subject: Program, compiler: Callable[..., Any], recipe: str) -> None:
         self.case = subject.seed  # type: ignore[assignment]  # its name
         self.program = subject

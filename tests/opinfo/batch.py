@@ -49,18 +49,43 @@ def run(names: Sequence[str], mode: str, recipe: str, send: Send, make: Make | N
     name; by default that of an operator of the database."""
     warnings.simplefilter("ignore")
     torch._dynamo.config.allow_rnn = True  # as the module does
-    bundle = Bundle()
+    bundle = _Patient()
     ready = []
     for name in names:
         with _step(name, send):
             ready.append((make or _trial)(name, mode, recipe, bundle))
-    signal.alarm(SECONDS * max(1, len(ready)))
-    bundle.build()
-    for trial in ready:
-        with _step(str(trial.case), send, trial):
-            trial.check()
-            send({"name": str(trial.case), "reason": trial.record("")})
+    while ready:  # a backward pass may ask for programs that are differentiated in their turn
+        signal.alarm(SECONDS * len(ready))
+        bundle.build_all()
+        ready = [trial for trial in ready if _waits(trial, bundle, send)]
     signal.alarm(0)
+
+
+def _waits(trial: Any, bundle: _Patient, send: Send) -> bool:
+    """Run ``trial``, unless it came to a program that is not built."""
+    bundle.impatient = not trial.repeatable
+    with _step(str(trial.case), send, trial):
+        try:
+            trial.check()
+        except Waiting:
+            return True
+        send({"name": str(trial.case), "reason": trial.record("")})
+    return False
+
+
+class _Patient(Bundle):
+    """Raises Waiting where a program is needed that is not built, unless it is ``impatient``."""
+
+    impatient = False
+
+    def build(self) -> None:
+        if not self.impatient:
+            raise Waiting
+        super().build()
+
+    def build_all(self) -> None:
+        """Compile what waits."""
+        super().build()
 
 
 class _step:
@@ -129,8 +154,11 @@ class _Source(Source):
 class Trial:
     """A case whose program is compiled; ``check`` runs it."""
 
+    repeatable = True  # a call leaves nothing behind that the next would see
+
     def __init__(self, case: Case, compiler: Callable[..., Any], recipe: str) -> None:
         self.case = case
+        self.repeatable = not case.entry.startswith(MODULES)
         self._expect()
         self.arguments = Arguments(case)
         self._prepare(self.arguments.call.fn, compiler, recipe)
@@ -139,7 +167,11 @@ class Trial:
             self.compiled(*self.arguments.args, **self.arguments.kwargs)
         except Waiting:
             self.traced = True
-            self.arguments = self.arguments if case.entry.startswith(MODULES) else Arguments(case)
+            self._renew()
+
+    def _renew(self) -> None:
+        if self.repeatable:
+            self.arguments = Arguments(self.case)
 
     def _prepare(self, fn: Callable[..., Any], compiler: Callable[..., Any], recipe: str) -> None:
         self.open = False
@@ -176,7 +208,11 @@ class Trial:
     def check(self) -> None:
         """Run, and compare with eager PyTorch. Raises AssertionError."""
         self.open = True
-        found = outcome.run(self.arguments, self.order, self.compiled)
+        try:
+            found = outcome.run(self.arguments, self.order, self.compiled)
+        except Waiting:
+            self._renew()
+            raise
         if self.undefined:
             found = self.eager if _kinds(found) == _kinds(self.eager) else found
         comparison.compare(

@@ -26,9 +26,9 @@ _STITCHING = ("memory-stitching", "parallelism-stitching")  # layers II and III
 def training_step(budget: Budget) -> Iterator[Result]:
     """Milliseconds of a step with its optimizer: recipe cpu, the layers of apollo one after the other, peers; eager
     PyTorch with its fused update, and all of it as one program."""
-    for name, make in TRAININGS.items():
+    for name in filter(budget.wants, TRAININGS):
         torch.manual_seed(0)
-        training = make()
+        training = TRAININGS[name]()
         calls = {who: _step(module, training) for who, module in _contenders(training.module).items()}
         calls["eager, fused"] = _step(copy.deepcopy(training.module), training, fused=True)
         calls["one program"] = _program(copy.deepcopy(training.module), training)
@@ -39,7 +39,7 @@ def training_step(budget: Budget) -> Iterator[Result]:
 @case
 def training_compile(budget: Budget) -> Iterator[Result]:
     """Seconds from importing the compiler to the end of the first step, in new processes with empty caches."""
-    for name in TRAININGS:
+    for name in filter(budget.wants, TRAININGS):
         with tempfile.TemporaryDirectory() as folder:
             values = {who: finish(start(who, name, Path(folder)))["seconds"] for who in (COMPILED, OURS)}
         yield Result("training-compile", name, "s", values, *at_least(values, 1.0, COMPILED))

@@ -22,12 +22,13 @@ from daceopt.scoped import scoped
 from daceopt.store import system as facts
 from daceopt.store.cache import default_cache, key
 
-_KIND, _FILE, _VERSION = "rates", "rates.json", 2
+_KIND, _FILE, _VERSION = "rates", "rates.json", 3
 _SETS = (32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 128 << 20)  # bytes that a copy touches; the last is memory
 _SHARED = 16 << 20  # of sets from here on, cores share the way to memory
 _ELEMENTS = 8192  # of float32, for arithmetic: they stay in the first cache
 _TANH = 20  # operations of a hyperbolic tangent (cost.work.WEIGHTS), which NumPy computes in vectors as kernels do
 _EDGE = 512  # of a matrix product
+_SAMPLES = 4  # at least, however long others had the cores
 _TURNS = 8  # of the libraries that are compared
 _REPEATED = 1 << 20  # bytes under one look at the clock
 _FASTEST = 4e11  # bytes per second that no core exceeds: a vector of 64 bytes in and one out per cycle, at 3 GHz
@@ -171,7 +172,7 @@ def measure() -> Rates:
     cores = facts.cores()
     alone = _falling([(size, _alone(size)) for size in _SETS])
     inside = [(size * cores, rate * cores) for size, rate in alone if size * cores < _SHARED]
-    shared = [(size, max(_together(size), rate)) for size, rate in alone if size >= _SHARED]
+    shared = [(size, max(_together(size), rate) if cores > 1 else rate) for size, rate in alone if size >= _SHARED]
     region = _region(cores) if cores > 1 else 0.0
     products = tuple(_products().items())
     least = typical(Limits(cores)).product / _SLOWEST
@@ -193,8 +194,8 @@ def _alone(nbytes: int) -> float:
     import numpy as np
 
     source, target = np.ones(nbytes // 8, np.float32), np.zeros(nbytes // 8, np.float32)
-    start = _best(lambda: np.negative(source[:1], out=target[:1]), times=100)
-    spent = _best(lambda: np.negative(source, out=target), times=max(1, _REPEATED // nbytes)) - start
+    start = _best(lambda: np.negative(source[:1], out=target[:1]), times=100, clock=_OWN)
+    spent = _best(lambda: np.negative(source, out=target), times=max(1, _REPEATED // nbytes), clock=_OWN) - start
     return nbytes / max(spent, nbytes / _FASTEST)
 
 
@@ -209,7 +210,7 @@ def _operation() -> float:
     import numpy as np
 
     x, y = np.ones(_ELEMENTS, np.float32), np.empty(_ELEMENTS, np.float32)
-    return _best(lambda: np.tanh(x, out=y), times=20) / (_ELEMENTS * _TANH)
+    return _best(lambda: np.tanh(x, out=y), times=20, clock=_OWN) / (_ELEMENTS * _TANH)
 
 
 def _product() -> float:
@@ -250,14 +251,23 @@ def _region(threads: int) -> float:
     return min(max(spent - _best(lambda: nothing(0), seconds=0.01), 0.0), _BUSY * expected)
 
 
-def _best(call: Callable[[], Any], seconds: float = 0.02, times: int = 1, enough: float = 0.0) -> float:
+_OWN = time.thread_time  # of one thread, past the time in which others had its core
+
+
+def _best(
+    call: Callable[[], Any],
+    seconds: float = 0.02,
+    times: int = 1,
+    enough: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """The shortest of the calls (``times`` at once) that fit into the time, or until one takes no more than ``enough``:
     what others do only adds time."""
     call()
-    best, deadline = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < deadline and best > enough:
-        start = time.perf_counter()
+    best, count, deadline = float("inf"), 0, time.perf_counter() + seconds
+    while best > enough and (count < _SAMPLES or time.perf_counter() < deadline):
+        start = clock()
         for _ in range(times):
             call()
-        best = min(best, time.perf_counter() - start)
+        best, count = min(best, clock() - start), count + 1
     return best / times

@@ -85,7 +85,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "MicroProduct": ("torch_product", "native_product"),
     **dict.fromkeys(("AllReduceStart", "AllReduceWait", "AgreementStart", "AgreementWait"), ("torch_collectives",)),
 }
-_MARGIN = 1.15  # times faster than the first in line: more than two measurements of one library differ
+_MARGIN = 1.05  # times faster than the first in line: more than two measurements in turns of one library differ
 _SEALED: dict[str, tuple[str, ...]] = {}
 _LIBRARIES: dict[str, Library] = {}
 _preferred: ContextVar[Mapping[str, str] | None] = ContextVar("daceopt_preferred_libraries", default=None)

@@ -11,15 +11,13 @@ import torch
 from torch import nn
 
 from benchmarks.contenders import COMPILED, EAGER, Call
+from benchmarks.fusion_layers import layers
 from benchmarks.harness import OURS, Budget, Result, at_least, case
 from benchmarks.models.training import TRAININGS, Training
 from benchmarks.worker import finish, start
 from daceopt import optimized_module, recipes
 from daceopt import training_step as training_step_of
 from daceopt.cost.measure import interleave
-from daceopt.passes.recipe import Recipe
-
-_STITCHING = ("memory-stitching", "parallelism-stitching")  # layers II and III
 
 
 @case
@@ -48,17 +46,9 @@ def training_compile(budget: Budget) -> Iterator[Result]:
 def _contenders(model: nn.Module) -> dict[str, nn.Module]:
     torch._dynamo.reset()  # what an earlier network compiled must not count towards the limit of recompilations
     modules = {EAGER: copy.deepcopy(model), COMPILED: torch.compile(copy.deepcopy(model), dynamic=False)}
-    for who, recipe in _recipes().items():
+    for who, recipe in {"cpu": recipes.get("cpu"), **layers()}.items():
         modules[who] = optimized_module(copy.deepcopy(model), recipe=recipe, fallback="raise")
     return modules
-
-
-def _recipes() -> dict[str, Recipe]:
-    whole = recipes.get("apollo")
-    first = whole
-    for step in _STITCHING:
-        first = first.without(step)
-    return {"cpu": recipes.get("cpu"), "I": first, "I+II": whole.without(_STITCHING[1]), OURS: whole}
 
 
 def _program(module: nn.Module, training: Training) -> Call:

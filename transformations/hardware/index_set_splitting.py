@@ -41,7 +41,7 @@ class IndexSetSplitting(KernelStep):
         for k, stage in enumerate(kernel.stages):
             if not chooses(kernel, stage) or any(a.array in kernel.locals for a in stage.writes.values()):
                 continue
-            found = pieces(graph, kernel, stage, self.most)
+            found = pieces(graph, kernel, k, self.most)
             if found is None:
                 yield NearMiss(node, f"s{k} has more than {self.most} pieces that are plain")
             elif _gains(kernel, stage, found):

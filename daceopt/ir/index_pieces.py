@@ -22,7 +22,7 @@ from daceopt.ir.dims import Dim
 from daceopt.ir.functions import ScalarFunction
 from daceopt.ir.graph import Graph
 from daceopt.ir.index_places import Cut, PlaceSimplifier, logical
-from daceopt.ir.index_regions import Region, StatementSpace
+from daceopt.ir.index_regions import IndexRegion, StatementSpace
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.tasklet import Assignment, eliminate_dead, fresh
 
@@ -62,7 +62,7 @@ def pieces(graph: Graph, kernel: Kernel, statement: int, most: int) -> list[Plai
     stage = kernel.stages[statement]
     reduced = {p for c in stage.writes for p in stage.reduced(c)}
     cuttable = {p for p in stage.params if p not in reduced and p not in kernel.outer}
-    waiting = [Region.whole(StatementSpace(graph, kernel, statement))]
+    waiting = [IndexRegion.whole(StatementSpace(graph, kernel, statement))]
     found: list[PlainPiece] = []
     while waiting:
         region = waiting.pop(0)
@@ -193,4 +193,3 @@ class _StageSimplifier:
         if place is None or place.has(ScalarFunction) or not affine(place, self._kernel.extents.keys()).is_integral:
             return None
         return place if self._places.within(place, extent) else None
-

@@ -11,7 +11,7 @@ import sympy
 from daceopt.ir import scalar
 from daceopt.ir.dims import Dim
 from daceopt.ir.functions import CLASSES, ScalarFunction
-from daceopt.ir.index_regions import Region
+from daceopt.ir.index_regions import IndexRegion
 
 Cut = tuple[Any, Dim]  # a loop's parameter, and the first value of the upper part
 
@@ -21,7 +21,7 @@ _PERIODS = (0, -1, 1)  # multiples at which something wraps where it is not know
 class PlaceSimplifier:
     """Decides minima, distances, remainders, conditions in ``region``; what is not decided says where to cut it."""
 
-    def __init__(self, region: Region, cuttable: Collection[Any], most: int):
+    def __init__(self, region: IndexRegion, cuttable: Collection[Any], most: int):
         self._region, self._cuttable, self._most = region, cuttable, most
 
     def simple(self, expr: Any, cuts: list[Cut]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import islpy as isl
@@ -61,7 +61,7 @@ class StatementSpace:
         return holds is not None and bool(self.possible(self.calls, holds).is_subset(holds))
 
 
-class Region:
+class IndexRegion:
     """The iterations with ``first <= p < end`` for each parameter p in ``bounds``, and all of the others."""
 
     def __init__(self, space: StatementSpace, bounds: Mapping[Any, Bounds], points: isl.Set):
@@ -69,7 +69,7 @@ class Region:
         self._decided: dict[Any, bool | None] = {}
 
     @classmethod
-    def whole(cls, space: StatementSpace) -> Region:
+    def whole(cls, space: StatementSpace) -> IndexRegion:
         return cls(space, {}, space.points.intersect(space.calls))
 
     def box(self) -> dict[Any, Bounds]:
@@ -116,7 +116,7 @@ class Region:
             found = {form.constant + factor * first, form.constant + factor * (end - 1)}
         return min(found), max(found)
 
-    def cut(self, p: Any, at: Dim) -> list[Region]:
+    def cut(self, p: Any, at: Dim) -> list[IndexRegion]:
         """The parts below ``at`` and from it on, without those that are empty for all sizes."""
         first, end = self.bounds.get(p, (0, self.space.extents[p]))
         if not self.space.always(sympy.sympify(at) - first):
@@ -126,7 +126,7 @@ class Region:
         parts = [self._part(p, (first, at), at - p - 1), self._part(p, (at, end), p - at)]
         return [r for r in parts if not r._points.is_empty()]
 
-    def _part(self, p: Any, bounds: Bounds, inside: Any) -> Region:
+    def _part(self, p: Any, bounds: Bounds, inside: Any) -> IndexRegion:
         holds = self.space.of.of(inside).nonneg_set()
         points = self.space.possible(self._points.intersect(holds), holds)
-        return Region(self.space, {**self.bounds, p: bounds}, points)
+        return IndexRegion(self.space, {**self.bounds, p: bounds}, points)

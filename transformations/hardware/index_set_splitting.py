@@ -8,6 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from daceopt.ir import schedule
+from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.index_pieces import PlainPiece, chooses, pieces
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.kernel_edits import put
@@ -68,7 +69,7 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
         names = {p: fresh(f"{p}_{k}", extents) for p in piece.box}
         extents |= {names[p]: size for p, (_, size) in piece.box.items()}
         values = {p: names[p] + first for p, (first, _) in piece.box.items()}
-        made.append(piece.stage.subs(values, tuple(names.get(p, p) for p in piece.stage.params)))
+        made.append(_in_scalar_code(piece.stage.subs(values, tuple(names.get(p, p) for p in piece.stage.params))))
     stages = [*kernel.stages[:statement], *made, *kernel.stages[statement + 1 :]]
     outer = kernel.outer
     if len(kernel.stages) == 1 and not kernel.locals:
@@ -78,3 +79,9 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
         outer = outer if not known.is_Integer or known >= _SHARED else ()
     used = {p for s in stages for p in s.params} | set(outer)
     return replace(kernel, extents={p: n for p, n in extents.items() if p in used}, stages=stages, outer=outer)
+
+
+def _in_scalar_code(stage: Stage) -> Stage:
+    """Where a piece begins may be a minimum of sizes, which scalar code writes in another way than indices do."""
+    changed = tuple(replace(a, expr=in_scalar_code(a.expr)) for a in stage.assignments)
+    return replace(stage, assignments=changed)

@@ -101,12 +101,12 @@ class PlaceSimplifier:
         return None if found is None else 1 - found
 
     def _remainder(self, args: Several[Any], cuts: list[Cut]) -> Any:
-        found = self._multiple(*args, cuts)
+        found = self._multiple(args[0], args[1], cuts)
         return None if found is None else sympy.expand(args[0] - found * args[1])
 
     def _quotient(self, args: Several[Any], cuts: list[Cut]) -> Any:
         """It is rounded towards 0."""
-        return self._multiple(*args, cuts) if self._holds(args[0]) else None
+        return self._multiple(args[0], args[1], cuts) if self._holds(args[0]) else None
 
     def _multiple(self, place: Any, period: Any, cuts: list[Cut]) -> Any:
         """How many whole periods there are below ``place``."""

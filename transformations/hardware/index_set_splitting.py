@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -68,8 +68,7 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
     for k, piece in enumerate(found):
         names = {p: fresh(f"{p}_{k}", extents) for p in piece.box}
         extents |= {names[p]: size for p, (_, size) in piece.box.items()}
-        values = {p: names[p] + first for p, (first, _) in piece.box.items()}
-        made.append(_in_scalar_code(piece.stage.subs(values, tuple(names.get(p, p) for p in piece.stage.params))))
+        made.append(_piece(piece, names))
     stages = [*kernel.stages[:statement], *made, *kernel.stages[statement + 1 :]]
     outer = kernel.outer
     if len(kernel.stages) == 1 and not kernel.locals:
@@ -81,7 +80,10 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
     return replace(kernel, extents={p: n for p, n in extents.items() if p in used}, stages=stages, outer=outer)
 
 
-def _in_scalar_code(stage: Stage) -> Stage:
-    """Where a piece begins may be a minimum of sizes, which scalar code writes in another way than indices do."""
-    changed = tuple(replace(a, expr=in_scalar_code(a.expr)) for a in stage.assignments)
-    return replace(stage, assignments=changed)
+def _piece(piece: PlainPiece, names: Mapping[Any, Any]) -> Stage:
+    """Its stage over ``names``, which count from 0. Where it begins may be a minimum of sizes, which scalar code writes
+    in another way than indices do."""
+    values = {p: names[p] + first for p, (first, _) in piece.box.items()}
+    code = {p: names[p] + in_scalar_code(first) for p, (first, _) in piece.box.items()}
+    moved = piece.stage.subs(values, tuple(names.get(p, p) for p in piece.stage.params))
+    return replace(moved, assignments=tuple(a.subs(code) for a in piece.stage.assignments))

@@ -55,7 +55,7 @@ def _symbolic(inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 def least(inputs: Sequence[Any]) -> dict[str, int]:
-    """What the sizes are at least in all calls, as far as that is more than 0: PyTorch's own ranges, which it guards."""
+    """What the sizes are at least in all calls, where that is more than 0: PyTorch's own ranges, which it guards."""
     ranges = getattr(environment(inputs), "var_to_range", {})
     symbols = {name: s.node.expr for name, s in _symbolic(inputs).items() if s.node.expr.is_Symbol}
     found = {str(s): ranges[s].lower for s in symbols.values() if s in ranges}

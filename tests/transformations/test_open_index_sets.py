@@ -9,14 +9,19 @@ from typing import Any
 import dace
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from daceopt import optimized_module
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
+from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import finish, start
 
 N, M = (dace.symbolic.symbol(name, dace.int64) for name in "nm")
@@ -176,7 +181,62 @@ def _values(draw: Any, depth: int = 3) -> Code:
     return lambda i, a, c: scalar.load((a, c)[which], scalar.clamped(place(i), extent))
 
 
-@settings(max_examples=12, deadline=None)
-@given(st.sampled_from([N, M, N + M, N + 3, 2 * N]), _values(), st.sampled_from([[], [N - 2], [N - 1, M - 3], [N - M]]))
+_ASSUMED = st.sampled_from([[], [N - 2], [N - 1, M - 3], [N - M]])
+_EXTENTS = st.sampled_from([N, M, N + M, N + 3, 2 * N])
+
+
+@settings(max_examples=6, deadline=None)
+@given(_EXTENTS, _values(), _ASSUMED)
 def test_any_code(extent: Any, code: Code, assumed: list[Any]) -> None:
     check(extent, code, assumed)
+
+
+@pytest.mark.slow
+@settings(max_examples=100, deadline=None)
+@given(_EXTENTS, _values(), _ASSUMED)
+def test_much_code(extent: Any, code: Code, assumed: list[Any]) -> None:
+    check(extent, code, assumed)
+
+
+# ---------------------------------------------------------------- built, for one size after the other
+
+
+def columns(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Joined, moved, mirrored, and in two halves."""
+    x = F.pad(torch.roll(torch.cat([x, part * 2], 1), 3, 1).tanh(), (2, 1), mode="reflect")
+    return torch.where(torch.arange(x.shape[1]) * 2 < x.shape[1], x, -x)
+
+
+def rows(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """They come from several arrays, move by more than there may be, and fall out."""
+    x = torch.roll(torch.cat([x[:, :2], part[:, :2], x[:, :2]], 0), (5, 1), (0, 1))
+    return F.pad(x.sin(), (1, 0, -1, 2)) + 1
+
+
+class _Called(nn.Module):
+    def __init__(self, function: Code) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor, part: torch.Tensor) -> Any:
+        return self.function(x, part)
+
+
+@pytest.mark.parametrize("function", [columns, rows])
+def test_built_for_all_sizes(function: Code) -> None:
+    """One program, forward and backward, beside float64."""
+    net = optimized_module(_Called(function), fallback="raise", dynamic=True)
+    for length, width, more in [(7, 9, 4), (2, 3, 2), (3, 30, 2), (20, 2, 9), (4, 5, 6)]:
+        x, part = torch.randn(length, width), torch.randn(length, more)
+        found = []
+        for module, dtype in (
+            (net, torch.float32),
+            (_Called(function), torch.float64),
+            (_Called(function), torch.float32),
+        ):
+            given_ = [v.to(dtype).detach().requires_grad_() for v in (x, part)]
+            y = module(*given_)
+            (y * torch.linspace(-1, 1, y.numel(), dtype=dtype).view_as(y)).sum().backward()
+            found.append([y.detach().numpy(), *(v.grad.numpy() for v in given_)])
+        for ours, exact, eager in zip(*found, strict=True):
+            assert_within_rounding(ours, exact, eager)

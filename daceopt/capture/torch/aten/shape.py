@@ -224,7 +224,10 @@ def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
     for axis, shift in moved.items():
         shape = t.shape_of(name)
         extent = shape[axis]
-        if not isinstance(extent, int) or not isinstance(shift, int):
+        if not isinstance(extent, int) and isinstance(shift, int):
+            kept = [Promise(shape, t.dtype)]
+            name = str(t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=kept))
+        elif not isinstance(shift, int):
             name = _rolled_by_index(t, name, axis, shift)
         elif shift % extent:
             cut = extent - shift % extent

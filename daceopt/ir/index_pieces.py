@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.ir import scalar, types
@@ -98,8 +99,8 @@ class _StageSimplifier:
         for a in self._stage.assignments:
             self._by_condition, self._by_place = self._cuts[a.symbol] = ([], [])
             expr = self._simple(a.expr)
-            index = None if types.is_float(a.dtype) else self._index(expr, [])
-            if index is not None:
+            index = self._index(expr, [])
+            if index is not None and _keeps(a.dtype, index):
                 self._indices[a.symbol] = index
             self._types[a.symbol] = a.dtype
             self._made.append(a if expr is a.expr else Assignment(a.symbol, expr, a.dtype))
@@ -193,3 +194,10 @@ class _StageSimplifier:
         if place is None or place.has(ScalarFunction) or not affine(place, self._kernel.extents.keys()).is_integral:
             return None
         return place if self._places.within(place, extent) else None
+
+
+def _keeps(dtype: types.DType, index: Any) -> bool:
+    """Is a variable of this type the very number that is assigned to it? Narrow ones wrap around."""
+    if types.is_bool(dtype):
+        return index in (0, 1) or (isinstance(index, ScalarFunction) and index.row.rule in ("compare", "logical"))
+    return dtype in (dace.int32, dace.int64)

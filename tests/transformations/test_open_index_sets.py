@@ -240,3 +240,14 @@ def test_built_for_all_sizes(function: Code) -> None:
             found.append([y.detach().numpy(), *(v.grad.numpy() for v in given_)])
         for ours, exact, eager in zip(*found, strict=True):
             assert_within_rounding(ours, exact, eager)
+
+
+def test_narrow_positions_wrap() -> None:
+    """A variable of 8 bits is not the number that is assigned to it."""
+
+    def narrow(x: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+        return torch.where(torch.arange(x.shape[1]).to(torch.uint8) < 50, x, -x)
+
+    x = torch.randn(2, 300)
+    net = optimized_module(_Called(narrow), fallback="raise")
+    np.testing.assert_array_equal(net(x, x).numpy(), narrow(x, x).numpy())

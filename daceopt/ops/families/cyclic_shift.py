@@ -13,7 +13,7 @@ from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
 @lowering("Roll", domain="daceopt", types=ANY)
 def roll(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """``axis``, ``shift``: element p goes to p + shift."""
-    _shifted(b, required(inputs, 0), required(outputs, 0), node.attribute("axis"), node.attribute("shift"))
+    shifted(b, required(inputs, 0), required(outputs, 0), node.attribute("axis"), node.attribute("shift"))
 
 
 @gradient("Roll", domain="daceopt")
@@ -25,11 +25,12 @@ def roll_gradient(
     if dy is None or not wanted[0]:
         return [None]
     out = b.graph.add_array("roll_grad", b.graph.shape(dy), b.graph.dtype(dy))
-    _shifted(b, dy, out, node.attribute("axis"), -node.attribute("shift"))
+    shifted(b, dy, out, node.attribute("axis"), -node.attribute("shift"))
     return [out]
 
 
-def _shifted(b: Builder, x: str, out: str, axis: int, shift: int) -> None:
+def shifted(b: Builder, x: str, out: str, axis: int, shift: Any) -> None:
+    """``out[p + shift] = x[p]`` along ``axis``, modulo its extent; ``shift`` may be an expression."""
     shape = b.graph.shape(x)
 
     def element(i: Any, x: Any) -> Any:

@@ -12,10 +12,10 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import CaptureError, Unsupported
-from daceopt.ir import scalar
 from daceopt.ir.affine import quotient
 from daceopt.ir.graph import Dim, dim
 from daceopt.ops.core.assumptions import assume
+from daceopt.ops.families.cyclic_shift import shifted
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open
 
@@ -237,14 +237,8 @@ def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
 
 
 def _rolled_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
-    shape = t.shape_of(name)
-    out = t.graph.add_array("roll", shape, t.dtype)
-    whole = (None,) * len(shape)
-
-    def element(i: Any, x: Any) -> Any:
-        return scalar.load(x, *i[:axis], scalar.pymod(i[axis] - shift, shape[axis]), *i[axis + 1 :])
-
-    t.b.map(shape, {"x": (name, lambda *i: whole)}, {"out": (out, lambda *i: i)}, element, label="roll")
+    out = t.graph.add_array("roll", t.shape_of(name), t.dtype)
+    shifted(t.b, name, out, axis, shift)
     return out
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
 from daceopt.ir import schedule
+from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.index_pieces import PlainPiece, chooses, pieces
 from daceopt.ir.kernel import Kernel, Stage
 from daceopt.ir.kernel_edits import put
@@ -41,7 +42,7 @@ class IndexSetSplitting(KernelStep):
         for k, stage in enumerate(kernel.stages):
             if not chooses(kernel, stage) or any(a.array in kernel.locals for a in stage.writes.values()):
                 continue
-            found = pieces(graph, kernel, stage, self.most)
+            found = pieces(graph, kernel, k, self.most)
             if found is None:
                 yield NearMiss(node, f"s{k} has more than {self.most} pieces that are plain")
             elif _gains(kernel, stage, found):
@@ -67,8 +68,7 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
     for k, piece in enumerate(found):
         names = {p: fresh(f"{p}_{k}", extents) for p in piece.box}
         extents |= {names[p]: size for p, (_, size) in piece.box.items()}
-        values = {p: names[p] + first for p, (first, _) in piece.box.items()}
-        made.append(piece.stage.subs(values, tuple(names.get(p, p) for p in piece.stage.params)))
+        made.append(_piece(piece, names))
     stages = [*kernel.stages[:statement], *made, *kernel.stages[statement + 1 :]]
     outer = kernel.outer
     if len(kernel.stages) == 1 and not kernel.locals:
@@ -78,3 +78,12 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
         outer = outer if not known.is_Integer or known >= _SHARED else ()
     used = {p for s in stages for p in s.params} | set(outer)
     return replace(kernel, extents={p: n for p, n in extents.items() if p in used}, stages=stages, outer=outer)
+
+
+def _piece(piece: PlainPiece, names: Mapping[Any, Any]) -> Stage:
+    """Its stage over ``names``, which count from 0. Where it begins may be a minimum of sizes, which scalar code writes
+    in another way than indices do."""
+    values = {p: names[p] + first for p, (first, _) in piece.box.items()}
+    code = {p: names[p] + in_scalar_code(first) for p, (first, _) in piece.box.items()}
+    moved = piece.stage.subs(values, tuple(names.get(p, p) for p in piece.stage.params))
+    return replace(moved, assignments=tuple(a.subs(code) for a in piece.stage.assignments))

@@ -49,13 +49,26 @@ def install(environment: Any, conditions: Sequence[str]) -> None:
         environment.evaluate_expr(sympy.sympify(text, locals={**names, **symbols}))
 
 
-def hints(inputs: Sequence[Any]) -> list[str]:
-    """What the symbolic sizes and numbers are in the example: they decide what a trace assumes."""
+def _symbolic(inputs: Sequence[Any]) -> dict[str, Any]:
     sizes = [s for x in inputs for s in (x.shape if isinstance(x, torch.Tensor) else (x,))]
-    symbolic = {str(s): s for s in sizes if isinstance(s, torch.SymInt)}
+    return {str(s): s for s in sizes if isinstance(s, torch.SymInt)}
+
+
+def least(inputs: Sequence[Any]) -> dict[str, int]:
+    """What the sizes are at least in all calls, where that is more than 0: PyTorch's own ranges, which it guards."""
+    ranges = getattr(environment(inputs), "var_to_range", {})
+    symbols = {name: s.node.expr for name, s in _symbolic(inputs).items() if s.node.expr.is_Symbol}
+    found = {str(s): ranges[s].lower for s in symbols.values() if s in ranges}
+    return {name: int(lower) for name, lower in found.items() if lower.is_Integer and lower > 0}
+
+
+def hints(inputs: Sequence[Any]) -> list[str]:
+    """What the symbolic sizes and numbers are in the example, and at least: these decide what a trace assumes."""
+    symbolic = _symbolic(inputs)
     memos = [getattr(x, "item_memo", None) for x in inputs]
     symbolic |= {str(m): m for m in memos if isinstance(m, torch.SymFloat)}
-    return [f"{name}={s.node.hint}" for name, s in sorted(symbolic.items())]
+    least_sizes = [f"{name}>={lower}" for name, lower in sorted(least(inputs).items())]
+    return [*(f"{name}={s.node.hint}" for name, s in sorted(symbolic.items())), *least_sizes]
 
 
 def keep_key_order() -> None:

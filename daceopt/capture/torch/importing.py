@@ -26,6 +26,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients, Imported
 from daceopt.ops.core import widening
+from daceopt.ops.core.assumptions import assume
 from daceopt.runtime.binding import Binding
 
 logger = logging.getLogger("daceopt.importer")
@@ -57,6 +58,7 @@ def imported(traced: Traced, found: Functional, planned: Plan) -> Imported:
     trains = any(o.differentiable for o in planned.outputs)
     translation = Translation(graph, context, whole=derivative.op_type if trains else None)
     inputs, binding, symbols = _add_inputs(translation, traced)
+    _assume_sizes(translation, traced)
     importer = Importer(translation, found.graph, found.backwards)
     importer.run(inputs)
     for node, output in zip(planned.nodes, planned.outputs, strict=True):
@@ -171,6 +173,14 @@ def _add_inputs(
             binding.append(("size", k))
             t.graph.symbols[str(value)] = (name, 1)
     return values, binding, read
+
+
+def _assume_sizes(t: Translation, traced: Traced) -> None:
+    """What PyTorch guards anyway decides about code: a mirrored place is in its array, an extent is not 0."""
+    for name, lower in guards.least(traced.inputs).items():
+        size = t.sizes.symbol(name)
+        if str(size) in t.graph.symbols:
+            assume(t.graph, size - lower)
 
 
 def _define_symbols(graph: Graph, binding: Sequence[tuple[str, int]]) -> dict[str, tuple[str, int]]:

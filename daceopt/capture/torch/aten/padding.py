@@ -23,9 +23,11 @@ def constant_pad(t: Translation, self: str, pad: list[Any], value: Any) -> str:
     return str(t.operator("Pad", self, t.integers(pads), fill, mode="constant"))
 
 
-@translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d", derivative="aten")
+@translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(t: Translation, self: str, padding: list[Any]) -> str:
-    return _extended(t, self, padding, "reflect")
+    """PyTorch has refused padding that is not shorter than its axis."""
+    begins = _added(t, self, padding)[: len(t.shape)]
+    return str(t.operator("MirrorPad", self, begins=begins, domain="daceopt"))
 
 
 @translates("replication_pad1d", "replication_pad2d", "replication_pad3d")
@@ -34,10 +36,14 @@ def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
 
 
 def _extended(t: Translation, name: str, padding: list[Any], mode: str) -> str:
+    return str(t.operator("Pad", name, t.integers(_added(t, name, padding)), mode=mode))
+
+
+def _added(t: Translation, name: str, padding: list[Any]) -> list[int]:
     pads = _pads(t, name, padding)
     if any(p < 0 for p in pads):
         raise Unsupported("negative padding: ATen pads with what it cropped, ONNX with what is left")
-    return str(t.operator("Pad", name, t.integers(pads), mode=mode))
+    return pads
 
 
 def _pads(t: Translation, name: str, pad: list[Any]) -> list[int]:

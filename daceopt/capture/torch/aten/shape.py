@@ -12,10 +12,10 @@ from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import CaptureError, Unsupported
-from daceopt.ir import scalar
 from daceopt.ir.affine import quotient
 from daceopt.ir.graph import Dim, dim
 from daceopt.ops.core.assumptions import assume
+from daceopt.ops.families.cyclic_shift import shifted
 
 _END = 2**63 - 1  # where ATen leaves the end of a slice open
 
@@ -224,7 +224,10 @@ def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
     for axis, shift in moved.items():
         shape = t.shape_of(name)
         extent = shape[axis]
-        if not isinstance(extent, int) or not isinstance(shift, int):
+        if not isinstance(extent, int) and isinstance(shift, int):
+            kept = [Promise(shape, t.dtype)]
+            name = str(t.operator("Roll", name, domain="daceopt", axis=axis, shift=shift, results=kept))
+        elif not isinstance(shift, int):
             name = _rolled_by_index(t, name, axis, shift)
         elif shift % extent:
             cut = extent - shift % extent
@@ -234,14 +237,8 @@ def _rolled(t: Translation, name: str, moved: dict[int, Any]) -> str:
 
 
 def _rolled_by_index(t: Translation, name: str, axis: int, shift: Any) -> str:
-    shape = t.shape_of(name)
-    out = t.graph.add_array("roll", shape, t.dtype)
-    whole = (None,) * len(shape)
-
-    def element(i: Any, x: Any) -> Any:
-        return scalar.load(x, *i[:axis], scalar.pymod(i[axis] - shift, shape[axis]), *i[axis + 1 :])
-
-    t.b.map(shape, {"x": (name, lambda *i: whole)}, {"out": (out, lambda *i: i)}, element, label="roll")
+    out = t.graph.add_array("roll", t.shape_of(name), t.dtype)
+    shifted(t.b, name, out, axis, shift)
     return out
 
 

@@ -1,0 +1,40 @@
+"""Elements that move along an axis and come back at its other end, where the axis may be of any length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.operands import required
+from daceopt.ops.core.registry import ANY, Names, Operator, gradient, lowering
+
+
+@lowering("Roll", domain="daceopt", types=ANY)
+def roll(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """``axis``, ``shift``: element p goes to p + shift."""
+    shifted(b, required(inputs, 0), required(outputs, 0), node.attribute("axis"), node.attribute("shift"))
+
+
+@gradient("Roll", domain="daceopt")
+def roll_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """Back again."""
+    dy = grads_out[0]
+    if dy is None or not wanted[0]:
+        return [None]
+    out = b.graph.add_array("roll_grad", b.graph.shape(dy), b.graph.dtype(dy))
+    shifted(b, dy, out, node.attribute("axis"), -node.attribute("shift"))
+    return [out]
+
+
+def shifted(b: Builder, x: str, out: str, axis: int, shift: Any) -> None:
+    """``out[p + shift] = x[p]`` along ``axis``, modulo its extent; ``shift`` may be an expression."""
+    shape = b.graph.shape(x)
+
+    def element(i: Any, x: Any) -> Any:
+        return scalar.load(x, *i[:axis], scalar.pymod(i[axis] - shift, shape[axis]), *i[axis + 1 :])
+
+    whole = (None,) * len(shape)
+    b.map(shape, {"x": (x, lambda *i: whole)}, {"out": (out, lambda *i: i)}, element, label="roll")

@@ -20,16 +20,22 @@ from daceopt.store import versions
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = "daceopt strategy 1"
+FORMAT = "daceopt strategy 2"
+WITHOUT_SHARDS = "daceopt strategy 1"
+"""Its buckets do not say ``sharded``, and are not."""
 MAX_BYTES = 64 << 20
 WAITS = ("use", "end")
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The gradients of ``parameters`` lie side by side in one buffer, in this order, and are reduced together."""
+    """The gradients of ``parameters`` lie side by side in one buffer, in this order, and are reduced together.
+
+    ``sharded``: of a training step each rank gets the sums of a part of each, updates that, and gathers the parameters
+    of all (reduce-scatter and all-gather); without the update the whole is reduced."""
 
     parameters: tuple[str, ...]
+    sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -165,11 +171,12 @@ class Strategy:
         except (ValueError, RecursionError) as error:
             raise StrategyError(f"it is not whole JSON: {error}") from None
         content = _keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls))))
-        if content.pop("format") != FORMAT:
-            raise StrategyError(f"format {tree['format']!r}; expected {FORMAT!r}")
+        version = content.pop("format")
+        if version not in (FORMAT, WITHOUT_SHARDS):
+            raise StrategyError(f"format {version!r}; expected {FORMAT!r} or {WITHOUT_SHARDS!r}")
         digest = content.pop("digest")
-        found = _strategy(content)
-        if digest != found.digest():
+        found = _strategy(content, version == FORMAT)
+        if digest != _digest(_content(found, version == FORMAT)):
             raise StrategyError(
                 "it was changed after it was written: its content does not have the digest that it says"
             )
@@ -193,8 +200,12 @@ def _other_versions(own: Mapping[str, str], other: Mapping[str, str]) -> list[st
     return [f"{n} {other.get(n, 'is absent')}, expected {own.get(n, 'none')}" for n in changed]
 
 
-def _content(strategy: Strategy) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(strategy)))
+def _content(strategy: Strategy, shards: bool = True) -> dict[str, Any]:
+    """Plain data; ``shards``: whether the format says which buckets are sharded."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(strategy)))
+    for bucket in found["buckets"] if not shards else ():
+        del bucket["sharded"]
+    return found
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -215,7 +226,7 @@ def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is no number")
 
 
-def _strategy(content: Mapping[str, Any]) -> Strategy:
+def _strategy(content: Mapping[str, Any], shards: bool) -> Strategy:
     identity = _keys(content["identity"], "identity", tuple(f.name for f in fields(Identity)))
     return Strategy(
         Identity(
@@ -224,7 +235,7 @@ def _strategy(content: Mapping[str, Any]) -> Strategy:
             _text(identity["graph"], "graph"),
             tuple(_pair(v, f"version {k}") for k, v in enumerate(_list(identity["versions"], "versions"))),
         ),
-        tuple(Bucket(_names(b, f"bucket {k}")) for k, b in enumerate(_list(content["buckets"], "buckets"))),
+        tuple(_bucket(b, f"bucket {k}", shards) for k, b in enumerate(_list(content["buckets"], "buckets"))),
         tuple(_group(g, f"group {k}") for k, g in enumerate(_list(content["groups"], "groups"))),
         _text(content["wait"], "wait"),
     )
@@ -244,12 +255,15 @@ def _group(value: Any, where: str) -> OperatorGroup:
     return OperatorGroup(nodes, duplicated)
 
 
-def _names(value: Any, where: str) -> tuple[str, ...]:
-    found = _keys(value, where, ("parameters",))
+def _bucket(value: Any, where: str, shards: bool) -> Bucket:
+    found = _keys(value, where, ("parameters", "sharded") if shards else ("parameters",))
     names = tuple(_text(n, where) for n in _list(found["parameters"], where))
     if not names:
         raise StrategyError(f"{where} is empty; expected one name or more")
-    return names
+    sharded = found.get("sharded", False)
+    if not isinstance(sharded, bool):
+        raise StrategyError(f"sharded of {where}: {sharded!r}; expected true or false")
+    return Bucket(names, sharded)
 
 
 def _pair(value: Any, where: str) -> tuple[str, str]:

@@ -203,12 +203,14 @@ def extended(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
     inputs += [("tensor", k) for k in range(len(traced.inputs), first + len(plan.dtypes))]
     for parameter, own in zip(plan.parameters, taken):
         order = tuple(range(traced.inputs[parameter.argument].dim()))
+        orders = [order, *([(0,)] if parameter.shard else [order]) * len(plan.states(parameter))]
         changed = [parameter.argument, *own[: len(parameter.state)]] if plan.updates else list(own)
         mutations += [(a, len(outputs) + k) for k, a in enumerate(changed)]
         if plan.returns_gradients and (plan.updates or not own):
             results.append(Result("output", len(outputs) + len(changed)))
-        count = len(changed) + (plan.keeps if plan.updates else not own)
-        outputs += [Output(order, False)] * count
+        orders = orders if plan.updates else [order] * len(own)
+        orders += [order] * (plan.keeps if plan.updates else not own)
+        outputs += [Output(o, False) for o in orders]
     return replace(
         binding, inputs=tuple(inputs), outputs=tuple(outputs), results=tuple(results), mutations=tuple(mutations)
     )

@@ -82,6 +82,8 @@ class Binder:
         """After the program has run: the optimizer's state is that of after the call, and so are the ``gradients``,
         (parameter, its gradient) pairs of those that are new tensors."""
         if bound.plan.updates:
+            if self.shards is not None and any(p.shard for p in bound.plan.parameters):
+                self.shards.spread()
             for parameter, state in bound.fresh:
                 self.optimizer.state[parameter].update(state)
             if bound.steps:

@@ -7,7 +7,7 @@ by the next step, so a checkpoint that holds all of the state is loaded as ever,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -25,7 +25,6 @@ class ShardedState:
     def __init__(self, optimizer: torch.optim.Optimizer, exchange: StepExchange) -> None:
         self._optimizer, self._exchange = optimizer, exchange
         self._place = exchange.rank, exchange.world
-        self._is_guarded = False
 
     def elements(self) -> Mapping[int, int]:
         """Identity of a parameter -> elements of each rank, of those that are updated in shards."""
@@ -49,11 +48,6 @@ class ShardedState:
 
     def empty(self, like: torch.Tensor, elements: int) -> torch.Tensor:
         """A shard of zeros."""
-        if not self._is_guarded:
-            guard = ShardGuard()
-            self._optimizer.register_state_dict_pre_hook(guard)
-            self._optimizer.register_step_pre_hook(guard)
-            self._is_guarded = True
         found = torch.zeros(elements, dtype=like.dtype, device=like.device)
         found.__dict__[_MARK] = self._place
         return found
@@ -66,25 +60,45 @@ class ShardedState:
         rank, world = self._place
         if to is not None and not 0 <= to < world:
             raise ValueError(f"to={to}: expected None or a rank of the group, 0 to {world - 1}")
-        held = list(_shards(self._optimizer))
-        names = {id(p): name for name, p in self._exchange.sharded().items()}
-        for parameter, _, shard in held:
-            if id(parameter) not in names:
-                raise Unsupported("the optimizer has shards of parameters that the model no longer has")
-            self.own(shard, shard.numel())
-        if not held:
+        guard = _guard_of(self._optimizer)
+        if not (any(_shards(self._optimizer)) if guard is None else guard.is_spread):
             return
-        self._exchange.agree([f"{names[id(p)]}: {name}" for p, name, _ in held], "the optimizer's state")
-        for parameter, name, shard in held:
+        held = list(self._held())
+        self._exchange.agree([f"{of}: {name}" for of, _, name, _ in held], "the optimizer's state")
+        for _, parameter, name, shard in held:
             rows = self._exchange.gathered(shard)
             if to in (None, rank):
                 whole = torch.empty_like(parameter, memory_format=torch.preserve_format, requires_grad=False)
-                whole.copy_(rows[: parameter.numel()].view(parameter.shape))
-                self._optimizer.state[parameter][name] = whole
+                self._optimizer.state[parameter][name] = whole.copy_(rows[: parameter.numel()].view(parameter.shape))
+        if guard is not None:
+            guard.is_spread = to is not None
+
+    def spread(self) -> None:
+        """From now on each rank has shards, and what needs the whole is refused."""
+        guard = _guard_of(self._optimizer)
+        if guard is None:
+            guard = ShardGuard()
+            self._optimizer.register_state_dict_pre_hook(guard)
+            self._optimizer.register_step_pre_hook(guard)
+        guard.is_spread = True
+
+    def _held(self) -> Iterator[tuple[str, torch.Tensor, str, torch.Tensor]]:
+        """Name, parameter, name of a state and this rank's shard of it, whether it is whole here or not."""
+        elements = self.elements()
+        for of, parameter in self._exchange.sharded().items():
+            for name, value in sorted((self._optimizer.state.get(parameter) or {}).items()):
+                if isinstance(value, torch.Tensor) and name != "step" and id(parameter) in elements:
+                    yield of, parameter, name, self.own(value, elements[id(parameter)])
 
 
 class ShardGuard:
-    """What stands before ``state_dict`` and ``step`` of an optimizer: neither can do with shards."""
+    """What stands before ``state_dict`` and ``step`` of an optimizer: neither can do with shards.
+
+    ``is_spread``: whether ranks may have some, the same on all of them: a single one may have gathered what others
+    have parts of.
+    """
+
+    is_spread = False
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Raises StateInShards where there are some."""
@@ -103,7 +117,12 @@ def place_of(tensor: torch.Tensor) -> tuple[int, int] | None:
     return found
 
 
-def _shards(optimizer: torch.optim.Optimizer) -> Any:
+def _guard_of(optimizer: torch.optim.Optimizer) -> ShardGuard | None:
+    """None before the first step in shards, and in a copy, whose hooks are gone."""
+    return next((h for h in optimizer._optimizer_step_pre_hooks.values() if isinstance(h, ShardGuard)), None)
+
+
+def _shards(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, str, torch.Tensor]]:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             for name, value in (optimizer.state.get(parameter) or {}).items():

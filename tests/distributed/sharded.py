@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,10 @@ from torch.nn import functional
 
 import daceopt
 from daceopt.distributed.strategy import Bucket, Identity, Strategy
+from daceopt.errors import StateInShards, Unsupported
 from tests.distributed import ranks
 from tests.distributed.equality import Net, Reference, adamw, batches, compare, equal_on_all_ranks, peer, sgd
+from tests.numerics import assert_within_rounding
 
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
@@ -77,7 +80,7 @@ def trained(make: Optimizer, steps: int, strategy: Any = "sharded", clip: float 
 
 
 def by_momentum() -> None:
-    trained(sgd, 50)
+    trained(sgd, 20)
 
 
 def without_state() -> None:
@@ -112,6 +115,136 @@ def some_buckets() -> None:
     trained(sgd, 3, strategy)
 
 
-CHECKS = [by_momentum, without_state, by_adam, by_adamw, in_groups_clipped, some_buckets]
+def refused(error: type[Exception], text: str, call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except error as found:
+        assert text in str(found), str(found)
+    else:
+        raise AssertionError(f"expected {error.__name__}: {text}")
+
+
+def checkpoints() -> None:
+    """What ``gather_state`` leaves is PyTorch's own; a run that is resumed from it goes on bit for bit."""
+    found = trained(adamw, 3)
+    optimizer, world, rank = found.optimizers[0], dist.get_world_size(), dist.get_rank()
+    refused(StateInShards, f"spread over {world} ranks", optimizer.state_dict)
+    refused(StateInShards, "gather_state() of the training step", optimizer.step)
+    refused(ValueError, f"to={world}", lambda: found.step.gather_state(world))
+    found.step.gather_state(to=0)
+    if rank == 0:
+        optimizer.state_dict()
+    else:
+        refused(StateInShards, f"the part of {rank}", optimizer.state_dict)
+    found.step.gather_state()  # of which rank 0 has the whole already
+    found.step.gather_state()
+    saved = copy.deepcopy((found.ours.state_dict(), optimizer.state_dict()))
+    theirs = found.optimizers[1].state_dict()
+    assert saved[1]["param_groups"] == theirs["param_groups"]
+    named = [n for n, _ in found.ours.named_parameters()]
+    for k, state in found.exact.optimizer.state_dict()["state"].items():
+        for name, exact in state.items():
+            own, peers = saved[1]["state"][k][name], theirs["state"][k][name]
+            assert own.shape == exact.shape and own.stride() == peers.stride(), (named[k], name)
+            assert_within_rounding(own, exact, peers)
+    found.run(3)
+    found.check()
+    after = [p.detach().clone() for p in found.ours.parameters()]
+    found.ours.load_state_dict(saved[0])
+    optimizer.load_state_dict(copy.deepcopy(saved[1]))
+    optimizer.state_dict()  # whole: loaded
+    found.step.gather_state()
+    resumed = daceopt.training_step(found.ours, functional.cross_entropy, optimizer, fallback="raise")
+    for k in range(3, 6):
+        resumed(*found.every[rank][k % 4])
+    assert all(torch.equal(p, q) for p, q in zip(found.ours.parameters(), after))
+    elsewhere = daceopt.data_parallel(Net(), fallback="raise")  # without shards
+    elsewhere.load_state_dict(saved[0])
+    other = adamw(elsewhere)
+    other.load_state_dict(copy.deepcopy(saved[1]))
+    step = daceopt.training_step(elsewhere, functional.cross_entropy, other, fallback="raise")
+    for k in range(3, 6):
+        step(*found.every[rank][k % 4])
+    for p, q in zip(elsewhere.parameters(), after):
+        assert torch.allclose(p, q, rtol=1e-4, atol=1e-6)
+
+
+def channels_last_halves() -> None:
+    """Parameters of a half type, in another order of axes, with fewer elements than ranks, and with none."""
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, 5, 3).to(memory_format=torch.channels_last)
+            self.scale, self.none = nn.Parameter(torch.tensor(0.7)), nn.Parameter(torch.zeros(0, 3))
+            self.narrow = nn.Parameter(torch.randn(5, 7).bfloat16())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = functional.gelu(self.conv(x)).mean((2, 3)) * self.scale + self.none.sum()
+            return hidden @ self.narrow.float()
+
+    torch.manual_seed(0)
+    model = Mixed()
+    models = [daceopt.data_parallel(copy.deepcopy(model), strategy=s, fallback="raise") for s in ("sharded", "auto")]
+    optimizers = [sgd(m) for m in models]
+    steps = [
+        daceopt.training_step(m, functional.cross_entropy, o, clip_value=0.1, accumulate=2, fallback="raise")
+        for m, o in zip(models, optimizers)
+    ]
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    for _ in range(4):
+        x, y = torch.randn(4, 3, 6, 6, generator=generator), torch.randint(0, 7, (4,), generator=generator)
+        for step in steps:
+            step(x, y)
+    steps[0].gather_state()
+    for p, q in zip(*(m.parameters() for m in models)):
+        assert p.stride() == q.stride() and torch.allclose(p, q, rtol=1e-5, atol=1e-6)
+    states = [o.state_dict()["state"] for o in optimizers]
+    assert states[0].keys() == states[1].keys()
+    for k, state in states[0].items():
+        for name, own in state.items():
+            other = states[1][k][name]
+            assert own.dtype == other.dtype and own.stride() == other.stride()
+            assert torch.allclose(own, other, rtol=1e-5, atol=1e-6)
+
+
+def in_parts_between() -> None:
+    """A step that cannot be one program updates as PyTorch does, by the whole state."""
+    found = trained(adamw, 2)
+    handle = found.optimizers[0].register_step_post_hook(lambda *_: None)
+    found.step = daceopt.training_step(found.ours, functional.cross_entropy, found.optimizers[0], fallback="silent")
+    found.run(1)
+    assert found.step.reasons == {"the optimizer has hooks": 1}
+    handle.remove()
+    found.run(2)
+    assert found.step.reasons == {"the optimizer has hooks": 1}
+    found.check()
+
+
+def what_no_rank_has_is_refused() -> None:
+    found = Trained(sgd, keep_gradients=True)
+    refused(Unsupported, "no rank has whole gradients", lambda: found.step(*found.every[dist.get_rank()][0]))
+    found = trained(sgd, 1)
+    other = daceopt.data_parallel(copy.deepcopy(found.ours.module), fallback="raise")
+    for p, q in zip(found.ours.parameters(), other.parameters()):
+        q.data = p.data
+    whole = daceopt.training_step(found.ours.module, functional.cross_entropy, found.optimizers[0], fallback="raise")
+    refused(Unsupported, "is a shard of it", lambda: whole(*found.every[dist.get_rank()][0]))
+
+
+CHECKS = [
+    by_momentum,
+    without_state,
+    by_adamw,
+    in_groups_clipped,
+    some_buckets,
+    checkpoints,
+    channels_last_halves,
+    in_parts_between,
+    what_no_rank_has_is_refused,
+]
+MORE = [by_momentum, by_adam, in_groups_clipped, checkpoints, channels_last_halves]
+
 if __name__ == "__main__":
-    ranks.main({check.__name__: check for check in CHECKS})
+    chosen = MORE if os.environ.get("CHECKS") == "more" else CHECKS
+    ranks.main({check.__name__: check for check in chosen})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import dace
 
@@ -70,7 +70,7 @@ class TensorFusion(Transformation):
             fuse(site.graph, site.nodes, site["position"])
 
 
-def is_single(node: Any) -> bool:
+def is_single(node: Any) -> TypeGuard[CollectiveStart]:
     """Is it the start of an exchange of the values of one parameter?"""
     return isinstance(node, tuple(BY_KIND)) and len(node.parameters) == 1
 

@@ -13,11 +13,12 @@ from daceopt.distributed.strategy_search import SearchOutcome, problem_of, rule_
 from daceopt.errors import DaceoptError
 from daceopt.explore.step_timeline import page
 
+_MODEL = "file.py:name of a module whose result is the loss, of a training_step, or of what makes one"
 _ESTIMATORS = ("network", "roofline")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("model", help="file.py:name of a module, or of what makes one, whose result is the loss")
+    parser.add_argument("model", help=_MODEL)
     parser.add_argument("--world", type=int, required=True, metavar="N", help="how many workers train")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="write the strategy here")
     parser.add_argument("--bandwidth", metavar="RATE", help="of each link, such as 10Gbit (default: as measured here)")
@@ -51,7 +52,7 @@ def _searched(options: Namespace) -> SearchOutcome:
         raise DaceoptError("expected one thread or more for each worker, and a slowest one that is no faster")
     if not options.output.parent.is_dir():
         raise DaceoptError(f"{options.output}: there is no folder {options.output.parent}")
-    subject = model.find(options.model)
+    subject = model.find(options.model, steps=True)
     if isinstance(subject, Path):
         raise DaceoptError(f"{options.model} is no module that trains; expected file.py:name")
 
@@ -60,10 +61,11 @@ def _searched(options: Namespace) -> SearchOutcome:
     from daceopt.distributed.step_capture import capture
 
     machine = rates().of_cores(options.threads)
-    step = capture(subject.module, subject.args, subject.kwargs, options.world)
+    whole = subject.step is not None
+    step = capture(subject.step or subject.module, subject.args, subject.kwargs, options.world)
     operators = ProgramOperators(step.program, machine)
     problem = problem_of(operators, _estimate(options, machine), reduction, (1.0, options.slowdown))
-    return search(problem, rule_groups(step, operators), subject.module, effort, budget, options.resume)
+    return search(problem, rule_groups(step, operators), subject.module, effort, budget, options.resume, whole)
 
 
 def _reduction(options: Namespace) -> AllReduceTime:

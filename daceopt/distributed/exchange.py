@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 from daceopt.distributed.enactment import enacting
 from daceopt.distributed.faults import Watch
 from daceopt.distributed.strategy import Strategy
-from daceopt.errors import ArgumentsChanged, RunError, Unsupported, WorkerError
+from daceopt.errors import ArgumentsChanged, FallbackWarning, RunError, Unsupported, WorkerError
 from daceopt.ir.imported import Reduction
 from daceopt.ir.nodes.collective import listed_number
 from daceopt.passes.choice import Choice
@@ -83,9 +84,20 @@ class Exchange:
         placed: Recipe = found.with_options("collective-placement", wait=self.strategy.wait)
         return placed.with_options("tensor-fusion", buckets=buckets)
 
-    def grouped_recipe(self, given: str | Recipe) -> Recipe:
-        """The same, with the groups of operators that the strategy has: they are those of the model's own graph, and a
-        training step has another."""
+    def module_recipe(self, given: str | Recipe) -> Recipe:
+        """The same for the model's own graph, with the groups of operators that the strategy has for that."""
+        return self._grouped(given, of_step=False)
+
+    def step_recipe(self, given: str | Recipe) -> Recipe:
+        """The same for the graph of a training step."""
+        return self._grouped(given, of_step=True)
+
+    def _grouped(self, given: str | Recipe, of_step: bool) -> Recipe:
+        if self.strategy.groups and self.strategy.of_step is not of_step:
+            graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
+            said = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
+            warnings.warn(said, FallbackWarning, stacklevel=2)
+            return self.recipe(given)
         found = recipes.get(given) if isinstance(given, str) else given
         return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(found, Choice) else found))
 
@@ -105,8 +117,7 @@ class Exchange:
         try:
             yield
         finally:
-            self.has_own = False  # whether .grad may hold what was accumulated without an exchange
-        self.taken = False
+            self.taken = self.has_own = False  # where it failed, whoever runs the step in parts exchanges
 
     def broadcast_buffers(self, source: int = 0) -> None:
         """All ranks take the buffers of rank ``source`` of the group."""

@@ -100,9 +100,10 @@ def search(
     effort: SearchEffort | None = None,
     budget: float | None = None,
     resume: Path | None = None,
+    of_step: bool = False,
 ) -> SearchOutcome:
-    """Search a strategy for ``module``. ``groups``: what a recipe fuses; ``resume``: a file to go on from where there
-    is one, and to which the search is written."""
+    """Search a strategy for ``module``, or (``of_step``) for a training step of it. ``groups``: what a recipe fuses;
+    ``resume``: a file to go on from where there is one, and to which the search is written."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
     made = BacktrackingSearch(problem, rules.values(), effort or SearchEffort())
@@ -114,11 +115,11 @@ def search(
         made.save(resume)
     times = {name: moved(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start
-    strategy = strategy_of(state, module)
+    strategy = strategy_of(state, module, of_step)
     return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, made.evaluated, made.exhausted)
 
 
-def strategy_of(state: FusionState, module: nn.Module) -> Strategy:
+def strategy_of(state: FusionState, module: nn.Module, of_step: bool = False) -> Strategy:
     """What is enacted. Parameters without a gradient are reduced last, in buckets of their own."""
     problem = state.problem
     graph, identity = problem.graph, Identity.of(module, problem.reduction.world, problem.graph.fingerprint)
@@ -129,7 +130,7 @@ def strategy_of(state: FusionState, module: nn.Module) -> Strategy:
         if weight.name not in reduced:
             unused.setdefault(weight.dtype, []).append(weight.name)
     buckets += [Bucket(tuple(names)) for names in unused.values()]
-    return Strategy(identity, tuple(buckets), tuple(_groups(state, graph)))
+    return Strategy(identity, tuple(buckets), tuple(_groups(state, graph)), of_step=of_step)
 
 
 def _groups(state: FusionState, graph: TrainingGraph) -> list[OperatorGroup]:

@@ -30,8 +30,8 @@ class StepExchange(Protocol):
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
         """Which of the arguments are parameters whose gradients are averaged."""
 
-    def recipe(self, given: str | Recipe) -> Recipe:
-        """The recipe with the steps that exchange."""
+    def step_recipe(self, given: str | Recipe) -> Recipe:
+        """The recipe of a training step with the steps that exchange."""
 
     def sharded(self) -> Mapping[str, torch.Tensor]:
         """The parameters that are updated in shards, by name; none where there is one rank."""

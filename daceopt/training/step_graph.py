@@ -51,7 +51,7 @@ class StepGraph:
         self._latest: tuple[UpdatePlan, StepProgram] | None = None
         self._lock = threading.RLock()
         self._by_size: BySize | None = None  # for sizes that a program is not for
-        self._trained = _trained(traced)
+        self._trained = trained_arguments(traced)
 
     def bind(self, arguments: Sequence[Any]) -> Any:
         """What the optimizer has for the parameters among the arguments."""
@@ -129,7 +129,7 @@ class StepProgram:
             return backend.compile(fingerprint, self._load, recipe=chosen, verify=options.verify)
         if options.verify == "numerics":
             raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
-        recipe = exchange.recipe(options.recipe)
+        recipe = exchange.step_recipe(options.recipe)
         fingerprint = f"{fingerprint} {self._reduction}"
         return exchange.watched(backend.compile(fingerprint, self._load, recipe=recipe, verify=options.verify))
 
@@ -142,29 +142,33 @@ class StepProgram:
         return results
 
     def _load(self) -> Imported:
-        from daceopt.capture.torch.importing import load
-        from daceopt.ir.imported import Gradients
-        from daceopt.training.update_graph import GraphUpdate
+        return imported_step(self.traced, self._plan, self._reduction)
 
-        found = load(self.traced)
-        binding = Binding.from_json(found.notes["binding"])
-        loss = _loss_output(binding)
-        position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
-        inputs = tuple(position[p.argument] for p in self._plan.parameters)
-        sizes = found.gradients.sizes if found.gradients is not None else {}
-        found.gradients = Gradients(
-            inputs, (loss,), "recompute", GraphUpdate(self._plan, self._reduction), sizes, self._held_by_eager
-        )
-        found.notes["binding"] = extended(binding, self._plan, self.traced).to_json()
-        return found
 
-    def _held_by_eager(self) -> int:
+def imported_step(traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None) -> Imported:
+    """The graph of an objective, with what follows it: its gradients, and the update by them."""
+    from daceopt.capture.torch.importing import load
+    from daceopt.ir.imported import Gradients
+    from daceopt.training.update_graph import GraphUpdate
+
+    def held_by_eager() -> int:
         """Bytes that eager PyTorch saves for the backward, and those of the gradients."""
-        parameters = [self.traced.inputs[p.argument] for p in self._plan.parameters]
-        return eager_memory.saved_bytes(self.traced) + sum(p.numel() * p.element_size() for p in parameters)
+        parameters = [traced.inputs[p.argument] for p in plan.parameters]
+        return eager_memory.saved_bytes(traced) + sum(p.numel() * p.element_size() for p in parameters)
+
+    found = load(traced)
+    binding = Binding.from_json(found.notes["binding"])
+    loss = _loss_output(binding)
+    position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
+    inputs = tuple(position[p.argument] for p in plan.parameters)
+    sizes = found.gradients.sizes if found.gradients is not None else {}
+    update = GraphUpdate(plan, reduction)
+    found.gradients = Gradients(inputs, (loss,), "recompute", update, sizes, held_by_eager)
+    found.notes["binding"] = extended(binding, plan, traced).to_json()
+    return found
 
 
-def _trained(traced: Traced) -> list[int]:
+def trained_arguments(traced: Traced) -> list[int]:
     """The parameters among the arguments on which the loss depends. Raises Unsupported where the graph is no objective
     that a step can be made of."""
     results = traced.graph.graph.output_node().args[0]

@@ -103,6 +103,16 @@ class TrainingStep:
         return TrainingStep, (self._objective, self._binder, self._options)
 
     @property
+    def objective(self) -> Objective:
+        """The model and its loss as one module."""
+        return self._objective
+
+    @property
+    def binder(self) -> Binder:
+        """What reads and updates the optimizer."""
+        return self._binder
+
+    @property
     def model(self) -> nn.Module:
         return self._objective.model
 

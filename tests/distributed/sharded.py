@@ -205,7 +205,10 @@ def channels_last_halves() -> None:
         for name, own in state.items():
             other = states[1][k][name]
             assert own.dtype == other.dtype and own.stride() == other.stride()
-            assert torch.allclose(own, other, rtol=1e-5, atol=1e-6)
+            rounding = 2 if own.dtype == torch.bfloat16 else 64  # whose sums over ranks gloo rounds one by one
+            if own.numel():
+                apart, largest = (own.double() - other.double()).abs().max(), other.double().abs().max()
+                assert apart <= rounding * torch.finfo(own.dtype).eps * largest, (k, name)
 
 
 def in_parts_between() -> None:

@@ -13,7 +13,7 @@ from tests.distributed.failing import BAD, SECONDS
 
 def others(folder: Path, how: str, whole: bool, world: int, strategy: str = "auto") -> list[ranks.Ended]:
     said = {"HOW": how, "WHOLE": "01"[whole], "STRATEGY": strategy}
-    ended = ranks.start("tests.distributed.failing", folder, world, seconds=60, ended=BAD, **said)
+    ended = ranks.start("tests.distributed.failing", folder, world, seconds=150, ended=BAD, **said)
     return [own for rank, own in enumerate(ended) if rank != BAD]
 
 

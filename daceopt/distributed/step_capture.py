@@ -76,8 +76,8 @@ def capture(
         twin, given, named = copy.deepcopy((module, list(args), dict(kwargs or {})))
     except Exception as error:
         raise CaptureError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
-    is_step = isinstance(twin, TrainingStep)
-    called, model = (twin.objective, twin.model) if is_step else (twin, twin)
+    step = twin if isinstance(twin, TrainingStep) else None
+    called, model = (twin, twin) if step is None else (step.objective, step.model)
     backend = _Capture({id(p): name for name, p in model.named_parameters() if p.requires_grad})
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         frames.compiled(own_forward(called), backend, dynamic=False)(*given, **named)
@@ -86,8 +86,8 @@ def capture(
         why = f": {'; '.join(breaks)}" if breaks else ""
         raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
     traced, names, inputs = backend.found[0]
-    if is_step:
-        return _lowered(_imported_step(twin, traced, names, inputs, world), recipe)
+    if step is not None:
+        return _lowered(_imported_step(step, traced, names, inputs, world), recipe)
     return _lowered(_imported(traced, names, world), recipe)
 
 

@@ -30,6 +30,7 @@ class StepBackend(Backend):
 
     binder: Binder
     exchange: StepExchange | None = None
+    observed: list[tuple[StepProgram, list[Any]]] | None = None  # calls, for whoever looks at them: programs and inputs
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
@@ -89,6 +90,8 @@ class StepGraph:
         RunError, and changes nothing, where the program reports an error."""
         bound = self.bind(arguments)
         program = self.program(bound.plan, arguments)
+        if self._backend.observed is not None:
+            self._backend.observed.append((program, program.piece.inputs([*arguments, *bound.tensors])))
         try:
             results = program(*arguments, *bound.tensors)
         except SizesError:

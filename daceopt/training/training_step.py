@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -32,6 +32,7 @@ from daceopt.training.step_exchange import StepExchange, exchange_of
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
     from daceopt.passes.recipe import Recipe
+    from daceopt.training.step_graph import StepBackend, StepProgram
 
 
 def training_step(
@@ -149,6 +150,16 @@ class TrainingStep:
             raise CaptureError("nothing in it was compiled")
         return found
 
+    @contextmanager
+    def observed(self) -> Iterator[list[tuple[StepProgram, list[Any]]]]:
+        """Within the block each call of a compiled step adds its program and what that is given."""
+        backend = self._dispatcher.backend
+        backend.observed = []
+        try:
+            yield backend.observed
+        finally:
+            backend.observed = None
+
     def gather_state(self, to: int | None = None) -> None:
         """Before a checkpoint of an optimizer that updates in shards: its state as PyTorch has it, on all ranks, or on
         rank ``to`` of the group alone. All ranks call it; the next step takes apart what is whole. Without shards
@@ -208,6 +219,13 @@ class _StepDispatcher(Dispatcher):
     def __init__(self, options: Options, binder: Binder, exchange: StepExchange | None) -> None:
         super().__init__(options)
         self._binder, self._exchange = binder, exchange
+
+    @property
+    def backend(self) -> StepBackend:
+        """What compiles its graphs. Raises CaptureError where nothing was compiled yet."""
+        if self._compiled is None:
+            raise CaptureError("nothing was compiled yet; call the step first")
+        return cast("StepBackend", self._compiled.backend)
 
     @property
     def ran(self) -> int:

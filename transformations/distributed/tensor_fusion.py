@@ -72,7 +72,7 @@ class TensorFusion(Transformation):
 
 def is_single(node: Any) -> TypeGuard[CollectiveStart]:
     """Is it the start of an exchange of the values of one parameter?"""
-    return isinstance(node, tuple(BY_KIND)) and len(node.parameters) == 1
+    return type(node) in BY_KIND and len(node.parameters) == 1
 
 
 def fuse(graph: Graph, starts: tuple[CollectiveStart, ...], position: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--budget", default="60s", metavar="TIME", help="time to search at most (default: 60s)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and write the search to it")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each worker (default: 1)")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    said = "search from so many seeds at once (default: one for each core)"
+    parser.add_argument("--processes", type=int, default=cores, metavar="N", help=said)
     parser.add_argument("--slowdown", type=float, default=1.0, metavar="X", help="of the slowest worker (default: 1)")
     parser.add_argument("--estimator", choices=_ESTIMATORS, default="network", help="of kernels (default: network)")
     parser.add_argument("--calibrate", metavar="TIME", help="time kernels for so long first, and tune the estimator")
@@ -61,11 +65,12 @@ def _searched(options: Namespace) -> SearchOutcome:
     from daceopt.distributed.step_capture import capture
 
     machine = rates().of_cores(options.threads)
-    whole = subject.step is not None
+    whole, processes = subject.step is not None, options.processes
     step = capture(subject.step or subject.module, subject.args, subject.kwargs, options.world)
     operators = ProgramOperators(step.program, machine)
     problem = problem_of(operators, _estimate(options, machine), reduction, (1.0, options.slowdown))
-    return search(problem, rule_groups(step, operators), subject.module, effort, budget, options.resume, whole)
+    groups = rule_groups(step, operators)
+    return search(problem, groups, subject.module, effort, budget, options.resume, whole, processes)
 
 
 def _reduction(options: Namespace) -> AllReduceTime:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
+from daceopt.distributed.backtracking import SearchEffort
 from daceopt.distributed.baselines import baselines, group_moves, moved, one_bucket_bound
 from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
+from daceopt.distributed.parallel_search import SeededSearch
 from daceopt.distributed.step_simulator import StepSimulator, StepTime
 from daceopt.distributed.strategy import Bucket, Identity, OperatorGroup, Strategy
 from daceopt.distributed.training_graph import TrainingGraph, leaves
@@ -101,22 +102,22 @@ def search(
     budget: float | None = None,
     resume: Path | None = None,
     of_step: bool = False,
+    processes: int = 1,
 ) -> SearchOutcome:
     """Search a strategy for ``module``, or (``of_step``) for a training step of it. ``groups``: what a recipe fuses;
-    ``resume``: a file to go on from where there is one, and to which the search is written."""
+    ``resume``: a file to go on from where there is one, and to which the search is written; ``processes``: search from
+    as many seeds at once, each for the whole ``budget``; the least cost wins, of equal ones that of the first seed."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
-    made = BacktrackingSearch(problem, rules.values(), effort or SearchEffort())
-    if resume is not None and resume.exists():
-        made.restore(resume)
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
-    state = made.run(seconds=left)
-    if resume is not None:
-        made.save(resume)
+    made = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
+    best = min(made, key=lambda outcome: outcome.cost)
+    state = moved(problem, best.moves)
     times = {name: moved(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start
     strategy = strategy_of(state, module, of_step)
-    return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, made.evaluated, made.exhausted)
+    evaluated, exhausted = sum(o.evaluated for o in made), all(o.exhausted for o in made)
+    return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, evaluated, exhausted)
 
 
 def simulated(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:

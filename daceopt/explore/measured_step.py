@@ -14,7 +14,7 @@ from daceopt.distributed.step_capture import capture
 from daceopt.distributed.step_simulator import StepEvent
 from daceopt.distributed.strategy_search import problem_of, rule_groups, simulated
 from daceopt.explore.built_program import BuiltProgram, Times
-from daceopt.ir.nodes.collective import CollectiveStart, CollectiveWait
+from daceopt.ir.nodes.collective import AgreementWait, CollectiveStart, CollectiveWait
 from daceopt.store.cache import key
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def events(graph: Graph, times: Times) -> list[StepEvent]:
         if isinstance(node, CollectiveWait):
             at, said = began.pop(graph.reads(node)["Handle"], (start, type(node).__name__))
             found.append(StepEvent("communication", said, at, clock))
-        waits = isinstance(node, CollectiveWait)
+        waits = isinstance(node, (CollectiveWait, AgreementWait))
         found.append(StepEvent("waiting" if waits else "computation", name, start, clock))
     return sorted(found, key=lambda event: (event.lane, event.start))
 

@@ -19,6 +19,7 @@ from daceopt.distributed.step_capture import capture
 from daceopt.distributed.strategy import Strategy
 from daceopt.distributed.strategy_search import problem_of, rule_groups, search
 from daceopt.errors import FallbackWarning, StrategyError, Unsupported
+from daceopt.explore.measured_step import both
 from tests.distributed import ranks
 from tests.distributed.equality import (
     Breaking,
@@ -102,7 +103,30 @@ def a_step_that_is_no_program_still_averages() -> None:
         compare(ours, theirs, exact.model)
 
 
-CHECKS = [a_step_that_is_no_program_still_averages, steps_enact_groups_of_steps, groups_of_another_graph_are_refused]
+def a_step_is_measured_and_simulated() -> None:
+    """Exchanges are those of the strategy, in both; what is measured is whole: nothing lies between two nodes."""
+    torch.manual_seed(0)
+    model, batch = Net(), batches(dist.get_rank(), 1)[0]
+    for strategy, exchanges, sums in (("auto", 1, 1), ("none", 7, 7), ("sharded", 2, 1)):
+        plain = copy.deepcopy(model)
+        ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
+        step, alone = (daceopt.training_step(m, functional.cross_entropy, adamw(m)) for m in (ours, plain))
+        found = both(step, alone, batch, ours.strategy)
+        lanes = {name: [e for e in events if e.lane == "communication"] for name, events in found.items()}
+        assert list(found) == ["measured", "simulated"]
+        told = sum("AgreementWait" in e.name for e in lanes["measured"])
+        assert (len(lanes["measured"]) - told, len(lanes["simulated"])) == (exchanges, sums), lanes
+        own = [e for e in found["measured"] if e.lane != "communication"]
+        assert abs(sum(e.end - e.start for e in own) - max(e.end for e in own)) <= 1e-9
+        equal_on_all_ranks(ours)
+
+
+CHECKS = [
+    a_step_is_measured_and_simulated,
+    a_step_that_is_no_program_still_averages,
+    steps_enact_groups_of_steps,
+    groups_of_another_graph_are_refused,
+]
 
 if __name__ == "__main__":
     ranks.main({check.__name__: check for check in CHECKS})

@@ -77,7 +77,7 @@ def capture(
     except Exception as error:
         raise CaptureError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
     step = twin if isinstance(twin, TrainingStep) else None
-    called, model = (twin, twin) if step is None else (step.objective, step.model)
+    called, model = (twin.objective, twin.model) if isinstance(twin, TrainingStep) else (twin, twin)
     backend = _Capture({id(p): name for name, p in model.named_parameters() if p.requires_grad})
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         frames.compiled(own_forward(called), backend, dynamic=False)(*given, **named)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
 from daceopt.distributed.fusion_state import FusionProblem, Move
 from daceopt.errors import DaceoptError, RunError
@@ -75,6 +73,8 @@ class SeededSearch:
         return process, ours
 
     def _child(self, k: int, seconds: float | None, answer: Any) -> None:
+        import torch
+
         torch.set_num_threads(1)  # threads of the parent are not here
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends; progress is that of the first
         try:

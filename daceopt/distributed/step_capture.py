@@ -20,6 +20,7 @@ from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.programs.stats import Stats
 from daceopt.runtime.binding import Binding
+from daceopt.training.step_graph import imported_step, trained_arguments
 from daceopt.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def _imported_step(
 ) -> Imported:
     """The graph of a training step; ``names``: of the parameters among its arguments."""
     from daceopt.ir.imported import Reduction
-    from daceopt.training.step_graph import imported_step, trained_arguments
 
     plan = step.binder.bind([(k, inputs[k]) for k in trained_arguments(traced)]).plan
     if not plan.updates:

@@ -19,8 +19,8 @@ from daceopt.ir.nodes.collective import (
     ReduceScatterStart,
     ReduceScatterWait,
     Unshard,
-    shard_elements,
 )
+from daceopt.ir.shards import shard_elements
 from daceopt.transformations.distributed._averaging import common_of, named, share_of
 
 

@@ -25,11 +25,6 @@ ENDED = -1
 """What a rank that has no more batches tells in the place of a sequence (``daceopt/process_group.h`` knows it, too)."""
 
 
-def shard_elements(elements: int, world: int) -> int:
-    """How many elements of an array of so many each rank has; the last ranks fill up theirs."""
-    return -(-elements // world)
-
-
 def sequence_number(reductions: Iterable[tuple[Sequence[str], int, str]], world: int) -> int:
     """A number of 62 bits that stands for reductions (parameters, elements, element type) in their order."""
     return _number(json.dumps([world, *([list(names), count, dtype] for names, count, dtype in reductions)]))

@@ -23,10 +23,10 @@ from daceopt.ir.nodes.collective import (
     CollectiveStart,
     ReduceScatterStart,
     Unshard,
-    shard_elements,
 )
 from daceopt.ir.parse import parse
 from daceopt.ir.render import render
+from daceopt.ir.shards import shard_elements
 from daceopt.ops.core.simulated_ranks import reducing
 from daceopt.transformations.distributed._averaging import summed
 from daceopt.transformations.distributed._sharding import gathered, own_shard, scattered

@@ -24,18 +24,16 @@ class Update(Protocol):
 @dataclass(frozen=True)
 class Reduction:
     """Gradients are averages over the ``world`` ranks of the process group ``group``: those by the inputs of
-    ``parameters``, position -> name, which is the same on all ranks. ``sharded``: names of those of which each rank
-    updates a part, where a program updates."""
+    ``parameters``, position -> name, which is the same on all ranks."""
 
     group: str
     world: int
     parameters: Mapping[int, str]
-    sharded: frozenset[str] = frozenset()
 
     def moved(self, positions: Mapping[int, int]) -> Reduction:
         """The same, of inputs that stand elsewhere: old position -> new one; others are dropped."""
         found = {positions[k]: name for k, name in self.parameters.items() if k in positions}
-        return Reduction(self.group, self.world, found, self.sharded)
+        return Reduction(self.group, self.world, found)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ BUCKETS = (("d", "b"), ("c",), ("a", "missing"))
 def updates(world: int, norm: bool = False) -> Graph:
     """w - (average of 2 g) of each parameter; with ``norm``: times the sum of squares of all averages."""
     graph = Graph("updates")
-    b, reduction = Builder(graph), Reduction("0", world, dict(enumerate(NAMES)), frozenset(NAMES))
+    b, reduction = Builder(graph), Reduction("0", world, dict(enumerate(NAMES)))
     shards: dict[str, Any] = {}
     for name, shape in SHAPES.items():
         g, w = (graph.add_input(f"{kind}_{name}", shape, dace.float32) for kind in "gw")

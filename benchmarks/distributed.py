@@ -14,6 +14,7 @@ import copy
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def contenders(make: Callable[[], nn.Module]) -> dict[str, Step]:
     found: dict[str, Step] = {}
     for cap in CAPS:
         found[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap))
-    for strategy in ("auto", "none"):
+    for strategy in ("auto", "none", "sharded"):
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
         optimizer = torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
         found[f"daceopt, {strategy}"] = daceopt.training_step(
@@ -181,6 +182,7 @@ def measure(world: int, rate: str, latency: str, network: str, steps: int, out: 
         finally:
             for child in children:
                 child.kill()
+                child.wait()
         if any(codes):
             raise SystemExit(f"workers ended with {codes}")
     found: dict[str, list[float]] = json.loads(out.read_text())
@@ -212,6 +214,7 @@ def main() -> int:
     if given.worker:
         worker(given.network, given.steps, given.out)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which removes what was made
     out = Path(os.environ.get("TMPDIR", "/tmp")) / f"daceopt-distributed-{os.getpid()}.json"
     try:
         seconds = measure(given.world, given.rate, given.latency, given.network, given.steps, out)

@@ -103,6 +103,10 @@ class StrategyError(DaceoptError, ValueError):
     difference."""
 
 
+class StateInShards(DaceoptError, RuntimeError):
+    """Each rank has a part of an optimizer's state, and what was asked for needs the whole: gather it first."""
+
+
 class WorkerError(DaceoptError, RuntimeError):
     """Ranks of distributed training do not go together: one is dead, hangs, is late, or computes something else; names
     the rank. What parameters hold is not defined behind it: go on from a checkpoint."""

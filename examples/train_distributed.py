@@ -1,6 +1,7 @@
 """Train a small network on several processes, with daceopt and with PyTorch's DistributedDataParallel side by side.
 
-    torchrun --nproc-per-node 2 examples/train_distributed.py [--strategy strategy.json] [--steps 200]
+    torchrun --nproc-per-node 2 examples/train_distributed.py [--strategy sharded | strategy.json] [--steps 200]
+        [--timeline step.html]
 
 Each process gets batches of its own; gradients are averaged over all of them while the backward pass still computes.
 Prints the loss of both, how far apart their parameters end, and seconds a step, measured in turns.
@@ -13,6 +14,7 @@ import copy
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +23,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
+from daceopt.explore import measured_step, step_timeline
 
 FEATURES, CLASSES, ROWS = 256, 10, 64
 
@@ -61,14 +64,16 @@ def peer(model: nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tenso
 def main() -> None:
     """Train both on the same batches."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--strategy", default="auto", help='"auto", "none", or a file that was searched')
+    parser.add_argument("--strategy", default="auto", help='"auto", "sharded", "none", or a file that was searched')
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--timeline", type=Path, help="draw a step as HTML, measured above simulated")
     arguments = parser.parse_args()
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     model = network()
     teacher = torch.randn(FEATURES, CLASSES)
     theirs = DistributedDataParallel(copy.deepcopy(model))
+    plain = copy.deepcopy(model)
     ours = daceopt.data_parallel(model, strategy=arguments.strategy)
     steps = {
         "daceopt": daceopt.training_step(ours, functional.cross_entropy, adamw(ours)),
@@ -94,6 +99,13 @@ def main() -> None:
         print(
             f"ratio {times['DistributedDataParallel'] / times['daceopt']:.2f}; parameters are {apart:.1e} apart at most"
         )
+    if arguments.timeline is not None:
+        loss_of = functional.cross_entropy
+        alone = daceopt.training_step(plain, loss_of, adamw(plain))
+        both = measured_step.both(steps["daceopt"], alone, batch(teacher, generator), ours.strategy)
+        if dist.get_rank() == 0:
+            arguments.timeline.write_text(step_timeline.page(both, "A step of rank 0"), encoding="utf-8")
+            print(f"written: {arguments.timeline}")
     dist.destroy_process_group()
 
 

@@ -20,18 +20,21 @@ if TYPE_CHECKING:
     from torch import nn
 
     from daceopt.modules.frozen import Frozen
+    from daceopt.training.training_step import TrainingStep
 
 EXPECTED = "an ONNX file, or file.py:name of a module, a class of modules or a function that makes one"
 
 
 @dataclass(frozen=True)
 class ModuleOnDisk:
-    """A module that a Python file makes, and the arguments of an example call."""
+    """A module that a Python file makes, and the arguments of an example call; of its training ``step``, if it made
+    that."""
 
     title: str
     module: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    step: TrainingStep | None = None
 
     def frozen(self) -> Frozen:
         """The module in eval mode as one graph. Raises CaptureError with the reason when it is none."""
@@ -82,22 +85,26 @@ def named(options: Namespace) -> Path | ModuleOnDisk:
     return found
 
 
-def find(name: str) -> Path | ModuleOnDisk:
-    """What ``name`` stands for. Raises DaceoptError for a Python file that is missing, fails, or makes no module.
+def find(name: str, steps: bool = False) -> Path | ModuleOnDisk:
+    """What ``name`` stands for; with ``steps`` that may be a training step. Raises DaceoptError for a Python file that
+    is missing, fails, or makes no module.
 
     An ONNX file is not looked at.
     """
     path, colon, attribute = name.rpartition(":")
     if colon and path.endswith(".py"):
-        return _module(Path(path), attribute)
+        return _module(Path(path), attribute, steps)
     if name.endswith(".py"):
         raise DaceoptError(f"{name}: which module of this file? expected {EXPECTED}")
     return Path(name)
 
 
-def _module(path: Path, name: str) -> ModuleOnDisk:
+def _module(path: Path, name: str, steps: bool) -> ModuleOnDisk:
     from torch import nn
 
+    from daceopt.training.training_step import TrainingStep
+
+    kinds = (nn.Module, TrainingStep) if steps else nn.Module
     title = f"{path}:{name}"
     folder = str(path.resolve().parent)
     if folder not in sys.path:
@@ -108,12 +115,14 @@ def _module(path: Path, name: str) -> ModuleOnDisk:
         listed = f"{title}: the file defines no {name!r}; it has {', '.join(known) or 'nothing to call'}"
         raise DaceoptError(listed + did_you_mean(name, known))
     found = defined[name]
-    made = found if isinstance(found, nn.Module) or not callable(found) else _called(found, title)
+    made = found if isinstance(found, kinds) or not callable(found) else _called(found, title)
     module, given = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(module, nn.Module):
+    if not isinstance(module, kinds):
         raise DaceoptError(f"{title}: expected a module or (module, inputs), found {type(made).__name__}")
     inputs = given if given is not None else _example_inputs(defined, name, title)
     args, kwargs = _arguments(inputs)
+    if isinstance(module, TrainingStep):
+        return ModuleOnDisk(title, module.model, args, kwargs, module)
     return ModuleOnDisk(title, module, args, kwargs)
 
 

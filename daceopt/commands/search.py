@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ from daceopt.distributed.strategy_search import SearchOutcome, problem_of, rule_
 from daceopt.errors import DaceoptError
 from daceopt.explore.step_timeline import page
 
+_MODEL = "file.py:name of a module whose result is the loss, of a training_step, or of what makes one"
 _ESTIMATORS = ("network", "roofline")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("model", help="file.py:name of a module, or of what makes one, whose result is the loss")
+    parser.add_argument("model", help=_MODEL)
     parser.add_argument("--world", type=int, required=True, metavar="N", help="how many workers train")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="write the strategy here")
     parser.add_argument("--bandwidth", metavar="RATE", help="of each link, such as 10Gbit (default: as measured here)")
@@ -25,6 +27,9 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--budget", default="60s", metavar="TIME", help="time to search at most (default: 60s)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="go on from this file, and write the search to it")
     parser.add_argument("--threads", type=int, default=1, metavar="N", help="of each worker (default: 1)")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    said = "search from so many seeds at once (default: one for each core)"
+    parser.add_argument("--processes", type=int, default=cores, metavar="N", help=said)
     parser.add_argument("--slowdown", type=float, default=1.0, metavar="X", help="of the slowest worker (default: 1)")
     parser.add_argument("--estimator", choices=_ESTIMATORS, default="network", help="of kernels (default: network)")
     parser.add_argument("--calibrate", metavar="TIME", help="time kernels for so long first, and tune the estimator")
@@ -51,7 +56,7 @@ def _searched(options: Namespace) -> SearchOutcome:
         raise DaceoptError("expected one thread or more for each worker, and a slowest one that is no faster")
     if not options.output.parent.is_dir():
         raise DaceoptError(f"{options.output}: there is no folder {options.output.parent}")
-    subject = model.find(options.model)
+    subject = model.find(options.model, steps=True)
     if isinstance(subject, Path):
         raise DaceoptError(f"{options.model} is no module that trains; expected file.py:name")
 
@@ -60,10 +65,12 @@ def _searched(options: Namespace) -> SearchOutcome:
     from daceopt.distributed.step_capture import capture
 
     machine = rates().of_cores(options.threads)
-    step = capture(subject.module, subject.args, subject.kwargs, options.world)
+    whole, processes = subject.step is not None, options.processes
+    step = capture(subject.step or subject.module, subject.args, subject.kwargs, options.world)
     operators = ProgramOperators(step.program, machine)
     problem = problem_of(operators, _estimate(options, machine), reduction, (1.0, options.slowdown))
-    return search(problem, rule_groups(step, operators), subject.module, effort, budget, options.resume)
+    groups = rule_groups(step, operators)
+    return search(problem, groups, subject.module, effort, budget, options.resume, whole, processes)
 
 
 def _reduction(options: Namespace) -> AllReduceTime:

@@ -8,12 +8,12 @@ from typing import Any
 import torch.distributed as dist
 from torch import nn
 
-from daceopt.distributed.bucketing import alone, by_size
+from daceopt.distributed.bucketing import alone, by_size, in_shards
 from daceopt.distributed.faults import Watch
 from daceopt.distributed.strategy import Identity, Strategy
 from daceopt.errors import StrategyError, WorkerError
 
-RULES = ("auto", "none")
+RULES = ("auto", "none", "sharded")
 Chosen = str | os.PathLike[str] | Strategy
 
 
@@ -59,5 +59,6 @@ def _chosen(identity: Identity, strategy: Chosen) -> Strategy:
     if isinstance(strategy, Strategy):
         return strategy
     if strategy in RULES:
-        return Strategy(identity, (by_size if strategy == "auto" else alone)(identity.weights))
+        buckets = (alone if strategy == "none" else by_size)(identity.weights)
+        return Strategy(identity, in_shards(buckets) if strategy == "sharded" else buckets)
     return Strategy.load(strategy)

@@ -98,6 +98,15 @@ class BacktrackingSearch:
         return self._best.cost
 
     @property
+    def best_moves(self) -> tuple[Move, ...]:
+        """Those that lead to it from nothing fused."""
+        candidate, found = self._best, self._best.moves
+        while candidate.parent is not None:
+            candidate = self._known[candidate.parent]
+            found = candidate.moves + found
+        return found
+
+    @property
     def _best(self) -> _Candidate:
         return min((self._known[island.best] for island in self._islands), key=lambda c: c.cost)
 

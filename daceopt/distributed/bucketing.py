@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -33,3 +34,8 @@ def by_size(weights: Sequence[Weight], first: int = FIRST, cap: int = CAP) -> tu
 def alone(weights: Sequence[Weight]) -> tuple[Bucket, ...]:
     """Each gradient by itself, in the same order."""
     return tuple(Bucket((w.name,)) for w in reversed(weights))
+
+
+def in_shards(buckets: Iterable[Bucket]) -> tuple[Bucket, ...]:
+    """The same, each rank updating a part."""
+    return tuple(replace(bucket, sharded=True) for bucket in buckets)

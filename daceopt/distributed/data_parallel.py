@@ -48,8 +48,9 @@ def data_parallel(
     compiled backward program as soon as it is computed. A model that is no single graph exchanges behind its backward
     pass, with the reason in ``reasons``.
 
-    strategy  "auto": buckets of 25 MB, the first of 1 MB, in the reverse order of parameters; "none": each gradient
-              alone; a file or a ``Strategy`` that was searched. Rank 0 reads the file for all
+    strategy  "auto": buckets of 25 MB, the first of 1 MB, in the reverse order of parameters; "sharded": the same, of
+              which each rank of a ``training_step`` updates a part, and holds the optimizer's state of that part;
+              "none": each gradient alone; a file or a ``Strategy`` that was searched. Rank 0 reads the file for all
     recipe, dynamic, fallback    as for ``optimized_module``; "auto" is ``disco``
 
     Works in ``training_step``, whose program updates the parameters of a bucket once it is reduced. Raises TypeError

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import nn
 from daceopt.distributed.enactment import enacting
 from daceopt.distributed.faults import Watch
 from daceopt.distributed.strategy import Strategy
-from daceopt.errors import ArgumentsChanged, RunError, Unsupported
+from daceopt.errors import ArgumentsChanged, FallbackWarning, RunError, Unsupported, WorkerError
 from daceopt.ir.imported import Reduction
+from daceopt.ir.nodes.collective import listed_number
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes
 
@@ -30,7 +32,7 @@ class Exchange:
     def __init__(self, model: nn.Module, watch: Watch, strategy: Strategy) -> None:
         self.model, self.watch, self.strategy = model, watch, strategy
         self.group = group = watch.group
-        self.name, self.world = str(group.group_name), group.size()
+        self.name, self.rank, self.world = str(group.group_name), group.rank(), group.size()
         if not _NAME.fullmatch(self.name):
             raise Unsupported(f"the process group is called {self.name!r}; expected letters, digits and any of _ . : -")
         self.broadcasts_buffers = True
@@ -48,6 +50,28 @@ class Exchange:
         names = {k: name for k, (_, name) in sorted(found.items(), key=lambda item: item[1])}
         return Reduction(self.name, self.world, names) if names else None
 
+    def sharded(self) -> Mapping[str, torch.Tensor]:
+        """The parameters that a training step updates in shards, by name; none in a group of one rank."""
+        asked = {n for b in self.strategy.buckets if b.sharded for n in b.parameters} if self.world > 1 else set()
+        return {n: p for n, p in self.model.named_parameters() if n in asked and p.requires_grad}
+
+    def agree(self, names: Sequence[str], what: str) -> None:
+        """All ranks tell that they are about to gather ``names`` of ``what``, in the place where programs tell their
+        sequences. Raises WorkerError, on all ranks, where one does something else."""
+        told = [torch.empty(1, dtype=torch.int64) for _ in range(self.world)]
+        with self.watch.inside():
+            dist.all_gather(told, torch.tensor([listed_number(what, names)]), group=self.group)
+        others = [r for r, number in enumerate(told) if int(number) != int(told[self.rank])]
+        if others:
+            raise WorkerError(f"rank {others[0]} does not gather {what} of the same parameters as rank {self.rank}")
+
+    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """The tensors of rank 1 of all ranks, one after another."""
+        every = [torch.empty_like(own) for _ in range(self.world)]
+        with torch.no_grad(), self.watch.inside():
+            dist.all_gather(every, own, group=self.group)
+        return torch.cat(every)
+
     def recipe(self, given: str | Recipe) -> Recipe:
         """``given`` with the steps that enact the strategy; ``disco`` for a choice among recipes."""
         found = recipes.get(given) if isinstance(given, str) else given
@@ -60,9 +84,20 @@ class Exchange:
         placed: Recipe = found.with_options("collective-placement", wait=self.strategy.wait)
         return placed.with_options("tensor-fusion", buckets=buckets)
 
-    def grouped_recipe(self, given: str | Recipe) -> Recipe:
-        """The same, with the groups of operators that the strategy has: they are those of the model's own graph, and a
-        training step has another."""
+    def module_recipe(self, given: str | Recipe) -> Recipe:
+        """The same for the model's own graph, with the groups of operators that the strategy has for that."""
+        return self._grouped(given, of_step=False)
+
+    def step_recipe(self, given: str | Recipe) -> Recipe:
+        """The same for the graph of a training step."""
+        return self._grouped(given, of_step=True)
+
+    def _grouped(self, given: str | Recipe, of_step: bool) -> Recipe:
+        if self.strategy.groups and self.strategy.of_step is not of_step:
+            graphs = ("a training step", "the model alone")[:: 1 if of_step else -1]
+            said = f"the strategy groups operators of {graphs[1]}; {graphs[0]} takes its buckets only: search that"
+            warnings.warn(said, FallbackWarning, stacklevel=2)
+            return self.recipe(given)
         found = recipes.get(given) if isinstance(given, str) else given
         return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(found, Choice) else found))
 
@@ -82,8 +117,7 @@ class Exchange:
         try:
             yield
         finally:
-            self.has_own = False  # whether .grad may hold what was accumulated without an exchange
-        self.taken = False
+            self.taken = self.has_own = False  # where it failed, whoever runs the step in parts exchanges
 
     def broadcast_buffers(self, source: int = 0) -> None:
         """All ranks take the buffers of rank ``source`` of the group."""

@@ -69,7 +69,7 @@ class _ParallelGraph:
         backend, exchange = self._backend, self._backend.dispatcher.exchange
         usual, backend.compile = backend.compile, lambda *a, **k: exchange.watched(pipeline.compile_graph(*a, **k))
         try:
-            made = CompiledGraph(backend, self.traced, exchange.grouped_recipe(backend.options.recipe), self._reduction)
+            made = CompiledGraph(backend, self.traced, exchange.module_recipe(backend.options.recipe), self._reduction)
         finally:
             backend.compile = usual
         backend.graphs.append(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -24,6 +24,7 @@ from daceopt.ir.fusion import expand_locals, merge
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
+from daceopt.ir.order import sources_of
 from daceopt.ir.program import Program
 from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, stable_name
 
@@ -61,8 +62,8 @@ class ProgramOperators:
             if direction == "backward":
                 self.places.append(None)
                 costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
-            for node, cost in zip(graph.nodes(), operator_costs(graph, self.machine)):
-                if not isinstance(node, COLLECTIVES):
+            for node, cost in _updates_last(graph, operator_costs(graph, self.machine)):
+                if not isinstance(node, COLLECTIVES) or _is_read(graph, node):
                     self.places.append(_Place(graph, node))
                     costs.append(_prefixed(cost, f"{direction}/"))
         self.reach = OperatorReach(costs)
@@ -83,19 +84,19 @@ class ProgramOperators:
                 continue
             before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
             before |= {middle} if k > middle else set()
+            seconds = 0.0 if isinstance(place.node, COLLECTIVES) else operators[k].seconds
             fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(KernelGroup.single(k)) is not None
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
-            found.append(StepOperator(name, operators[k].seconds, tuple(sorted(before)), fusible))
+            found.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
         return found
 
     def _gradients(self) -> list[GradientTensor]:
-        graph, found = self.program.backward, []
+        found = []
         position = {id(place.node): k for k, place in enumerate(self.places) if place is not None}
         middle = next((k for k, place in enumerate(self.places) if place is None), 0)
-        for node in graph.nodes() if graph is not None else ():
-            if not isinstance(node, AllReduceStart):
+        for graph, node in ((g, n) for g in self.program.directions() for n in g.nodes()):
+            if not isinstance(node, AllReduceStart) or not node.parameters:
                 continue
-            assert graph is not None
             (name,), array = node.parameters, graph.reads(node)["X"]
             size, width = graph.size(array), graph.dtype(array).bytes
             if not isinstance(size, int):
@@ -172,6 +173,21 @@ class ProgramOperators:
             return expand_locals(Kernel.extract(place.graph, place.node))
         except Unsupported:
             return None
+
+
+def _updates_last(graph: Graph, costs: Iterable[OperatorCost]) -> list[tuple[Any, OperatorCost]]:
+    """Nodes in their order, but what needs the result of a reduction behind all that does not: where it runs."""
+    late: set[Any] = set()
+    pairs = list(zip(graph.nodes(), costs, strict=True))
+    for node, _ in pairs:
+        if isinstance(node, AllReduceWait) or any(s in late for _, s in sources_of(graph, node)):
+            late.add(node)
+    return sorted(pairs, key=lambda pair: pair[0] in late)
+
+
+def _is_read(graph: Graph, node: Any) -> bool:
+    """Does it wait for what the same graph computes with?"""
+    return isinstance(node, AllReduceWait) and bool(graph.all_consumers(graph.writes(node)["Y"]))
 
 
 def _key(group: KernelGroup) -> _Key:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 
 from daceopt.distributed.exchange import Exchange
 from daceopt.errors import WorkerError
-from daceopt.ir.nodes.collective import ENDED
+from daceopt.ir.nodes.collective import ENDED, listed_number
 
 
 class Reducer:
@@ -90,8 +89,7 @@ class Reducer:
 
 def sequence(names: list[str]) -> int:
     """What stands for an exchange of the gradients of these parameters behind a backward pass."""
-    digest = hashlib.sha256("\n".join(["behind the backward pass", *names]).encode()).digest()
-    return int.from_bytes(digest[:8], "big") >> 2
+    return listed_number("behind the backward pass", names)
 
 
 def _parts(flat: torch.Tensor, parameters: list[nn.Parameter]) -> list[torch.Tensor]:

@@ -20,14 +20,18 @@ from daceopt.passes.recipe import Recipe, recipes
 from daceopt.passes.runner import Runner
 from daceopt.programs.stats import Stats
 from daceopt.runtime.binding import Binding
+from daceopt.training.step_graph import imported_step, trained_arguments
+from daceopt.training.training_step import TrainingStep
 
 if TYPE_CHECKING:
     from daceopt.capture.torch.traced import Traced
+    from daceopt.ir.imported import Imported
     from daceopt.ir.program import Program
 
 FUSION = "map-fusion"
 """The step of a recipe that a strategy takes the place of."""
 RECIPE = "disco"
+_GROUP = "search"  # of ranks that are not there: nothing runs
 
 
 @dataclass(frozen=True)
@@ -46,26 +50,26 @@ class _Capture(Backend):
     def __init__(self, parameters: Mapping[int, str]) -> None:
         super().__init__(Options(), Stats(), self._leave)
         self._parameters = parameters
-        self.found: list[tuple[Traced, dict[int, str]]] = []
+        self.found: list[tuple[Traced, dict[int, str], list[Any]]] = []
 
     def _leave(self, reason: str, error: BaseException) -> None:
         raise CaptureError(f"a part of the step has no graph: {reason}") from error
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         known = enumerate(self._parameters.get(id(x)) for x in inputs)
-        self.found.append((traced, {k: name for k, name in known if name is not None}))
+        self.found.append((traced, {k: name for k, name in known if name is not None}, list(inputs)))
         return traced.graph.forward
 
 
 def capture(
-    module: nn.Module,
+    module: nn.Module | TrainingStep,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     world: int = 1,
     recipe: str | Recipe = RECIPE,
 ) -> CapturedStep:
     """What one call of ``module``, which is left as it is, and the gradients of its parameters compute on each of
-    ``world`` workers, as ``data_parallel`` compiles it.
+    ``world`` workers, as ``data_parallel`` compiles it; of a training step the update, too.
 
     Raises CaptureError where that is not one graph, and what the call itself raises.
     """
@@ -73,29 +77,52 @@ def capture(
         twin, given, named = copy.deepcopy((module, list(args), dict(kwargs or {})))
     except Exception as error:
         raise CaptureError(f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
-    backend = _Capture({id(p): name for name, p in twin.named_parameters() if p.requires_grad})
+    step = twin if isinstance(twin, TrainingStep) else None
+    called, model = (twin.objective, twin.model) if isinstance(twin, TrainingStep) else (twin, twin)
+    backend = _Capture({id(p): name for name, p in model.named_parameters() if p.requires_grad})
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-        frames.compiled(own_forward(twin), backend, dynamic=False)(*given, **named)
+        frames.compiled(own_forward(called), backend, dynamic=False)(*given, **named)
     breaks = backend.new_breaks()
     if len(backend.found) != 1:
         why = f": {'; '.join(breaks)}" if breaks else ""
         raise CaptureError(f"a strategy is for a step of one graph, and this one has {len(backend.found)}{why}")
-    return _lowered(*backend.found[0], world, recipe)
+    traced, names, inputs = backend.found[0]
+    if step is not None:
+        return _lowered(_imported_step(step, traced, names, inputs, world), recipe)
+    return _lowered(_imported(traced, names, world), recipe)
 
 
-def _lowered(traced: Traced, names: Mapping[int, str], world: int, recipe: str | Recipe) -> CapturedStep:
-    """The step of a graph; ``names``: of the parameters among its arguments."""
+def _imported_step(
+    step: TrainingStep, traced: Traced, names: Mapping[int, str], inputs: Sequence[Any], world: int
+) -> Imported:
+    """The graph of a training step; ``names``: of the parameters among its arguments."""
+    from daceopt.ir.imported import Reduction
+
+    plan = step.binder.bind([(k, inputs[k]) for k in trained_arguments(traced)]).plan
+    if not plan.updates:
+        raise DaceoptError("the next call of the step only collects gradients; expected accumulate=1")
+    mine = {p.argument for p in plan.parameters}
+    return imported_step(traced, plan, Reduction(_GROUP, world, {k: n for k, n in names.items() if k in mine}))
+
+
+def _imported(traced: Traced, names: Mapping[int, str], world: int) -> Imported:
+    """The graph of a module."""
     from daceopt.capture.torch.importing import load
     from daceopt.ir.imported import Reduction
-    from daceopt.ir.program import Program
 
     imported = load(traced)
     if imported.gradients is None:
         raise DaceoptError("nothing that the step computes has a gradient: no result depends on a parameter")
     binding = Binding.from_json(imported.notes["binding"])
     parameters = {k: names[a] for k, (kind, a) in enumerate(binding.inputs) if kind == "tensor" and a in names}
-    wanted = replace(imported.gradients, reduction=Reduction("search", world, parameters))
-    program = Program.of(imported.graph, wanted)
+    imported.gradients = replace(imported.gradients, reduction=Reduction(_GROUP, world, parameters))
+    return imported
+
+
+def _lowered(imported: Imported, recipe: str | Recipe) -> CapturedStep:
+    from daceopt.ir.program import Program
+
+    program = Program.of(imported.graph, imported.gradients)
     before, fusion, after = divided(recipe)
     Runner(Recipe(RECIPE, before)).apply(program, before)
     return CapturedStep(program, fusion, after)

@@ -20,16 +20,22 @@ from daceopt.store import versions
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = "daceopt strategy 1"
+FORMAT = "daceopt strategy 2"
+FIRST_FORMAT, LATER = "daceopt strategy 1", ("of_step",)
+"""What it does not say, nor of buckets whether they are ``sharded``, is false."""
 MAX_BYTES = 64 << 20
 WAITS = ("use", "end")
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The gradients of ``parameters`` lie side by side in one buffer, in this order, and are reduced together."""
+    """The gradients of ``parameters`` lie side by side in one buffer, in this order, and are reduced together.
+
+    ``sharded``: of a training step each rank gets the sums of a part of each, updates that, and gathers the parameters
+    of all (reduce-scatter and all-gather); without the update the whole is reduced."""
 
     parameters: tuple[str, ...]
+    sharded: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ class Identity:
 @dataclass(frozen=True)
 class Strategy:
     """``buckets`` in the order in which their reductions start, the same on all workers; ``groups`` of operators, empty
-    for what the recipe fuses; ``wait``: where reductions are waited for, at their ``use`` or at the ``end``.
+    for what the recipe fuses; ``wait``: where reductions are waited for, at their ``use`` or at the ``end``;
+    ``of_step``: whether the groups are of the graph of a training step, not of that of the model alone.
 
     Raises StrategyError unless the buckets have each parameter of the identity once.
     """
@@ -96,6 +103,7 @@ class Strategy:
     buckets: tuple[Bucket, ...]
     groups: tuple[OperatorGroup, ...] = ()
     wait: str = "use"
+    of_step: bool = False
 
     def __post_init__(self) -> None:
         if self.wait not in WAITS:
@@ -164,12 +172,15 @@ class Strategy:
             tree = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise StrategyError(f"it is not whole JSON: {error}") from None
-        content = _keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls))))
-        if content.pop("format") != FORMAT:
-            raise StrategyError(f"format {tree['format']!r}; expected {FORMAT!r}")
+        version = tree.get("format") if isinstance(tree, dict) else FORMAT
+        if version not in (FORMAT, FIRST_FORMAT):
+            raise StrategyError(f"format {version!r}; expected {FORMAT!r} or {FIRST_FORMAT!r}")
+        later = LATER if version == FIRST_FORMAT else ()
+        content = _keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls) if f.name not in later)))
         digest = content.pop("digest")
-        found = _strategy(content)
-        if digest != found.digest():
+        del content["format"]
+        found = _strategy(content, version == FORMAT)
+        if digest != _digest(_content(found, version == FORMAT)):
             raise StrategyError(
                 "it was changed after it was written: its content does not have the digest that it says"
             )
@@ -193,8 +204,14 @@ def _other_versions(own: Mapping[str, str], other: Mapping[str, str]) -> list[st
     return [f"{n} {other.get(n, 'is absent')}, expected {own.get(n, 'none')}" for n in changed]
 
 
-def _content(strategy: Strategy) -> dict[str, Any]:
-    return json.loads(json.dumps(asdict(strategy)))
+def _content(strategy: Strategy, newest: bool = True) -> dict[str, Any]:
+    """Plain data, in the newest format or the first one."""
+    found: dict[str, Any] = json.loads(json.dumps(asdict(strategy)))
+    if not newest:
+        for bucket in found["buckets"]:
+            del bucket["sharded"]
+        found = {k: v for k, v in found.items() if k not in LATER}
+    return found
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -215,7 +232,7 @@ def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is no number")
 
 
-def _strategy(content: Mapping[str, Any]) -> Strategy:
+def _strategy(content: Mapping[str, Any], newest: bool) -> Strategy:
     identity = _keys(content["identity"], "identity", tuple(f.name for f in fields(Identity)))
     return Strategy(
         Identity(
@@ -224,9 +241,10 @@ def _strategy(content: Mapping[str, Any]) -> Strategy:
             _text(identity["graph"], "graph"),
             tuple(_pair(v, f"version {k}") for k, v in enumerate(_list(identity["versions"], "versions"))),
         ),
-        tuple(Bucket(_names(b, f"bucket {k}")) for k, b in enumerate(_list(content["buckets"], "buckets"))),
+        tuple(_bucket(b, f"bucket {k}", newest) for k, b in enumerate(_list(content["buckets"], "buckets"))),
         tuple(_group(g, f"group {k}") for k, g in enumerate(_list(content["groups"], "groups"))),
         _text(content["wait"], "wait"),
+        newest and _flag(content["of_step"], "of_step"),
     )
 
 
@@ -244,12 +262,12 @@ def _group(value: Any, where: str) -> OperatorGroup:
     return OperatorGroup(nodes, duplicated)
 
 
-def _names(value: Any, where: str) -> tuple[str, ...]:
-    found = _keys(value, where, ("parameters",))
+def _bucket(value: Any, where: str, newest: bool) -> Bucket:
+    found = _keys(value, where, ("parameters", "sharded") if newest else ("parameters",))
     names = tuple(_text(n, where) for n in _list(found["parameters"], where))
     if not names:
         raise StrategyError(f"{where} is empty; expected one name or more")
-    return names
+    return Bucket(names, newest and _flag(found["sharded"], f"sharded of {where}"))
 
 
 def _pair(value: Any, where: str) -> tuple[str, str]:
@@ -276,6 +294,12 @@ def _list(value: Any, where: str) -> list[Any]:
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise StrategyError(f"{where}: {type(value).__name__}; expected text")
+    return value
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise StrategyError(f"{where}: {value!r}; expected true or false")
     return value
 
 

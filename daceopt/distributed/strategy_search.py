@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
-from daceopt.distributed.fusion_state import FusionProblem, FusionState
+from daceopt.distributed.backtracking import SearchEffort
+from daceopt.distributed.baselines import baselines, group_moves, moved, one_bucket_bound
+from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
+from daceopt.distributed.parallel_search import SeededSearch
 from daceopt.distributed.step_simulator import StepSimulator, StepTime
 from daceopt.distributed.strategy import Bucket, Identity, OperatorGroup, Strategy
 from daceopt.distributed.training_graph import TrainingGraph, leaves
@@ -100,25 +101,39 @@ def search(
     effort: SearchEffort | None = None,
     budget: float | None = None,
     resume: Path | None = None,
+    of_step: bool = False,
+    processes: int = 1,
 ) -> SearchOutcome:
-    """Search a strategy for ``module``. ``groups``: what a recipe fuses; ``resume``: a file to go on from where there
-    is one, and to which the search is written."""
+    """Search a strategy for ``module``, or (``of_step``) for a training step of it. ``groups``: what a recipe fuses;
+    ``resume``: a file to go on from where there is one, and to which the search is written; ``processes``: search from
+    as many seeds at once, each for the whole ``budget``; the least cost wins, of equal ones that of the first seed."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
-    made = BacktrackingSearch(problem, rules.values(), effort or SearchEffort())
-    if resume is not None and resume.exists():
-        made.restore(resume)
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
-    state = made.run(seconds=left)
-    if resume is not None:
-        made.save(resume)
+    made = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
+    best = min(made, key=lambda outcome: outcome.cost)
+    state = moved(problem, best.moves)
     times = {name: moved(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start
-    strategy = strategy_of(state, module)
-    return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, made.evaluated, made.exhausted)
+    strategy = strategy_of(state, module, of_step)
+    evaluated, exhausted = sum(o.evaluated for o in made), all(o.exhausted for o in made)
+    return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, evaluated, exhausted)
 
 
-def strategy_of(state: FusionState, module: nn.Module) -> Strategy:
+def simulated(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:
+    """The state in which kernels and buckets are those of ``strategy``; ``groups``: the kernels where it has none."""
+    graph = problem.graph
+    gradients = {g.name: k for k, g in enumerate(graph.gradients)}
+    known = {c.name: k for k, c in enumerate(graph.computations)}
+    named = [[known[n] for n in g.nodes if n in known] for g in strategy.groups if not g.duplicated]
+    moves = group_moves(problem, named or groups)
+    for bucket in strategy.buckets:
+        own = [gradients[n] for n in bucket.parameters if n in gradients]
+        moves += [Move("combine", own[0], k) for k in own[1:]]
+    return moved(problem, moves)
+
+
+def strategy_of(state: FusionState, module: nn.Module, of_step: bool = False) -> Strategy:
     """What is enacted. Parameters without a gradient are reduced last, in buckets of their own."""
     problem = state.problem
     graph, identity = problem.graph, Identity.of(module, problem.reduction.world, problem.graph.fingerprint)
@@ -129,7 +144,7 @@ def strategy_of(state: FusionState, module: nn.Module) -> Strategy:
         if weight.name not in reduced:
             unused.setdefault(weight.dtype, []).append(weight.name)
     buckets += [Bucket(tuple(names)) for names in unused.values()]
-    return Strategy(identity, tuple(buckets), tuple(_groups(state, graph)))
+    return Strategy(identity, tuple(buckets), tuple(_groups(state, graph)), of_step=of_step)
 
 
 def _groups(state: FusionState, graph: TrainingGraph) -> list[OperatorGroup]:

@@ -71,6 +71,10 @@ class Library:
         raise NotImplementedError
 
 
+COLLECTIVES = (
+    *("AllReduceStart", "AllReduceWait", "ReduceScatterStart", "ReduceScatterWait"),
+    *("AllGatherStart", "AllGatherWait", "IntoShards", "OwnShard", "Unshard", "AgreementStart", "AgreementWait"),
+)
 # Best first, as measured on an Intel machine (docs/decisions/dense-libraries.md); ``candidates`` says when another is.
 PREFERENCE: dict[str, tuple[str, ...]] = {
     "Contraction": ("onednn_narrow_product", "mkl", "onednn_product", "native", "torch_device"),
@@ -83,7 +87,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),
     "MicroProduct": ("torch_product", "native_product"),
-    **dict.fromkeys(("AllReduceStart", "AllReduceWait", "AgreementStart", "AgreementWait"), ("torch_collectives",)),
+    **dict.fromkeys(COLLECTIVES, ("torch_collectives",)),
 }
 _MARGIN = 1.05  # times faster than the first in line: more than two measurements in turns of one library differ
 _SEALED: dict[str, tuple[str, ...]] = {}

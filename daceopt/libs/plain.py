@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from daceopt.errors import Unsupported
-from daceopt.libs.base import INCLUDE, implement, prefer
+from daceopt.libs.base import COLLECTIVES, INCLUDE, implement, prefer
 
 if TYPE_CHECKING:
     from daceopt.codegen.compiler import CompileJob
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _NATIVE = {
     "Contraction": "native",
     **dict.fromkeys(("Convolution", "ConvolutionBackwardData", "ConvolutionBackwardWeights"), "native_convolution"),
-    **dict.fromkeys(("HostCall", "AllReduceStart", "AllReduceWait", "AgreementStart", "AgreementWait"), "native"),
+    **dict.fromkeys(("HostCall", *COLLECTIVES), "native"),
 }
 # DaCe compiles as C++14, for which GCC knows the language of C++17 but not its library
 _VALUE = re.compile(r"std::is_(\w+)_v<([^<>]*)>")

@@ -14,6 +14,7 @@ import torch
 
 from daceopt.errors import Unsupported
 from daceopt.training.optimizers import BY_CLASS, RULES
+from daceopt.training.sharded_state import ShardedState, place_of
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 
 _ONE = torch.tensor(1.0)  # a number would become a tensor for each that it is added to
@@ -44,7 +45,10 @@ class Bound:
 
 
 class Binder:
-    """Reads and updates one optimizer; ``batch`` counts the micro-batches since the last update."""
+    """Reads and updates one optimizer; ``batch`` counts the micro-batches since the last update; ``shards``: its state
+    on several ranks."""
+
+    shards: ShardedState | None = None
 
     def __init__(self, optimizer: torch.optim.Optimizer, options: StepOptions) -> None:
         self.optimizer, self.options = optimizer, options
@@ -78,6 +82,8 @@ class Binder:
         """After the program has run: the optimizer's state is that of after the call, and so are the ``gradients``,
         (parameter, its gradient) pairs of those that are new tensors."""
         if bound.plan.updates:
+            if self.shards is not None and any(p.shard for p in bound.plan.parameters):
+                self.shards.spread()
             for parameter, state in bound.fresh:
                 self.optimizer.state[parameter].update(state)
             if bound.steps:
@@ -107,6 +113,9 @@ class _Call:
         self._numbers: list[tuple[float, ...]] = []
         options = binder.options
         self._updates = binder.is_last
+        self._shards = binder.shards.elements() if binder.shards is not None and self._updates else {}
+        if self._shards and options.keep_gradients:
+            raise Unsupported("keep_gradients: no rank has whole gradients of what is updated in shards")
         self.bound = Bound(UpdatePlan((), 0), [])
         members = tuple(self._updated(k, p) for k, p in parameters if id(p) in self._groups)
         seed, clip = 1.0 / options.accumulate, options.clip if self._updates else None
@@ -156,7 +165,8 @@ class _Call:
             _check_dense("a gradient", collected, parameter)
             self.bound.tensors.append(collected)
         rule = BY_CLASS[type(self._binder.optimizer)]
-        return Updated(argument, _TYPES[parameter.dtype], rule, flags, names, row, collected is not None)
+        shard = self._shards.get(id(parameter), 0)
+        return Updated(argument, _TYPES[parameter.dtype], rule, flags, names, row, collected is not None, shard)
 
     def _state(self, parameter: torch.Tensor, group: int, names: Sequence[str]) -> int:
         """Add the state of a parameter to the call; returns the row of its coefficients."""
@@ -170,13 +180,28 @@ class _Call:
         for name in names:
             if not isinstance(found.get(name), torch.Tensor):
                 raise Unsupported(f"the optimizer's state has no {name} for a parameter")
-            _check_dense(f"the optimizer's {name}", found[name], parameter)
-            self.bound.tensors.append(found[name])
+            self.bound.tensors.append(self._of_this_rank(name, found[name], parameter))
         return self._row(group, is_fresh, step)
+
+    def _of_this_rank(self, name: str, tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+        """A tensor of the state; the part of it that this rank updates, which takes its place."""
+        shards, elements = self._binder.shards, self._shards.get(id(parameter), 0)
+        if shards is None or not elements or place_of(tensor) is None:
+            _check_dense(f"the optimizer's {name}", tensor, parameter)
+        if shards is None or not elements:
+            return tensor
+        own = shards.own(tensor, elements)
+        if own is not tensor:
+            self.bound.fresh.append((parameter, {name: own}))
+        return own
 
     def _fresh(self, parameter: torch.Tensor, group: dict[str, Any], names: Sequence[str]) -> dict[str, torch.Tensor]:
         """The state of a parameter that was not updated yet, as PyTorch makes it."""
-        state = {n: torch.zeros_like(parameter, memory_format=torch.preserve_format) for n in names}
+        shards, elements = self._binder.shards, self._shards.get(id(parameter), 0)
+        if shards is not None and elements:
+            state = {n: shards.empty(parameter, elements) for n in names}
+        else:
+            state = {n: torch.zeros_like(parameter, memory_format=torch.preserve_format) for n in names}
         if not self._rule.counts:
             return state
         wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
@@ -203,6 +228,8 @@ class _Call:
 
 
 def _check_dense(what: str, tensor: torch.Tensor, parameter: torch.Tensor) -> None:
+    if place_of(tensor) is not None:
+        raise Unsupported(f"{what} is a shard of it, of a step whose strategy updates in shards")
     fits = tensor.shape == parameter.shape and tensor.dtype == parameter.dtype
     if not fits or tensor.layout is not torch.strided or tensor.device != parameter.device:
         found = f"{tensor.dtype} of shape {list(tensor.shape)} on {tensor.device}, {tensor.layout}"

@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from daceopt.training.optimizers import BY_CLASS
+from daceopt.training.sharded_state import ShardGuard
 
 _WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule")
 """Classes of modules that send gradients elsewhere while they are computed."""
@@ -38,7 +39,8 @@ def _found(optimizer: torch.optim.Optimizer) -> Iterator[str]:
     step = optimizer.__dict__.get("step")
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         yield "the optimizer's step was replaced"
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    hooks = [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
+    if any(not isinstance(hook, ShardGuard) for hook in hooks):
         yield "the optimizer has hooks"
     if optimizers._global_optimizer_pre_hooks or optimizers._global_optimizer_post_hooks:
         yield "hooks of all optimizers are registered"

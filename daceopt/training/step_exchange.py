@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import nn
 
 from daceopt.errors import Unsupported
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
 
 class StepExchange(Protocol):
-    """Found as ``daceopt_exchange`` on a module. ``refusal``: why no program can exchange now, or ""."""
+    """Found as ``daceopt_exchange`` on a module. ``refusal``: why no program can exchange now, or "". ``rank`` of
+    ``world``: this process."""
 
     refusal: str
+    rank: int
+    world: int
 
     def whole(self) -> AbstractContextManager[None]:
         """Within the block the program of a step exchanges gradients."""
@@ -26,8 +30,17 @@ class StepExchange(Protocol):
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
         """Which of the arguments are parameters whose gradients are averaged."""
 
-    def recipe(self, given: str | Recipe) -> Recipe:
-        """The recipe with the steps that exchange."""
+    def step_recipe(self, given: str | Recipe) -> Recipe:
+        """The recipe of a training step with the steps that exchange."""
+
+    def sharded(self) -> Mapping[str, torch.Tensor]:
+        """The parameters that are updated in shards, by name; none where there is one rank."""
+
+    def agree(self, names: Sequence[str], what: str) -> None:
+        """Raises WorkerError, on all ranks, unless all are about to gather these ``names`` of ``what``."""
+
+    def gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """The tensors of rank 1 of all ranks, one after another."""
 
     def watched(self, pair: Any) -> Any:
         """Programs whose failed exchanges name the rank at fault."""

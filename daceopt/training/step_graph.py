@@ -30,6 +30,7 @@ class StepBackend(Backend):
 
     binder: Binder
     exchange: StepExchange | None = None
+    observed: list[tuple[StepProgram, list[Any]]] | None = None  # calls, for whoever looks at them: programs and inputs
 
     def add(self, traced: Traced, inputs: Sequence[Any]) -> Any:
         """A step for these arguments; its programs follow the optimizer's state."""
@@ -51,7 +52,7 @@ class StepGraph:
         self._latest: tuple[UpdatePlan, StepProgram] | None = None
         self._lock = threading.RLock()
         self._by_size: BySize | None = None  # for sizes that a program is not for
-        self._trained = _trained(traced)
+        self._trained = trained_arguments(traced)
 
     def bind(self, arguments: Sequence[Any]) -> Any:
         """What the optimizer has for the parameters among the arguments."""
@@ -89,6 +90,8 @@ class StepGraph:
         RunError, and changes nothing, where the program reports an error."""
         bound = self.bind(arguments)
         program = self.program(bound.plan, arguments)
+        if self._backend.observed is not None:
+            self._backend.observed.append((program, program.piece.inputs([*arguments, *bound.tensors])))
         try:
             results = program(*arguments, *bound.tensors)
         except SizesError:
@@ -129,7 +132,7 @@ class StepProgram:
             return backend.compile(fingerprint, self._load, recipe=chosen, verify=options.verify)
         if options.verify == "numerics":
             raise Unsupported("verify='numerics': the numbers of an exchange cannot be compared on one rank")
-        recipe = exchange.recipe(options.recipe)
+        recipe = exchange.step_recipe(options.recipe)
         fingerprint = f"{fingerprint} {self._reduction}"
         return exchange.watched(backend.compile(fingerprint, self._load, recipe=recipe, verify=options.verify))
 
@@ -142,29 +145,33 @@ class StepProgram:
         return results
 
     def _load(self) -> Imported:
-        from daceopt.capture.torch.importing import load
-        from daceopt.ir.imported import Gradients
-        from daceopt.training.update_graph import GraphUpdate
+        return imported_step(self.traced, self._plan, self._reduction)
 
-        found = load(self.traced)
-        binding = Binding.from_json(found.notes["binding"])
-        loss = _loss_output(binding)
-        position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
-        inputs = tuple(position[p.argument] for p in self._plan.parameters)
-        sizes = found.gradients.sizes if found.gradients is not None else {}
-        found.gradients = Gradients(
-            inputs, (loss,), "recompute", GraphUpdate(self._plan, self._reduction), sizes, self._held_by_eager
-        )
-        found.notes["binding"] = extended(binding, self._plan, self.traced).to_json()
-        return found
 
-    def _held_by_eager(self) -> int:
+def imported_step(traced: Traced, plan: UpdatePlan, reduction: Reduction | None = None) -> Imported:
+    """The graph of an objective, with what follows it: its gradients, and the update by them."""
+    from daceopt.capture.torch.importing import load
+    from daceopt.ir.imported import Gradients
+    from daceopt.training.update_graph import GraphUpdate
+
+    def held_by_eager() -> int:
         """Bytes that eager PyTorch saves for the backward, and those of the gradients."""
-        parameters = [self.traced.inputs[p.argument] for p in self._plan.parameters]
-        return eager_memory.saved_bytes(self.traced) + sum(p.numel() * p.element_size() for p in parameters)
+        parameters = [traced.inputs[p.argument] for p in plan.parameters]
+        return eager_memory.saved_bytes(traced) + sum(p.numel() * p.element_size() for p in parameters)
+
+    found = load(traced)
+    binding = Binding.from_json(found.notes["binding"])
+    loss = _loss_output(binding)
+    position = {argument: k for k, (kind, argument) in enumerate(binding.inputs) if kind == "tensor"}
+    inputs = tuple(position[p.argument] for p in plan.parameters)
+    sizes = found.gradients.sizes if found.gradients is not None else {}
+    update = GraphUpdate(plan, reduction)
+    found.gradients = Gradients(inputs, (loss,), "recompute", update, sizes, held_by_eager)
+    found.notes["binding"] = extended(binding, plan, traced).to_json()
+    return found
 
 
-def _trained(traced: Traced) -> list[int]:
+def trained_arguments(traced: Traced) -> list[int]:
     """The parameters among the arguments on which the loss depends. Raises Unsupported where the graph is no objective
     that a step can be made of."""
     results = traced.graph.graph.output_node().args[0]
@@ -203,12 +210,14 @@ def extended(binding: Binding, plan: UpdatePlan, traced: Traced) -> Binding:
     inputs += [("tensor", k) for k in range(len(traced.inputs), first + len(plan.dtypes))]
     for parameter, own in zip(plan.parameters, taken):
         order = tuple(range(traced.inputs[parameter.argument].dim()))
+        orders = [order, *([(0,)] if parameter.shard else [order]) * len(plan.states(parameter))]
         changed = [parameter.argument, *own[: len(parameter.state)]] if plan.updates else list(own)
         mutations += [(a, len(outputs) + k) for k, a in enumerate(changed)]
         if plan.returns_gradients and (plan.updates or not own):
             results.append(Result("output", len(outputs) + len(changed)))
-        count = len(changed) + (plan.keeps if plan.updates else not own)
-        outputs += [Output(order, False)] * count
+        orders = orders if plan.updates else [order] * len(own)
+        orders += [order] * (plan.keeps if plan.updates else not own)
+        outputs += [Output(o, False) for o in orders]
     return replace(
         binding, inputs=tuple(inputs), outputs=tuple(outputs), results=tuple(results), mutations=tuple(mutations)
     )

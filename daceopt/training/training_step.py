@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -26,11 +26,13 @@ from daceopt.modules.options import Options
 from daceopt.training import obstacles
 from daceopt.training.binder import Binder, StepOptions
 from daceopt.training.objective import Objective, check_loss, target_count
+from daceopt.training.sharded_state import ShardedState
 from daceopt.training.step_exchange import StepExchange, exchange_of
 
 if TYPE_CHECKING:
     from daceopt.modules.backend import Backend
     from daceopt.passes.recipe import Recipe
+    from daceopt.training.step_graph import StepBackend, StepProgram
 
 
 def training_step(
@@ -69,6 +71,9 @@ def training_step(
                     compiled forward and backward, then PyTorch's own update
     memory_budget   as for ``optimized_module``; a share is of what eager PyTorch saves and of the gradients
 
+    With a model of ``data_parallel`` whose strategy updates in shards, each rank has the optimizer's state of its own
+    part: call :meth:`TrainingStep.gather_state` on all ranks before ``optimizer.state_dict()``.
+
     Compiled are the updates of SGD, Adam and AdamW with parameters of float32, float64, bfloat16 and float16; in half
     types they are computed in float32 and rounded once. A call that raises leaves parameters and state as they were.
     Raises TypeError and ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter
@@ -87,6 +92,7 @@ class TrainingStep:
         self._objective, self._binder, self._options = objective, binder, options
         own = Options(options.recipe, None, options.dynamic, "raise", options.verify)
         self._exchange = exchange_of(objective.model)
+        binder.shards = None if self._exchange is None else ShardedState(binder.optimizer, self._exchange)
         self._dispatcher = _StepDispatcher(own, binder, self._exchange)
         self._refusal = obstacles.permanent(objective.model, binder.optimizer, binder.options.scaler)
         self._parts: Any = None
@@ -96,6 +102,16 @@ class TrainingStep:
     def __reduce__(self) -> tuple[Any, ...]:
         """Copies and pickles have a model and an optimizer of their own, and compile anew."""
         return TrainingStep, (self._objective, self._binder, self._options)
+
+    @property
+    def objective(self) -> Objective:
+        """The model and its loss as one module."""
+        return self._objective
+
+    @property
+    def binder(self) -> Binder:
+        """What reads and updates the optimizer."""
+        return self._binder
 
     @property
     def model(self) -> nn.Module:
@@ -134,6 +150,26 @@ class TrainingStep:
             raise CaptureError("nothing in it was compiled")
         return found
 
+    @contextmanager
+    def observed(self) -> Iterator[list[tuple[StepProgram, list[Any]]]]:
+        """Within the block each call of a compiled step adds its program and what that is given."""
+        backend = self._dispatcher.backend
+        backend.observed = []
+        try:
+            yield backend.observed
+        finally:
+            backend.observed = None
+
+    def gather_state(self, to: int | None = None) -> None:
+        """Before a checkpoint of an optimizer that updates in shards: its state as PyTorch has it, on all ranks, or on
+        rank ``to`` of the group alone. All ranks call it; the next step takes apart what is whole. Without shards
+        nothing happens.
+
+        Raises WorkerError where a rank does something else, ValueError for a rank that the group does not have.
+        """
+        if self._binder.shards is not None:
+            self._binder.shards.gather(to)
+
     # ---------------------------------------------------------------- in parts
 
     def _in_parts(self, arguments: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -145,6 +181,7 @@ class TrainingStep:
             self._parts = optimized_module(
                 objective, recipe=chosen.recipe, dynamic=chosen.dynamic, fallback=chosen.fallback, verify=chosen.verify
             )
+        self.gather_state()
         updates = binder.is_last
         if binder.batch == 0:
             self.optimizer.zero_grad()
@@ -182,6 +219,13 @@ class _StepDispatcher(Dispatcher):
     def __init__(self, options: Options, binder: Binder, exchange: StepExchange | None) -> None:
         super().__init__(options)
         self._binder, self._exchange = binder, exchange
+
+    @property
+    def backend(self) -> StepBackend:
+        """What compiles its graphs. Raises CaptureError where nothing was compiled yet."""
+        if self._compiled is None:
+            raise CaptureError("nothing was compiled yet; call the step first")
+        return cast("StepBackend", self._compiled.backend)
 
     @property
     def ran(self) -> int:

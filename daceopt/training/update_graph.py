@@ -15,7 +15,8 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Reduction
 from daceopt.training.update_plan import COLUMNS, Updated, UpdatePlan
 from daceopt.training.update_rules import SCALAR_RULES
-from daceopt.transformations.distributed._averaging import averaged
+from daceopt.transformations.distributed._averaging import averaged, summed
+from daceopt.transformations.distributed._sharding import gathered, own_shard, scattered
 
 _SUMMANDS = 16  # of one kernel that adds single numbers
 _TINY = 1e-6  # beside a norm that divides, as in torch.nn.utils.clip_grad_norm_
@@ -46,12 +47,13 @@ class _Extension:
         self._states: list[list[str]] = []
         self._collected: list[str | None] = []
         for parameter, name in self._members:
-            self._states.append([self._like(name, state) for state in plan.states(parameter)])
+            shape = (parameter.shard,) if parameter.shard else None
+            self._states.append([self._like(name, state, shape) for state in plan.states(parameter)])
             self._collected.append(self._like(name, "collected") if parameter.accumulated else None)
         self._coefficients = {d: self._table(d) for d in plan.dtypes}
 
-    def _like(self, name: str, hint: str) -> str:
-        return self._graph.add_input(hint, self._graph.shape(name), self._graph.dtype(name))
+    def _like(self, name: str, hint: str, shape: tuple[int, ...] | None = None) -> str:
+        return self._graph.add_input(hint, shape or self._graph.shape(name), self._graph.dtype(name))
 
     def _table(self, dtype: str) -> str:
         return self._graph.add_input("coefficients", (self._plan.rows, COLUMNS), types.from_name(dtype))
@@ -69,13 +71,15 @@ class _Extension:
                 self._graph.add_output(name)
 
     def _whole(self, k: int, gradient: str | None) -> str:
-        """The gradient with what was collected before, over all ranks."""
+        """The gradient with what was collected before, over all ranks; this rank's shard of it, where it has one."""
         (parameter, name), collected, b = self._members[k], self._collected[k], self._b
         g = gradient or b.full(self._graph.shape(name), 0, self._graph.dtype(name))
         if collected is not None:
             g = str(b.elementwise(lambda x, y: x + y, collected, g, dtype=self._graph.dtype(name)))
         said = None if self._reduction is None else self._reduction.parameters.get(parameter.argument)
-        return g if said is None or self._reduction is None else averaged(self._graph, g, said, self._reduction)
+        if said is None or self._reduction is None:
+            return g
+        return (scattered if parameter.shard else averaged)(self._graph, g, said, self._reduction)
 
     def _alone(self, name: str) -> str:
         """``name``, or a copy of it where it cannot be an output."""
@@ -93,10 +97,18 @@ class _Extension:
         squares = [
             b.reduce("sum", lambda x: scalar.cast(x, wide) ** 2, g, axes=a, dtype=wide) for g, a in zip(gradients, axes)
         ]
-        total = self._sum(squares)
+        total = self._over_ranks(squares)
         bound = self._coefficient(0, COLUMNS - 1, "float64")
         one = sympy.Integer(1)
         return str(b.elementwise(lambda t, m: scalar.minimum(m / (sympy.sqrt(t) + _TINY), one), total, bound))
+
+    def _over_ranks(self, squares: Sequence[str]) -> str:
+        """The sum of all, of which those of shards are added up over ranks."""
+        parts, whole = ([s for s, (p, _) in zip(squares, self._members) if bool(p.shard) is k] for k in (True, False))
+        if parts and self._reduction is not None:
+            own = self._b.copy(self._b.reshape(self._sum(parts), (1,)))
+            whole.append(self._b.reshape(summed(self._graph, own, self._reduction), ()))
+        return self._sum(whole)
 
     def _sum(self, names: list[str]) -> str:
         while len(names) > 1:
@@ -121,7 +133,13 @@ class _Extension:
             return rule(g, w, rest[: len(states)], dict(zip(used, rest[len(states) :])))
 
         dtypes = [dtype] * (1 + len(states) + self._plan.keeps)
-        return list(self._b.elementwise(values, gradient, name, *states, *numbers, dtype=dtypes))
+        reduction = self._reduction
+        if not parameter.shard or reduction is None:
+            return list(self._b.elementwise(values, gradient, name, *states, *numbers, dtype=dtypes))
+        own = own_shard(self._graph, name, reduction)
+        new, *rest = self._b.elementwise(values, gradient, own, *states, *numbers, dtype=dtypes)
+        shape, said = self._graph.shape(name), reduction.parameters[parameter.argument]
+        return [gathered(self._graph, new, shape, said, reduction), *rest]
 
     def _coefficient(self, row: int, column: int, dtype: str) -> str:
         """One number of the table: a view of it."""

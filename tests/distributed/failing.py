@@ -35,7 +35,7 @@ def main() -> None:
     folder, how, whole = Path(sys.argv[1]), os.environ["HOW"], os.environ["WHOLE"] == "1"
     ranks.join(folder, SECONDS)
     torch.manual_seed(0)
-    model = daceopt.data_parallel(nn.Linear(6, 3), fallback="raise")
+    model = daceopt.data_parallel(nn.Linear(6, 3), strategy=os.environ.get("STRATEGY", "auto"), fallback="raise")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     step = daceopt.training_step(model, functional.cross_entropy, optimizer, fallback="raise") if whole else None
     x, y = torch.randn(4, 6), torch.randint(0, 3, (4,))

@@ -11,8 +11,9 @@ from tests.distributed import ranks
 from tests.distributed.failing import BAD, SECONDS
 
 
-def others(folder: Path, how: str, whole: bool, world: int) -> list[ranks.Ended]:
-    ended = ranks.start("tests.distributed.failing", folder, world, seconds=60, ended=BAD, HOW=how, WHOLE="01"[whole])
+def others(folder: Path, how: str, whole: bool, world: int, strategy: str = "auto") -> list[ranks.Ended]:
+    said = {"HOW": how, "WHOLE": "01"[whole], "STRATEGY": strategy}
+    ended = ranks.start("tests.distributed.failing", folder, world, seconds=150, ended=BAD, **said)
     return [own for rank, own in enumerate(ended) if rank != BAD]
 
 
@@ -26,7 +27,17 @@ def others(folder: Path, how: str, whole: bool, world: int) -> list[ranks.Ended]
     ],
 )
 def test_the_rank_at_fault_is_named(how: str, whole: bool, world: int, blamed: str, tmp_path: Path) -> None:
-    for own in others(tmp_path, how, whole, world):
+    _check(others(tmp_path, how, whole, world), blamed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "blamed"), [("dies", "rank 1 gave no answer"), ("is late", "rank 1 had not begun")])
+def test_it_is_named_where_updates_are_in_shards(how: str, blamed: str, tmp_path: Path) -> None:
+    _check(others(tmp_path, how, True, 2, "sharded"), blamed)
+
+
+def _check(ended: list[ranks.Ended], blamed: str) -> None:
+    for own in ended:
         assert own.code == 3, own.text
         assert "after 2 steps" in own.text and blamed in own.text, own.text
         seconds = float(re.search(r"and ([\d.]+) s", own.text)[1])  # type: ignore[index]

@@ -13,6 +13,16 @@ from torch import nn
 from daceopt.distributed.strategy import Bucket, Identity, OperatorGroup, Strategy, Weight
 from daceopt.errors import StrategyError
 
+BEFORE_SHARDS = (
+    '{"format": "daceopt strategy 1", "digest": "cd3a0c71270d082820d6d3e24d30a8280d456f5b98e32179c3c64627'
+    '41ee5b39", "identity": {"weights": [{"name": "a.weight", "dtype": "float32", "shape": [4, 3]}, {"nam'
+    'e": "a.bias", "dtype": "float32", "shape": [4]}, {"name": "h", "dtype": "float16", "shape": []}], "w'
+    'orld": 2, "graph": "", "versions": [["daceopt", "1"], ["torch", "2"]]}, "buckets": [{"parameters": ['
+    '"h"]}, {"parameters": ["a.bias", "a.weight"]}], "groups": [{"nodes": ["x_1", "y_2"], "duplicated": ['
+    '"x_1"]}, {"nodes": ["x_1"], "duplicated": []}], "wait": "end"}'
+)
+"""What the format without shards wrote of ``strategy()``."""
+
 
 def identity(world: int = 2) -> Identity:
     weights = (Weight("a.weight", "float32", (4, 3)), Weight("a.bias", "float32", (4,)), Weight("h", "float16", ()))
@@ -24,12 +34,31 @@ def strategy() -> Strategy:
     return Strategy(identity(), buckets, (OperatorGroup(("x_1", "y_2"), ("x_1",)), OperatorGroup(("x_1",))), "end")
 
 
+def bucket(*names: str) -> dict[str, object]:
+    return {"parameters": list(names), "sharded": False}
+
+
 def test_a_strategy_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = tmp_path / "strategy.json"
     strategy().save(path)
     assert Strategy.load(path) == strategy() == Strategy.parse(strategy().text())
     assert Strategy.load(path).digest() == strategy().digest() != replace(strategy(), wait="use").digest()
     assert [p.name for p in tmp_path.iterdir()] == ["strategy.json"]
+
+
+def test_a_file_of_the_format_before_shards_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "strategy.json"
+    path.write_text(BEFORE_SHARDS)
+    assert Strategy.load(path) == strategy()
+    path.write_text(BEFORE_SHARDS.replace('"end"', '"use"'))
+    with pytest.raises(StrategyError, match="changed after it was written"):
+        Strategy.load(path)
+
+
+def test_shards_are_part_of_a_strategy() -> None:
+    buckets = tuple(replace(b, sharded=True) for b in strategy().buckets)
+    sharded = replace(strategy(), buckets=buckets)
+    assert Strategy.parse(sharded.text()) == sharded and sharded.digest() != strategy().digest()
 
 
 def test_no_part_of_a_file_is_a_strategy() -> None:
@@ -49,17 +78,21 @@ def test_no_part_of_a_file_is_a_strategy() -> None:
         (("identity", "world"), -1, "expected an integer"),
         (("wait",), "never", "reductions wait at 'never'"),
         (("buckets",), {}, "expected a list"),
-        (("buckets",), [{"parameters": []}], "bucket 0 is empty"),
-        (("buckets", 0), {"parameters": ["h"], "more": 1}, "bucket 0 has the keys"),
+        (("buckets",), [{"parameters": [], "sharded": False}], "bucket 0 is empty"),
+        (("buckets", 0), {"parameters": ["h"], "sharded": False, "more": 1}, "bucket 0 has the keys"),
+        (("buckets", 0), {"parameters": ["h"]}, "bucket 0 has the keys"),
+        (("buckets", 0, "sharded"), 0, "expected true or false"),
+        (("buckets", 0, "sharded"), True, "changed after it was written"),
         (("buckets", 0, "parameters"), [1], "expected text"),
         (("buckets", 0, "parameters"), ["h", "h"], "h is in several buckets"),
         (("buckets", 0, "parameters"), ["g"], "g is no parameter"),
-        (("buckets",), [{"parameters": ["h"]}, {"parameters": ["a.bias"]}], "a.weight is in no bucket"),
-        (("buckets",), [{"parameters": ["h", "a.bias", "a.weight"]}], "expected one element type"),
+        (("buckets",), [bucket("h"), bucket("a.bias")], "a.weight is in no bucket"),
+        (("buckets",), [bucket("h", "a.bias", "a.weight")], "expected one element type"),
         (("groups", 1, "nodes"), ["y_2"], "y_2 is in several groups"),
         (("identity", "versions", 0), ["torch"], "expected a name and a version"),
         (("identity", "weights", 0, "shape"), [-4], "expected an integer"),
-        (("format",), "daceopt strategy 2", "expected 'daceopt strategy 1'"),
+        (("format",), "daceopt strategy 3", "expected 'daceopt strategy 2' or 'daceopt strategy 1'"),
+        (("format",), "daceopt strategy 1", "strategy has the keys"),
     ],
 )
 def test_an_edited_file_is_refused_with_the_place(path: tuple[str | int, ...], value: object, message: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import dace
 import sympy
@@ -18,16 +19,39 @@ def averaged(graph: Graph, gradient: str, parameter: str, reduction: Reduction) 
 
     What is summed is an array of rank 1 of its own, which can stand in a larger one.
     """
-    shape, dtype = graph.shape(gradient), graph.dtype(gradient)
+    shape = graph.shape(gradient)
     if 0 in shape:
         return gradient
-    b, share = Builder(graph, "exchange"), sympy.Rational(1, reduction.world)
+    b = Builder(graph, "exchange")
     flat = gradient if len(shape) == 1 else b.reshape(gradient, (prod(shape),))
-    own = str(b.elementwise(lambda g: g * share, flat, dtype=dtype)) if reduction.world > 1 else b.copy(flat)
-    common = {"group": reduction.group, "world": reduction.world}
-    position = list(reduction.parameters.values()).index(parameter)
-    handle = graph.add_array("handle", (), dace.int64)
-    b.library(AllReduceStart, {"X": own}, {"Handle": handle}, parameters=[parameter], position=position, **common)
-    average = graph.add_array("average", graph.shape(own), dtype)
-    b.library(AllReduceWait, {"Handle": handle, "X": own}, {"Y": average}, **common)
+    average = summed(graph, share_of(graph, flat, reduction), reduction, **named(parameter, reduction))
     return average if len(shape) == 1 else b.reshape(average, shape)
+
+
+def summed(graph: Graph, own: str, reduction: Reduction, **attributes: Any) -> str:
+    """The sum over all ranks of ``own``, an array that nobody else reads."""
+    b, handle = Builder(graph, "exchange"), graph.add_array("handle", (), dace.int64)
+    said = {**common_of(reduction), **attributes}
+    b.library(AllReduceStart, {"X": own}, {"Handle": handle}, **said)
+    total = graph.add_array("average", graph.shape(own), graph.dtype(own))
+    b.library(AllReduceWait, {"Handle": handle, "X": own}, {"Y": total}, **common_of(reduction))
+    return total
+
+
+def share_of(graph: Graph, gradient: str, reduction: Reduction) -> str:
+    """What this rank adds to the average, as an array of its own."""
+    b, share = Builder(graph, "exchange"), sympy.Rational(1, reduction.world)
+    if reduction.world == 1:
+        return b.copy(gradient)
+    return str(b.elementwise(lambda g: g * share, gradient, dtype=graph.dtype(gradient)))
+
+
+def common_of(reduction: Reduction) -> dict[str, Any]:
+    """What all nodes of an exchange say."""
+    return {"group": reduction.group, "world": reduction.world}
+
+
+def named(parameter: str, reduction: Reduction) -> dict[str, Any]:
+    """What the start of an exchange says of a parameter's values."""
+    position = list(reduction.parameters.values()).index(parameter)
+    return {"parameters": [parameter], "position": position, **common_of(reduction)}

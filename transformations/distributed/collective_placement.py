@@ -12,7 +12,15 @@ from daceopt.errors import DaceoptError
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.collective import AgreementStart, AgreementWait, AllReduceStart, sequence_number
+from daceopt.ir.nodes.collective import (
+    AgreementStart,
+    AgreementWait,
+    AllGatherStart,
+    AllReduceStart,
+    CollectiveStart,
+    CollectiveWait,
+    sequence_number,
+)
 from daceopt.ir.order import by_priority, sources_of
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.distributed.tensor_fusion import wait_of
@@ -30,7 +38,8 @@ class CollectivePlacement(Transformation):
     Starts run in the order of their positions, which all ranks share: each behind the one before it (an edge of the
     graph) and behind what it sums, which is computed as soon as it can be. All that needs a result of a reduction runs
     after the last start: by the latest reduction that it needs, so that the update of a bucket runs while later ones
-    are on their way. ``wait='end'`` waits for all of them before.
+    are on their way. ``wait='end'`` waits for all of them before. Exchanges that need the result of another, as the
+    all-gather of what was updated in shards, start behind those that do not, and are waited for last.
     """
 
     level: ClassVar[str] = "hardware"
@@ -41,26 +50,40 @@ class CollectivePlacement(Transformation):
             raise DaceoptError(f"wait={self.wait!r} of collective-placement; expected one of {WAITS}")
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        starts = [n for n in graph.nodes() if isinstance(n, AllReduceStart)]
+        starts = [n for n in graph.nodes() if isinstance(n, CollectiveStart)]
         if starts and not any("After" in graph.reads(n) for n in starts):
-            yield Site(graph, tuple(starts), {"title": f"{len(starts)} reductions"})
+            gathers = sum(isinstance(n, AllGatherStart) for n in starts)
+            title = f"{len(starts) - gathers} reductions" + (f", {gathers} all-gathers" if gathers else "")
+            yield Site(graph, tuple(starts), {"title": title})
 
     def apply(self, site: Site) -> None:
         graph = site.graph
-        starts = sorted(site.nodes, key=lambda n: (n.position, list(n.parameters)))
+        rounds = _rounds(graph)
+        starts = sorted(site.nodes, key=lambda n: (rounds[n], n.position, list(n.parameters)))
+        first = sum(rounds[n] == 0 for n in starts)
         opening, chained = _chained(graph, starts)
         ranks = _ranks(graph, chained)
-        graph.order = _order(graph, opening, chained, ranks, self.wait == "end")
+        graph.order = _order(graph, opening, chained, chained[:first], ranks, self.wait == "end")
 
 
-def sequence_of(graph: Graph, starts: list[AllReduceStart]) -> int:
-    """What stands for what is reduced, and in which order."""
-    operands = [(n.parameters, graph.reads(n)["X"]) for n in starts]
+def sequence_of(graph: Graph, starts: list[CollectiveStart]) -> int:
+    """What stands for what is exchanged, and in which order."""
+    kinds = [[] if isinstance(n, AllReduceStart) else [n.title] for n in starts]
+    operands = [([*kind, *n.parameters], graph.reads(n)["X"]) for kind, n in zip(kinds, starts)]
     found = [(list(names), int(graph.size(x)), types.name_of(graph.dtype(x))) for names, x in operands]
     return sequence_number(found, starts[0].world)
 
 
-def _chained(graph: Graph, starts: list[AllReduceStart]) -> tuple[list[Any], list[AllReduceStart]]:
+def _rounds(graph: Graph) -> dict[Any, int]:
+    """Node -> how many exchanges one after another it needs before."""
+    found: dict[Any, int] = {}
+    for node in graph.nodes():
+        before = [found[s] for _, s in sources_of(graph, node) if s in found]
+        found[node] = max(before, default=0) + isinstance(node, CollectiveWait)
+    return found
+
+
+def _chained(graph: Graph, starts: list[CollectiveStart]) -> tuple[list[Any], list[CollectiveStart]]:
     """The nodes of the agreement, and ``starts`` with the edges that order them."""
     b, common = Builder(graph, "exchange"), {"group": starts[0].group, "world": starts[0].world}
     sequence = sequence_of(graph, starts)
@@ -71,18 +94,18 @@ def _chained(graph: Graph, starts: list[AllReduceStart]) -> tuple[list[Any], lis
     ]
     chained = []
     for node in starts:
-        operand, handle = graph.reads(node)["X"], graph.writes(node)["Handle"]
+        operand, written = graph.reads(node)["X"], graph.writes(node)
         said = {"parameters": list(node.parameters), "position": node.position, **common}
         with graph.made_for("exchange", graph.origins_of(node)):
-            after = AllReduceStart(inputs=("X", "After"), **said)
+            after = type(node)(inputs=("X", "After"), **said)
             graph.remove(node)
-            graph.add_node(after, {"X": operand, "After": last}, {"Handle": handle})
+            graph.add_node(after, {"X": operand, "After": last}, written)
         chained.append(after)
-        last = handle
+        last = written["Handle"]
     return opening, chained
 
 
-def _ranks(graph: Graph, starts: list[AllReduceStart]) -> dict[Any, int]:
+def _ranks(graph: Graph, starts: list[CollectiveStart]) -> dict[Any, int]:
     """Waits and what depends on one -> the position of the latest that it needs."""
     found: dict[Any, int] = {wait_of(graph, n): k for k, n in enumerate(starts)}
     for node in graph.nodes():
@@ -112,22 +135,24 @@ def _written(graph: Graph, node: Any) -> list[str]:
 
 
 def _order(
-    graph: Graph, opening: list[Any], starts: list[AllReduceStart], ranks: dict[Any, int], end: bool
+    graph: Graph, opening: list[Any], starts: list[Any], first: list[Any], ranks: dict[Any, int], end: bool
 ) -> list[Any]:
+    """``first``: those of ``starts`` that need no exchange before."""
     late = [n for n in graph.nodes() if n in ranks]
     special = {*opening, *starts}
     waits = {wait_of(graph, n) for n in starts}
     early = [n for n in graph.nodes() if n not in ranks and n not in special]
     early = _promptly(graph, early, special | waits)
-    needed = [{s for _, s in sources_of(graph, n)} for n in starts]
-    order, done, waiting = [opening[0]], set(), list(zip(starts, needed))
+    needed = [{s for _, s in sources_of(graph, n)} for n in first]
+    order, done, waiting = [opening[0]], set(), list(zip(first, needed))
     for node in [None, *early]:
         if node is not None:
             order.append(node)
             done.add(node)
         while waiting and waiting[0][1] <= {*done, *special}:
             start, _ = waiting.pop(0)
-            order += [opening[1], start] if start is starts[0] else [start]
-    if end:
-        return [*order, *(n for n in late if n in waits), *(n for n in late if n not in waits)]
-    return order + sorted(late, key=lambda n: ranks[n])
+            order += [opening[1], start] if start is first[0] else [start]
+    behind = {wait_of(graph, n) for n in first} if end else set()
+    order += [n for n in late if n in behind]
+    lowest = len(first) if end else 0  # what of those is used follows in its own order
+    return order + sorted((n for n in late if n not in behind), key=lambda n: max(ranks[n], lowest))

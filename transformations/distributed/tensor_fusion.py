@@ -1,10 +1,11 @@
-"""Sum gradients of several parameters over all ranks together."""
+"""Exchange gradients of several parameters together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import accumulate, product
+from typing import Any, ClassVar, TypeGuard
 
 import dace
 
@@ -12,7 +13,16 @@ from daceopt.errors import DaceoptError
 from daceopt.ir import parts
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
+from daceopt.ir.nodes.collective import (
+    AllGatherStart,
+    AllGatherWait,
+    AllReduceStart,
+    AllReduceWait,
+    CollectiveStart,
+    CollectiveWait,
+    ReduceScatterStart,
+    ReduceScatterWait,
+)
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -26,6 +36,8 @@ class TensorFusion(Transformation):
     Fewer, larger messages use a network better; the first gradient waits for the last of its bucket (Yi et al., DisCo,
     section 2.3). ``buckets``: names of parameters, side by side in this order; the first bucket starts first.
     Parameters of a bucket that the graph does not have are left out; gradients that are in no bucket stay alone.
+    Gradients of which each rank gets a part, and parts of parameters that are gathered, stand side by side along their
+    last axis.
     """
 
     level: ClassVar[str] = "local"
@@ -38,15 +50,18 @@ class TensorFusion(Transformation):
         object.__setattr__(self, "buckets", tuple(tuple(map(str, b)) for b in self.buckets))
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        alone = {n.parameters[0]: n for n in graph.nodes() if is_single(n)}
-        for k, bucket in enumerate(self.buckets):
-            members = [alone[name] for name in bucket if name in alone]
+        alone: dict[type, dict[str, CollectiveStart]] = {kind: {} for kind in BY_KIND}
+        for node in graph.nodes():
+            if is_single(node):
+                alone[type(node)][node.parameters[0]] = node
+        for (k, bucket), kind in product(enumerate(self.buckets), BY_KIND):
+            members = [alone[kind][name] for name in bucket if name in alone[kind]]
             found = {graph.dtype(graph.reads(n)["X"]) for n in members}
             if len(found) > 1:
                 yield NearMiss(members[0], f"bucket {k} has gradients of {sorted(map(str, found))}, expected one type")
             elif len(members) > 1 or any(n.position != k for n in members):
-                title = f"bucket {k} of {len(members)} gradients"
-                yield Site(graph, tuple(members), {"position": k, "title": title})
+                what = "shards" if kind is AllGatherStart else "gradients"
+                yield Site(graph, tuple(members), {"position": k, "title": f"bucket {k} of {len(members)} {what}"})
 
     def apply(self, site: Site) -> None:
         if len(site.nodes) == 1:
@@ -55,39 +70,84 @@ class TensorFusion(Transformation):
             fuse(site.graph, site.nodes, site["position"])
 
 
-def is_single(node: Any) -> bool:
-    """Is it the start of a reduction of one gradient?"""
-    return isinstance(node, AllReduceStart) and len(node.parameters) == 1
+def is_single(node: Any) -> TypeGuard[CollectiveStart]:
+    """Is it the start of an exchange of the values of one parameter?"""
+    return type(node) in BY_KIND and len(node.parameters) == 1
 
 
-def fuse(graph: Graph, starts: tuple[AllReduceStart, ...], position: int) -> None:
-    """Reduce what ``starts`` reduce as one array, the ``position``-th to start."""
-    own = [graph.reads(n)["X"] for n in starts]
+def fuse(graph: Graph, starts: tuple[CollectiveStart, ...], position: int) -> None:
+    """Exchange what ``starts`` exchange as one array, the ``position``-th of its kind to start."""
     waits = [wait_of(graph, n) for n in starts]
-    averages = [graph.writes(n)["Y"] for n in waits]
-    common = {"group": starts[0].group, "world": starts[0].world}
     parameters = [name for n in starts for name in n.parameters]
-    dtype, total = graph.dtype(own[0]), sum(int(graph.size(n)) for n in own)
+    common = {"group": starts[0].group, "world": starts[0].world}
     origins = tuple(dict.fromkeys(o for n in starts for o in graph.origins_of(n)))
     with graph.made_for("exchange", origins):
-        b = Builder(graph, "exchange")
-        whole, handle = graph.add_array("bucket", (total,), dtype), graph.add_array("handle", (), dace.int64)
-        offset, offsets = 0, []
-        for name in own:
-            parts.attach(graph, name, whole, (offset,))
-            offsets.append(offset)
-            offset += int(graph.size(name))
-        b.library(AllReduceStart, {"X": whole}, {"Handle": handle}, parameters=parameters, position=position, **common)
-        average = graph.add_array("average", (total,), dtype)
-        b.library(AllReduceWait, {"Handle": handle, "X": whole}, {"Y": average}, **common)
-        for old, start in zip(averages, offsets):
-            view = graph.add_view(average, "average", graph.shape(old), (1,), start)
-            graph.replace_uses(old, b.copy(view) if old in graph.outputs else view)
+        BY_KIND[type(starts[0])](graph, starts, waits, {"parameters": parameters, "position": position, **common})
     for node in (*waits, *starts):
         graph.remove(node)
 
 
-def wait_of(graph: Graph, start: AllReduceStart) -> AllReduceWait:
+def _reduced(graph: Graph, starts: Sequence[Any], waits: Sequence[Any], said: Mapping[str, Any]) -> None:
+    b, common, handle = Builder(graph, "exchange"), _common(said), graph.add_array("handle", (), dace.int64)
+    whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
+    b.library(AllReduceStart, {"X": whole}, {"Handle": handle}, **said)
+    average = graph.add_array("average", graph.shape(whole), graph.dtype(whole))
+    b.library(AllReduceWait, {"Handle": handle, "X": whole}, {"Y": average}, **common)
+    _shown(graph, average, [graph.writes(n)["Y"] for n in waits], offsets)
+
+
+def _scattered(graph: Graph, starts: Sequence[Any], waits: Sequence[Any], said: Mapping[str, Any]) -> None:
+    b, common, handle = Builder(graph, "exchange"), _common(said), graph.add_array("handle", (), dace.int64)
+    whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
+    dtype, shape = graph.dtype(whole), graph.shape(whole)
+    received, shard = graph.add_array("received", shape, dtype), graph.add_array("shard", shape[1:], dtype)
+    b.library(ReduceScatterStart, {"X": whole}, {"Handle": handle, "Received": received}, **said)
+    b.library(ReduceScatterWait, {"Handle": handle, "X": whole, "Received": received}, {"Y": shard}, **common)
+    _shown(graph, shard, [graph.writes(n)["Y"] for n in waits], offsets)
+
+
+def _gathered(graph: Graph, starts: Sequence[Any], waits: Sequence[Any], said: Mapping[str, Any]) -> None:
+    b, common, handle = Builder(graph, "exchange"), _common(said), graph.add_array("handle", (), dace.int64)
+    whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
+    rows, dtype = (said["world"], *graph.shape(whole)), graph.dtype(whole)
+    arriving, complete = (graph.add_array(hint, rows, dtype) for hint in ("arriving", "complete"))
+    b.library(AllGatherStart, {"X": whole}, {"Handle": handle, "Gathered": arriving}, **said)
+    b.library(AllGatherWait, {"Handle": handle, "X": arriving}, {"Y": complete}, **common)
+    _shown(graph, complete, [graph.writes(n)["Y"] for n in waits], offsets)
+
+
+BY_KIND: dict[type, Callable[..., None]] = {
+    AllReduceStart: _reduced,
+    ReduceScatterStart: _scattered,
+    AllGatherStart: _gathered,
+}
+"""What makes one exchange of several, all of one kind."""
+
+
+def _common(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {"group": said["group"], "world": said["world"]}
+
+
+def _side_by_side(graph: Graph, arrays: Sequence[str]) -> tuple[str, list[int]]:
+    """A new array of which ``arrays`` are parts, one after another along the last axis, and where they begin there."""
+    sizes = [int(graph.shape(name)[-1]) for name in arrays]
+    rows = graph.shape(arrays[0])[:-1]
+    whole = graph.add_array("bucket", (*rows, sum(sizes)), graph.dtype(arrays[0]))
+    offsets = list(accumulate(sizes[:-1], initial=0))
+    for name, offset in zip(arrays, offsets, strict=True):
+        parts.attach(graph, name, whole, (*(0 for _ in rows), offset))
+    return whole, offsets
+
+
+def _shown(graph: Graph, whole: str, old: Sequence[str], offsets: Sequence[int]) -> None:
+    """Let views of ``whole`` stand for what was exchanged alone before."""
+    b, strides = Builder(graph, "exchange"), graph.strides(whole)
+    for name, offset in zip(old, offsets, strict=True):
+        view = graph.add_view(whole, "average", graph.shape(name), strides, offset)
+        graph.replace_uses(name, b.copy(view) if name in graph.outputs else view)
+
+
+def wait_of(graph: Graph, start: CollectiveStart) -> CollectiveWait:
     """Who waits for ``start``."""
     readers = graph.consumers(graph.writes(start)["Handle"])
-    return next(n for n in readers if isinstance(n, AllReduceWait))
+    return next(n for n in readers if isinstance(n, CollectiveWait))

@@ -27,8 +27,16 @@ ENDED = -1
 
 def sequence_number(reductions: Iterable[tuple[Sequence[str], int, str]], world: int) -> int:
     """A number of 62 bits that stands for reductions (parameters, elements, element type) in their order."""
-    said = [world, *([list(names), count, dtype] for names, count, dtype in reductions)]
-    return int.from_bytes(hashlib.sha256(json.dumps(said).encode()).digest()[:8], "big") >> 2
+    return _number(json.dumps([world, *([list(names), count, dtype] for names, count, dtype in reductions)]))
+
+
+def listed_number(what: str, names: Iterable[str]) -> int:
+    """The same for an exchange of ``names`` from outside of programs."""
+    return _number("\n".join([what, *names]))
+
+
+def _number(said: str) -> int:
+    return int.from_bytes(hashlib.sha256(said.encode()).digest()[:8], "big") >> 2
 
 
 @make_properties
@@ -49,21 +57,90 @@ class Collective(DenseNode):
         return sympy.Integer(0)
 
 
-@dace.library.node
-class AllReduceStart(Collective):
-    """Start the sum of X over all ranks, in the memory of X. ``parameters``: whose gradients X has, side by side."""
+@make_properties
+class CollectiveStart(Collective):
+    """Base of what starts an exchange of the values of ``parameters``, or of numbers that stand for none."""
 
-    required, optional, results = ("X",), ("After",), ("Handle",)
-    parameters = ListProperty(element_type=str, default=[], desc="Names of the parameters whose gradients are in X")
+    optional: ClassVar[tuple[str, ...]] = ("After",)
+    title: ClassVar[str] = ""  # how messages call it
+    parameters = ListProperty(element_type=str, default=[], desc="Names of the parameters whose values are exchanged")
     position = Property(dtype=int, default=0, desc="When it starts: the same number on all ranks")
 
 
+class CollectiveWait(Collective):
+    """Base of what waits for a start, by its ``Handle``."""
+
+
 @dace.library.node
-class AllReduceWait(Collective):
+class AllReduceStart(CollectiveStart):
+    """Start the sum of X over all ranks, in the memory of X. ``parameters``: whose gradients X has, side by side."""
+
+    required, results = ("X",), ("Handle",)
+    title: ClassVar[str] = "reduction"
+
+
+@dace.library.node
+class AllReduceWait(CollectiveWait):
     """Wait for what ``Handle`` stands for: Y is the sum of X over all ranks."""
 
     required, results = ("Handle", "X"), ("Y",)
     in_place: ClassVar[dict[str, str]] = {"Y": "X"}
+
+
+@dace.library.node
+class ReduceScatterStart(CollectiveStart):
+    """Start the sum of X [world, elements] over all ranks, of which each gets one row. Received [world, elements]
+    belongs to the collective until its wait."""
+
+    required, results = ("X",), ("Handle", "Received")
+    title: ClassVar[str] = "reduce-scatter"
+
+
+@dace.library.node
+class ReduceScatterWait(CollectiveWait):
+    """Wait for what ``Handle`` stands for: Y [elements] is the row of this rank of the sum of X over all ranks."""
+
+    required, results = ("Handle", "X", "Received"), ("Y",)
+
+
+@dace.library.node
+class AllGatherStart(CollectiveStart):
+    """Start to bring the X [elements] of all ranks together, as the rows of Gathered [world, elements]."""
+
+    required, results = ("X",), ("Handle", "Gathered")
+    title: ClassVar[str] = "all-gather"
+
+
+@dace.library.node
+class AllGatherWait(CollectiveWait):
+    """Wait for what ``Handle`` stands for: Y is Gathered, with the rows of all ranks."""
+
+    required, results = ("Handle", "X"), ("Y",)
+    in_place: ClassVar[dict[str, str]] = {"Y": "X"}
+
+
+@dace.library.node
+class IntoShards(Collective):
+    """Y [world, elements] has the elements of X in row-major order, row by row; zeros fill up the last. Nothing is
+    exchanged."""
+
+    required, results = ("X",), ("Y",)
+
+
+@dace.library.node
+class OwnShard(Collective):
+    """Y [elements] is what this rank has of X: of its elements in row-major order, filled up with zeros, the
+    ``rank``-th of ``world`` runs of the same length. Nothing is exchanged."""
+
+    required, results = ("X",), ("Y",)
+
+
+@dace.library.node
+class Unshard(Collective):
+    """Y has the elements of X [world, elements], row by row, without those that fill up the last. Nothing is
+    exchanged."""
+
+    required, results = ("X",), ("Y",)
 
 
 @dace.library.node

@@ -3,7 +3,10 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/sum.h>
 
+#include <algorithm>
+#include <cstring>
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
@@ -18,7 +21,7 @@ namespace {
 using Work = c10::intrusive_ptr<c10d::Work>;
 
 struct Pending {
-    Work work;
+    std::vector<Work> works;
     std::string label;
     std::vector<at::Tensor> own, all;  // keep their memory until the work is done; `all` has one for each rank
 };
@@ -31,9 +34,11 @@ thread_local std::vector<Pending> pending;
 // Waits for what may still write memory of the run; its errors are not the first one.
 void settle_all() {
     for (auto& one : pending) {
-        try {
-            if (one.work) one.work->wait();
-        } catch (...) {
+        for (auto& work : one.works) {
+            try {
+                work->wait();
+            } catch (...) {
+            }
         }
     }
     pending.clear();
@@ -69,34 +74,113 @@ at::ScalarType type_of(Reduced type) {
 
 Pending& waited(int64_t handle) {
     Pending& one = pending.at(static_cast<size_t>(handle - 1));
-    try {
-        one.work->wait();
-    } catch (const std::exception& error) {
-        one.work.reset();
-        failed(one.label, first_line(error.what()).c_str());
+    while (!one.works.empty()) {
+        const Work work = one.works.back();
+        one.works.pop_back();
+        try {
+            work->wait();
+        } catch (const std::exception& error) {
+            failed(one.label, first_line(error.what()).c_str());
+        }
     }
-    one.work.reset();
     return one;
 }
 
+// `start` leaves its works in what it is given: those before one that fails are settled with the rest.
 template <typename Start>
 int64_t started(Pending one, Start start) {
+    const int64_t handle = added(std::move(one));
     try {
-        one.work = start(one);
+        start(pending.back());
     } catch (const std::exception& error) {
-        failed(one.label, first_line(error.what()).c_str());
+        failed(pending.back().label, first_line(error.what()).c_str());
     }
-    return added(std::move(one));
+    return handle;
 }
+
+at::Tensor over(void* data, at::IntArrayRef shape, Reduced type) {
+    return at::from_blob(data, shape, at::TensorOptions().dtype(type_of(type)));
+}
+
+// gloo's own reduce-scatter sums everything on all ranks, in a copy; and its all-gather goes through copies, too.
+bool is_gloo(const c10::intrusive_ptr<c10d::Backend>& backend) { return backend->getBackendName() == "gloo"; }
 
 }  // namespace
 
 int64_t all_reduce_start(const char* group, const char* label, void* data, int64_t count, Reduced type) {
-    Pending one{{}, label, {at::from_blob(data, {count}, at::TensorOptions().dtype(type_of(type)))}, {}};
-    return started(std::move(one), [&](Pending& p) { return backend_of(group)->allreduce(p.own); });
+    return started({{}, label, {over(data, {count}, type)}, {}},
+                   [&](Pending& p) { p.works.push_back(backend_of(group)->allreduce(p.own)); });
 }
 
 void all_reduce_wait(int64_t handle) { waited(handle).own.clear(); }
+
+int64_t reduce_scatter_start(const char* group, const char* label, void* data, void* received, int64_t count, Reduced type) {
+    return started({{}, label, {}, {}}, [&](Pending& p) {
+        const auto backend = backend_of(group);
+        const int64_t world = backend->getSize();
+        at::Tensor rows = over(data, {world, count}, type);
+        p.own = {over(received, {is_gloo(backend) ? world : 1, count}, type)};  // what the wait adds up
+        p.all = {rows};
+        if (is_gloo(backend)) {
+            std::vector<int64_t> equal;
+            p.works.push_back(backend->alltoall_base(p.own[0], rows, equal, equal));
+        } else {
+            p.works.push_back(backend->_reduce_scatter_base(p.own[0], rows));
+        }
+    });
+}
+
+void reduce_scatter_wait(int64_t handle, void* own) {
+    Pending& one = waited(handle);
+    const at::Tensor& rows = one.own[0];
+    at::Tensor sum = at::from_blob(own, {rows.size(1)}, rows.options());
+    at::sum_out(sum, rows, at::IntArrayRef{0});
+    one.own.clear();
+    one.all.clear();
+}
+
+int64_t all_gather_start(const char* group, const char* label, const void* own, void* gathered, int64_t count, Reduced type) {
+    return started({{}, label, {}, {}}, [&](Pending& p) {
+        const auto backend = backend_of(group);
+        at::Tensor whole = over(gathered, {backend->getSize(), count}, type);
+        for (int rank = 0; rank < backend->getSize(); ++rank) p.own.push_back(whole[rank]);
+        at::Tensor& mine = p.own[static_cast<size_t>(backend->getRank())];
+        std::memcpy(mine.data_ptr(), own, mine.nbytes());
+        if (!is_gloo(backend)) {
+            p.works.push_back(backend->_allgather_base(whole, mine));
+            return;
+        }
+        for (int rank = 0; rank < backend->getSize(); ++rank) {
+            std::vector<at::Tensor> row{p.own[static_cast<size_t>(rank)]};
+            c10d::BroadcastOptions options;
+            options.rootRank = rank;
+            p.works.push_back(backend->broadcast(row, options));
+        }
+    });
+}
+
+void all_gather_wait(int64_t handle) { waited(handle).own.clear(); }
+
+void own_shard(const char* group, const void* data, int64_t total, void* own, int64_t count, int64_t width) {
+    const int64_t first = std::min(backend_of(group)->getRank() * count, total), held = std::min(count, total - first);
+    std::memcpy(own, static_cast<const char*>(data) + first * width, held * width);
+    std::memset(static_cast<char*>(own) + held * width, 0, (count - held) * width);
+}
+
+void into_shards(const void* data, int64_t total, void* rows, int64_t world, int64_t stride, int64_t count, int64_t width) {
+    char* row = static_cast<char*>(rows);
+    for (int64_t first = 0; first < world * count; first += count, row += stride * width) {
+        const int64_t held = std::clamp(total - first, int64_t(0), count);
+        if (held > 0) std::memcpy(row, static_cast<const char*>(data) + first * width, held * width);
+        std::memset(row + held * width, 0, (count - held) * width);
+    }
+}
+
+void unshard(const void* rows, int64_t stride, int64_t count, void* data, int64_t total, int64_t width) {
+    const char* row = static_cast<const char*>(rows);
+    for (int64_t first = 0; first < total; first += count, row += stride * width)
+        std::memcpy(static_cast<char*>(data) + first * width, row, std::min(count, total - first) * width);
+}
 
 int64_t agreement_start(const char* group, int64_t sequence) {
     at::Tensor mine = at::empty({1}, at::kLong);
@@ -105,7 +189,7 @@ int64_t agreement_start(const char* group, int64_t sequence) {
         const auto backend = backend_of(group);
         for (int rank = 0; rank < backend->getSize(); ++rank) p.all.push_back(at::empty({1}, at::kLong));
         std::vector<std::vector<at::Tensor>> received{p.all};
-        return backend->allgather(received, p.own);
+        p.works.push_back(backend->allgather(received, p.own));
     });
 }
 

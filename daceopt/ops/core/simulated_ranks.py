@@ -5,38 +5,104 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from daceopt.errors import Unsupported
 from daceopt.ir.interpret import Memory, interprets
 from daceopt.scoped import scoped
 
-Reduce = Callable[[tuple[str, ...], np.ndarray], np.ndarray]
-"""Names of the parameters and this rank's summand -> the sum over all ranks."""
+Exchanged = Callable[[tuple[str, ...], np.ndarray], np.ndarray]
+"""Names of the parameters and this rank's value -> what all ranks make of it."""
 
-_reduce: ContextVar[Reduce | None] = ContextVar("daceopt_simulated_ranks", default=None)
+
+@dataclass(frozen=True)
+class Ranks:
+    """``reduce``: the sum of a value over all ranks; ``gather``: the values of all, one after another; both are called
+    in the order of starts. ``rank``: the number of this one."""
+
+    reduce: Exchanged
+    gather: Exchanged | None = None
+    rank: int = 0
+
+
+_ranks: ContextVar[Ranks | None] = ContextVar("daceopt_simulated_ranks", default=None)
 
 
 @contextmanager
-def reducing(reduce: Reduce) -> Iterator[None]:
-    """Within the block the interpreter sums over ranks with ``reduce``, called in the order of starts."""
-    with scoped(_reduce, reduce):
+def reducing(reduce: Exchanged, gather: Exchanged | None = None, rank: int = 0) -> Iterator[None]:
+    """Within the block the interpreter is one of these ranks."""
+    with scoped(_ranks, Ranks(reduce, gather, rank)):
         yield
+
+
+def _summed(memory: Memory, node: Any) -> np.ndarray:
+    value, ranks = memory.array(memory.graph.reads(node)["X"]), _ranks.get()
+    found: np.ndarray = value * node.world if ranks is None else ranks.reduce(tuple(node.parameters), value)
+    return found
+
+
+def _own() -> int:
+    ranks = _ranks.get()
+    return 0 if ranks is None else ranks.rank
 
 
 @interprets("AllReduceStart")
 def _start(memory: Memory, node: Any) -> None:
     """The sum takes the operand's place at once: nobody else reads it."""
-    x, reduce = memory.graph.reads(node)["X"], _reduce.get()
-    value = memory.array(x)
-    memory.store(x, value * node.world if reduce is None else reduce(tuple(node.parameters), value))
+    memory.store(memory.graph.reads(node)["X"], _summed(memory, node))
     memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
 
 
+@interprets("ReduceScatterStart")
+def _scatter(memory: Memory, node: Any) -> None:
+    """The sum takes the place of what is received."""
+    memory.store(memory.graph.writes(node)["Received"], _summed(memory, node))
+    memory.store(memory.graph.writes(node)["Handle"], np.int64(1))
+
+
+@interprets("ReduceScatterWait")
+def _scattered(memory: Memory, node: Any) -> None:
+    received = memory.array(memory.graph.reads(node)["Received"])
+    memory.store(memory.graph.writes(node)["Y"], received[_own()])
+
+
+@interprets("AllGatherStart")
+def _gather(memory: Memory, node: Any) -> None:
+    """Raises Unsupported where nobody says what others have: ranks that are alike have other shards."""
+    writes, ranks = memory.graph.writes(node), _ranks.get()
+    if ranks is None or ranks.gather is None:
+        raise Unsupported("an all-gather needs the shards of all ranks; run it within `reducing(reduce, gather, rank)`")
+    rows = ranks.gather(tuple(node.parameters), memory.array(memory.graph.reads(node)["X"]))
+    memory.store(writes["Gathered"], rows)
+    memory.store(writes["Handle"], np.int64(1))
+
+
 @interprets("AllReduceWait")
+@interprets("AllGatherWait")
 def _wait(memory: Memory, node: Any) -> None:
     memory.store(memory.graph.writes(node)["Y"], memory.array(memory.graph.reads(node)["X"]))
+
+
+@interprets("IntoShards")
+def _into_shards(memory: Memory, node: Any) -> None:
+    x, y = (memory.array(n) for n in (memory.graph.reads(node)["X"], memory.graph.writes(node)["Y"]))
+    y[...] = np.pad(x.reshape(-1), (0, y.size - x.size)).reshape(y.shape)
+
+
+@interprets("OwnShard")
+def _own_shard(memory: Memory, node: Any) -> None:
+    x, y = (memory.array(n) for n in (memory.graph.reads(node)["X"], memory.graph.writes(node)["Y"]))
+    run = x.reshape(-1)[_own() * y.size :][: y.size]
+    y[...] = np.pad(run, (0, y.size - run.size))
+
+
+@interprets("Unshard")
+def _unshard(memory: Memory, node: Any) -> None:
+    x, y = (memory.array(n) for n in (memory.graph.reads(node)["X"], memory.graph.writes(node)["Y"]))
+    y[...] = x.reshape(-1)[: y.size].reshape(y.shape)
 
 
 @interprets("AgreementStart")

@@ -1,0 +1,77 @@
+"""One gradient averaged over all ranks of which each gets a part, and one parameter put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import dace
+
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.imported import Reduction
+from daceopt.ir.nodes.collective import (
+    AllGatherStart,
+    AllGatherWait,
+    IntoShards,
+    OwnShard,
+    ReduceScatterStart,
+    ReduceScatterWait,
+    Unshard,
+)
+from daceopt.ir.shards import shard_elements
+from daceopt.transformations.distributed._averaging import common_of, named, share_of
+
+
+def scattered(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
+    """This rank's shard of the average of ``gradient`` over all ranks: an array of rank 1.
+
+    What is summed is an array [world, elements] of its own, which can stand in a larger one; zeros fill it up.
+    """
+    b, dtype = Builder(graph, "exchange"), graph.dtype(gradient)
+    elements = shard_elements(prod(graph.shape(gradient)), reduction.world)
+    rows = _in_rows(graph, gradient, reduction)
+    handle = graph.add_array("handle", (), dace.int64)
+    received = graph.add_array("received", (reduction.world, elements), dtype)
+    said = named(parameter, reduction)
+    b.library(ReduceScatterStart, {"X": rows}, {"Handle": handle, "Received": received}, **said)
+    shard = graph.add_array("shard", (elements,), dtype)
+    b.library(
+        ReduceScatterWait, {"Handle": handle, "X": rows, "Received": received}, {"Y": shard}, **common_of(reduction)
+    )
+    return shard
+
+
+def _in_rows(graph: Graph, gradient: str, reduction: Reduction) -> str:
+    """The shares of this rank in the average, a row for each rank."""
+    b, dtype, world = Builder(graph, "exchange"), graph.dtype(gradient), reduction.world
+    total = prod(graph.shape(gradient))
+    shape = (world, shard_elements(total, world))
+    if prod(shape) == total:
+        return share_of(graph, b.reshape(gradient, shape), reduction)
+    rows = graph.add_array("rows", shape, dtype)
+    share = share_of(graph, b.reshape(gradient, (total,)), reduction)
+    b.library(IntoShards, {"X": share}, {"Y": rows}, **common_of(reduction))
+    return rows
+
+
+def own_shard(graph: Graph, array: str, reduction: Reduction) -> str:
+    """This rank's shard of an array that all ranks have: an array of rank 1."""
+    b, total = Builder(graph, "exchange"), prod(graph.shape(array))
+    shard = graph.add_array("shard", (shard_elements(total, reduction.world),), graph.dtype(array))
+    b.library(OwnShard, {"X": b.reshape(array, (total,))}, {"Y": shard}, **common_of(reduction))
+    return shard
+
+
+def gathered(graph: Graph, shard: str, shape: Sequence[Any], parameter: str, reduction: Reduction) -> str:
+    """The array of ``shape`` of which each rank has a ``shard``."""
+    b, dtype = Builder(graph, "exchange"), graph.dtype(shard)
+    rows = (reduction.world, *graph.shape(shard))
+    handle = graph.add_array("handle", (), dace.int64)
+    arriving, complete = (graph.add_array(hint, rows, dtype) for hint in ("arriving", "complete"))
+    b.library(AllGatherStart, {"X": shard}, {"Handle": handle, "Gathered": arriving}, **named(parameter, reduction))
+    b.library(AllGatherWait, {"Handle": handle, "X": arriving}, {"Y": complete}, **common_of(reduction))
+    whole = graph.add_array("whole", shape, dtype)
+    b.library(Unshard, {"X": complete}, {"Y": whole}, **common_of(reduction))
+    return whole

@@ -40,6 +40,8 @@ class NativeConvolution(Library):
         """Floats and bfloat16 in 1 to 3 spatial dimensions."""
         if not isinstance(node, _KINDS):
             return "for convolutions only"
+        if node.blocked(graph):
+            return f"operands {sorted(node.blocked(graph))} in blocks of channels"
         names = node.operands(graph)
         if other := {graph.dtype(n) for n in names.values()} - _TYPES.keys():
             return f"element types {sorted(map(str, other))}, expected float32, float64 or bfloat16"

@@ -135,8 +135,9 @@ def _accesses(stage: Stage) -> list[Access]:
 
 
 def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
-    """Store the images ``names``, of which none has a reason :func:`why_not`, in blocks; returns the new arrays by the
-    old ones. Readers that cannot follow read a copy in the old layout."""
+    """Store the images ``names`` in blocks; returns the new arrays by the old ones. None of them has a reason
+    :func:`why_not`, but that it may be an input whose giver stores it so from now on. Readers that cannot follow read a
+    copy in the old layout."""
     found = {name: _declared(graph, name) for name in names}
     users: dict[Node, None] = {}
     for name, stored in found.items():
@@ -149,13 +150,16 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
             _rewrite_kernel(graph, node, found)
         else:
             _rewrite_call(graph, node, found)
-    graph.saved = [found.get(name, name) for name in graph.saved]
+    graph.saved, graph.inputs = ([found.get(n, n) for n in names] for names in (graph.saved, graph.inputs))
+    for name in found:
+        graph.drop(name)
     return found
 
 
 def _declared(graph: Graph, name: str) -> str:
     with graph.made_for(origins=graph.origins.get(name, ())):
-        return graph.add_array(name, blocked_shape(graph.shape(name)), graph.dtype(name))
+        given = graph.is_given(name)
+        return graph.add_array(name, blocked_shape(graph.shape(name)), graph.dtype(name), transient=not given)
 
 
 def _leave_copy(graph: Graph, name: str, stored: str, followers: Sequence[Node]) -> None:

@@ -6,7 +6,7 @@ kernels by their indices, convolutions by the rank of their operands (``nodes.li
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -82,7 +82,7 @@ def follows(graph: Graph, node: Node, name: str) -> bool:
         return own <= IMAGES and len(graph.shape(name)) == node.spatial(graph) + 2
     kernel = _plain(graph, node) if isinstance(node, MapEntry) else None
     return kernel is not None and all(
-        lane(a, kernel, graph.shape(name)) is not None for s in kernel.stages for a in _accesses(s) if a.array == name
+        lane(a, kernel, graph.shape(name)) is not None for a in kernel_accesses(kernel) if a.array == name
     )
 
 
@@ -127,10 +127,6 @@ def _plain(graph: Graph, entry: MapEntry) -> Kernel | None:
     return kernel if kernel.schedule is None and not kernel.is_tiled else None
 
 
-def _accesses(stage: Stage) -> list[Access]:
-    return [*stage.reads.values(), *stage.writes.values()]
-
-
 # -------------------------------------------------------------------- the edit
 
 
@@ -145,14 +141,14 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
         users |= dict.fromkeys([*([writer] if writer is not None else ()), *readers])
         if needs_copy(graph, name):
             _leave_copy(graph, name, stored, readers)
+    kernels = [_rewrite_kernel(graph, node, found) for node in users if isinstance(node, MapEntry)]
     for node in users:
-        if isinstance(node, MapEntry):
-            _rewrite_kernel(graph, node, found)
-        else:
+        if not isinstance(node, MapEntry):
             _rewrite_call(graph, node, found)
     graph.saved, graph.inputs = ([found.get(n, n) for n in names] for names in (graph.saved, graph.inputs))
     for name in found:
         graph.drop(name)
+    _split_neighbours(graph, kernels)
     return found
 
 
@@ -187,35 +183,91 @@ def _rewrite_call(graph: Graph, node: Any, stored: dict[str, str]) -> None:
     graph.add_node(node, reads, writes)
 
 
-def _rewrite_kernel(graph: Graph, entry: MapEntry, stored: dict[str, str]) -> None:
-    """The loop over channels becomes one over blocks, where it was, and one inside of them, the innermost."""
+def _rewrite_kernel(graph: Graph, entry: MapEntry, stored: Mapping[str, str]) -> MapEntry:
+    """Let the kernel read and write blocks; returns its new entry."""
     kernel = Kernel.extract(graph, entry)
-    lanes = {
-        a: lane(a, kernel, graph.shape(a.array)) for s in kernel.stages for a in _accesses(s) if a.array in stored
-    }
-    split = dict.fromkeys(own.outer for own in lanes.values() if own is not None and own.inner is None)
-    order = [*kernel.extents, *(Parameter(f"{p}_inside") for p in split)]
-    names = {p: param(k) for k, p in enumerate(order)}
-    inside = {p: names[Parameter(f"{p}_inside")] for p in split}
-    values: dict[Any, Any] = {p: BLOCK * names[p] + inside[p] if p in split else names[p] for p in kernel.extents}
+    found = {a: lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in stored}
+    lanes = {a: own for a, own in found.items() if own is not None}
+    graph.remove(entry)
+    return _Split(kernel, [own.outer for own in lanes.values() if own.inner is None]).kernel(stored, lanes).emit(graph)
 
-    def moved(access: Access) -> Access:
-        own, new = lanes.get(access), access.subs(values)
+
+class _Split:
+    """A kernel in which loops over channels become one over blocks, where they are, and one inside of them, the
+    innermost."""
+
+    def __init__(self, kernel: Kernel, loops: Iterable[Parameter]):
+        self._kernel, split = kernel, dict.fromkeys(loops)
+        count = len(kernel.extents)
+        self._names = {p: param(k) for k, p in enumerate(kernel.extents)}
+        self._inside = {p: param(count + k) for k, p in enumerate(split)}
+        self._values: dict[Any, Any] = dict(self._names)
+        self._values |= {p: BLOCK * self._names[p] + inner for p, inner in self._inside.items()}
+
+    def kernel(self, stored: Mapping[str, str], lanes: Mapping[Access, _Lane]) -> Kernel:
+        """``stored``: the arrays that have become others, ``lanes`` how they are accessed."""
+        kernel = self._kernel
+        stages = []
+        for stage in kernel.stages:
+            reads, writes = (
+                {c: self._moved(a, stored, lanes) for c, a in side.items()} for side in (stage.reads, stage.writes)
+            )
+            stages.append(replace(stage.subs(self._values, self._over(stage.params)), reads=reads, writes=writes))
+        extents = {self._names[p]: dim(n // BLOCK) if p in self._inside else n for p, n in kernel.extents.items()}
+        extents |= dict.fromkeys(self._inside.values(), BLOCK)
+        return Kernel(kernel.label, extents, stages, self._over(kernel.outer), dict(kernel.locals))
+
+    def _over(self, params: Sequence[Any]) -> tuple[Any, ...]:
+        return (*(self._names[p] for p in params), *(self._inside[p] for p in params if p in self._inside))
+
+    def _moved(self, access: Access, stored: Mapping[str, str], lanes: Mapping[Access, _Lane]) -> Access:
+        own, new = lanes.get(access), access.subs(self._values)
         if own is None:
             return new
-        inner = inside[own.outer] if own.inner is None else names[own.inner]
-        return replace(new, array=stored[access.array], index=(new.index[0], names[own.outer], *new.index[2:], inner))
+        inner = self._inside[own.outer] if own.inner is None else self._names[own.inner]
+        index = (new.index[0], self._names[own.outer], *new.index[2:], inner)
+        return replace(new, array=stored[access.array], index=index)
 
-    def over(params: Sequence[Any]) -> tuple[Any, ...]:
-        return (*(names[p] for p in params), *(inside[p] for p in params if p in split))
 
-    stages = []
-    for stage in kernel.stages:
-        new = stage.subs(values, over(stage.params))
-        reads = {c: moved(a) for c, a in stage.reads.items()}
-        writes = {c: moved(a) for c, a in stage.writes.items()}
-        stages.append(replace(new, reads=reads, writes=writes))
-    extents = {names[p]: dim(n // BLOCK) if p in split else n for p, n in kernel.extents.items()}
-    extents |= dict.fromkeys(inside.values(), BLOCK)
-    graph.remove(entry)
-    Kernel(kernel.label, extents, stages, over(kernel.outer), dict(kernel.locals)).emit(graph)
+# -------------------------------------------------------------------- kernels beside those that were split
+
+
+def _split_neighbours(graph: Graph, entries: Sequence[MapEntry]) -> None:
+    """Split the loops of kernels that exchange images with kernels that are split: only equal loops can be fused."""
+    waiting = list(entries)
+    while waiting:
+        entry = waiting.pop()
+        kernel = Kernel.extract(graph, entry)
+        shared = dict.fromkeys(a.array for a in kernel_accesses(kernel) if _is_split_image(graph, kernel, a))
+        for node in dict.fromkeys(n for array in shared for n in _beside(graph, array) if n is not entry):
+            other = _plain(graph, node)
+            own = [] if other is None else _whole_lanes(graph, other, shared)
+            if other is not None and own:
+                graph.remove(node)
+                waiting.append(_Split(other, own).kernel({}, {}).emit(graph))
+
+
+def _is_split_image(graph: Graph, kernel: Kernel, access: Access) -> bool:
+    """Is it an image, no number for each channel, whose channels the kernel walks in blocks?"""
+    if access.array in kernel.locals or graph.is_view(access.array):
+        return False
+    shape = graph.shape(access.array)
+    own = lane(access, kernel, shape) if len(shape) in _RANKS and any(n != 1 for n in shape[2:]) else None
+    return own is not None and own.inner is not None
+
+
+def _beside(graph: Graph, array: str) -> list[MapEntry]:
+    """The kernels that write and read ``array``, where it is one that writes it."""
+    writer = graph.producer(array)
+    return [writer, *(n for n in graph.consumers(array) if isinstance(n, MapEntry))] if isinstance(writer, MapEntry) else []
+
+
+def _whole_lanes(graph: Graph, kernel: Kernel, arrays: Collection[str]) -> list[Parameter]:
+    """The loops over all channels of ``arrays``."""
+    found = (lane(a, kernel, graph.shape(a.array)) for a in kernel_accesses(kernel) if a.array in arrays)
+    return [own.outer for own in found if own is not None and own.inner is None]
+
+
+def kernel_accesses(kernel: Kernel) -> list[Access]:
+    """What the statements read and write."""
+    return [a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dace import nodes
@@ -28,6 +28,7 @@ _TRAINED: tuple[int | None, ...] = (0, 1, 2)  # a forward pass decides for the b
 # in times that an array takes to be walked along its memory, as measured (docs/decisions/037-layout-search.md)
 _REORDER = 3.0  # a call that copies an operand into another layout
 _CROSSED = 2.5  # more, for an array that a kernel walks across
+_MIXED = 0.3  # of that, for an image that stands in blocks where others do not
 _POOL = 1.0  # more, for a pool of images whose channels are not innermost
 _DOUBT = 1.02  # times as long as measured, for layouts that have to win by more than noise
 _CHANGE = 1e-3  # more, for another layout than an array has: where both cost the same, it keeps its own
@@ -189,6 +190,15 @@ class _Reading:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in found):
                 self.problem.walks.append(Walk(found))
+            if len(mixed := [replace(w, modes=m, seconds=w.seconds * _MIXED) for w in found if (m := self._kinds(w))]) > 1:
+                self.problem.walks.append(Walk(mixed))
+
+    def _kinds(self, walked: Walked) -> tuple[bool, ...]:
+        """Whether an image stands in blocks, in each of its layouts; nothing for what is no image of several pixels."""
+        root = walked.array
+        if root in self._blocks and any(n != 1 for n in self._graph.shape(root)[2:]):
+            return (False, False, True)
+        return ()
 
     def _walked(self, kernel: Kernel, stage: Stage, access: Access) -> Walked | None:
         graph, root = self._graph, self._graph.root(access.array)[0]

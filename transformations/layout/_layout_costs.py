@@ -21,7 +21,7 @@ from daceopt.libs.convolution_times import times
 from daceopt.transformations.layout._layout_program import LayoutProblem, Walk, Walked
 
 POOLS = (library.Pool, library.PoolBackward)
-_BLOCKED = "blocked"
+LAST, _BLOCKED = "last", "blocked"
 _ALONE: tuple[int | None, ...] = (None,)
 _TRAINED: tuple[int | None, ...] = (0, 1, 2)  # a forward pass decides for the backward passes, which read what it saved
 
@@ -219,7 +219,7 @@ class _Reading:
 def _mode(shape: Shape, strides: Shape) -> str:
     """The layout of an image of these strides; "" where it is none that a library takes."""
     if strides == channels_last_strides(shape):
-        return "last"
+        return LAST
     return "first" if strides == row_major(shape) else ""
 
 

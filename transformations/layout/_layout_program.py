@@ -45,14 +45,18 @@ class Walk:
         """The modes, with their seconds: those that are named, or else those of the accesses."""
         return dict(self.own) or dict.fromkeys((m for a in self.accesses for m in a.modes), 0.0)
 
-    def best(self, choice: Choice) -> tuple[Hashable, float]:
-        """The fastest mode, and its seconds."""
+    def seconds(self, choice: Choice) -> dict[Hashable, float]:
+        """Of each mode."""
         found = self.modes()
         for access in self.accesses:
             suits = access.modes[choice.get(access.array, 0)]
             for mode in found:
                 found[mode] += access.seconds * (mode != suits)
-        return min(found.items(), key=lambda pair: pair[1], default=(None, 0.0))
+        return found
+
+    def best(self, choice: Choice) -> tuple[Hashable, float]:
+        """The fastest mode, and its seconds."""
+        return min(self.seconds(choice).items(), key=lambda pair: pair[1], default=(None, 0.0))
 
 
 @dataclass

@@ -9,8 +9,8 @@ from typing import ClassVar
 from daceopt.ir.blocked import CONVOLUTIONS, block
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.layout._layout_costs import POOLS, Reading, read
-from daceopt.transformations.layout._layout_program import Choice
+from daceopt.transformations.layout._layout_costs import LAST, POOLS, Reading, read
+from daceopt.transformations.layout._layout_program import Choice, Walk
 
 WORTH = 0.02  # of the time that convolutions and reorders take, as measured: less than that is noise
 
@@ -68,7 +68,16 @@ def _better(wide: Reading, choice: Choice) -> Choice | None:
         return None
     found = wide.problem.solve()
     own = {name: choice.get(name, 0) for name in wide.known}
-    return found if wide.problem.seconds(found) < (1 - WORTH) * wide.problem.seconds(own) else None
+    before = wide.problem.seconds(own) + sum(_left_to_library(walk, own) for walk in wide.calls.values())
+    return found if wide.problem.seconds(found) < (1 - WORTH) * before else None
+
+
+def _left_to_library(walk: Walk, choice: Choice) -> float:
+    """What a convolution takes longer than in its best layout, where the library decides: it takes the one that its
+    images have, and channels last where they differ."""
+    found, given = walk.seconds(choice), {access.modes[choice.get(access.array, 0)] for access in walk.accesses}
+    mode = given.pop() if len(given) == 1 else LAST
+    return found.get(mode, found[LAST]) - min(found.values())
 
 
 def _moved(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:

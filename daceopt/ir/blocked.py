@@ -21,7 +21,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.kinds import MapEntry, Node
 from daceopt.ir.nodes.library import IMAGES, Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.ir.scalar import symbol
-from daceopt.ir.symbols import Parameter, is_parameter, param
+from daceopt.ir.symbols import Parameter, param
 from daceopt.ir.tasklet import Assignment
 
 BLOCK = 16  # channels that stand together: a vector of float32
@@ -109,13 +109,13 @@ def lane(access: Access, kernel: Kernel, shape: Shape) -> _Lane | None:
     if len(access.index) != len(shape) or None in access.index:
         return None
     index = access.index[1]
-    if is_parameter(index):
+    if isinstance(index, Parameter):
         return _Lane(index, None) if kernel.extents[index] == shape[1] else None
     if not isinstance(index, sympy.Add) or len(index.args) != 2:
         return None
-    inner = next((p for p in index.args if is_parameter(p) and kernel.extents[p] == BLOCK), None)
+    inner = next((p for p in index.args if isinstance(p, Parameter) and kernel.extents[p] == BLOCK), None)
     outer = None if inner is None else (index - inner) / BLOCK
-    return _Lane(outer, inner) if is_parameter(outer) and kernel.extents[outer] * BLOCK == shape[1] else None
+    return _Lane(outer, inner) if isinstance(outer, Parameter) and kernel.extents[outer] * BLOCK == shape[1] else None
 
 
 def _plain(graph: Graph, entry: MapEntry) -> Kernel | None:
@@ -259,7 +259,11 @@ def _is_split_image(graph: Graph, kernel: Kernel, access: Access) -> bool:
 def _beside(graph: Graph, array: str) -> list[MapEntry]:
     """The kernels that write and read ``array``, where it is one that writes it."""
     writer = graph.producer(array)
-    return [writer, *(n for n in graph.consumers(array) if isinstance(n, MapEntry))] if isinstance(writer, MapEntry) else []
+    return (
+        [writer, *(n for n in graph.consumers(array) if isinstance(n, MapEntry))]
+        if isinstance(writer, MapEntry)
+        else []
+    )
 
 
 def _whole_lanes(graph: Graph, kernel: Kernel, arrays: Collection[str]) -> list[Parameter]:

@@ -16,6 +16,7 @@ import dace
 
 from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_key
 from daceopt.cost.limits import assumed_limits
+from daceopt.errors import Unsupported
 from daceopt.ir import blocked
 from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs import base, onednn
@@ -51,14 +52,19 @@ def times(node: Any, graph: Graph, passes: Sequence[int | None] = (None,)) -> Ti
         return None
     own = _PASSES.get(type(node), 0)
     found = [_known(_numbers(node, graph, own if p is None else p)) for p in passes]
-    return None if None in found else Times(*map(sum, zip(*found)))  # type: ignore[arg-type]
+    return None if None in found else Times(*map(sum, zip(*found)))
 
 
 def _is_measurable(node: Any, graph: Graph) -> bool:
     names = node.operands(graph).values()
     if any(graph.dtype(n) != dace.float32 or not isinstance(graph.size(n), int) for n in names):
         return False
-    return float(node.flops(graph)) >= LEAST_FLOPS and base.why_not(onednn.OneDnn.name, node, graph) is None
+    if float(node.flops(graph)) < LEAST_FLOPS:
+        return False
+    try:
+        return base.choose(node, graph).name == onednn.OneDnn.name
+    except Unsupported:
+        return False
 
 
 def _numbers(node: Any, graph: Graph, direction: int) -> tuple[int, ...]:
@@ -102,7 +108,7 @@ def _library() -> Callable[..., int]:
     entry = default_cache().build(f"{_KIND}-library", identity, lambda folder: _link(folder, jobs))
     function = ctypes.CDLL(str(entry / _LIBRARY)).daceopt_convolution_times
     function.restype = ctypes.c_int
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _jobs() -> tuple[CompileJob, ...]:

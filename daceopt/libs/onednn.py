@@ -54,7 +54,10 @@ class OneDnn(Library):
         return files.version if files else ""
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation; images of float32 in blocks."""
+        """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation.
+
+        Images of float32 may stand in blocks.
+        """
         if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dace
 import numpy as np
-import pytest
 
 import daceopt.transformations.layout.layout_search  # noqa: F401  (brings the reference of convolutions)
 from daceopt.ir import blocked

@@ -190,7 +190,10 @@ class _Reading:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in found):
                 self.problem.walks.append(Walk(found))
-            if len(mixed := [replace(w, modes=m, seconds=w.seconds * _MIXED) for w in found if (m := self._kinds(w))]) > 1:
+            if (
+                len(mixed := [replace(w, modes=m, seconds=w.seconds * _MIXED) for w in found if (m := self._kinds(w))])
+                > 1
+            ):
                 self.problem.walks.append(Walk(mixed))
 
     def _kinds(self, walked: Walked) -> tuple[bool, ...]:

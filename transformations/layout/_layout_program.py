@@ -1,7 +1,7 @@
 """Which of its layouts each array gets, so that the network takes the least time: an integer program.
 
-Layouts of arrays are binary columns. How a node works (the loop along which a kernel walks memory, the layout in which a
-library convolves) follows from them, as does whether an access suits that. With two layouts the program is a minimum
+Layouts of arrays are binary columns. How a node works (the loop along which a kernel walks memory, the layout in which
+a library convolves) follows from them, as does whether an access suits that. With two layouts the program is a minimum
 cut, so that its relaxation is whole already; with three it is solved in bounded time, and what is found is never worse
 than one layout for all arrays (Ivanov et al., Data movement is all you need, MLSys 2021, choose layouts by shortest
 paths, one operator after another).
@@ -24,8 +24,8 @@ _PATIENCE = 5.0  # seconds
 
 @dataclass(frozen=True)
 class Walked:
-    """An access of a node: ``modes`` has the mode of the node that suits it, in each layout of the array: the loop along
-    which elements lie side by side, or the layout in which a library works. In other modes it takes ``seconds``
+    """An access of a node: ``modes`` has the mode of the node that suits it, in each layout of the array: the loop
+    along which elements lie side by side, or the layout in which a library works. In other modes it takes ``seconds``
     longer."""
 
     array: str

@@ -188,7 +188,10 @@ class _ConvolutionBase(_Window):
     dilations = _ints("Distance of the kernel's elements per spatial dimension")
     group = Property(dtype=int, default=1, desc="Channel groups")
     layout = Property(
-        dtype=str, default="", choices=list(LAYOUTS), desc="How images stand while it computes: '' is the library's choice"
+        dtype=str,
+        default="",
+        choices=list(LAYOUTS),
+        desc="How images stand as it computes; '': as it likes",
     )
     narrow = (types.BFLOAT16,)
     _result: ClassVar[str] = "Y"

@@ -191,7 +191,7 @@ class _ConvolutionBase(_Window):
         dtype=str,
         default="",
         choices=list(LAYOUTS),
-        desc="How images stand as it computes; '': as it likes",
+        desc="Layout of images inside; '': the library's choice",
     )
     narrow = (types.BFLOAT16,)
     _result: ClassVar[str] = "Y"
@@ -217,8 +217,8 @@ class Convolution(_ConvolutionBase):
     """Cross-correlation: ``Y = activation(conv(X, W) + B + Z)``.
 
     X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B: [O]; Z and Y: [N, O, e...].
-    The arrays' strides are the physical layout (channels first or last). X, Z and Y, and their gradients below, may also
-    stand in blocks of 16 channels: [N, C/16, d..., 16] in rows (``ir/blocked.py``), each as it is.
+    The arrays' strides are the physical layout (channels first or last). X, Z and Y, and their gradients below, may
+    also stand in blocks of 16 channels: [N, C/16, d..., 16] in rows (``ir/blocked.py``), each as it is.
     """
 
     required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)

@@ -153,9 +153,14 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
 
 
 def _declared(graph: Graph, name: str) -> str:
+    """The array that takes the place of ``name``, with all that is known of it."""
     with graph.made_for(origins=graph.origins.get(name, ())):
         given = graph.is_given(name)
-        return graph.add_array(name, blocked_shape(graph.shape(name)), graph.dtype(name), transient=not given)
+        new = graph.add_array(name, blocked_shape(graph.shape(name)), graph.dtype(name), transient=not given)
+    for known in (graph.source.names, graph.apart):
+        if name in known:
+            known[new] = known[name]  # type: ignore[assignment]
+    return new
 
 
 def _leave_copy(graph: Graph, name: str, stored: str, followers: Sequence[Node]) -> None:

@@ -132,6 +132,15 @@ class _Inverted(nn.Module):
         return joined.mean((2, 3)).sum(1) + self.rows(z).square().mean((1, 2, 3))
 
 
+@pytest.mark.slow
+def test_verified_by_numbers(assume: Assume) -> None:
+    """Each step of both directions, though what is saved has another shape from then on."""
+    assume(BLOCKED)
+    model = optimized_module(_Inverted(), recipe=recipes.get("cpu"), verify="numerics", fallback="raise")
+    model(torch.randn(2, 24, 6, 6)).sum().backward()
+    assert sum("in blocks" in site for s in model.daceopt.history for site in s["sites"]) == 2
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_both_directions(assume: Assume, training: bool) -> None:
     """Beside float64, compiled: what is saved stands in blocks for both."""

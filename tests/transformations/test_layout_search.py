@@ -16,7 +16,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, Pool
 from daceopt.ops.core import algorithm
 from daceopt.transformations.layout._layout_costs import channels_last_strides
-from daceopt.transformations.layout._layout_program import LayoutProblem, Walk, Walked
+from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
 from daceopt.transformations.layout.layout_search import LayoutSearch
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import F, apply, finish, size_symbol, start
@@ -94,9 +94,9 @@ MODE = st.integers(0, 2)
 OWN = st.one_of(st.just({}), st.fixed_dictionaries(dict.fromkeys(range(3), SECONDS)))
 
 
-def walks(layouts: int) -> st.SearchStrategy[list[Walk]]:
+def walks(layouts: int) -> st.SearchStrategy[list[NodeAccesses]]:
     access = st.builds(Walked, st.sampled_from(NAMES), st.tuples(*[MODE] * layouts), SECONDS)
-    return st.lists(st.builds(Walk, st.lists(access, min_size=1, max_size=4), OWN), max_size=6)
+    return st.lists(st.builds(NodeAccesses, st.lists(access, min_size=1, max_size=4), OWN), max_size=6)
 
 
 def costs(layouts: int) -> st.SearchStrategy[list[tuple[float, ...]]]:

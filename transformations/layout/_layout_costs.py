@@ -18,7 +18,7 @@ from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import library
 from daceopt.libs.convolution_times import times
-from daceopt.transformations.layout._layout_program import LayoutProblem, Walk, Walked
+from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
 
 POOLS = (library.Pool, library.PoolBackward)
 LAST, _BLOCKED = "last", "blocked"
@@ -80,7 +80,7 @@ class Reading:
     problem: LayoutProblem
     known: dict[str, ArrayLayouts]
     blocks: frozenset[str]
-    calls: dict[Any, Walk]
+    calls: dict[Any, NodeAccesses]
 
 
 def read(graph: Graph, measured: bool = False) -> Reading:
@@ -103,7 +103,7 @@ class _Reading:
         self._graph, self._known, self._blocks, self._times = graph, known, blocks, KernelTimes(graph)
         self._passes = _TRAINED if graph.saved and any(map(graph.producers, graph.saved)) else _ALONE
         self._measured = measured
-        self.calls: dict[Any, Walk] = {}
+        self.calls: dict[Any, NodeAccesses] = {}
         self.problem = LayoutProblem(cost={name: self._changing(name) for name in known})
 
     def _changing(self, name: str) -> tuple[float, ...]:
@@ -137,7 +137,7 @@ class _Reading:
             Walked(self._graph.root(n)[0], self._modes(n, c in stored), _REORDER * len(self._passes) * self._seconds(n))
             for c, n in images.items()
         ]
-        self.calls[node] = Walk(accesses, modes | {_BLOCKED: modes[_BLOCKED] * _DOUBT})
+        self.calls[node] = NodeAccesses(accesses, modes | {_BLOCKED: modes[_BLOCKED] * _DOUBT})
         self.problem.walks.append(self.calls[node])
 
     def _modes(self, name: str, is_blocked: bool) -> tuple[str, ...]:
@@ -189,12 +189,12 @@ class _Reading:
         for stage in kernel.stages:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in found):
-                self.problem.walks.append(Walk(found))
+                self.problem.walks.append(NodeAccesses(found))
             if (
                 len(mixed := [replace(w, modes=m, seconds=w.seconds * _MIXED) for w in found if (m := self._kinds(w))])
                 > 1
             ):
-                self.problem.walks.append(Walk(mixed))
+                self.problem.walks.append(NodeAccesses(mixed))
 
     def _kinds(self, walked: Walked) -> tuple[bool, ...]:
         """Whether an image stands in blocks, in each of its layouts; nothing for what is no image of several pixels."""

@@ -34,7 +34,7 @@ class Walked:
 
 
 @dataclass
-class Walk:
+class NodeAccesses:
     """What a node accesses, and the seconds that it takes in each mode if all accesses suit it: 0 where nothing is
     said."""
 
@@ -65,7 +65,7 @@ class LayoutProblem:
     0. ``walks``: what each node accesses."""
 
     cost: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    walks: list[Walk] = field(default_factory=list)
+    walks: list[NodeAccesses] = field(default_factory=list)
 
     def seconds(self, choice: Choice) -> float:
         """What is lost in these layouts."""
@@ -119,7 +119,7 @@ class _Columns:
             self._rows.append((float(suiting[0]), {column: 1.0, **wanted}))
         self._rows.append((0.0, {column: 1.0, column_of_mode: -1.0}))
 
-    def _walk(self, walk: Walk) -> None:
+    def _walk(self, walk: NodeAccesses) -> None:
         seconds = walk.modes()
         most = max(seconds.values(), default=0.0)
         modes = {mode: self._column(most - own) for mode, own in seconds.items()}

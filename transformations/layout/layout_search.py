@@ -10,7 +10,7 @@ from daceopt.ir.blocked import CONVOLUTIONS, block
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.layout._layout_costs import LAST, POOLS, Reading, read
-from daceopt.transformations.layout._layout_program import Choice, Walk
+from daceopt.transformations.layout._layout_program import Choice, NodeAccesses
 
 WORTH = 0.02  # of the time that convolutions and reorders take, as measured: less than that is noise
 
@@ -72,7 +72,7 @@ def _better(wide: Reading, choice: Choice) -> Choice | None:
     return found if wide.problem.seconds(found) < (1 - WORTH) * before else None
 
 
-def _left_to_library(walk: Walk, choice: Choice) -> float:
+def _left_to_library(walk: NodeAccesses, choice: Choice) -> float:
     """What a convolution takes longer than in its best layout, where the library decides: it takes the one that its
     images have, and channels last where they differ."""
     found, given = walk.seconds(choice), {access.modes[choice.get(access.array, 0)] for access in walk.accesses}

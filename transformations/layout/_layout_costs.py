@@ -142,13 +142,15 @@ class _Reading:
 
     def _modes(self, name: str, is_blocked: bool) -> tuple[str, ...]:
         """The layout in which a library takes the image ``name`` as it is, in each layout of its array."""
-        root, shape = self._graph.root(name)[0], self._graph.shape(name)
+        root, shape, strides = self._graph.root(name)[0], self._graph.shape(name), self._graph.strides(name)
         if is_blocked:
             return (_BLOCKED,)
-        found = [_mode(shape, self._graph.strides(name))]
-        if root in self._known:
-            found = [_mode(shape, layout[name]) for layout in self._known[root].strides]
-        return (*found, _BLOCKED) if root in self._blocks else tuple(found)
+        if root not in self._known:
+            return (_mode(shape, strides),)
+        found = tuple(_mode(shape, layout.get(name, strides)) for layout in self._known[root].strides)
+        if root not in self._blocks:
+            return found
+        return (*found, _BLOCKED if name == root else found[self._known[root].own])  # views read a copy
 
     def _want(
         self,
@@ -190,10 +192,10 @@ class _Reading:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
             if any(len(set(w.modes)) > 1 for w in found):
                 self.problem.walks.append(NodeAccesses(found))
-            if (
-                len(mixed := [replace(w, modes=m, seconds=w.seconds * _MIXED) for w in found if (m := self._kinds(w))])
-                > 1
-            ):
+            mixed = [
+                replace(w, modes=k, seconds=w.seconds * _MIXED) for w, k in zip(found, map(self._kinds, found)) if k
+            ]
+            if len(mixed) > 1:
                 self.problem.walks.append(NodeAccesses(mixed))
 
     def _kinds(self, walked: Walked) -> tuple[bool, ...]:

@@ -154,12 +154,11 @@ def block(graph: Graph, names: Collection[str]) -> dict[str, str]:
 
 def _declared(graph: Graph, name: str) -> str:
     """The array that takes the place of ``name``, with all that is known of it."""
+    hint, shape = graph.source.names.get(name, name), blocked_shape(graph.shape(name))
     with graph.made_for(origins=graph.origins.get(name, ())):
-        given = graph.is_given(name)
-        new = graph.add_array(name, blocked_shape(graph.shape(name)), graph.dtype(name), transient=not given)
-    for known in (graph.source.names, graph.apart):
-        if name in known:
-            known[new] = known[name]  # type: ignore[assignment]
+        new = graph.add_array(hint, shape, graph.dtype(name), transient=not graph.is_given(name))
+    if name in graph.apart:
+        graph.apart[new] = graph.apart[name]
     return new
 
 

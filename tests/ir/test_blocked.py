@@ -48,14 +48,14 @@ def test_before_and_after() -> None:
     assert (
         nodes
         == """\
-  y_4_9: float32[2, 2, 5, 5, 16] = library Convolution(W=x_2, X=x_1; pads=[0, 0, 0, 0]) called "k"
-  k_5_10: float32[2, 2, 5, 5, 16] = kernel k
+  y_9: float32[2, 2, 5, 5, 16] = library Convolution(W=x_2, X=x_1; pads=[0, 0, 0, 0]) called "k"
+  k_10: float32[2, 2, 5, 5, 16] = kernel k
     s0(i0 < 2, i1 < 2, i2 < 5, i3 < 5, i4 < 16):
-      in0 <- y_4_9[i0, i1, i2, i3, i4]
+      in0 <- y_9[i0, i1, i2, i3, i4]
       out0: float32 = 2*in0
-      out0 -> k_5_10[i0, i1, i2, i3, i4]
-  y_6_11: float32[2, 2, 5, 5, 16] = library Convolution(W=x_3, X=k_5_10; group=32, pads=[1, 1, 1, 1]) called "k"
-  y_8: float32[2, 8, 5, 5] = library Convolution(W=w_7, X=y_6_11; pads=[0, 0, 0, 0]) called "k"
+      out0 -> k_10[i0, i1, i2, i3, i4]
+  y_11: float32[2, 2, 5, 5, 16] = library Convolution(W=x_3, X=k_10; group=32, pads=[1, 1, 1, 1]) called "k"
+  y_8: float32[2, 8, 5, 5] = library Convolution(W=w_7, X=y_11; pads=[0, 0, 0, 0]) called "k"
 """
     )
 

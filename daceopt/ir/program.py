@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+from daceopt.ir.blocked import block
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Gradients
@@ -82,8 +83,10 @@ class Program:
         """Let the backward graph read what is saved in the layout in which the forward graph leaves it."""
         if self.backward is None:
             return
-        for source, name in zip(self.forward.saved, self.backward.saved, strict=True):
-            if self.forward.strides(source) != self.backward.strides(name):
+        for source, name in zip(list(self.forward.saved), list(self.backward.saved), strict=True):
+            if len(self.forward.shape(source)) != len(self.backward.shape(name)):
+                block(self.backward, [name])
+            elif self.forward.strides(source) != self.backward.strides(name):
                 _follow_layout(self.backward, name, self.forward.strides(source))
 
 

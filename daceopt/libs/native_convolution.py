@@ -9,7 +9,7 @@ import sympy
 
 from daceopt._version import __version__
 from daceopt.codegen.compiler import Flags
-from daceopt.ir import types
+from daceopt.ir import blocked, types
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs.base import INCLUDE, Library, Missing, Requirements, headers_digest, register
 from daceopt.libs.emission import boolean, braces, extent
@@ -51,7 +51,7 @@ class NativeConvolution(Library):
         names = node.operands(graph)
 
         def operand(connector: str) -> str:
-            return _operand(graph, connector, names.get(connector))
+            return _operand(graph, connector, names.get(connector), connector in node.blocked(graph))
 
         def row(connector: str) -> str:
             name = names.get(connector)
@@ -73,19 +73,21 @@ class NativeConvolution(Library):
         return Requirements(Flags(includes=(str(INCLUDE),), headers=headers, version=headers_digest()))
 
 
-def _operand(graph: Graph, connector: str, name: str | None) -> str:
+def _operand(graph: Graph, connector: str, name: str | None, is_blocked: bool) -> str:
     if name is None:
         return "daceopt::Operand<float>{nullptr, {0, 0, 0, 0, 0}}"
     ctype, steps = _TYPES[graph.dtype(name)], graph.strides(name)
+    block = f", {graph.shape(name)[-1]}" if is_blocked else ""
+    steps = steps[:-1] if is_blocked else steps
     strides = braces([*steps[:2], *[0] * (5 - len(steps)), *steps[2:]])
-    return f"daceopt::Operand<{ctype}>{{({ctype}*)({connector}), {strides}}}"
+    return f"daceopt::Operand<{ctype}>{{({ctype}*)({connector}), {strides}{block}}}"
 
 
 def _shape(node: Any, graph: Graph, names: dict[str, str]) -> str:
-    image, result, weights = (
-        graph.shape(next(names[c] for c in choice if c in names)) for choice in (("X", "dX"), ("Y", "dY"), ("W", "dW"))
+    image, result = (
+        blocked.shape_of(graph, node, next(c for c in choice if c in names)) for choice in (("X", "dX"), ("Y", "dY"))
     )
-    rank = len(weights) - 2
+    weights, rank = graph.shape(names["W" if "W" in names else "dW"]), node.spatial(graph)
     strides, dilations, begins, _ = node.window(rank)
 
     def spatial(values: Any, fill: int) -> str:

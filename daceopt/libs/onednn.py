@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import dace
 
 from daceopt.codegen.compiler import Flags
+from daceopt.ir.blocked import BLOCK, image_shape
 from daceopt.ir.nodes.library import (
     Convolution,
     ConvolutionBackwardData,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"
 _ABSENT = "daceopt::Tensor{nullptr, {}, {}}"
+_LAYOUTS = {"": "kFastest", "first": "kFirst", "last": "kLast", "blocked": "kBlocked"}
 
 
 class _Files(NamedTuple):
@@ -52,7 +54,10 @@ class OneDnn(Library):
         return files.version if files else ""
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation."""
+        """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation.
+
+        Images of float32 may stand in blocks.
+        """
         if not isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)):
             return "oneDNN is used for convolutions only"
         names = node.operands(graph)
@@ -69,18 +74,20 @@ class OneDnn(Library):
             return f"negative padding {list(node.pads)}"
         if getattr(node, "activation", None) is not None:
             return f"activation {node.activation!r}: oneDNN's turns NaN into 0"
-        return _why_not_strides(graph, names)
+        return _why_not_strides(graph, names) or _why_not_blocked(node, graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/onednn_convolution.cpp``."""
         names = node.operands(graph)
 
-        def tensor(*connectors: str) -> str:
-            return ", ".join(_tensor(graph, c, names.get(c)) for c in connectors)
-
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
-        rank = len(graph.shape(names["W" if "W" in names else "dW"])) - 2
-        shared = f"daceopt::Window{{{', '.join(braces(v) for v in node.window(rank))}}}, {extent(node.group)}"
+        blocked = node.blocked(graph)
+
+        def tensor(*connectors: str) -> str:
+            return ", ".join(_tensor(graph, c, names.get(c), c in blocked) for c in connectors)
+
+        window = ", ".join(braces(v) for v in node.window(node.spatial(graph)))
+        shared = f"daceopt::Window{{{window}}}, {extent(node.group)}, daceopt::Layout::{_LAYOUTS[node.layout]}"
         declared, kept = _kept(node, graph)
         if isinstance(node, Convolution):
             return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}{kept});"
@@ -120,11 +127,23 @@ def _kept(node: DenseNode, graph: Graph) -> tuple[str, str]:
     return "static thread_local daceopt::HeldWeights held; ", f", held.in({first})"
 
 
-def _tensor(graph: Graph, connector: str, name: str | None) -> str:
+def _tensor(graph: Graph, connector: str, name: str | None, is_blocked: bool) -> str:
     if name is None:
         return _ABSENT
+    if is_blocked:
+        dims = braces(image_shape(graph.shape(name)))
+        return f"daceopt::Tensor{{(void*)({connector}), {dims}, {dims}, {element(graph.dtype(name))}, true}}"
     layout = f"{braces(graph.shape(name))}, {braces(graph.strides(name))}"
     return f"daceopt::Tensor{{(void*)({connector}), {layout}, {element(graph.dtype(name))}}}"
+
+
+def _why_not_blocked(node: Any, graph: Graph, names: dict[str, str]) -> str | None:
+    for connector in sorted(node.blocked(graph)):
+        name = names[connector]
+        if graph.dtype(name) != dace.float32 or not graph.is_contiguous(name) or graph.shape(name)[-1] != BLOCK:
+            found = f"{graph.dtype(name)} of shape {graph.shape(name)} and strides {graph.strides(name)}"
+            return f"operand {connector} is {found}; in blocks expected float32, {BLOCK} channels inside, in rows"
+    return None
 
 
 def _why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:

@@ -126,7 +126,7 @@ class _States(dict["Graph", _State]):
         self._verify, self._inputs = verify, inputs
 
     def of(self, graph: Graph) -> _State:
-        if graph not in self:
+        if graph not in self or not self[graph].guard.is_for(graph):  # what is saved for it may have another shape
             self[graph] = _State(self._guard(graph), len(graph.nodes()), bytes_moved(graph))
         return self[graph]
 

@@ -247,7 +247,7 @@ class Numerics:
     def _errors(self, graph: Graph) -> list[float]:
         # a step on a program may save more behind the outputs
         found = outputs(graph, self.inputs)[: len(self._exact)]
-        return [relative_error(a, e) for a, e in zip(found, self._exact, strict=True)]
+        return [relative_error(_as_image(a, e.shape), e) for a, e in zip(found, self._exact, strict=True)]
 
     def _report(self, transformation: Any, graph: Graph, outcome: Outcome) -> str:
         failure = f"step {transformation}: {self.complaint(graph)}"
@@ -292,6 +292,14 @@ def outputs(graph: Graph, inputs: dict[str, np.ndarray], exact: bool = False) ->
 
     found = interpret(graph, inputs, np.float64 if exact else None)
     return [np.asarray(found[name]) for name in results(graph)]
+
+
+def _as_image(value: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What a step has saved in blocks of channels, as it was before."""
+    from daceopt.ir import blocked
+
+    is_blocked = value.ndim == len(shape) + 1 and blocked.image_shape(value.shape) == shape
+    return blocked.unpacked(value) if is_blocked else value
 
 
 def disturbed_errors(

@@ -28,6 +28,7 @@ def convolution_split(graph: Graph, node: Convolution, axis: int) -> Division:
     own = axis % len(graph.shape(graph.writes(node)["Y"]))
     if own == 0:
         return _along(graph, node, {"X": 0, "Z": 0}, {"Y": 0})
+    _refuse_blocks(graph, node)
     if own == 1:
         return _channels(graph, node, {"X": 1}, {"W": 0, "B": 0, "Z": 1}, {"Y": 1})
     return _halo(graph, node, own, {"Z": own}, {"Y": own})
@@ -39,6 +40,7 @@ def backward_data_split(graph: Graph, node: ConvolutionBackwardData, axis: int) 
     own = axis % len(graph.shape(graph.writes(node)["dX"]))
     if own == 0:
         return _along(graph, node, {"dY": 0}, {"dX": 0})
+    _refuse_blocks(graph, node)
     if own != 1:
         raise CannotSplit(f"{node.label}: {_SUMS}")
     if node.group == 1:
@@ -49,6 +51,7 @@ def backward_data_split(graph: Graph, node: ConvolutionBackwardData, axis: int) 
 @splits(ConvolutionBackwardWeights)
 def backward_weights_split(graph: Graph, node: ConvolutionBackwardWeights, axis: int) -> Division:
     """Output channels (whole groups, or inside of the only one), or input channels where there is one group."""
+    _refuse_blocks(graph, node)
     writes = graph.writes(node)
     own = axis % len(graph.shape(writes["dW"]))
     if own == 0:
@@ -57,6 +60,11 @@ def backward_weights_split(graph: Graph, node: ConvolutionBackwardWeights, axis:
         return _along(graph, node, {"X": 1}, {"dW": 1})
     expected = "expected output channels, or input channels of one group"
     raise CannotSplit(f"{node.label}: axis {own} of dW; {expected}")
+
+
+def _refuse_blocks(graph: Graph, node: Any) -> None:
+    if found := sorted(node.blocked(graph)):
+        raise CannotSplit(f"{node.label}: {' and '.join(found)} in blocks of channels; split the batch, or before that")
 
 
 @splits(Pool)

@@ -177,6 +177,23 @@ def test_what_is_refused_has_its_reason(case: str, axis: int, parts: int) -> Non
     assert graph.nodes() == before and not any(graph.is_part(n) for n in graph.arrays())
 
 
+def test_convolutions_of_images_in_blocks_are_split_along_the_batch() -> None:
+    images = {"X": (4, 2, 6, 6, 16), "Y": (4, 1, 6, 6, 16)}
+
+    def forward() -> tuple[Graph, Any]:
+        return _node(library.Convolution, {"X": images["X"], "W": (16, 32, 1, 1)}, {"Y": images["Y"]})
+
+    _check(*forward(), 0, 2)
+    for axis in range(1, 5):
+        with pytest.raises(CannotSplit, match="X and Y in blocks of channels"):
+            split(*forward(), axis, 2)
+    data = _node(library.ConvolutionBackwardData, {"dY": images["Y"], "W": (16, 32, 1, 1)}, {"dX": images["X"]})
+    _check(*data, 0, 2)
+    weights = _node(library.ConvolutionBackwardWeights, {"X": images["X"], "dY": images["Y"]}, {"dW": (16, 32, 1, 1)})
+    with pytest.raises(CannotSplit, match="X and dY in blocks"):
+        split(*weights, 0, 2)
+
+
 def test_rows_that_are_scattered() -> None:
     def make() -> Any:
         return _node(library.IndexAdd, {"Index": (4,), "dY": (4, 6)}, {"dW": (3, 6)}, {"Index": dace.int64})

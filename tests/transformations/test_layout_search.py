@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from itertools import combinations
+from itertools import product
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, Pool
 from daceopt.ops.core import algorithm
 from daceopt.transformations.layout._layout_costs import channels_last_strides
-from daceopt.transformations.layout._layout_program import LayoutProblem, Walked
+from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
 from daceopt.transformations.layout.layout_search import LayoutSearch
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import F, apply, finish, size_symbol, start
@@ -88,17 +88,28 @@ def test_products_take_rows_or_columns() -> None:
     assert graph.strides(y) == LAST
 
 
-NAMES = ("a", "b", "c", "d", "e", "f")
+NAMES = ("a", "b", "c", "d", "e", "f")  # the last two have one layout
 SECONDS = st.floats(0.125, 8)
-LOOPS = st.tuples(st.integers(0, 2), st.integers(0, 2))
-WALK = st.lists(st.builds(Walked, st.sampled_from(NAMES), LOOPS, SECONDS), min_size=1, max_size=4)
+MODE = st.integers(0, 2)
+OWN = st.one_of(st.just({}), st.fixed_dictionaries(dict.fromkeys(range(3), SECONDS)))
 
 
+def walks(layouts: int) -> st.SearchStrategy[list[NodeAccesses]]:
+    access = st.builds(Walked, st.sampled_from(NAMES), st.tuples(*[MODE] * layouts), SECONDS)
+    return st.lists(st.builds(NodeAccesses, st.lists(access, min_size=1, max_size=4), OWN), max_size=6)
+
+
+def costs(layouts: int) -> st.SearchStrategy[list[tuple[float, ...]]]:
+    others = st.tuples(*[st.floats(-4, 4)] * (layouts - 1))
+    return st.lists(others.map(lambda own: (0.0, *own)), min_size=4, max_size=4)
+
+
+@pytest.mark.parametrize("layouts", [2, 3])
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
-@given(costs=st.lists(st.floats(-4, 4), min_size=4, max_size=4), walks=st.lists(WALK, max_size=6))
-def test_the_program_finds_the_best_of_all_choices(costs: list, walks: list) -> None:
-    problem = LayoutProblem(dict(zip(NAMES, costs)), walks)
-    choices = (frozenset(c) for n in range(5) for c in combinations(NAMES[:4], n))
+@given(data=st.data())
+def test_the_program_finds_the_best_of_all_choices(layouts: int, data: st.DataObject) -> None:
+    problem = LayoutProblem(dict(zip(NAMES, data.draw(costs(layouts)))), data.draw(walks(layouts)))
+    choices = (dict(zip(NAMES, own)) for own in product(range(layouts), repeat=4))
     assert problem.seconds(problem.solve()) <= min(map(problem.seconds, choices)) + 1e-5
 
 

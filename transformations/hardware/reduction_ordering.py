@@ -18,6 +18,8 @@ from daceopt.transformations.hardware._scheduling import (
     reduced_params,
 )
 
+_LANES = 16  # columns whose sums stay in registers
+
 
 @dataclass(frozen=True)
 class ReductionOrdering(Scheduling):
@@ -28,7 +30,8 @@ class ReductionOrdering(Scheduling):
 
     Rows (the vector loop is reduced) collect in a scalar. Columns collect in an array: of ``columns`` elements at a
     time where there are more than ``array``; of all of them, by the longest reduced loop, where there are fewer.
-    ``few``: as many iterations outside of the reduction are enough to share. What is None says the machine
+    ``few``: as many iterations outside of the reduction are enough to share; of columns that stay in registers, such
+    as those of a block of channels, one for each core. What is None says the machine
     (``cost/limits.py``): an array of accumulators of float64 fills the first-level cache.
     """
 
@@ -57,7 +60,8 @@ class ReductionOrdering(Scheduling):
 
     def _columns(self, form: Form, nest: Nest, kept: Sequence[Loop], gone: Sequence[Loop]) -> Form:
         vector = nest.loops[-1]
-        many = at_least(count(kept), chosen(self.few, limits().few)) if kept else False
+        few = chosen(self.few, limits().few if at_least(vector.extent, _LANES + 1) else limits().cores)
+        many = at_least(count(kept), few) if kept else False
         array = chosen(self.array, limits().accumulators)
         if at_least(vector.extent if many else count([*kept, vector]), array + 1):
             outer, inner, mapping = split_loop(vector, chosen(self.columns, limits().columns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from dace import nodes
@@ -10,21 +11,26 @@ from dace import nodes
 from daceopt.cost.kernel_time import KernelTimes
 from daceopt.cost.planned_kernel import access_bytes
 from daceopt.errors import Unsupported
-from daceopt.ir import parts, views
+from daceopt.ir import blocked, parts, views
+from daceopt.ir.blocked import CONVOLUTIONS
 from daceopt.ir.dataflow import walk
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import library
-from daceopt.transformations.layout._layout_program import LayoutProblem, Walked
+from daceopt.libs.convolution_times import times
+from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
 
-CONVOLUTIONS = (library.Convolution, library.ConvolutionBackwardData, library.ConvolutionBackwardWeights)
 POOLS = (library.Pool, library.PoolBackward)
-_IMAGES = frozenset(("X", "Y", "Z", "dX", "dY"))
+LAST, _BLOCKED = "last", "blocked"
+_ALONE: tuple[int | None, ...] = (None,)
+_TRAINED: tuple[int | None, ...] = (0, 1, 2)  # a forward pass decides for the backward passes, which read what it saved
 
 # in times that an array takes to be walked along its memory, as measured (docs/decisions/037-layout-search.md)
 _REORDER = 3.0  # a call that copies an operand into another layout
 _CROSSED = 2.5  # more, for an array that a kernel walks across
+_MIXED = 0.3  # of that, for an image that stands in blocks where others do not
 _POOL = 1.0  # more, for a pool of images whose channels are not innermost
+_DOUBT = 1.02  # times as long as measured, for layouts that have to win by more than noise
 _CHANGE = 1e-3  # more, for another layout than an array has: where both cost the same, it keeps its own
 
 
@@ -66,43 +72,105 @@ def layouts_of(graph: Graph, name: str) -> ArrayLayouts | None:
     return ArrayLayouts((found, now), 1) if strides == last else ArrayLayouts((now, found), 0)
 
 
-def problem_of(graph: Graph) -> tuple[LayoutProblem, dict[str, ArrayLayouts]]:
-    """The layouts of all arrays of ``graph`` as a problem, and those of each array that may change."""
+@dataclass
+class Reading:
+    """The layouts of all arrays of a graph as a problem: those of each array that may change, which of them may also
+    stand in ``blocks``, their third layout, and the ``calls`` of convolutions whose times are known."""
+
+    problem: LayoutProblem
+    known: dict[str, ArrayLayouts]
+    blocks: frozenset[str]
+    calls: dict[Any, NodeAccesses]
+
+
+def read(graph: Graph, measured: bool = False) -> Reading:
+    """Of two layouts; or, with convolutions as measured, of three: arrays that no node writes stay as they are then."""
     roots = dict.fromkeys(graph.root(n)[0] for n in graph.arrays() if len(graph.shape(n)) >= 3)
+    if measured:
+        roots = {n: None for n in roots if graph.producers(n)}
     known = {name: found for name in roots if (found := layouts_of(graph, name)) is not None}
-    reading = _Reading(graph, known)
+    blocks = frozenset(n for n in known if measured and blocked.why_not(graph, n) is None)
+    reading = _Reading(graph, known, blocks, measured)
     for node in graph.nodes():
         reading.add(node)
-    return reading.problem, known
+    return Reading(reading.problem, known, blocks, reading.calls)
 
 
 class _Reading:
     """Collects what each node of the graph wants."""
 
-    def __init__(self, graph: Graph, known: dict[str, ArrayLayouts]):
-        self._graph, self._known, self._times = graph, known, KernelTimes(graph)
-        cost = {name: _CHANGE * (1 - 2 * found.own) * self._seconds(name) for name, found in known.items()}
-        self.problem = LayoutProblem(cost=cost)
+    def __init__(self, graph: Graph, known: dict[str, ArrayLayouts], blocks: frozenset[str], measured: bool):
+        self._graph, self._known, self._blocks, self._times = graph, known, blocks, KernelTimes(graph)
+        self._passes = _TRAINED if graph.saved and any(map(graph.producers, graph.saved)) else _ALONE
+        self._measured = measured
+        self.calls: dict[Any, NodeAccesses] = {}
+        self.problem = LayoutProblem(cost={name: self._changing(name) for name in known})
+
+    def _changing(self, name: str) -> tuple[float, ...]:
+        """Of an array in each of its layouts, whoever uses it."""
+        seconds = self._seconds(name)
+        both = (0.0, _CHANGE * (1 - 2 * self._known[name].own) * seconds)
+        copied = _REORDER if name in self._blocks and blocked.needs_copy(self._graph, name) else 0.0
+        return (*both, (copied + 2 * _CHANGE) * seconds) if name in self._blocks else both
 
     def add(self, node: Any) -> None:
         if isinstance(node, nodes.MapEntry):
             self._add_kernel(node)
         elif isinstance(node, CONVOLUTIONS):
-            images = {c: n for c, n in node.operands(self._graph).items() if c in _IMAGES}
-            self._want(images.values(), _REORDER, self._is_last)
+            self._add_convolution(node)
         elif isinstance(node, POOLS):
             self._want(node.operands(self._graph).values(), _POOL, _has_channels_inside)
         else:
             names = (*self._graph.inputs_of(node), *self._graph.outputs_of(node))
             self._want((n for n in names if n is not None), _REORDER, _has_rows)
 
-    def _want(self, names: Iterable[str], factor: float, suits: Callable[[str, Shape], bool]) -> None:
-        """A call takes longer for the operands whose strides do not suit it: it copies them, or walks across."""
+    def _add_convolution(self, node: Any) -> None:
+        """It copies operands that are not in the layout in which it works: channels last, where nothing is known."""
+        images = {c: n for c, n in node.operands(self._graph).items() if c in library.IMAGES}
+        stored = node.blocked(self._graph)
+        found = times(node, self._graph, self._passes) if self._measured else None
+        if found is None:
+            self._want((n for c, n in images.items() if c not in stored), _REORDER, self._is_last, in_blocks=False)
+            return
+        modes = found._asdict()
+        accesses = [
+            Walked(self._graph.root(n)[0], self._modes(n, c in stored), _REORDER * len(self._passes) * self._seconds(n))
+            for c, n in images.items()
+        ]
+        self.calls[node] = NodeAccesses(accesses, modes | {_BLOCKED: modes[_BLOCKED] * _DOUBT})
+        self.problem.walks.append(self.calls[node])
+
+    def _modes(self, name: str, is_blocked: bool) -> tuple[str, ...]:
+        """The layout in which a library takes the image ``name`` as it is, in each layout of its array."""
+        root, shape, strides = self._graph.root(name)[0], self._graph.shape(name), self._graph.strides(name)
+        if is_blocked:
+            return (_BLOCKED,)
+        if root not in self._known:
+            return (_mode(shape, strides),)
+        found = tuple(_mode(shape, layout.get(name, strides)) for layout in self._known[root].strides)
+        if root not in self._blocks:
+            return found
+        return (*found, _BLOCKED if name == root else found[self._known[root].own])  # views read a copy
+
+    def _want(
+        self,
+        names: Iterable[str],
+        factor: float,
+        suits: Callable[[str, Shape], bool],
+        in_blocks: bool | None = None,
+    ) -> None:
+        """A call takes longer for the operands whose strides do not suit it: it copies them, or walks across. What is
+        in blocks suits it as ``in_blocks`` says; None: it reads a copy."""
         for name in names:
             root = self._graph.root(name)[0]
-            if root in self._known:
-                first, second = (suits(name, layout.get(name, ())) for layout in self._known[root].strides)
-                self.problem.cost[root] += (first - second) * factor * self._seconds(name)
+            if root not in self._known:
+                continue
+            found = [suits(name, layout.get(name, ())) for layout in self._known[root].strides]
+            if root in self._blocks:
+                found.append(found[self._known[root].own] if in_blocks is None else in_blocks)
+            seconds = factor * self._seconds(name)
+            cost = zip(self.problem.cost[root], found)
+            self.problem.cost[root] = tuple(own + (found[0] - suited) * seconds for own, suited in cost)
 
     def _is_last(self, name: str, strides: Shape) -> bool:
         """A slice of channels is none, although they are innermost: there are gaps between its pixels."""
@@ -122,8 +190,20 @@ class _Reading:
             return
         for stage in kernel.stages:
             found = [w for a in _accesses(kernel, stage) if (w := self._walked(kernel, stage, a)) is not None]
-            if any(w.loops[0] != w.loops[1] for w in found):
-                self.problem.walks.append(found)
+            if any(len(set(w.modes)) > 1 for w in found):
+                self.problem.walks.append(NodeAccesses(found))
+            mixed = [
+                replace(w, modes=k, seconds=w.seconds * _MIXED) for w, k in zip(found, map(self._kinds, found)) if k
+            ]
+            if len(mixed) > 1:
+                self.problem.walks.append(NodeAccesses(mixed))
+
+    def _kinds(self, walked: Walked) -> tuple[bool, ...]:
+        """Whether an image stands in blocks, in each of its layouts; nothing for what is no image of several pixels."""
+        root = walked.array
+        if root in self._blocks and any(n != 1 for n in self._graph.shape(root)[2:]):
+            return (False, False, True)
+        return ()
 
     def _walked(self, kernel: Kernel, stage: Stage, access: Access) -> Walked | None:
         graph, root = self._graph, self._graph.root(access.array)[0]
@@ -131,11 +211,21 @@ class _Reading:
         strides = graph.strides(access.array)
         both = self._known[root].strides if root in self._known else ()
         steps = [layout.get(access.array, strides) for layout in both] or [strides, strides]
-        first, second = (_side_by_side(access, s) for s in steps)
-        if first is None or second is None:
+        loops = [_side_by_side(access, s) for s in steps]
+        if root in self._blocks:
+            lane = blocked.lane(access, kernel, graph.shape(root)) if access.array == root else None
+            loops.append(loops[self._known[root].own] if lane is None else lane.inner or lane.outer)
+        if None in loops:
             return None
         seconds = _CROSSED * self._times.machine.seconds(nbytes, 0, threads=self._times.machine.cores)
-        return Walked(root, (first, second), seconds)
+        return Walked(root, tuple(loops), seconds)
+
+
+def _mode(shape: Shape, strides: Shape) -> str:
+    """The layout of an image of these strides; "" where it is none that a library takes."""
+    if strides == channels_last_strides(shape):
+        return LAST
+    return "first" if strides == row_major(shape) else ""
 
 
 def _has_channels_inside(name: str, strides: Shape) -> bool:

@@ -1,14 +1,15 @@
-"""Which of two layouts each array gets, so that the network takes the least time: an integer program.
+"""Which of its layouts each array gets, so that the network takes the least time: an integer program.
 
-Layouts of arrays are binary, as is the loop along which each kernel walks memory; whether an access goes along it
-follows. With two layouts the program is a minimum cut, so that its relaxation is whole already and it is solved
-at once, also for whole networks (Ivanov et al., Data movement is all you need, MLSys 2021, choose layouts by shortest
+Layouts of arrays are binary columns. How a node works (the loop along which a kernel walks memory, the layout in which
+a library convolves) follows from them, as does whether an access suits that. With two layouts the program is a minimum
+cut, so that its relaxation is whole already; with three it is solved in bounded time, and what is found is never worse
+than one layout for all arrays (Ivanov et al., Data movement is all you need, MLSys 2021, choose layouts by shortest
 paths, one operator after another).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,54 +17,88 @@ import numpy as np
 
 from daceopt.passes.integer_program import solver
 
-Layout = int  # 0: the first of an array's two layouts, 1: the second
+Layout = int  # position among the layouts of an array
+Choice = dict[str, Layout]  # array -> its layout; others have their first
+_PATIENCE = 5.0  # seconds
 
 
 @dataclass(frozen=True)
 class Walked:
-    """An access of a kernel: ``loops`` has the loop along which the array's elements lie side by side, in each layout.
-    Where the kernel walks memory along another loop it takes ``seconds`` longer."""
+    """An access of a node: ``modes`` has the mode of the node that suits it, in each layout of the array: the loop
+    along which elements lie side by side, or the layout in which a library works. In other modes it takes ``seconds``
+    longer."""
 
     array: str
-    loops: tuple[Hashable, Hashable]
+    modes: tuple[Hashable, ...]
     seconds: float
 
 
 @dataclass
+class NodeAccesses:
+    """What a node accesses, and the seconds that it takes in each mode if all accesses suit it: 0 where nothing is
+    said."""
+
+    accesses: Sequence[Walked]
+    own: Mapping[Hashable, float] = field(default_factory=dict)
+
+    def modes(self) -> dict[Hashable, float]:
+        """The modes, with their seconds: those that are named, or else those of the accesses."""
+        return dict(self.own) or dict.fromkeys((m for a in self.accesses for m in a.modes), 0.0)
+
+    def seconds(self, choice: Choice) -> dict[Hashable, float]:
+        """Of each mode."""
+        found = self.modes()
+        for access in self.accesses:
+            suits = access.modes[choice.get(access.array, 0)]
+            for mode in found:
+                found[mode] += access.seconds * (mode != suits)
+        return found
+
+    def best(self, choice: Choice) -> tuple[Hashable, float]:
+        """The fastest mode, and its seconds."""
+        return min(self.seconds(choice).items(), key=lambda pair: pair[1], default=(None, 0.0))
+
+
+@dataclass
 class LayoutProblem:
-    """``cost``: of the arrays that may have either layout, the seconds that the second takes more than the first,
-    whoever uses them; others have the first. ``walks``: the accesses of each kernel."""
+    """``cost``: of the arrays that may have several layouts, the seconds that each takes, whoever uses it; the first is
+    0. ``walks``: what each node accesses."""
 
-    cost: dict[str, float] = field(default_factory=dict)
-    walks: list[list[Walked]] = field(default_factory=list)
+    cost: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    walks: list[NodeAccesses] = field(default_factory=list)
 
-    def seconds(self, second: frozenset[str]) -> float:
-        """What is lost where the arrays ``second`` have their second layout, and all others their first."""
-        return sum(self.cost[a] for a in second) + sum(_crossed(walk, second) for walk in self.walks)
+    def seconds(self, choice: Choice) -> float:
+        """What is lost in these layouts."""
+        arrays = sum(self.cost[a][layout] for a, layout in choice.items())
+        return arrays + sum(walk.best(choice)[1] for walk in self.walks)
 
-    def solve(self) -> frozenset[str]:
-        """The arrays that get their second layout."""
-        return _Columns(self).solution() if self.cost else frozenset()
+    def solve(self) -> Choice:
+        """The layout of each array that may have several."""
+        if not self.cost:
+            return {}
+        found = _Columns(self).solution()
+        if all(len(costs) == 2 for costs in self.cost.values()):
+            return found
+        return min((found, *self.uniform()), key=self.seconds)
 
-
-def _crossed(walk: Sequence[Walked], second: frozenset[str]) -> float:
-    """What a kernel loses along its best loop."""
-    wanted: dict[Hashable, float] = {}
-    for access in walk:
-        loop = access.loops[access.array in second]
-        wanted[loop] = wanted.get(loop, 0.0) + access.seconds
-    return sum(wanted.values()) - max(wanted.values(), default=0.0)
+    def uniform(self) -> Iterator[Choice]:
+        """The choices of one layout for all arrays that have it."""
+        for layout in range(max(map(len, self.cost.values()))):
+            yield {a: layout if layout < len(costs) else 0 for a, costs in self.cost.items()}
 
 
 class _Columns:
-    """Columns: the layout of each array, the loop of each kernel, and which accesses are granted, in each layout:
+    """Columns: the layouts of each array but its first, the modes of each node, and which accesses suit their mode:
     those whose conditions, which are columns, allow it."""
 
     def __init__(self, problem: LayoutProblem):
         self._gains: list[float] = []
         self._rows: list[tuple[float, dict[int, float]]] = []  # (upper bound, column -> factor)
-        self._layout = {a: self._column(-c) for a, c in problem.cost.items()}
+        self._layouts = {a: [self._column(-c) for c in costs[1:]] for a, costs in problem.cost.items()}
         self._binary = len(self._gains)
+        for columns in self._layouts.values():
+            if len(columns) > 1:
+                self._rows.append((1.0, dict.fromkeys(columns, 1.0)))
         for walk in problem.walks:
             self._walk(walk)
 
@@ -71,27 +106,31 @@ class _Columns:
         self._gains.append(gain)
         return len(self._gains) - 1
 
-    def _grant(self, seconds: float, loop: int, array: str = "", layout: Layout = 0) -> None:
-        """What is saved along ``loop``, where ``array`` has ``layout``."""
-        if array not in self._layout and layout == 1:
+    def _grant(self, access: Walked, mode: Hashable, column_of_mode: int) -> None:
+        """What is saved in ``mode``, where the array has a layout that suits it."""
+        others = self._layouts.get(access.array, [])
+        suiting = [mode == m for m in access.modes[: len(others) + 1]]
+        if not any(suiting):
             return
-        column = self._column(seconds)
-        if array in self._layout:  # granted <= layout, or <= 1 - layout
-            self._rows.append((1.0 - layout, {column: 1.0, self._layout[array]: 1.0 - 2.0 * layout}))
-        self._rows.append((0.0, {column: 1.0, loop: -1.0}))
+        column = self._column(access.seconds)
+        if not all(suiting):  # granted <= the sum of the suiting layouts, of which the first is 1 - the others
+            sign, chosen = (1.0, False) if suiting[0] else (-1.0, True)
+            wanted = {c: sign for c, suits in zip(others, suiting[1:]) if suits == chosen}
+            self._rows.append((float(suiting[0]), {column: 1.0, **wanted}))
+        self._rows.append((0.0, {column: 1.0, column_of_mode: -1.0}))
 
-    def _walk(self, walk: Sequence[Walked]) -> None:
-        loops = {loop: self._column(0.0) for access in walk for loop in access.loops}
-        self._rows.append((1.0, dict.fromkeys(loops.values(), 1.0)))
-        for access in walk:
-            if access.loops[0] == access.loops[1]:
-                self._grant(access.seconds, loops[access.loops[0]])
-                continue
-            for layout, loop in enumerate(access.loops):
-                self._grant(access.seconds, loops[loop], access.array, layout)
+    def _walk(self, walk: NodeAccesses) -> None:
+        seconds = walk.modes()
+        most = max(seconds.values(), default=0.0)
+        modes = {mode: self._column(most - own) for mode, own in seconds.items()}
+        self._rows.append((1.0, dict.fromkeys(modes.values(), 1.0)))
+        for access in walk.accesses:
+            for mode, column in modes.items():
+                if mode in access.modes:
+                    self._grant(access, mode, column)
 
-    def solution(self) -> frozenset[str]:
-        highs = solver("leave the step out")
+    def solution(self) -> Choice:
+        highs = solver("leave the step out", time_limit=_PATIENCE, mip_rel_gap=1e-7)
         count, gains = len(self._gains), np.array(self._gains)
         highs.addVars(count, np.zeros(count), np.ones(count))
         scale = max(float(np.abs(gains).max()), 1e-12)
@@ -107,7 +146,12 @@ class _Columns:
         highs.addRows(len(upper), low, upper, len(columns), starts, columns, factors)
         highs.run()
         values: Any = highs.getSolution().col_value
-        return frozenset(a for a, column in self._layout.items() if values[column] > 0.5)
+        return {a: self._chosen(values, columns) for a, columns in self._layouts.items()}
+
+    @staticmethod
+    def _chosen(values: Sequence[float], columns: Sequence[int]) -> Layout:
+        """The first layout, where nothing was found in time."""
+        return next((k for k, c in enumerate(columns, start=1) if len(values) > c and values[c] > 0.5), 0)
 
 
 def _integer() -> Any:

@@ -73,7 +73,7 @@ class EpilogueFusion(Transformation):
 
 
 def _attributes(node: Any) -> tuple[str, ...]:
-    return ("alpha",) if isinstance(node, Contraction) else ("strides", "pads", "dilations", "group")
+    return ("alpha",) if isinstance(node, Contraction) else ("strides", "pads", "dilations", "group", "layout")
 
 
 def _connectors(node: Any) -> tuple[str, str]:

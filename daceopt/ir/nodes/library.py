@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
 ACTIVATIONS = (None, "relu")
+LAYOUTS = ("", "first", "last", "blocked")
+IMAGES = frozenset(("X", "Y", "Z", "dX", "dY"))  # operands of convolutions that are no weights
 
 
 def _ints(description: str) -> Any:
@@ -185,9 +187,24 @@ class _ConvolutionBase(_Window):
     pads = _ints("Zeros added: begins, then ends")
     dilations = _ints("Distance of the kernel's elements per spatial dimension")
     group = Property(dtype=int, default=1, desc="Channel groups")
+    layout = Property(
+        dtype=str,
+        default="",
+        choices=list(LAYOUTS),
+        desc="Layout of images inside; '': the library's choice",
+    )
     narrow = (types.BFLOAT16,)
     _result: ClassVar[str] = "Y"
     _weight: ClassVar[str] = "W"
+
+    def spatial(self, graph: Graph) -> int:
+        """Number of spatial dimensions."""
+        return len(graph.shape(self.operands(graph)[self._weight])) - 2
+
+    def blocked(self, graph: Graph) -> frozenset[str]:
+        """Connectors of images that stand in blocks of channels: they have one dimension more than weights."""
+        rank, names = self.spatial(graph) + 3, self.operands(graph)
+        return frozenset(c for c in IMAGES & names.keys() if len(graph.shape(names[c])) == rank)
 
     def flops(self, graph: Graph) -> sympy.Expr:
         """Two per output element and weight that contributes to it; equal for the three passes."""
@@ -200,7 +217,8 @@ class Convolution(_ConvolutionBase):
     """Cross-correlation: ``Y = activation(conv(X, W) + B + Z)``.
 
     X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B: [O]; Z and Y: [N, O, e...].
-    The arrays' strides are the physical layout (channels first or last).
+    The arrays' strides are the physical layout (channels first or last). X, Z and Y, and their gradients below, may
+    also stand in blocks of 16 channels: [N, C/16, d..., 16] in rows (``ir/blocked.py``), each as it is.
     """
 
     required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)

@@ -17,6 +17,7 @@ enum Pass : int64_t { kForward, kBackwardData, kBackwardWeights };
 struct Problem {  // descriptions in the caller's layouts; src and dst also name their gradients
     memory::desc src, weights, bias, dst, residual, added;  // added: the residual in the layout of the result
     memory::dims strides, dilations, pads_begin, pads_end;
+    Layout layout;
 };
 
 memory::desc describe_weights(const Tensor& w, int64_t groups) {
@@ -30,12 +31,13 @@ memory::desc describe_weights(const Tensor& w, int64_t groups) {
 }
 
 memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
-    return describe({nullptr, y.dims, y.strides, residual.type});
+    return describe({nullptr, y.dims, y.strides, residual.type, y.is_blocked});
 }
 
 Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                         const Window& window, int64_t groups) {
+                         const Window& window, int64_t groups, Layout layout) {
     Problem p;
+    p.layout = layout;
     p.src = describe(x);
     p.weights = describe_weights(w, groups);
     p.dst = describe(y);
@@ -113,16 +115,34 @@ bool prefers_blocked(const Problem& p) {
 
 bool is_last(const memory::desc& x) { return x == channels_last(x); }
 
-// The first of the choices of layouts whose kernel is of the faster class; a choice may have no kernel at all. Where one
-// operand is channels-last and the other is not, only that other one is copied.
-template <typename Make>
-auto fastest(const Problem& p, bool blocked, Make make) {
+// An operand in a layout. Images of fewer channels than a block has, such as colors, stay as they are where others are in blocks.
+memory::desc in_layout(const memory::desc& x, Layout layout) {
+    if (x.is_zero()) return x;
+    if (layout == Layout::kFirst) return channels_first(x);
+    if (layout == Layout::kLast) return channels_last(x);
+    return x.get_dims()[1] < kBlock ? x : blocked(x.get_dims(), x.get_data_type());
+}
+
+Choice in_layout(const Problem& p, Layout layout) {
+    return {in_layout(p.src, layout), in_layout(p.dst, layout), in_layout(p.added, layout)};
+}
+
+// What to try, the best guess first. Where one operand is channels-last and the other is not, only that other one is copied.
+std::vector<Choice> choices_of(const Problem& p, bool prefers_blocked) {
     const Choice given{p.src, p.dst, p.added}, free{any(p.src), any(p.dst), free_added(p)};
+    if (p.layout != Layout::kFastest) return {in_layout(p, p.layout), given, free};
     std::vector<Choice> choices{given, free};
-    if (is_last(p.src) != is_last(p.dst))
-        choices = {given, {channels_last(p.src), channels_last(p.dst), p.added.is_zero() ? p.added : channels_last(p.added)}, free};
-    if (blocked) std::swap(choices.front(), choices.back());
-    std::optional<decltype(make(p, given))> best;
+    if (is_last(p.src) != is_last(p.dst)) choices = {given, in_layout(p, Layout::kLast), free};
+    if (prefers_blocked) std::swap(choices.front(), choices.back());
+    return choices;
+}
+
+// The first of the choices of layouts whose kernel is of the faster class; a choice may have no kernel at all.
+template <typename Make>
+auto fastest(const Problem& p, bool prefers_blocked, Make make) {
+    const std::vector<Choice> choices = choices_of(p, prefers_blocked);
+    const Choice free{any(p.src), any(p.dst), free_added(p)};
+    std::optional<decltype(make(p, free))> best;
     for (const Choice& choice : choices) {
         try {
             auto found = make(p, choice);
@@ -191,8 +211,8 @@ std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
 }
 
 Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-           const Window& window, int64_t groups) {
-    Key key{pass, groups};
+           const Window& window, int64_t groups, Layout layout) {
+    Key key{pass, groups, static_cast<int64_t>(layout)};
     for (const auto* tensor : {&x, &w, &bias, &residual, &y}) append(key, *tensor);
     for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
     return key;
@@ -285,16 +305,16 @@ void* PackedWeights::prepared(const void* layout, size_t bytes, const std::funct
 }
 
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups, WeightMemory* kept) {
+                        const Window& window, int64_t groups, Layout layout, WeightMemory* kept) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
         if (lacks_units({&x, &w, &bias, &residual, &y})) {
             const Widened a(x), b(w), c(bias), d(residual), result(y);
-            onednn_convolution(a.tensor(), b.tensor(), c.tensor(), d.tensor(), result.tensor(), window, groups);
+            onednn_convolution(a.tensor(), b.tensor(), c.tensor(), d.tensor(), result.tensor(), window, groups, layout);
             return result.round();
         }
-        const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups), [&] {
-            return make_forward(describe_problem(x, w, bias, residual, y, window, groups));
+        const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups, layout), [&] {
+            return make_forward(describe_problem(x, w, bias, residual, y, window, groups, layout));
         });
         std::vector<void*> data{x.data, w.data};
         if (bias.data) data.push_back(bias.data);
@@ -306,32 +326,32 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
 }
 
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
-                                      WeightMemory* kept) {
+                                      Layout layout, WeightMemory* kept) {
     if (is_empty(dy) || is_empty(dx)) return zero(dx);
     guarded("ConvolutionBackwardData", [&] {
         if (lacks_units({&dy, &w, &dx})) {
             const Widened a(dy), b(w), result(dx);
-            onednn_convolution_backward_data(a.tensor(), b.tensor(), result.tensor(), window, groups, nullptr);
+            onednn_convolution_backward_data(a.tensor(), b.tensor(), result.tensor(), window, groups, layout);
             return result.round();
         }
-        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups), [&] {
-            return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups));
+        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups, layout), [&] {
+            return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups, layout));
         });
         entry.run({dy.data, w.data, dx.data}, kept);
     });
 }
 
 void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Window& window,
-                                         int64_t groups) {
+                                         int64_t groups, Layout layout) {
     if (is_empty(dy) || is_empty(dw)) return zero(dw);
     guarded("ConvolutionBackwardWeights", [&] {
         if (lacks_units({&x, &dy, &dw})) {
             const Widened a(x), b(dy), weights(dw);
-            onednn_convolution_backward_weights(a.tensor(), b.tensor(), weights.tensor(), window, groups);
+            onednn_convolution_backward_weights(a.tensor(), b.tensor(), weights.tensor(), window, groups, layout);
             return weights.round();
         }
-        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, kNone, kNone, dy, window, groups), [&] {
-            return make_backward_weights(describe_problem(x, dw, kNone, kNone, dy, window, groups));
+        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, kNone, kNone, dy, window, groups, layout), [&] {
+            return make_backward_weights(describe_problem(x, dw, kNone, kNone, dy, window, groups, layout));
         });
         entry.run({x.data, dy.data, dw.data});
     });

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir import blocked, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, interprets
 from daceopt.ir.nodes.operator import Operator
@@ -54,36 +54,49 @@ def _tensor(value: np.ndarray | None) -> Any:
     return None if value is None else torch.from_numpy(np.ascontiguousarray(value))
 
 
-def _zeros(memory: Memory, name: str) -> Any:
+def _zeros(shape: tuple[int, ...]) -> Any:
     import torch
 
-    return torch.zeros(memory.array(name).shape, dtype=torch.float64, requires_grad=True)
+    return torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+
+
+def _read_images(memory: Memory, node: Any) -> dict[str, np.ndarray]:
+    """Images in blocks as (N, C, spatial...)."""
+    return _read(memory, node) | {
+        c: blocked.unpacked(memory.array(memory.graph.reads(node)[c]).astype(np.float64))
+        for c in node.blocked(memory.graph) & memory.graph.reads(node).keys()
+    }
+
+
+def _store_image(memory: Memory, node: Any, connector: str, value: np.ndarray) -> None:
+    packed = blocked.packed(value) if connector in node.blocked(memory.graph) else value
+    memory.store_sums(memory.graph.writes(node)[connector], packed)
 
 
 @interprets("Convolution")
 def _convolution(memory: Memory, node: Any) -> None:
-    given = _read(memory, node)
+    given = _read_images(memory, node)
     y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
-    memory.store_sums(memory.graph.writes(node)["Y"], _finish(y + given.get("Z", 0.0), node))
+    _store_image(memory, node, "Y", _finish(y + given.get("Z", 0.0), node))
 
 
 @interprets("ConvolutionBackwardData")
 def _convolution_data(memory: Memory, node: Any) -> None:
     import torch
 
-    given, out = _read(memory, node), memory.graph.writes(node)["dX"]
-    x = _zeros(memory, out)
+    given, shape = _read_images(memory, node), blocked.shape_of(memory.graph, node, "dX")
+    x = _zeros(tuple(map(memory.number, shape)))
     with torch.enable_grad():  # a program that is interpreted may itself stand in a backward pass
         y = _convolve(node, x, _tensor(given["W"]))
-    memory.store_sums(out, torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
+    _store_image(memory, node, "dX", torch.autograd.grad(y, x, _tensor(given["dY"]))[0].numpy())
 
 
 @interprets("ConvolutionBackwardWeights")
 def _convolution_weights(memory: Memory, node: Any) -> None:
     import torch
 
-    given, out = _read(memory, node), memory.graph.writes(node)
-    w = _zeros(memory, out["dW"])
+    given, out = _read_images(memory, node), memory.graph.writes(node)
+    w = _zeros(memory.array(out["dW"]).shape)
     with torch.enable_grad():
         y = _convolve(node, _tensor(given["X"]), w)
     memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(given["dY"]))[0].numpy())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from daceopt.ir import blocked
 from daceopt.ir.affine import same
 from daceopt.ir.dims import Dim
 from daceopt.ir.graph import Graph
@@ -62,7 +63,7 @@ def _convolved(graph: Graph, node: Any, image: str, weight: str, result: str, ot
     """``others``: connector -> which of the loops' indices it has."""
     names = graph.reads(node) | graph.writes(node)
     loops = _Loops()
-    out = graph.shape(names[result])
+    out = blocked.shape_of(graph, node, result)
     count, channels, *kernel = graph.shape(names[weight])
     features: Any = count // node.group
     batch, *outer = loops.over(out[0], *out[2:])
@@ -78,7 +79,13 @@ def _convolved(graph: Graph, node: Any, image: str, weight: str, result: str, ot
         weight: (o, 0 if same(channels, 1) else channel, *inner),
         result: (batch, o, *outer),
     }
-    return loops.nest(graph, node, index | {k: index[v] if v != "bias" else (o,) for k, v in others.items()})
+    index |= {k: index[v] if v != "bias" else (o,) for k, v in others.items()}
+    return loops.nest(graph, node, index | {c: _in_blocks(index[c]) for c in node.blocked(graph)})
+
+
+def _in_blocks(index: Index) -> Index:
+    batch, channel, *place = index
+    return (batch, channel // blocked.BLOCK, *place, channel % blocked.BLOCK)
 
 
 @describes("Convolution")

@@ -22,11 +22,13 @@ struct ConvolutionShape {
 };
 
 template <typename T>
-struct Operand {  // data (may be null) and strides: of an image batch, channel, space; of weights out, in, space
+struct Operand {  // data (may be null) and strides: of an image batch, block of channels, space; of weights out, in, space
     T* data;
     int64_t strides[5];
+    int64_t block = 1;  // channels that stand side by side
     T& at(int64_t a, int64_t b, const int64_t (&s)[3]) const {
-        return data[a * strides[0] + b * strides[1] + s[0] * strides[2] + s[1] * strides[3] + s[2] * strides[4]];
+        const int64_t place = s[0] * strides[2] + s[1] * strides[3] + s[2] * strides[4];
+        return data[a * strides[0] + b / block * strides[1] + b % block + place];
     }
 };
 

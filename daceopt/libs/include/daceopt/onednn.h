@@ -1,6 +1,7 @@
 // Convolutions by oneDNN: what generated code calls. Compiled once, in libs/src/onednn_convolution.cpp.
 //
-// Tensors are float32 or bfloat16 with any strides; channels-first and channels-last ones are passed as they are, others are copied.
+// Tensors are float32 or bfloat16 with any strides; channels-first, channels-last and blocked ones are passed as they are, others are
+// copied.
 // Every function may run on any number of threads at once, reports to `status` and never throws.
 #pragma once
 #include <cstdint>
@@ -14,11 +15,17 @@
 
 namespace daceopt {
 
+constexpr int64_t kBlock = 16;  // channels that stand together in a blocked tensor
+
 struct Tensor {  // data may be null: absent
     void* data;
     std::vector<int64_t> dims, strides;
     Element type = Element::kFloat;
+    bool is_blocked = false;  // (N, C / 16, spatial..., 16) without gaps, whatever the strides say
 };
+
+// The layout in which a convolution works on images; operands in others are copied.
+enum class Layout : int64_t { kFastest, kFirst, kLast, kBlocked };
 
 struct Window {  // one entry per spatial dimension
     std::vector<int64_t> strides, dilations, pads_begin, pads_end;
@@ -74,10 +81,10 @@ private:
 
 // y = conv(x, w) + bias + residual
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
-                        const Window& window, int64_t groups, WeightMemory* kept = nullptr);
+                        const Window& window, int64_t groups, Layout layout = Layout::kFastest, WeightMemory* kept = nullptr);
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
-                                      WeightMemory* kept = nullptr);
+                                      Layout layout = Layout::kFastest, WeightMemory* kept = nullptr);
 void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, const Tensor& dw, const Window& window,
-                                         int64_t groups);
+                                         int64_t groups, Layout layout = Layout::kFastest);
 
 }  // namespace daceopt

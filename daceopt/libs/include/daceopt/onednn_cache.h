@@ -154,6 +154,7 @@ inline void append(Key& key, const Tensor& x) {
     key.push_back(x.data != nullptr);
     if (!x.data) return;
     key.push_back(static_cast<int64_t>(x.type));
+    key.push_back(x.is_blocked);
     append(key, x.dims);
     append(key, x.strides);
 }
@@ -175,9 +176,17 @@ inline std::vector<int64_t> dense(const std::vector<int64_t>& dims, const std::v
     return strides;
 }
 
+// The same tensor in blocks of 16 channels, the last of which may be filled up.
+inline memory::desc blocked(const memory::dims& dims, memory::data_type type) {
+    using tag = memory::format_tag;
+    const tag tags[] = {tag::nCw16c, tag::nChw16c, tag::nCdhw16c};
+    return memory::desc(dims, type, tags[dims.size() - 3]);
+}
+
 // The description of a tensor in memory. Strides along extents of 1 are arbitrary: they are set so that oneDNN recognises
 // channels-last, or else channels-first, memory.
 inline memory::desc describe(const Tensor& x) {
+    if (x.is_blocked) return blocked(x.dims, data_type_of(x.type));
     std::vector<size_t> first(x.dims.size()), last;
     for (size_t d = 0; d < first.size(); ++d) first[d] = d;
     last = first;
@@ -197,6 +206,13 @@ inline memory::desc channels_last(const memory::desc& desc) {
     std::vector<size_t> order{0};
     for (size_t d = 2; d < desc.get_dims().size(); ++d) order.push_back(d);
     order.push_back(1);
+    return memory::desc(desc.get_dims(), desc.get_data_type(), dense(desc.get_dims(), order));
+}
+
+// The same tensor with its channels outside of the spatial dimensions.
+inline memory::desc channels_first(const memory::desc& desc) {
+    std::vector<size_t> order(desc.get_dims().size());
+    for (size_t d = 0; d < order.size(); ++d) order[d] = d;
     return memory::desc(desc.get_dims(), desc.get_data_type(), dense(desc.get_dims(), order));
 }
 

@@ -1,0 +1,122 @@
+"""How long oneDNN's convolutions take in each layout of their images: measured once for each shape on each machine.
+
+Like ``cost.rates`` they say which of several ways is taken, never what is right.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import dace
+
+from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_key
+from daceopt.cost.limits import assumed_limits
+from daceopt.errors import Unsupported
+from daceopt.ir import blocked
+from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.libs import base, onednn
+from daceopt.store import system
+from daceopt.store.cache import default_cache, key
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+
+LEAST_FLOPS = 3e5  # of a convolution whose time is worth knowing
+_BUDGET = 0.05  # seconds of runs for each shape
+_KIND, _FILE, _VERSION = "convolution-times", "times.json", 1
+_LIBRARY = "times.so"
+_PASSES = {ConvolutionBackwardData: 1, ConvolutionBackwardWeights: 2}
+
+
+class Times(NamedTuple):
+    """Seconds of a convolution whose images all have one layout."""
+
+    first: float
+    last: float
+    blocked: float
+
+
+def times(node: Any, graph: Graph, passes: Sequence[int | None] = (None,)) -> Times | None:
+    """Those of the convolution ``node``, or of all ``passes`` over its operands: 0 forward, 1 to the data, 2 to the
+    weights, None the node itself.
+
+    None where they are not known and cannot be measured: for sizes that are open, for other types than float32, for
+    small ones, where another library convolves, and for another machine.
+    """
+    if assumed_limits() is not None or not _is_measurable(node, graph):
+        return None
+    own = _PASSES.get(type(node), 0)
+    found = [_known(_numbers(node, graph, own if p is None else p)) for p in passes]
+    return None if None in found else Times(*map(sum, zip(*found)))
+
+
+def _is_measurable(node: Any, graph: Graph) -> bool:
+    names = node.operands(graph).values()
+    if any(graph.dtype(n) != dace.float32 or not isinstance(graph.size(n), int) for n in names):
+        return False
+    if float(node.flops(graph)) < LEAST_FLOPS:
+        return False
+    try:
+        return base.choose(node, graph).name == onednn.OneDnn.name
+    except Unsupported:
+        return False
+
+
+def _numbers(node: Any, graph: Graph, direction: int) -> tuple[int, ...]:
+    """What the call gets: see ``src/convolution_times.cpp``."""
+    names, rank = node.operands(graph), node.spatial(graph)
+
+    def image(*connectors: str) -> Sequence[Any]:
+        return blocked.shape_of(graph, node, next(c for c in connectors if c in names))
+
+    weights = graph.shape(names["W" if "W" in names else "dW"])
+    shapes = [*image("X", "dX"), *weights, *image("Y", "dY")]
+    window = [n for values in node.window(rank) for n in values]
+    return tuple(map(int, (direction, node.group, rank, *shapes, *window)))
+
+
+@cache
+def _known(numbers: tuple[int, ...]) -> Times | None:
+    identity = key(_KIND, _VERSION, system.fingerprint(), system.cores(), onednn.OneDnn().version(), numbers)
+    entry = default_cache().build(_KIND, identity, lambda folder: _write(folder, numbers))
+    found = json.loads((entry / _FILE).read_text(encoding="utf-8"))
+    return None if found is None else Times(*found)
+
+
+def _write(folder: Path, numbers: tuple[int, ...]) -> None:
+    (folder / _FILE).write_text(json.dumps(_measure(numbers)), encoding="utf-8")
+
+
+def _measure(numbers: tuple[int, ...]) -> Times | None:
+    seconds = (ctypes.c_double * len(Times._fields))()
+    failed = _library()((ctypes.c_int64 * len(numbers))(*numbers), ctypes.c_double(_BUDGET), seconds)
+    return None if failed else Times(*seconds)
+
+
+@cache
+def _library() -> Callable[..., int]:
+    """The function that measures, compiled once."""
+    import torch  # noqa: F401  (brings the OpenMP that programs run on)
+
+    jobs = _jobs()
+    identity = key(_KIND, *map(object_key, jobs))
+    entry = default_cache().build(f"{_KIND}-library", identity, lambda folder: _link(folder, jobs))
+    function = ctypes.CDLL(str(entry / _LIBRARY)).daceopt_convolution_times
+    function.restype = ctypes.c_int
+    return function
+
+
+def _jobs() -> tuple[CompileJob, ...]:
+    version = f"onednn-{onednn.OneDnn().version()}"
+    sources = ("onednn_convolution.cpp", "convolution_times.cpp")
+    found = (base.support(s, header="onednn.h", flags=onednn.flags(), version=version) for s in sources)
+    return tuple(job for needs in found for job in needs.jobs)
+
+
+def _link(folder: Path, jobs: Sequence[CompileJob]) -> None:
+    link(compile_objects(jobs), folder / _LIBRARY, onednn.flags())

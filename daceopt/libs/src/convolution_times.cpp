@@ -1,0 +1,116 @@
+// How long convolutions of a shape take in each layout of their images: measured by calling them as programs do.
+#include <ctime>
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "daceopt/onednn.h"
+
+namespace {
+
+using namespace daceopt;
+
+constexpr int kLayouts = 3;  // first, last, blocked
+constexpr int kMostRuns = 15;
+constexpr float kValue = 0.01f;
+
+// Of this thread, where it works alone: others may use the processor meanwhile.
+double now() {
+    timespec time;
+    clock_gettime(omp_get_max_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+    return double(time.tv_sec) + 1e-9 * double(time.tv_nsec);
+}
+
+class Numbers {
+public:
+    explicit Numbers(const int64_t* next) : next_(next) {}
+    int64_t one() { return *next_++; }
+    std::vector<int64_t> list(int64_t count) {
+        next_ += count;
+        return {next_ - count, next_};
+    }
+
+private:
+    const int64_t* next_;
+};
+
+int64_t size_of(const std::vector<int64_t>& dims) {
+    int64_t size = 1;
+    for (int64_t n : dims) size *= n;
+    return size;
+}
+
+// Channels of an image in blocks are filled up.
+std::vector<float> memory_for(std::vector<int64_t> dims, bool is_image) {
+    if (is_image) dims[1] = (dims[1] + kBlock - 1) / kBlock * kBlock;
+    return std::vector<float>(size_of(dims), kValue);
+}
+
+std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, bool is_last) {
+    std::vector<int64_t> strides(dims.size());
+    int64_t step = 1;
+    if (is_last) strides[1] = 1, step = dims[1];
+    for (size_t d = dims.size(); d-- > 0;) {
+        if (is_last && d == 1) continue;
+        strides[d] = step;
+        step *= dims[d];
+    }
+    return strides;
+}
+
+struct Call {
+    int64_t pass, groups;
+    std::vector<int64_t> x_dims, w_dims, y_dims;
+    Window window;
+    std::vector<float> x, w, y;
+
+    Tensor image(std::vector<float>& data, const std::vector<int64_t>& dims, Layout layout) const {
+        const bool is_blocked = layout == Layout::kBlocked && dims[1] >= kBlock;
+        return {data.data(), dims, strides_of(dims, layout == Layout::kLast), Element::kFloat, is_blocked};
+    }
+
+    void run(Layout layout) {
+        const Tensor a = image(x, x_dims, layout), c = image(y, y_dims, layout), none{nullptr, {}, {}};
+        const Tensor b{w.data(), w_dims, strides_of(w_dims, false)};
+        if (pass == 0) return onednn_convolution(a, b, none, none, c, window, groups, layout);
+        if (pass == 1) return onednn_convolution_backward_data(c, b, a, window, groups, layout);
+        onednn_convolution_backward_weights(a, c, b, window, groups, layout);
+    }
+};
+
+Call parse(const int64_t* numbers) {
+    Numbers next(numbers);
+    Call call;
+    call.pass = next.one();
+    call.groups = next.one();
+    const int64_t rank = next.one();
+    for (auto* dims : {&call.x_dims, &call.w_dims, &call.y_dims}) *dims = next.list(rank + 2);
+    for (auto* list : {&call.window.strides, &call.window.dilations, &call.window.pads_begin, &call.window.pads_end})
+        *list = next.list(rank);
+    call.x = memory_for(call.x_dims, true);
+    call.w = memory_for(call.w_dims, false);
+    call.y = memory_for(call.y_dims, true);
+    return call;
+}
+
+}  // namespace
+
+// `numbers`: pass, groups, spatial dimensions; extents of x, w, y; strides, dilations, pads before and behind. The least
+// seconds of some runs, in turn, in each layout; channels that do not fill a block are copied where others are in blocks.
+// Runs take about `budget` seconds. Returns 1, and no times, where a layout has no kernel.
+extern "C" __attribute__((visibility("default"))) int daceopt_convolution_times(const int64_t* numbers, double budget, double* seconds) {
+    clear_status();
+    Call call = parse(numbers);
+    std::fill(seconds, seconds + kLayouts, std::numeric_limits<double>::infinity());
+    for (int layout = 0; layout < kLayouts; ++layout) call.run(static_cast<Layout>(layout + 1));
+    const double start = now();
+    for (int run = 0; run < kMostRuns && (run < 2 || now() - start < budget); ++run)
+        for (int layout = 0; layout < kLayouts; ++layout) {
+            const double before = now();
+            call.run(static_cast<Layout>(layout + 1));
+            seconds[layout] = std::min(seconds[layout], now() - before);
+        }
+    return status.failed;
+}

@@ -1,0 +1,75 @@
+"""Times of convolutions: measured once, kept, and only where they can be known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dace
+import pytest
+
+from daceopt import libs
+from daceopt.cost.limits import Limits
+from daceopt.ir import blocked
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.libs import convolution_times
+from daceopt.libs.convolution_times import times
+from tests.transformations.lowered import size_symbol
+
+pytestmark = pytest.mark.skipif("onednn" not in libs.names(), reason="oneDNN's wheels are not installed")
+
+
+@pytest.fixture(autouse=True)
+def this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests assume another machine, and measure nothing."""
+    monkeypatch.setattr(convolution_times, "assumed_limits", lambda: None)
+
+
+def call(kind: type = Convolution, batch: Any = 2, channels: int = 32, dtype: Any = dace.float32) -> tuple[Any, Graph]:
+    graph = Graph("calls")
+    image, weights = (batch, channels, 12, 12), (channels, 1, 3, 3)
+    operands = {
+        Convolution: ({"X": image, "W": weights}, {"Y": image}),
+        ConvolutionBackwardData: ({"dY": image, "W": weights}, {"dX": image}),
+        ConvolutionBackwardWeights: ({"X": image, "dY": image}, {"dW": weights}),
+    }
+    reads, writes = ({c: graph.add_array(c, s, dtype) for c, s in side.items()} for side in operands[kind])
+    node = kind(pads=[1] * 4, group=channels)
+    graph.add_node(node, reads, writes)
+    return node, graph
+
+
+@pytest.mark.parametrize("kind", [Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights])
+def test_all_layouts(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    found = times(*call(kind))
+    assert found is not None and all(1e-7 < seconds < 1.0 for seconds in found)
+    convolution_times._known.cache_clear()
+    monkeypatch.setattr(convolution_times, "_measure", lambda _: pytest.fail("measured twice"))
+    assert times(*call(kind)) == found
+
+
+def test_all_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    one = [times(*call(kind)) for kind in (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)]
+    together = times(*call(), passes=(0, 1, 2))
+    assert together == pytest.approx([sum(column) for column in zip(*one)])
+
+
+def test_images_in_blocks_are_the_same_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    node, graph = call()
+    expected = times(node, graph)
+    blocked.block(graph, [node.operands(graph)["Y"]])
+    assert times(node, graph) == expected
+
+
+def test_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert times(*call(channels=1)) is None
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    assert times(*call(batch=size_symbol())) is None
+    assert times(*call(dtype=dace.float64)) is None
+    with libs.prefer(Convolution="aten"):
+        assert times(*call()) is None
+    monkeypatch.setattr(convolution_times, "assumed_limits", lambda: Limits(64))
+    assert times(*call()) is None

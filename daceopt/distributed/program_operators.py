@@ -63,7 +63,7 @@ class ProgramOperators:
                 self.places.append(None)
                 costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
             for node, cost in _updates_last(graph, operator_costs(graph, self.machine)):
-                if not isinstance(node, COLLECTIVES) or _is_read(graph, node):
+                if is_operator(graph, node):
                     self.places.append(_Place(graph, node))
                     costs.append(_prefixed(cost, f"{direction}/"))
         self.reach = OperatorReach(costs)
@@ -185,8 +185,10 @@ def _updates_last(graph: Graph, costs: Iterable[OperatorCost]) -> list[tuple[Any
     return sorted(pairs, key=lambda pair: pair[0] in late)
 
 
-def _is_read(graph: Graph, node: Any) -> bool:
-    """Does it wait for what the same graph computes with?"""
+def is_operator(graph: Graph, node: Any) -> bool:
+    """Is it a kernel, a call, or a wait for what the same graph computes with? Other collectives are gradients'."""
+    if not isinstance(node, COLLECTIVES):
+        return True
     return isinstance(node, AllReduceWait) and bool(graph.all_consumers(graph.writes(node)["Y"]))
 
 

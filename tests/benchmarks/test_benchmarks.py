@@ -17,7 +17,9 @@ from benchmarks.suites import SUITES
 
 MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-time linear-scaling shared-cache"
 MEASURES += " autocast precision"
-MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
+MEASURES += (
+    " stem-pool blur-chain training-step training-compile apollo-subgraphs updates recommender instances gpu-instances"
+)
 MEASURES += " peak-memory memory-budget disco-search networks-inference networks-training"
 MEASURES += " guided-operators guided-mbconv guided-bert daceml-networks cuda-kernels"
 

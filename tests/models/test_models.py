@@ -16,7 +16,8 @@ from daceopt.errors import DaceoptError
 from tests.models.zoo import ARCHITECTURES, Example
 from tests.numerics import assert_within_rounding
 
-QUICKLY_TRAINED = ("bert", "llama", "resnet", "unet", "mlp_mixer", "dlrm")  # the others train in the slow tests
+QUICKLY_TRAINED = ("bert", "llama", "resnet", "unet", "mlp_mixer", "dlrm")  # the others by `make test-models`
+LONG = (pytest.mark.slow, pytest.mark.models)
 ARCHITECTURE = pytest.mark.parametrize("name", ARCHITECTURES)
 
 
@@ -121,9 +122,7 @@ def test_onnx_file_with_dynamic_batch_and_length(name, tmp_path: Path, monkeypat
             optimized(torch.full((1, 33), 5), torch.ones(1, 33).long())
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICKLY_TRAINED else pytest.mark.slow) for n in ARCHITECTURES]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICKLY_TRAINED else LONG) for n in ARCHITECTURES])
 def test_training(name):
     """The gradients of all parameters, together: those of some (a key's bias, say) are nothing but rounding."""
     found = example(name)

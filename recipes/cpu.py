@@ -79,6 +79,9 @@ FUSION = (
 )
 """Library calls with their epilogues, and fused kernels."""
 
+FUSION_OF_WHOLE_IMAGES = tuple("layout-search{blocked=False}" if step == "layout-search" else step for step in FUSION)
+"""The same for what cannot follow images in blocks of channels."""
+
 MEMORY = ("memory-ordering", "transient-reuse")
 """One buffer for arrays that are not alive at the same time (5.4)."""
 

@@ -4,9 +4,7 @@ GraphTurbo (Zhao et al., OSDI 2023) on this machine: ``cpu`` up to fusion, then 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import FUSION, LOOPS, MEMORY, PREPARATION
-
-_WHOLE = "layout-search{blocked=False}"
+from daceopt.recipes.cpu import FUSION_OF_WHOLE_IMAGES, LOOPS, MEMORY, PREPARATION
 
 graphturbo = Recipe(
     "graphturbo",
@@ -14,7 +12,7 @@ graphturbo = Recipe(
         *PREPARATION,
         # products of the backward graph keep the batch outermost in memory, where it is cut; blocks of channels could
         # not be cut along channels
-        *(_WHOLE if step == "layout-search" else step for step in FUSION if step != "relayout-fusion"),
+        *(step for step in FUSION_OF_WHOLE_IMAGES if step != "relayout-fusion"),
         # of what fusion has made, before its loops are scheduled: few large instances, and in them what caches hold
         "instance-loops{aim='memory'}",
         "instance-loops",

@@ -4,11 +4,10 @@ It says what computes and leaves out what is for the loops of a CPU, so it is fo
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import FUSION, PREPARATION
+from daceopt.recipes.cpu import FUSION_OF_WHOLE_IMAGES, PREPARATION
 
 # blocks of channels are for this machine's vectors, whatever is simulated
-_WHOLE = "layout-search{blocked=False}"
-LAYERS = (*PREPARATION, *(_WHOLE if step == "layout-search" else step for step in FUSION))
+LAYERS = (*PREPARATION, *FUSION_OF_WHOLE_IMAGES)
 """Up to layers: products with their epilogues, and fused kernels."""
 
 layer_wise = Recipe("layer-wise", LAYERS)

@@ -33,6 +33,8 @@ class Exchange:
         self.model, self.watch, self.strategy = model, watch, strategy
         self.group = group = watch.group
         self.name, self.rank, self.world = str(group.group_name), group.rank(), group.size()
+        in_shards = (b.parameters for b in strategy.buckets if b.sharded and self.world > 1)
+        self._asked = frozenset(n for names in in_shards for n in names)
         if not _NAME.fullmatch(self.name):
             raise Unsupported(f"the process group is called {self.name!r}; expected letters, digits and any of _ . : -")
         self.broadcasts_buffers = True
@@ -52,8 +54,9 @@ class Exchange:
 
     def sharded(self) -> Mapping[str, torch.Tensor]:
         """The parameters that a training step updates in shards, by name; none in a group of one rank."""
-        asked = {n for b in self.strategy.buckets if b.sharded for n in b.parameters} if self.world > 1 else set()
-        return {n: p for n, p in self.model.named_parameters() if n in asked and p.requires_grad}
+        if not self._asked:  # each step comes here
+            return {}
+        return {n: p for n, p in self.model.named_parameters() if n in self._asked and p.requires_grad}
 
     def agree(self, names: Sequence[str], what: str) -> None:
         """All ranks tell that they are about to gather ``names`` of ``what``, in the place where programs tell their

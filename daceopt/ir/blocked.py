@@ -263,11 +263,9 @@ def _is_split_image(graph: Graph, kernel: Kernel, access: Access) -> bool:
 def _beside(graph: Graph, array: str) -> list[MapEntry]:
     """The kernels that write and read ``array``, where it is one that writes it."""
     writer = graph.producer(array)
-    return (
-        [writer, *(n for n in graph.consumers(array) if isinstance(n, MapEntry))]
-        if isinstance(writer, MapEntry)
-        else []
-    )
+    if not isinstance(writer, MapEntry):
+        return []
+    return [writer, *(n for n in graph.consumers(array) if isinstance(n, MapEntry))]
 
 
 def _whole_lanes(graph: Graph, kernel: Kernel, arrays: Collection[str]) -> list[Parameter]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import dace
 import sympy
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Reduction
-from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
+from daceopt.transformations.distributed._exchanges import all_reduced
 
 
 def averaged(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
@@ -30,12 +29,7 @@ def averaged(graph: Graph, gradient: str, parameter: str, reduction: Reduction) 
 
 def summed(graph: Graph, own: str, reduction: Reduction, **attributes: Any) -> str:
     """The sum over all ranks of ``own``, an array that nobody else reads."""
-    b, handle = Builder(graph, "exchange"), graph.add_array("handle", (), dace.int64)
-    said = {**common_of(reduction), **attributes}
-    b.library(AllReduceStart, {"X": own}, {"Handle": handle}, **said)
-    total = graph.add_array("average", graph.shape(own), graph.dtype(own))
-    b.library(AllReduceWait, {"Handle": handle, "X": own}, {"Y": total}, **common_of(reduction))
-    return total
+    return all_reduced(graph, own, {**common_of(reduction), **attributes})
 
 
 def share_of(graph: Graph, gradient: str, reduction: Reduction) -> str:

@@ -6,22 +6,13 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-import dace
-
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Reduction
-from daceopt.ir.nodes.collective import (
-    AllGatherStart,
-    AllGatherWait,
-    IntoShards,
-    OwnShard,
-    ReduceScatterStart,
-    ReduceScatterWait,
-    Unshard,
-)
+from daceopt.ir.nodes.collective import IntoShards, OwnShard, Unshard
 from daceopt.ir.shards import shard_elements
 from daceopt.transformations.distributed._averaging import common_of, named, share_of
+from daceopt.transformations.distributed._exchanges import all_gathered, reduce_scattered
 
 
 def scattered(graph: Graph, gradient: str, parameter: str, reduction: Reduction) -> str:
@@ -29,18 +20,7 @@ def scattered(graph: Graph, gradient: str, parameter: str, reduction: Reduction)
 
     What is summed is an array [world, elements] of its own, which can stand in a larger one; zeros fill it up.
     """
-    b, dtype = Builder(graph, "exchange"), graph.dtype(gradient)
-    elements = shard_elements(prod(graph.shape(gradient)), reduction.world)
-    rows = _in_rows(graph, gradient, reduction)
-    handle = graph.add_array("handle", (), dace.int64)
-    received = graph.add_array("received", (reduction.world, elements), dtype)
-    said = named(parameter, reduction)
-    b.library(ReduceScatterStart, {"X": rows}, {"Handle": handle, "Received": received}, **said)
-    shard = graph.add_array("shard", (elements,), dtype)
-    b.library(
-        ReduceScatterWait, {"Handle": handle, "X": rows, "Received": received}, {"Y": shard}, **common_of(reduction)
-    )
-    return shard
+    return reduce_scattered(graph, _in_rows(graph, gradient, reduction), named(parameter, reduction))
 
 
 def _in_rows(graph: Graph, gradient: str, reduction: Reduction) -> str:
@@ -66,12 +46,7 @@ def own_shard(graph: Graph, array: str, reduction: Reduction) -> str:
 
 def gathered(graph: Graph, shard: str, shape: Sequence[Any], parameter: str, reduction: Reduction) -> str:
     """The array of ``shape`` of which each rank has a ``shard``."""
-    b, dtype = Builder(graph, "exchange"), graph.dtype(shard)
-    rows = (reduction.world, *graph.shape(shard))
-    handle = graph.add_array("handle", (), dace.int64)
-    arriving, complete = (graph.add_array(hint, rows, dtype) for hint in ("arriving", "complete"))
-    b.library(AllGatherStart, {"X": shard}, {"Handle": handle, "Gathered": arriving}, **named(parameter, reduction))
-    b.library(AllGatherWait, {"Handle": handle, "X": arriving}, {"Y": complete}, **common_of(reduction))
-    whole = graph.add_array("whole", shape, dtype)
-    b.library(Unshard, {"X": complete}, {"Y": whole}, **common_of(reduction))
+    complete = all_gathered(graph, shard, named(parameter, reduction))
+    whole = graph.add_array("whole", shape, graph.dtype(shard))
+    Builder(graph, "exchange").library(Unshard, {"X": complete}, {"Y": whole}, **common_of(reduction))
     return whole

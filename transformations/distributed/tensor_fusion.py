@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any, ClassVar, TypeGuard
-
-import dace
 
 from daceopt.errors import DaceoptError
 from daceopt.ir import parts
@@ -15,15 +13,13 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.collective import (
     AllGatherStart,
-    AllGatherWait,
     AllReduceStart,
-    AllReduceWait,
     CollectiveStart,
     CollectiveWait,
     ReduceScatterStart,
-    ReduceScatterWait,
 )
 from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.transformations.distributed._exchanges import Said, all_gathered, all_reduced, reduce_scattered
 
 
 @dataclass(frozen=True)
@@ -82,50 +78,20 @@ def fuse(graph: Graph, starts: tuple[CollectiveStart, ...], position: int) -> No
     common = {"group": starts[0].group, "world": starts[0].world}
     origins = tuple(dict.fromkeys(o for n in starts for o in graph.origins_of(n)))
     with graph.made_for("exchange", origins):
-        BY_KIND[type(starts[0])](graph, starts, waits, {"parameters": parameters, "position": position, **common})
+        whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
+        said = {"parameters": parameters, "position": position, **common}
+        exchanged = BY_KIND[type(starts[0])](graph, whole, said)
+        _shown(graph, exchanged, [graph.writes(n)["Y"] for n in waits], offsets)
     for node in (*waits, *starts):
         graph.remove(node)
 
 
-def _reduced(graph: Graph, starts: Sequence[Any], waits: Sequence[Any], said: Mapping[str, Any]) -> None:
-    b, common, handle = Builder(graph, "exchange"), _common(said), graph.add_array("handle", (), dace.int64)
-    whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
-    b.library(AllReduceStart, {"X": whole}, {"Handle": handle}, **said)
-    average = graph.add_array("average", graph.shape(whole), graph.dtype(whole))
-    b.library(AllReduceWait, {"Handle": handle, "X": whole}, {"Y": average}, **common)
-    _shown(graph, average, [graph.writes(n)["Y"] for n in waits], offsets)
-
-
-def _scattered(graph: Graph, starts: Sequence[Any], waits: Sequence[Any], said: Mapping[str, Any]) -> None:
-    b, common, handle = Builder(graph, "exchange"), _common(said), graph.add_array("handle", (), dace.int64)
-    whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
-    dtype, shape = graph.dtype(whole), graph.shape(whole)
-    received, shard = graph.add_array("received", shape, dtype), graph.add_array("shard", shape[1:], dtype)
-    b.library(ReduceScatterStart, {"X": whole}, {"Handle": handle, "Received": received}, **said)
-    b.library(ReduceScatterWait, {"Handle": handle, "X": whole, "Received": received}, {"Y": shard}, **common)
-    _shown(graph, shard, [graph.writes(n)["Y"] for n in waits], offsets)
-
-
-def _gathered(graph: Graph, starts: Sequence[Any], waits: Sequence[Any], said: Mapping[str, Any]) -> None:
-    b, common, handle = Builder(graph, "exchange"), _common(said), graph.add_array("handle", (), dace.int64)
-    whole, offsets = _side_by_side(graph, [graph.reads(n)["X"] for n in starts])
-    rows, dtype = (said["world"], *graph.shape(whole)), graph.dtype(whole)
-    arriving, complete = (graph.add_array(hint, rows, dtype) for hint in ("arriving", "complete"))
-    b.library(AllGatherStart, {"X": whole}, {"Handle": handle, "Gathered": arriving}, **said)
-    b.library(AllGatherWait, {"Handle": handle, "X": arriving}, {"Y": complete}, **common)
-    _shown(graph, complete, [graph.writes(n)["Y"] for n in waits], offsets)
-
-
-BY_KIND: dict[type, Callable[..., None]] = {
-    AllReduceStart: _reduced,
-    ReduceScatterStart: _scattered,
-    AllGatherStart: _gathered,
+BY_KIND: dict[type, Callable[[Graph, str, Said], str]] = {
+    AllReduceStart: all_reduced,
+    ReduceScatterStart: reduce_scattered,
+    AllGatherStart: all_gathered,
 }
-"""What makes one exchange of several, all of one kind."""
-
-
-def _common(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {"group": said["group"], "world": said["world"]}
+"""What makes the exchange of one array, whose result has its last axis."""
 
 
 def _side_by_side(graph: Graph, arrays: Sequence[str]) -> tuple[str, list[int]]:

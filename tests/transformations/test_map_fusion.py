@@ -186,6 +186,18 @@ def test_siblings_share_their_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(kernel.stages) == 1 and len(kernel.reads()) == 1
 
 
+@pytest.mark.parametrize(("rows", "apart"), [(256, True), (8, False)])
+def test_what_turns_a_large_array_round_stays_apart_from_rows_that_are_reduced(rows: int, apart: bool) -> None:
+    """Alone it runs in tiles; with the sums it would write each element in a line of its own."""
+    graph, b, (x,) = start((rows, 128))
+    head = b.elementwise(sympy.tanh, x)
+    turned = b.elementwise(lambda v: 2 * v, b.transpose(head, [1, 0]))
+    total = b.reduce("sum", None, head, axes=[1])
+    apply(MapFusion(), finish(graph, head, total, turned))
+    together = [k for k in kernels(graph) if {total, turned} <= {a.array for a in k.writes()}]
+    assert not together if apart else len(together) == 1
+
+
 def test_siblings_of_which_the_later_feeds_the_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fusion_profit, "SMALL", 0)
     graph, b, (x,) = start((4, 4))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from daceopt.passes.choice import Candidate, Choice
+from daceopt.passes.choice import SHARE, Candidate, Choice
 from daceopt.recipes.apollo import apollo
 from daceopt.recipes.cpu import cpu
 from daceopt.recipes.graphturbo import graphturbo
@@ -18,15 +18,13 @@ from daceopt.recipes.training import training
 if TYPE_CHECKING:
     from daceopt.cost.program_time import ProgramTime
 
-SHARE = 0.02
-"""Of the whole time: what running depth first must save, of library calls as well."""
-
 
 def _way_to_memory(first: ProgramTime) -> float:
     return first.far
 
 
 def _share(first: ProgramTime) -> float:
+    """Running depth first saves in library calls as well."""
     return SHARE * first.total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from daceopt.cost.limits import limits
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates
 from daceopt.cost.work import known_flops
+from daceopt.ir.order import sources_of
 from daceopt.ir.region import Region, iterations
 
 if TYPE_CHECKING:
@@ -41,14 +42,36 @@ def _of_graph(graph: Graph) -> ProgramTime:
     times = KernelTimes(graph)
     spent = by_node(graph, times=times)
     own = {node: s for node, s in spent.items() if isinstance(node, nodes.MapEntry)}
-    passed = 0.0
-    for node in own:
-        for name in (n for n in graph.outputs_of(node) if n is not None):
-            readers = [r for r in graph.all_consumers(name) if r in own]
-            moved = times.number(graph.size(name)) * graph.dtype(name).bytes * (len(readers) + 1)
-            passed += times.machine.seconds(moved, 0, threads=times.machine.cores) if readers else 0.0
     starts = times.machine.region * max(0, sum(times.work(n).threads > 1 for n in own) - 1)
-    return ProgramTime(sum(spent.values()), sum(own.values()), passed + starts, _far(graph, times))
+    fusible = _passed(graph, list(own), times) + starts
+    return ProgramTime(sum(spent.values()), sum(own.values()), fusible, _far(graph, times))
+
+
+def _passed(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
+    """What one kernel writes and another reads that could be one with it: a call between them has to run between them.
+    What somebody else reads as well is written in any case."""
+    number, through = {node: k for k, node in enumerate(kernels)}, _through_calls(graph, kernels)
+    found = 0.0
+    for node in kernels:
+        for name in (n for n in graph.outputs_of(node) if n is not None):
+            users = graph.all_consumers(name)
+            readers = [r for r in users if r in number and not through[r] >> number[node] & 1]
+            moved = times.number(graph.size(name)) * graph.dtype(name).bytes * (len(readers) + (readers == users))
+            found += times.machine.seconds(moved, 0, threads=times.machine.cores) if readers else 0.0
+    return found
+
+
+def _through_calls(graph: Graph, kernels: Sequence[Any]) -> dict[Any, int]:
+    """Node -> the kernels (bits) on whose results it depends by way of a node that is no kernel."""
+    bit = {node: 1 << k for k, node in enumerate(kernels)}
+    before: dict[Any, int] = {}  # the kernels on which a node depends in any way
+    through: dict[Any, int] = {}
+    for node in graph.nodes():
+        before[node] = through[node] = 0
+        for _, source in sources_of(graph, node):
+            before[node] |= before[source] | bit.get(source, 0)
+            through[node] |= through[source] if source in bit else before[source]
+    return through
 
 
 def _far(graph: Graph, times: KernelTimes) -> float:

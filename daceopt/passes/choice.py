@@ -22,13 +22,16 @@ logger = logging.getLogger("daceopt.recipe")
 MARGIN = 0.05
 """The share of its kernels' time by which a recipe for them must be faster: less is nothing that the model knows."""
 
+SHARE = 0.02
+"""The share of the whole time that a recipe must save: less is not worth the time of running its steps."""
+
 
 def _fusible(first: ProgramTime) -> float:
     return first.fusible
 
 
 def _noticed(first: ProgramTime) -> float:
-    return MARGIN * first.kernels
+    return max(MARGIN * first.kernels, SHARE * first.total)
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,7 @@ class Candidate:
     known of the first one's time. ``trains``, ``infers``: may it be chosen for programs with gradients, without them?
     ``modelled``: False where the model of time knows nothing of what it does: then it is for who measures (``tune``).
 
-    The rule that is taken where none is given is about kernels. Library calls are mostly the same ones in all recipes,
-    and their time is no reason to look away.
+    The rule that is taken where none is given is about kernels: library calls are mostly the same ones in all recipes.
     """
 
     recipe: Recipe

@@ -110,6 +110,20 @@ def test_what_fusion_may_save_at_most() -> None:
     assert beside.fusible == TWO.region
 
 
+@pytest.mark.parametrize("read_by_a_product", [False, True])
+def test_what_a_call_keeps_apart_is_not_to_save(read_by_a_product: bool) -> None:
+    """The last kernel reads what the first one writes: it cannot be one with it if it needs a product of that, too."""
+    graph = Graph("test")
+    b, x = Builder(graph), graph.add_input("x", (512, 512), dace.float32)
+    head = b.elementwise(sympy.tanh, x)
+    other = b.matmul(head, x) if read_by_a_product else b.elementwise(sympy.exp, x)
+    graph.add_output(b.elementwise(lambda p, q: p + q, head, other))
+    with assumed(TWO):
+        saved = ProgramTime.of(Program.of(graph)).fusible
+        once = TWO.seconds(2 * 512 * 512 * 4, 0, threads=TWO.cores)
+    assert saved == pytest.approx(0 if read_by_a_product else 2 * once)
+
+
 def test_library_calls_have_their_roofline() -> None:
     graph = Graph("test")
     x, w = graph.add_input("x", (64, 64), dace.float32), graph.add_input("w", (64, 64), dace.float32)

@@ -83,12 +83,12 @@ def test_both_directions_count() -> None:
     assert derived.backward is not None and derived.choice.startswith("recipe fused")
 
 
-def test_the_margin_is_a_share_of_the_kernels() -> None:
-    """The library calls of a program are no reason to look away."""
+def test_the_margin_is_a_share_of_the_kernels_and_of_all() -> None:
     rule = Candidate(FUSED)
-    time = ProgramTime(10.0, 1.0, 0.06)
+    time = ProgramTime(2.0, 1.0, 0.06)
     assert rule.most(time) > rule.least(time)
     assert not rule.most(replace(time, fusible=0.04)) > rule.least(time)
+    assert not rule.most(replace(time, total=10.0)) > rule.least(replace(time, total=10.0))
 
 
 def test_a_candidate_must_save_what_it_says() -> None:

@@ -96,6 +96,7 @@ LOOPS = (
     "transposition-tiling",
     "reduction-ordering",
     "long-loop-splitting",
+    "column-sum-splitting",
     "threading",
     "lane-sum-splitting",
     "register-promotion",

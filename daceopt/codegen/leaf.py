@@ -13,7 +13,7 @@ import sympy
 
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.algebra import simplify
-from daceopt.codegen.scalar.printer import Printer, statements
+from daceopt.codegen.scalar.printer import Printer, converted, statements
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
@@ -106,7 +106,8 @@ class Leaf:
     ``guard``: what stands before a store into a buffer, where not every thread is to do it.
 
     ``inner``: the vector loop directly around, which runs at least once. Positions that none of its iterations changes
-    are looked up before it (``before``): of a checked index inside, gcc makes a gather. ``packed``: where an element
+    are looked up before it (``before``): of a checked index inside, gcc makes a gather. So are the functions of values
+    that none changes, which gcc would call again in each. ``packed``: where an element
     stands that was loaded with its neighbours, and is stored with them; None: in its array.
     """
 
@@ -127,6 +128,7 @@ class Leaf:
         self._sure: set[sympy.Expr] = set()  # loads that the code printed now surely does
         self._fixed: set[str] = set()  # values that are the same in all iterations of ``inner``
         self._places: dict[tuple[str, Dim, Dim], str] = {}  # checked index, extent, stride -> what was looked up before
+        self._calls: dict[sympy.Expr, str] = {}  # call -> what was computed before
         self._types: dict[Any, types.DType] = {}
         self._loads: dict[Any, Reference] = {}
         self._elements: dict[Any, sympy.Symbol] = {}
@@ -150,8 +152,8 @@ class Leaf:
 
     @cached_property
     def _before(self) -> frozenset[str]:
-        """The positions that are looked up before, and the values that they need."""
-        needed = set(self._places.values())
+        """The positions and calls that come before, and the values that they need."""
+        needed = {*self._places.values(), *self._calls.values()}
         for line in reversed(self._lines):
             if line.defines in needed:
                 needed |= line.uses & self._fixed
@@ -199,7 +201,7 @@ class Leaf:
 
     def _is_same(self, reference: Reference) -> bool:
         """Is it the same element, which nothing here writes, in all iterations of ``inner``?"""
-        if self._inner is None or reference.buffer.local or reference.buffer.array in self._arrays_written:
+        if self._inner is None or reference.buffer.array in self._arrays_written:
             return False
         return self._inner.param not in reference.params()
 
@@ -219,9 +221,7 @@ class Leaf:
         return self._packed(reference) or self._names.element(reference)
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
-        if self._types[value] == dtype:
-            return str(value)
-        return f"({value} != 0)" if types.is_bool(dtype) else f"{types.cpp(dtype)}({value})"
+        return converted(str(value), self._types[value], dtype)
 
     def _collect(self, value: sympy.Symbol, a: Accumulator) -> str:
         code = self._converted(value, types.computed(a.target.buffer.dtype))
@@ -243,7 +243,7 @@ class Leaf:
         code = simplify(self._code, self._types)
         code = eliminate_dead(share(code, self._types, live), live)
         self._types |= {a.symbol: a.dtype for a in code}
-        printer = Printer(self._types, loads=self._load)
+        printer = Printer(self._types, loads=self._load, computed=self._calls)
         self._lines += self._defined(code, printer)
         self._lines += [Line(statement) for _, statement in self._stores]
         self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
@@ -251,15 +251,37 @@ class Leaf:
         self._code, self._stores, self._written = [], [], {}
 
     def _defined(self, code: Sequence[Assignment], printer: Printer) -> Iterator[Line]:
-        """One line for each assignment, behind those that look up its positions."""
+        """One line for each assignment, behind those that look up its positions and make its calls."""
         names = {a.symbol: str(a.symbol) for a in code}
         for a in code:
+            yield from self._calls_before(a, printer)
             self._sure = set(_evaluated_loads(a.expr)) if self._inner is not None else set()
-            (text,) = statements([a], printer, names)
-            uses = frozenset(map(str, a.expr.free_symbols))
+            line = self._line(a, printer, names)  # which may look up positions
             if self._inner is not None and self._is_fixed(a.expr):
                 self._fixed.add(str(a.symbol))
-            yield Line(text, str(a.symbol), uses)
+            yield line
+
+    def _line(self, a: Assignment, printer: Printer, names: Mapping[Any, str]) -> Line:
+        (text,) = statements([a], printer, names)
+        uses = {*map(str, a.expr.free_symbols), *(name for call, name in self._calls.items() if a.expr.has(call))}
+        return Line(text, str(a.symbol), frozenset(uses))
+
+    def _calls_before(self, a: Assignment, printer: Printer) -> Iterator[Line]:
+        """Those of its calls that come before, and were not made for another assignment.
+
+        They stay in the expression, whose terms are added in an order that SymPy finds by what they are.
+        """
+        infer = scalar.Types(self._types)
+        for call in _outermost(a.expr, self._is_fixed_call) if self._inner is not None else ():
+            if call not in self._calls:
+                dtype = infer.strong(call, a.dtype)
+                symbol = self._names.value(dtype)
+                yield self._line(Assignment(symbol, call, dtype), printer, {symbol: str(symbol)})
+                self._calls[call] = str(symbol)
+                self._fixed.add(str(symbol))
+
+    def _is_fixed_call(self, expr: sympy.Expr) -> bool:
+        return isinstance(expr, scalar.TRANSCENDENTAL) and bool(expr.free_symbols) and self._is_fixed(expr)
 
     def _is_fixed(self, expr: sympy.Expr) -> bool:
         """Is it the same in all iterations of ``inner``? Loads and checks, which may fail, count as others."""
@@ -304,6 +326,8 @@ class Leaf:
 
 def loaded(element: str, dtype: types.DType) -> str:
     """An element of memory as a value of the type in which it is computed."""
+    if types.is_bool(dtype):
+        return f"dop::truth({element})"
     return f"dop::{types.name_of(dtype)}::load({element})" if types.is_narrow(dtype) else element
 
 
@@ -314,6 +338,15 @@ def stored(value: str, dtype: types.DType) -> str:
 
 def _element_key(reference: Reference) -> Any:
     return reference.buffer, frozenset(reference.steps), reference.rest, reference.whole
+
+
+def _outermost(expr: sympy.Expr, holds: Callable[[sympy.Expr], bool]) -> Iterator[sympy.Expr]:
+    """The largest parts of an expression for which something holds."""
+    if holds(expr):
+        yield expr
+    else:
+        for argument in expr.args:
+            yield from _outermost(argument, holds)
 
 
 def _evaluated_loads(expr: sympy.Expr) -> Iterator[sympy.Expr]:

@@ -70,6 +70,10 @@ from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions
 
 Expr: TypeAlias = sympy.Expr
 
+TRANSCENDENTAL: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf, softplus, sigmoid)
+TRANSCENDENTAL += (expm1, log1p)
+"""Functions that take as long as many products."""
+
 
 class Weak(Enum):
     """The type of a bare number, and of a float made from integers: it takes the type of what it meets."""

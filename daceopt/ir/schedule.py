@@ -339,7 +339,8 @@ def bare(tree: Tree) -> Tree:
 def accumulated(tree: Tree, kernel: Kernel) -> Tree:
     """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
     threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and around a
-    vector loop that it reduces over one in the write's own type, whose lanes are partial sums.
+    vector loop that it reduces over, or an unrolled one inside of a vector loop, one in the write's own type, whose
+    values are partial sums.
     """
     return _Placing(kernel, bare(tree)).tree
 
@@ -368,7 +369,7 @@ class _Placing:
             # a micro-kernel adds in the tile's own type
             partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
             self._want(threads[0] if private else reduced[0], partial, how)
-            if reduced[-1].kind == "vector":
+            if reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around):
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
@@ -397,6 +398,11 @@ def _collecting(wanted: list[tuple[Partial, _How]], body: Tree) -> Tree:
             group = tuple(p for p, how in outer.values() if how == kind and p.wide is wide)
             body = Accumulate(group, body, *kind) if group else body
     return body
+
+
+def _is_in_lane(loop: Loop, around: Several[Tree]) -> bool:
+    """Is it unrolled inside of one lane of a vector loop?"""
+    return loop.kind == "unroll" and any(isinstance(n, Loop) and n.kind == "vector" for n in around)
 
 
 def collective(reduced: Iterable[Loop]) -> str:

@@ -25,7 +25,7 @@ INSTALL_COMPILER = (
 )
 _OPENMP_PROBE = "#include <omp.h>\nint main() { return omp_get_max_threads() > 0 ? 0 : 1; }\n"
 # float32 functions of which kernels may call a vector form.
-_MVEC_FUNCTIONS = ("expf", "logf", "sinf", "cosf", "powf", "tanhf", "erff", "atanhf", "log1pf", "expm1f")
+_MVEC_FUNCTIONS = ("logf", "sinf", "cosf", "powf", "tanhf", "erff", "atanhf", "log1pf", "expm1f")
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,7 @@ from daceopt.ir.schedule import Alloc, Do, Loop, Param, Tree
 from daceopt.ir.tasklet import Assignment
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
-_COSTLY: tuple[Any, ...] = (sympy.exp, sympy.log, sympy.tanh, sympy.sin, sympy.cos, sympy.erf)
-_COSTLY += (scalar.softplus, scalar.sigmoid, scalar.uniform)
+_COSTLY = (*scalar.TRANSCENDENTAL, scalar.uniform)
 _COSTLY_WEIGHT = 8
 
 

@@ -24,7 +24,7 @@ class Printer(CXX17CodePrinter):
 
     ``names`` says how symbols are called in the code (default: their own names); ``loads`` prints ``load(array, i...)``
     from the array symbol, the printed indices and these themselves; ``floor_division`` is the function for sizes that
-    are quotients.
+    are quotients. ``computed``: expressions that have a variable already, which may grow while printing.
     """
 
     def __init__(
@@ -33,12 +33,14 @@ class Printer(CXX17CodePrinter):
         names: Mapping[Any, str] | None = None,
         loads: Any = None,
         floor_division: str = "dop::floordiv",
+        computed: Mapping[Any, str] | None = None,
     ):
         super().__init__()
         self._infer = scalar.Types(symbols)
         self._names = names or {}
         self._loads = loads
         self._floor_division = floor_division
+        self._computed = {} if computed is None else computed
         self._dtype = dace.float32  # in which the expression at hand is computed
 
     def text(self, expr: Any, dtype: types.DType) -> str:
@@ -50,9 +52,7 @@ class Printer(CXX17CodePrinter):
         outer, self._dtype = self._dtype, own
         code = self._print(expr)
         self._dtype = outer
-        if own != dtype and types.is_bool(dtype):
-            return f"({code} != 0)"
-        return code if own == dtype else f"{types.cpp(dtype)}({code})"
+        return converted(code, own, dtype)
 
     def size(self, extent: Any) -> str:
         """An extent, stride or offset, which is whole for all sizes that can occur, as an int64 expression."""
@@ -61,6 +61,8 @@ class Printer(CXX17CodePrinter):
         return self.text(extent, dace.int64)
 
     def _print(self, expr: Any, **kwargs: Any) -> str:
+        if expr in self._computed:
+            return self._computed[expr]
         # SymPy dispatches on class names, and has printers of its own for some of ours (isnan, log1p, floor)
         if isinstance(expr, ScalarFunction):
             return self._print_Function(expr)
@@ -136,10 +138,13 @@ class Printer(CXX17CodePrinter):
         operands = self._infer.operands(expr, dtype)
         args = [self.text(a, t) for a, t in zip(expr.args, operands, strict=True)]
         if expr.row.rule == "cast" and not expr.row.cpp:
-            return args[0] if operands[0] == dtype else _cast(args[0], operands[0], dtype)
+            return converted(args[0], operands[0], dtype)
         return str(expr.row.cpp.format(*args, type=types.cpp(dtype)))
 
-    _print_exp = _print_log = _print_sin = _print_cos = _print_tan = _print_erf = _print_Function
+    def _print_exp(self, expr: Any) -> str:
+        return f"dop::exp({self.text(expr.args[0], self._dtype)})"
+
+    _print_log = _print_sin = _print_cos = _print_tan = _print_erf = _print_Function
     _print_sinh = _print_cosh = _print_tanh = _print_asinh = _print_acosh = _print_atanh = _print_Function
     _print_asin = _print_acos = _print_atan = _print_floor = _print_Function
 
@@ -220,9 +225,14 @@ def to_float(value: Any) -> float:
     return float(number)
 
 
-def _cast(code: str, source: types.DType, target: types.DType) -> str:
+def converted(code: str, source: types.DType, target: types.DType) -> str:
+    """A value of the type ``source`` as one of ``target``."""
+    if source == target:
+        return code
     if types.is_bool(target):
         return f"({code} != 0)"
+    if types.is_bool(source):  # gcc takes lanes apart to convert them
+        return f"({code} ? {types.cpp(target)}(1) : {types.cpp(target)}(0))"
     return f"{types.cpp(target)}({code})"
 
 

@@ -290,7 +290,7 @@ def test_text_of_an_elementwise_kernel() -> None:
         "  #pragma omp parallel for simd schedule(static)\n"
         "  for (int64_t i0 = 0; i0 < 262144; ++i0) {\n"
         "    const float v0 = p0[i0];\n"
-        "    const float e = expf(dop::minimum(v0, 20.0f));\n"
+        "    const float e = dop::exp(dop::minimum(v0, 20.0f));\n"
         "    const float n = (e * (2.0f + e));\n"
         "    const float q = (n / (2.0f + n));\n"
         "    const float v1 = (q * v0);\n"

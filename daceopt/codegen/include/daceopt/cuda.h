@@ -14,6 +14,9 @@
 
 namespace dop {
 
+DOP float exp(float x) { return ::expf(x); }
+DOP double exp(double x) { return ::exp(x); }
+
 // Starts `kernel` with one block for each iteration of its grid; without an iteration there is nothing to start.
 template <class... Parameters, class... Arguments>
 void launch(void* stream, int64_t blocks, unsigned threads, void (*kernel)(Parameters...), Arguments... arguments) {

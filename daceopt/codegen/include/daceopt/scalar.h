@@ -36,8 +36,6 @@ DOP_OVERLOADS_OF_TWO(hypot)
 DOP_OVERLOADS_OF_TWO(nextafter)
 DOP float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 DOP double copysign(double a, double b) { return __builtin_copysign(a, b); }
-DOP float exp(float x) { return ::expf(x); }
-DOP double exp(double x) { return ::exp(x); }
 
 // Integers are their own floor, ceiling and rounding.
 template <class T> DOP T floor(T x) { return x; }
@@ -63,12 +61,14 @@ template <class T> DOP T minimum(T a, T b) {
   const T smaller = a < b ? a : b;
   return a != a ? a : smaller;
 }
+// An element of an array of truth values: lanes of bools gcc takes apart, those of bytes it compares.
+DOP bool truth(const bool& element) { return reinterpret_cast<const uint8_t&>(element) != 0; }
 template <class T> DOP T select(bool condition, T a, T b) { return condition ? a : b; }
 template <class T> DOP T sign(T x) { return isnan(x) ? x : T(T(x > T(0)) - T(x < T(0))); }
 
 // exp(x) up to the point from which 1 + exp(-x) rounds to 1; used by everything that saturates there.
-DOP float exp_saturated(float x) { return ::expf(minimum(x, 20.0f)); }
-DOP double exp_saturated(double x) { return ::exp(minimum(x, 40.0)); }
+DOP float exp_saturated(float x) { return exp(minimum(x, 20.0f)); }
+DOP double exp_saturated(double x) { return exp(minimum(x, 40.0)); }
 template <class T> DOP T sigmoid(T x) {
   const T e = exp_saturated(x);
   return e / (T(1) + e);

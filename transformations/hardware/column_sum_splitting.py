@@ -1,0 +1,56 @@
+"""Let columns add up a few rows before they meet their accumulators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from daceopt.ir import schedule
+from daceopt.ir.schedule_edits import split_loop
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+
+_LEAST = 4  # rows at a time that are worth it
+
+
+@dataclass(frozen=True)
+class ColumnSumSplitting(Scheduling):
+    """Reduce a few rows in registers, in the type of the result, before they are added to the columns' accumulators.
+
+    before:  for i < m: vector for j < 512: s[j] += x[i, j]
+    after:   for i_block < m / 8: vector for j < 512: unrolled for i < 8: s[j] += x[8 * i_block + i, j]
+
+    The accumulators, of float64 for sums of float32, are read and written once for as many rows; the error is that of
+    seven additions in float32. ``rows``: at most as many, and a divisor of how many there are.
+    """
+
+    rows: int = 8
+
+    def decide(self, form: Form) -> Form | None:
+        mapping: dict[Any, Any] = {}
+        nests = []
+        for nest in form.nests:
+            rows = self._rows(form, nest)
+            if rows < _LEAST:
+                nests.append(nest)
+                continue
+            *before, loop, vector = nest.loops
+            outer, inner, mapping = split_loop(loop, rows, "block")
+            body = schedule.substituted(nest.body, mapping)
+            nests.append(Nest((*before, outer, vector), replace(inner, kind="unroll", body=body)))
+        return form.with_nests(nests) if mapping else None
+
+    def _rows(self, form: Form, nest: Nest) -> int:
+        """The largest divisor of the rows that every write of the nest reduces over; 0 where there is none."""
+        if len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or nest.loops[-2].kind != "serial":
+            return 0
+        loop, vector = nest.loops[-2:]
+        writes = [r for body in form.bodies_of(nest) for r in body.writes.values()]
+        columns = all(r.wcr and loop.param not in r.params() and vector.param in r.params() for r in writes)
+        if (
+            not columns
+            or not isinstance(loop.extent, int)
+            or loop.rest is not None
+            or isinstance(nest.body, schedule.Loop)
+        ):
+            return 0
+        return next((k for k in range(self.rows, 0, -1) if loop.extent % k == 0), 0)

@@ -29,11 +29,11 @@ HOSTILE = {
 
 
 @pytest.fixture
-def sources(monkeypatch, tmp_path: Path) -> list[str]:
+def sources(monkeypatch, tmp_path: Path, fresh_cache: Path) -> list[str]:
     """Every source that is handed to the compiler; the current folder is one to look for traces in."""
     from daceopt.codegen import assemble
 
-    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache))
     monkeypatch.chdir(tmp_path)
     seen: list[str] = []
     real = assemble.compile_objects

@@ -40,10 +40,19 @@ from tests.passes import planted
 STEPS = ("lower-operators", "differentiate", "lower-operators")
 CASES = [(cls, backward) for cls in planted.ALL for backward in (False, True)]
 BUGS = pytest.mark.parametrize(("bug", "backward"), CASES, ids=lambda v: v.__name__ if isinstance(v, type) else str(v))
+ONE_DIRECTION = [(cls, bool(k % 2)) for k, cls in enumerate(planted.ALL)]
 QUICK = {(planted.DroppedTile, False), (planted.Race, True), (planted.SwappedOperands, True)}
 MOSTLY_SLOW = pytest.mark.parametrize(
     ("bug", "backward"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
+    [
+        pytest.param(
+            *case,
+            marks=()
+            if case in QUICK
+            else [pytest.mark.slow, *(() if case in ONE_DIRECTION else [pytest.mark.breadth])],
+        )
+        for case in CASES
+    ],
     ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
 )
 
@@ -132,7 +141,11 @@ def test_compiled_files(bug: type[planted.Planted]) -> None:
 
 
 @pytest.mark.slow
-@BUGS
+@pytest.mark.parametrize(
+    ("bug", "backward"),
+    [pytest.param(*c, marks=() if c in ONE_DIRECTION else pytest.mark.breadth) for c in CASES],
+    ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
+)
 def test_reproducers_alone(bug: type[planted.Planted], backward: bool, tmp_path: Path) -> None:
     """``python reproducer.py``, somewhere else, without the tests."""
     found = bisect(recipe(bug, backward), program())

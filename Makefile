@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: help demo test test-fast test-onnx test-opinfo test-fuzz test-models test-gpu bench-gpu lint format types bench clean setup
+.PHONY: help demo test test-fast test-onnx test-opinfo test-fuzz test-models test-breadth test-gpu bench-gpu lint format types bench clean setup
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -33,11 +33,11 @@ $(READY): constraints.txt pyproject.toml setup.py
 demo: $(READY) ## optimize four models, check them against PyTorch and compare the times
 	$(BIN)/python -m daceopt demo
 
-test: $(READY) ## the whole test suite, with half of ONNX's backend suite
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models"
+test: $(READY) ## each mechanism, with half of ONNX's backend suite
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not onnx and not fuzz and not models and not breadth"
 
 test-fast: $(READY) ## the tests without those marked slow
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models"
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m "not slow and not onnx and not fuzz and not models and not breadth"
 
 test-onnx: $(READY) ## all of ONNX's backend suite, natively and with fallbacks; thousands of random operators
 	$(BIN)/python -m tests.onnx_suite --mode all --jobs $(JOBS)
@@ -48,6 +48,9 @@ test-fuzz: $(READY) ## thousands of random graphs and modules, compiled in both 
 
 test-opinfo: $(READY) ## all of PyTorch's database of operators and modules, compiled
 	$(BIN)/python -m tests.opinfo --mode build --jobs $(JOBS)
+
+test-breadth: $(READY) ## more shapes, layouts, types and directions of what `make test` has some of
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m "breadth and not onnx and not fuzz and not models"
 
 test-models: $(READY) ## dozens of architectures of transformers, trained for a step
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist load -m models

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,8 +29,15 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """An address in a name differs between processes, and workers that run in parallel refuse to start."""
+    """Tests beyond their share get the mark ``breadth``. An address in a name differs between processes, and workers
+    that run in parallel refuse to start."""
+    for item in items:
+        share = item.get_closest_marker("share")
+        indices = getattr(item, "callspec", None) and item.callspec.indices  # type: ignore[attr-defined]
+        if share is not None and sum(indices.values()) % share.args[0]:  # diagonals: each value of each parameter
+            item.add_marker(pytest.mark.breadth)
     named = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if named:
         raise pytest.UsageError(f"give these parameters ids that are the same in each process: {named[:3]}")
@@ -75,3 +83,16 @@ def interpreted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def built() -> None:
     """Programs come from the compiler."""
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path) -> Path:
+    """A cache folder in which nothing is but DaCe's precompiled headers, which take seconds and are the same always."""
+    from daceopt.codegen.compiler import _prelude
+    from daceopt.store.cache import default_cache
+
+    folder, shared = tmp_path / "cache", Path(os.environ[_CACHE])
+    headers = _prelude(default_cache())
+    if headers is not None:
+        shutil.copytree(headers.parent, folder / headers.parent.relative_to(shared))
+    return folder

@@ -33,9 +33,11 @@ def test_each_artifact_says_something(caplog: pytest.LogCaptureFixture) -> None:
     assert any(line.startswith("wrote pair") for line in said["cache"])
 
 
-def test_a_trace_holds_graphs_code_and_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_holds_graphs_code_and_times(
+    tmp_path: Path, fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DACEOPT_TRACE", str(tmp_path / "trace"))
-    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache))
     run()
     names = [p.name.split("-", 2)[2] for p in sorted((tmp_path / "trace").iterdir())]
     assert names[0] == "00-program.txt" and "01-constant-folding.txt" in names and "01-constant-folding.json" in names

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,13 +30,21 @@ HOSTILE = {
 }
 
 
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory) -> Path:
+    """What was compiled for one name; if names stay data, others need the same."""
+    return tmp_path_factory.mktemp("objects")
+
+
 @pytest.fixture
-def sources(monkeypatch, tmp_path: Path) -> list[str]:
+def sources(monkeypatch, tmp_path: Path, fresh_cache: Path, objects: Path) -> Iterator[list[str]]:
     """Every source that is handed to the compiler; the current folder is one to look for traces in."""
     from daceopt.codegen import assemble
 
-    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache))
     monkeypatch.chdir(tmp_path)
+    compiled = fresh_cache / "v1" / "entries" / "object"
+    shutil.copytree(objects, compiled)
     seen: list[str] = []
     real = assemble.compile_objects
 
@@ -43,7 +53,8 @@ def sources(monkeypatch, tmp_path: Path) -> list[str]:
         return real(jobs, store)
 
     monkeypatch.setattr(assemble, "compile_objects", record)
-    return seen
+    yield seen
+    shutil.copytree(compiled, objects, dirs_exist_ok=True)
 
 
 def assert_harmless(sources: list[str], name: str) -> None:

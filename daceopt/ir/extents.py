@@ -65,8 +65,9 @@ def in_scalar_code(expr: Any) -> Any:
     expr = sympy.sympify(expr)
     if not expr.has(sympy.floor, sympy.ceiling, sympy.Max, sympy.Min):
         return expr
-    expr = expr.replace(sympy.ceiling, lambda x: -_quotient(-x)).replace(sympy.floor, _quotient)
-    return expr.replace(sympy.Max, _folded(scalar.maximum)).replace(sympy.Min, _folded(scalar.minimum))
+    args = [in_scalar_code(arg) for arg in expr.args]  # no ``replace``, by which SymPy compares extremes anew
+    rule = next((rule for kind, rule in _INTEGER.items() if isinstance(expr, kind)), expr.func)
+    return rule(*args)
 
 
 def _quotient(fraction: Any) -> Any:
@@ -76,3 +77,11 @@ def _quotient(fraction: Any) -> Any:
 
 def _folded(fn: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *args: reduce(fn, args)
+
+
+_INTEGER: dict[type, Callable[..., Any]] = {
+    sympy.floor: _quotient,
+    sympy.ceiling: lambda fraction: -_quotient(-fraction),
+    sympy.Max: _folded(scalar.maximum),
+    sympy.Min: _folded(scalar.minimum),
+}

@@ -120,9 +120,9 @@ class IndexRegion:
         """The parts below ``at`` and from it on, without those that are empty for all sizes."""
         first, end = self.bounds.get(p, (0, self.space.extents[p]))
         if not self.space.always(sympy.sympify(at) - first):
-            at = dim(sympy.Max(at, first))
+            at = _unevaluated(sympy.Max, at, first)
         if not self.space.always(sympy.sympify(end) - at):
-            at = dim(sympy.Min(at, end))
+            at = _unevaluated(sympy.Min, at, end)
         parts = [self._part(p, (first, at), at - p - 1), self._part(p, (at, end), p - at)]
         return [r for r in parts if not r._points.is_empty()]
 
@@ -130,3 +130,9 @@ class IndexRegion:
         holds = self.space.of.of(inside).nonneg_set()
         points = self.space.possible(self._points.intersect(holds), holds)
         return IndexRegion(self.space, {**self.bounds, p: bounds}, points)
+
+
+def _unevaluated(extreme: Any, value: Dim, other: Dim) -> Dim:
+    """A minimum or maximum as it stands: SymPy would compare all parts of both with each other, which takes long."""
+    numbers = isinstance(value, int) and isinstance(other, int)
+    return value if value == other else dim(extreme(value, other, evaluate=numbers))

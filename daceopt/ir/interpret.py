@@ -113,7 +113,7 @@ class Memory:
         """A symbolic extent under this execution's sizes."""
         if isinstance(extent, int):
             return extent
-        return int(extent.subs({s: self.sizes[str(s)] for s in extent.free_symbols}))
+        return int(extent.xreplace({s: sympy.Integer(self.sizes[str(s)]) for s in extent.free_symbols}))
 
     def numpy_dtype(self, dtype: Any) -> np.dtype[Any]:
         return types.to_numpy(dace.float64 if self.reference and types.is_float(dtype) else dtype)

@@ -69,6 +69,7 @@ class Dispatcher:
         self._name = ""  # of the module's class, for messages
         self._beyond: MemoryBudgetError | None = None
         self._changed = ""  # what made Dynamo look at the code again
+        self._sizes = frames.SeenSizes()  # what is compiled anew, after an error for one, has them still
         self._lock = threading.RLock()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Dispatcher:
@@ -173,6 +174,7 @@ class Dispatcher:
             run = frames.compiled(
                 own,
                 backend,
+                self._sizes,
                 nopython=self.options.fallback == "raise",
                 dynamic=self.options.dynamic if isinstance(self.options.dynamic, bool) else None,
                 guard_fail_fn=self._note_change,

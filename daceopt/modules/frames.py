@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import types
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,12 +34,13 @@ class Listener(Protocol):
     def failed(self, error: BaseException) -> None: ...
 
 
-def compiled(function: Function, backend: Any, **options: Any) -> Any:
-    """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody."""
+def compiled(function: Function, backend: Any, seen: SeenSizes | None = None, **options: Any) -> Any:
+    """``function``, which Dynamo compiles with ``backend`` when it is called; programs are shared with nobody, nor is
+    which sizes vary, unless ``seen`` is."""
     from torch import _dynamo
 
     context = _dynamo.optimize(backend, isolate_recompiles=True, **options)
-    context.callback = FrameCompiler(context.callback, None if options.get("nopython") else backend)
+    context.callback = FrameCompiler(context.callback, None if options.get("nopython") else backend, seen)
     return context(function)
 
 
@@ -48,12 +50,13 @@ class FrameCompiler:
     Where Dynamo fails, the frame runs as it is, and ``listener`` hears why; without one the error is raised.
     """
 
-    def __init__(self, callback: Function, listener: Listener | None = None) -> None:
+    def __init__(self, callback: Function, listener: Listener | None = None, seen: SeenSizes | None = None) -> None:
         self._torchdynamo_orig_backend = callback  # by which Dynamo finds whose programs these are
         self._listener = listener
+        self._seen = seen or SeenSizes()
 
     def __call__(self, *args: Any) -> Any:
-        with warnings.catch_warnings(), _settings(), paused():
+        with warnings.catch_warnings(), _settings(), self._seen.in_place(), paused():
             for noise in _NOISE:
                 warnings.filterwarnings("ignore", noise)
             try:
@@ -66,6 +69,32 @@ class FrameCompiler:
                     raise named from error
                 self._listener.failed(error)
                 return _as_it_is(error)
+
+
+class SeenSizes:
+    """Which sizes one module's frames were called with, by which Dynamo tells those that vary.
+
+    Dynamo itself keeps them for each line of code in the process: another instance of a class, with sizes of its own,
+    would have open sizes in its first program already.
+    """
+
+    def __init__(self) -> None:
+        self._states: Any = None
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Dynamo's in exchange for these; nobody else compiles meanwhile."""
+        from torch._dynamo import pgo
+        from torch._dynamo.convert_frame import compile_lock
+
+        with compile_lock:
+            if self._states is None:
+                self._states = defaultdict(pgo.CodeState)
+            before, pgo._CODE_STATE = pgo._CODE_STATE, self._states
+            try:
+                yield
+            finally:
+                pgo._CODE_STATE = before
 
 
 def _named(error: Exception) -> Exception:
@@ -113,8 +142,8 @@ def _is_no_failure(record: logging.LogRecord) -> bool:
 
 
 def twin(function: Function) -> Function:
-    """The same function with a code object of its own: what Dynamo remembers of code (which sizes varied, what it could
-    not compile) is then of this module alone."""
+    """The same function with a code object of its own: what Dynamo keeps with one (programs, what it could not compile)
+    is then of this module alone."""
     if not isinstance(function, types.FunctionType):
         return function
     code = function.__code__.replace()

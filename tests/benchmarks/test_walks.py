@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import cache
 
 import pytest
 import torch
@@ -27,6 +28,7 @@ def bert() -> Example:
     return BertLayer(32, 2, 64), (torch.randn(2, 8, 32),)
 
 
+@cache
 def stages(make: object, walk: Walk) -> dict[str, Stage]:
     model, inputs = make()  # type: ignore[operator]
     return {s.title: s for s in walk(daceopt.explore(model, *(x.requires_grad_() for x in inputs)))}
@@ -49,7 +51,9 @@ def test_each_step_is_another_program(make: object, walk: Walk) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("make", "walk"), [(mish, kernel_walk), (mbconv, mbconv_walk), (bert, bert_walk)], ids=["mish", "mbconv", "bert"]
+    ("make", "walk"),
+    [(mish, kernel_walk), (mbconv, mbconv_walk), pytest.param(bert, bert_walk, marks=pytest.mark.models)],
+    ids=["mish", "mbconv", "bert"],
 )
 def test_steps_are_right_and_have_rows(make: object, walk: Walk) -> None:
     study = dataclasses.replace(guided._BERT, make=make, walk=walk)  # type: ignore[arg-type]

@@ -71,6 +71,7 @@ def interpret_outputs(graph: Graph, x: str, given: np.ndarray, name: str) -> np.
     return interpret(graph, {x: given})[name]
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("source", ["float32", "float64", "int32"])
 @pytest.mark.parametrize("name", NAMES)
 def test_values_are_rounded_as_ml_dtypes_rounds(name: str, source: str, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def trained(make: Callable[[nn.Module], torch.optim.Optimizer], strategy: Any, s
 
 
 def by_backward() -> None:
-    trained(sgd, "auto", 50, whole=False)
+    trained(sgd, "auto", 12, whole=False)
 
 
 def by_training_step() -> None:
@@ -171,8 +171,8 @@ def by_adamw_each_gradient_alone() -> None:
     trained(adamw, "none", 10, whole=True)
 
 
-def network(name: str) -> None:
-    """Fifty training steps of a network of ``tests.training.networks``, each beside DistributedDataParallel and float64
+def network(name: str, steps: int = 50) -> None:
+    """Training steps of a network of ``tests.training.networks``, each beside DistributedDataParallel and float64
     from the same state: of steps in a row, one activation next to zero would make another run."""
     found = networks.build(name)
     rank, world, count = dist.get_rank(), dist.get_world_size(), len(found.batches)
@@ -183,7 +183,7 @@ def network(name: str) -> None:
     ours, theirs = daceopt.data_parallel(copy.deepcopy(found.model), fallback="raise"), peer(found.model)
     exact, optimizers = Reference(found.model, make, found.loss), (make(ours), make(theirs))
     step = daceopt.training_step(ours, found.loss, optimizers[0], fallback="raise")
-    for k in range(50):
+    for k in range(steps):
         now = [found.batches[(k + r) % count] for r in range(world)]
         before = copy.deepcopy((ours.module.state_dict(), optimizers[0].state_dict()))
         put(theirs.module, optimizers[1], before)
@@ -220,7 +220,7 @@ def vit() -> None:
 
 
 def lstm() -> None:
-    network("lstm")
+    network("lstm", 12)
 
 
 def by_a_file() -> None:
@@ -474,9 +474,11 @@ CHECKS = (
 
 MORE = (
     *(by_adamw_each_gradient_alone, by_a_file, without_no_sync, micro_batches, second_derivatives),
-    *(unet, vit, lstm),
+    lstm,
 )
 
+NETWORKS = (unet, vit)
+
 if __name__ == "__main__":
-    chosen = MORE if os.environ.get("CHECKS") == "more" else CHECKS
+    chosen = {"more": MORE, "networks": NETWORKS}.get(os.environ.get("CHECKS", ""), CHECKS)
     ranks.main({check.__name__: check for check in chosen})

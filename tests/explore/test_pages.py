@@ -177,6 +177,7 @@ def test_a_step_of_onnx_shows_its_names(page: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.models
 def test_a_model_of_24_layers_opens_quickly(page: Browser, tmp_path: Path) -> None:
     """BERT-large's graph, forward and backward, with narrow layers: a page depends on how many kernels there are."""
     from transformers import BertConfig, BertModel

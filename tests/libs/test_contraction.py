@@ -94,6 +94,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("view_b", VIEWS)
 @pytest.mark.parametrize("view_a", VIEWS)
@@ -130,6 +131,7 @@ def test_shapes(library: str, shape_a: tuple[int, ...], shape_b: tuple[int, ...]
     check(library, a, b, bias=random(shape_b[-1]))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("bias_shape", [(6,), (1, 6), (5, 1), (5, 6), (3, 1, 6), (2, 1, 5, 1), (1,)])
@@ -148,6 +150,7 @@ SWAPPED = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("view_y", ["rows inside", "batch inside"])
 @pytest.mark.parametrize("view_a", SWAPPED)

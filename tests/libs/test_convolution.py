@@ -103,6 +103,7 @@ def execute(library: str, *calls: tuple[DenseNode, dict[str, torch.Tensor], dict
         compile_graph(graph)(*tensors)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", CASES)
@@ -128,6 +129,7 @@ def test_forward_and_backward(library: str, last: bool, name: str) -> None:
     assert_within_rounding(dw, wide[1].grad, single[1].grad)
 
 
+@pytest.mark.share(2)
 @pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's wheels are not installed")
 @pytest.mark.parametrize("last", [False, True], ids=["first to last", "last to first"])
 @pytest.mark.parametrize("name", [*CASES, "patches"])
@@ -157,6 +159,7 @@ def test_no_reference_kernel_where_layouts_differ(last: bool, name: str, capfd: 
     assert_no_reference_kernels(capfd, 3)
 
 
+@pytest.mark.share(4)
 @pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's wheels are not installed")
 @pytest.mark.parametrize("layouts", list(product([False, True], repeat=3)))
 @pytest.mark.parametrize("name", CASES)
@@ -181,6 +184,7 @@ def assert_no_reference_kernels(capfd: pytest.CaptureFixture[str], count: int) -
     assert not [line for line in ran if ",ref" in line], ran
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["stem", "block", "depthwise", "1d"])

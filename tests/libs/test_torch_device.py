@@ -30,6 +30,7 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("view_b", TORCH_VIEWS)
 @pytest.mark.parametrize("view_a", TORCH_VIEWS)
 def test_strides(view_a: str, view_b: str) -> None:
@@ -53,6 +54,7 @@ def test_shapes(shape_a: tuple[int, ...], shape_b: tuple[int, ...]) -> None:
     products.test_shapes(NAME, shape_a, shape_b)
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("bias_shape", [(6,), (5, 1), (3, 1, 6), (2, 1, 5, 1), (1,)])
 def test_bias_and_residual(bias_shape: tuple[int, ...], activation: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ from tests.numerics import assert_within_rounding
 
 QUICKLY_TRAINED = ("bert", "llama", "resnet", "unet", "mlp_mixer", "dlrm")  # the others by `make test-models`
 LONG = (pytest.mark.slow, pytest.mark.models)
-ARCHITECTURE = pytest.mark.parametrize("name", ARCHITECTURES)
+AS_MODULES = [n for n in ARCHITECTURES if n not in ("yolov4", "mobilenet_v2", "swin")]
+AS_FILES = [*QUICKLY_TRAINED, "whisper", "wavenet", "lstm", "gpt2"]
+
+
+def some(quick: Sequence[str]) -> pytest.MarkDecorator:
+    """All architectures, of which ``make test`` runs the quick ones."""
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in quick else LONG) for n in ARCHITECTURES])
 
 
 def example(name: str) -> Example:
@@ -50,7 +57,7 @@ def compare(ours: Any, found: Example) -> None:
         assert_within_rounding(a, r, t)
 
 
-@ARCHITECTURE
+@some(AS_MODULES)
 def test_module(name):
     found = example(name)
     optimized = daceopt.optimized_module(copy.deepcopy(found.module), fallback="raise")
@@ -58,7 +65,7 @@ def test_module(name):
         compare(tensors(optimized(**found.inputs)), found)
 
 
-@ARCHITECTURE
+@some(AS_FILES)
 def test_onnx_file(name, tmp_path: Path):
     found = example(name)
     path = tmp_path / "model.onnx"
@@ -122,7 +129,7 @@ def test_onnx_file_with_dynamic_batch_and_length(name, tmp_path: Path, monkeypat
             optimized(torch.full((1, 33), 5), torch.ones(1, 33).long())
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICKLY_TRAINED else LONG) for n in ARCHITECTURES])
+@some(QUICKLY_TRAINED)
 def test_training(name):
     """The gradients of all parameters, together: those of some (a key's bias, say) are nothing but rounding."""
     found = example(name)

@@ -22,7 +22,6 @@ from tests.models import zoo
 
 
 def _kernels(module: nn.Module, args: Any, kwargs: Any, dynamic: bool) -> Iterator[tuple[Graph, Kernel]]:
-    torch._dynamo.reset()  # else the sizes of another test's call would be taken for open ones
     found = observe(module, args, kwargs, Options(fallback="raise", dynamic=dynamic))
     assert not found.refused
     for made, _ in found.graphs:

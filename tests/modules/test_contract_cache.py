@@ -66,12 +66,13 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def test_damaged_entries_are_built_again(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
+def test_damaged_entries_are_built_again(fresh_cache: Path) -> None:
+    cache = fresh_cache
     assert "eager 0 programs 1 cached 0" in run(MODULE, cache).stdout
     assert "eager 0 programs 1 cached 1" in run(MODULE, cache).stdout
     names = ("program.so", "manifest.json", "report.json", "entry.json")
     files = [path for path in (cache / "v1").rglob("*") if path.name in names]
+    files = [path for path in files if "prelude" not in path.parts]
     assert {path.name for path in files} == set(names)
     for path in files:
         flip(path)
@@ -80,11 +81,11 @@ def test_damaged_entries_are_built_again(tmp_path: Path) -> None:
     assert "eager 0 programs 1 cached 1" in run(MODULE, cache).stdout
 
 
-def test_a_record_is_data_even_when_it_is_sealed_anew(tmp_path: Path) -> None:
+def test_a_record_is_data_even_when_it_is_sealed_anew(tmp_path: Path, fresh_cache: Path) -> None:
     """Whoever can write the cache folder owns its programs; the numbers of a record still are never code."""
     from daceopt.store import sealed
 
-    cache = tmp_path / "cache"
+    cache = fresh_cache
     run(MODULE, cache)
     (report,) = (cache / "v1").rglob("report.json")
     record = json.loads(report.read_text())

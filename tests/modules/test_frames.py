@@ -89,3 +89,17 @@ def test_recurrent_layers_are_compiled():
     net = optimized_module(torch.nn.GRU(3, 3), fallback="raise")
     assert net(torch.randn(2, 1, 3))[0].shape == (2, 1, 3)
     assert net.daceopt.stats.programs == 1
+
+
+def _doubled(self, x):
+    return x.sin() * 2
+
+
+def test_sizes_of_another_instance_are_not_taken_for_sizes_that_vary():
+    """Each has its own sizes as numbers at first; one whose sizes vary has them open from its second program on."""
+    nets = [optimized_module(module(_doubled), fallback="raise") for _ in range(2)]
+    for net in nets:
+        for count, programs in ((3, 1), (4, 2), (5, 2)):
+            x = normal(count * len(nets))
+            torch.testing.assert_close(net(x), x.sin() * 2)
+            assert net.daceopt.stats.programs == programs

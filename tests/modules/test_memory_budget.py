@@ -46,11 +46,6 @@ def _eager(model: nn.Module, x: torch.Tensor) -> int:
     return sum(s.nbytes() for address, s in storages.items() if address not in given)
 
 
-@pytest.fixture(autouse=True)
-def _sizes_are_known() -> None:
-    torch._dynamo.reset()  # else the sizes of another test's call would be taken for open ones
-
-
 @pytest.fixture
 def allocated(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     """(outputs, saved block, arena) in bytes, of each program that ran."""

@@ -40,7 +40,6 @@ def test_training_steps_in_both_modes_and_several_batches():
 
 
 def test_a_third_batch_size_does_not_compile():
-    torch._dynamo.reset()  # which sizes of a line of code varied is known process-wide: one program might do at once
     reference = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     ours = optimized_module(copy.deepcopy(reference), fallback="raise")
     for batch in (6, 8, 11):

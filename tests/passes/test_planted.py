@@ -39,13 +39,19 @@ from tests.passes import planted
 
 STEPS = ("lower-operators", "differentiate", "lower-operators")
 CASES = [(cls, backward) for cls in planted.ALL for backward in (False, True)]
-BUGS = pytest.mark.parametrize(("bug", "backward"), CASES, ids=lambda v: v.__name__ if isinstance(v, type) else str(v))
+ONE_DIRECTION = [(cls, bool(k % 2)) for k, cls in enumerate(planted.ALL)]
 QUICK = {(planted.DroppedTile, False), (planted.Race, True), (planted.SwappedOperands, True)}
-MOSTLY_SLOW = pytest.mark.parametrize(
-    ("bug", "backward"),
-    [pytest.param(*case, marks=() if case in QUICK else pytest.mark.slow) for case in CASES],
-    ids=lambda v: v.__name__ if isinstance(v, type) else str(v),
-)
+
+
+def bugs(half: bool) -> pytest.MarkDecorator:
+    """Each bug in both directions. ``half``: one of them by default, and few among the tests that are not slow."""
+
+    def marks(case: tuple[type[planted.Planted], bool]) -> list[Any]:
+        found = [] if case in QUICK else [pytest.mark.slow]
+        return [] if not half else found if case in ONE_DIRECTION else [*found, pytest.mark.breadth]
+
+    cases = [pytest.param(*case, marks=marks(case)) for case in CASES]
+    return pytest.mark.parametrize(("bug", "backward"), cases, ids=lambda v: getattr(v, "__name__", str(v)))
 
 
 class Net(nn.Module):
@@ -97,7 +103,7 @@ def test_the_program_without_bugs_passes() -> None:
     Runner(Recipe("right", STEPS), "numerics").run(program())
 
 
-@BUGS
+@bugs(half=False)
 def test_files(bug: type[planted.Planted], backward: bool) -> None:
     """Verification names step and site; bisection finds them by itself; the reproducer ends with 1."""
     with pytest.raises(VerificationError, match=rf"step {bug.kebab_name()}.*site 1 of 1: \w+") as caught:
@@ -111,7 +117,7 @@ def test_files(bug: type[planted.Planted], backward: bool) -> None:
     assert ended.value.code == 1
 
 
-@MOSTLY_SLOW
+@bugs(half=True)
 def test_modules(bug: type[planted.Planted], backward: bool) -> None:
     """The first call raises, and the handle's own bisection names the same step."""
     net = optimized_module(Net(), recipe=recipe(bug, backward), verify="numerics", fallback="raise")
@@ -131,8 +137,7 @@ def test_compiled_files(bug: type[planted.Planted]) -> None:
         daceopt.from_onnx(model(), recipe=Recipe("planted", steps), fallback=True, verify="numerics")
 
 
-@pytest.mark.slow
-@BUGS
+@bugs(half=True)
 def test_reproducers_alone(bug: type[planted.Planted], backward: bool, tmp_path: Path) -> None:
     """``python reproducer.py``, somewhere else, without the tests."""
     found = bisect(recipe(bug, backward), program())

@@ -20,7 +20,7 @@ STEPS = {
     "taken apart": TAKEN_APART,
     "tiled": TILED,
 }
-BATCH = 10
+BATCH = 4
 
 
 @pytest.mark.parametrize(

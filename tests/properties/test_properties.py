@@ -16,7 +16,7 @@ FAMILIES = {
     for name, make in vars(module).items()
     if getattr(make, "__module__", "") == module.__name__ and not name.startswith("_") and callable(make)
 }
-FEW, MANY = 16, 170
+FEW, MANY = 8, 170
 
 
 def draw(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
@@ -51,7 +51,7 @@ def test_random_operators(family: str, count: int) -> None:
 @pytest.mark.onnx
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_sizes_known_at_run_time(family: str) -> None:
-    cases = draw(FAMILIES[family](), 3 * FEW)
+    cases = draw(FAMILIES[family](), 6 * FEW)
     found = failures(cases, open_sizes=True)
     assert not found, f"{len(found)} of {len(cases)} cases:\n" + "\n".join(found[:5])
 

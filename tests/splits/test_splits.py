@@ -44,6 +44,7 @@ def _check(graph: Graph, node: Any, axis: int, parts: Any) -> list[Any]:
     return made
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_any_node_of_a_random_graph_along_any_axis(seed: int, fused: bool) -> None:

@@ -125,7 +125,6 @@ def test_an_impossible_budget_is_an_error_whatever_the_fallback(monkeypatch: pyt
 @pytest.mark.parametrize("share", [None, "70%"])
 def test_a_built_step_allocates_what_was_planned(monkeypatch: pytest.MonkeyPatch, share: Any) -> None:
     """Convolutions, normalizations and relu: compiled, and beside a step in float64."""
-    torch._dynamo.reset()  # else the sizes of another test's call would be taken for open ones
     arenas: list[int] = []
     invoke = ExecutableEntry.invoke
 

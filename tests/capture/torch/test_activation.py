@@ -64,6 +64,7 @@ def test_few_elements_with_a_nan(name: str) -> None:
     check(ACTIVATIONS[name], torch.tensor([-7.0, -0.5, 0.0, 0.5, 1.0, 7.0, float("nan")]))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_types(name: str, dtype: torch.dtype) -> None:

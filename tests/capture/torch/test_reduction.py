@@ -41,12 +41,14 @@ FLOATING: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", FLOATING)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
     check(FLOATING[name], X.to(dtype))
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", FLOATING)
 @pytest.mark.parametrize("x", [TIES, ODD, TIES * 0], ids=["ties", "odd", "zeros"])
 def test_values(name: str, x: torch.Tensor) -> None:

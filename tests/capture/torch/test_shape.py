@@ -72,6 +72,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_views(name, dynamic):

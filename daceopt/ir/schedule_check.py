@@ -118,8 +118,9 @@ def _check_loop(graph: Graph, kernel: Kernel, loop: Loop, around: Several[Tree])
         refuse(kernel, f"{loop.param} is a {loop.kind} loop; expected one of {', '.join(KINDS)}")
     if loop.param in [other.param for other in outer]:
         refuse(kernel, f"a loop over {loop.param} stands inside of another one")
-    is_pack = loop.kind == "unroll" and graph.options.target in LIMITS  # what a lane of an accelerator runs
-    if any("vector" in other.kind for other in outer) and not is_pack:
+    of_number = isinstance(loop.extent, int) and loop.rest is None
+    in_lane = loop.kind == "unroll" and (of_number or graph.options.target in LIMITS)  # one lane runs all of it
+    if any("vector" in other.kind for other in outer) and not in_lane:
         refuse(kernel, f"the loop over {loop.param} stands inside of a vector loop")
     known = {other.param for other in outer} | set(kernel.extents)
     sizes = {s for e in kernel.extents.values() for s in getattr(e, "free_symbols", ())}

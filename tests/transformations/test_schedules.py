@@ -125,6 +125,46 @@ accumulate private s0.out0:
     )
 
 
+COLUMNS = ("vectorization", "reduction-ordering", "column-sum-splitting")
+
+
+def test_columns_add_up_a_few_rows_before_their_accumulators() -> None:
+    assert (
+        _after(_sum((48, 50), 0), *COLUMNS)
+        == """
+accumulate s0.out0:
+  for i0_block < 6:
+    vector for i1 < 50:
+      accumulate own s0.out0:
+        unroll for i0 < 8:
+          s0(i0 + 8*i0_block, i1)"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "rows"), [((60, 50), (0,), 6), ((35, 50), (0,), 7), ((12, 50), (0,), 6), ((20, 30, 50), (1,), 6)]
+)
+def test_as_many_rows_as_divide_them(shape: Any, axes: Any, rows: int) -> None:
+    assert f"unroll for i{axes[0]} < {rows}:" in _after(_sum(shape, *axes), *COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [((41, 50), (0,)), ((6 * 41, 50), (1,)), ((2 * 41, 50), (0,)), ((3, 50), (0,)), ((size_symbol(), 50), (0,))],
+)
+def test_other_sums_stay(shape: Any, axes: Any) -> None:
+    """Of rows, of a number of rows that nothing suitable divides, of an open one."""
+    assert "unroll" not in _after(_sum(shape, *axes), *COLUMNS)
+
+
+def test_columns_that_are_written_as_well_stay() -> None:
+    """A store in each row leaves the lanes nothing to keep in registers."""
+    graph, b, (x,) = start((48, 50))
+    finish(graph, y := b.elementwise(lambda v: v + 1, x), b.reduce("sum", None, y, axes=[0]))
+    apply(Transformation.parse("map-fusion"), graph)
+    assert "unroll" not in _after(graph, *COLUMNS) and len(graph.kernels()) == 1
+
+
 def test_small_kernels_stay_in_one_thread() -> None:
     graph, b, (x,) = start((8, 16))
     finish(graph, b.elementwise(lambda v: v + 1, x))

@@ -10,6 +10,7 @@ from daceopt.ir.schedule_edits import split_loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
 
 _LEAST = 4  # rows at a time that are worth it
+_ROUNDED_ONCE = ("sum", "max", "min")  # errors of products would add up over all rows
 
 
 @dataclass(frozen=True)
@@ -44,13 +45,10 @@ class ColumnSumSplitting(Scheduling):
         if len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or nest.loops[-2].kind != "serial":
             return 0
         loop, vector = nest.loops[-2:]
+        if not isinstance(loop.extent, int) or loop.rest is not None or isinstance(nest.body, schedule.Loop):
+            return 0
         writes = [r for body in form.bodies_of(nest) for r in body.writes.values()]
-        columns = all(r.wcr and loop.param not in r.params() and vector.param in r.params() for r in writes)
-        if (
-            not columns
-            or not isinstance(loop.extent, int)
-            or loop.rest is not None
-            or isinstance(nest.body, schedule.Loop)
-        ):
+        kept = [r.params() & {loop.param, vector.param} for r in writes if r.wcr in _ROUNDED_ONCE]
+        if len(kept) < len(writes) or any(params != {vector.param} for params in kept):
             return 0
         return next((k for k in range(self.rows, 0, -1) if loop.extent % k == 0), 0)

@@ -72,3 +72,26 @@ def test_an_index_of_an_element_is_checked_in_the_loop() -> None:
     lines = rows_of_a_table("element")
     loop = lines.index("#pragma omp simd reduction(| : bad)")
     assert [line for line in lines[loop:] if "dop::index(" in line]
+
+
+def scaled_rows(by_row: bool) -> list[str]:
+    """Lines of a kernel that adds the logarithm of a value to each element, one for each row or for each element."""
+    graph, b, (x, s) = start((8, 64), (8, 1) if by_row else (8, 64))
+    finish(graph, b.elementwise(lambda v, w: v - w - sympy.log(w), x, s))
+    (entry,) = graph.kernels()
+    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    return [line.strip() for line in kernel_source(graph, Kernel.extract(graph, entry)).text.splitlines()]
+
+
+def test_a_function_of_a_row_is_called_once() -> None:
+    lines = scaled_rows(by_row=True)
+    loop = lines.index("#pragma omp simd")
+    assert [k for k, line in enumerate(lines) if "logf(" in line] == [loop - 1]
+    name = lines[loop - 1].split()[2]
+    assert any(line.endswith(f"- {name});") for line in lines[loop:]), "terms are added in the order that they had"
+
+
+def test_a_function_of_an_element_is_called_in_the_loop() -> None:
+    lines = scaled_rows(by_row=False)
+    loop = lines.index("#pragma omp simd")
+    assert [line for line in lines[loop:] if "logf(" in line]

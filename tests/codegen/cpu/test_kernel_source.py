@@ -109,6 +109,38 @@ def test_long_sums_are_as_good_as_pairwise(tmp_path: Path) -> None:
     assert_within_rounding(run(graph, {x: data}, tmp_path)[y], data.astype(np.float64).sum(), ulps=1)
 
 
+@pytest.mark.parametrize("shape", [(4096, 40), (12, 2000), (35, 7, 33)])
+@pytest.mark.parametrize("kind", ["sum", "max", "min"])
+def test_columns_of_a_few_rows_at_a_time(kind, shape, tmp_path: Path) -> None:
+    graph, b, (x,) = _new(shape)
+    y = b.reduce(kind, None, x, axes=(0,))
+    (source,) = sources_of(graph)
+    assert "#pragma GCC unroll" in source.text
+    data = (RNG.random(shape) + 0.5).astype(np.float32) if kind == "sum" else 1 + _data(*shape) / 1000
+    exact = getattr(np, kind)(data.astype(np.float64), axis=0)
+    assert_within_rounding(run(graph, {x: data}, tmp_path)[y], exact, ulps=3 if kind == "sum" else 8)
+    if kind in ("max", "min"):
+        data[1, ..., 3], data[3, ..., 5] = np.nan, np.inf
+        np.testing.assert_array_equal(run(graph, {x: data}, tmp_path)[y], getattr(np, kind)(data, axis=0))
+
+
+def test_lanes_of_truth_values_stay_together(tmp_path: Path) -> None:
+    """As conditions, operands and numbers, read from memory and computed."""
+    graph, b, (x, m) = _new((300,), (300,), dtype=dace.float32)
+    flag = graph.add_input("flag", (300,), dace.bool_)
+    chosen = b.elementwise(lambda v, f: scalar.select(f, v, -v), x, flag)
+    counted = b.elementwise(
+        lambda v, w, f: scalar.cast(scalar.logical_and(scalar.lt(v, w), f), dace.float32), x, m, flag
+    )
+    total = b.reduce("sum", lambda f: scalar.cast(f, dace.int64), flag, axes=(0,), dtype=dace.int64)
+    u, v, f = _data(300), _data(300), RNG.integers(0, 2, 300).astype(bool)
+    found = run(graph, {x: u, m: v, flag: f}, tmp_path)
+    np.testing.assert_array_equal(found[chosen], np.where(f, u, -u))
+    np.testing.assert_array_equal(found[counted], (u < v) & f)
+    assert found[total] == f.sum()
+    assert all("dop::truth(" in s.text and "float(v" not in s.text for s in sources_of(graph))
+
+
 @pytest.mark.parametrize("dtype", [dace.int8, dace.int32, dace.int64, dace.uint8])
 def test_integer_kernels(dtype, tmp_path: Path) -> None:
     graph, b, (x, y) = _new((50,), (50,), dtype=dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -14,11 +14,13 @@ import sympy
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.algebra import simplify
 from daceopt.codegen.scalar.printer import Printer, converted, statements
-from daceopt.ir import scalar, types
+from daceopt.ir import functions, scalar, types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment, eliminate_dead, share
+
+_HALVES = ("bfloat16", "float16")  # storing rounds a float to them as a cast does; of others, beyond their range not
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,27 @@ class Leaf:
         if not buffer.local:
             self._written.setdefault(buffer.array, set()).add(_element_key(reference))
         if not (buffer.local and buffer.array in self._registers):
-            code = stored(self._converted(value, types.computed(buffer.dtype)), buffer.dtype)
-            self._stores.append((value, f"{self._guard(buffer)}{self._element(reference)} = {code};"))
+            kept = self._unrounded(value, buffer.dtype)
+            code = stored(self._converted(kept, types.computed(buffer.dtype)), buffer.dtype)
+            self._stores.append((kept, f"{self._guard(buffer)}{self._element(reference)} = {code};"))
+
+    def _unrounded(self, value: sympy.Symbol, dtype: types.DType) -> sympy.Symbol:
+        """What ``value`` is rounded from, where storing it as ``dtype`` rounds that alike."""
+        where = next((k for k, a in enumerate(self._code) if a.symbol == value), None)
+        if where is None or types.name_of(dtype) not in _HALVES:
+            return value
+        made, wide = self._code[where], types.computed(dtype)
+        if not isinstance(made.expr, functions.CLASSES[f"cast_{types.name_of(dtype)}"]):
+            return value
+        (source,) = made.expr.args
+        if scalar.Types(self._types).strong(source, wide) != wide:
+            return value
+        if source.is_Symbol:
+            return source
+        symbol = self._names.value(wide)
+        self._types[symbol] = wide
+        self._code[where : where + 1] = [Assignment(symbol, source, wide), replace(made, expr=made.expr.func(symbol))]
+        return symbol
 
     def _element(self, reference: Reference) -> str:
         return self._packed(reference) or self._names.element(reference)

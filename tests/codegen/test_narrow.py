@@ -17,9 +17,10 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.tasklet import Assignment
 from daceopt.ops.core import algorithm
-from tests.codegen.cpu.kernels import run
+from daceopt.transformations.local.map_fusion import MapFusion
+from tests.codegen.cpu.kernels import run, sources_of
 from tests.numerics import assert_within_rounding
-from tests.transformations.lowered import compiled
+from tests.transformations.lowered import apply, compiled, finish
 
 NAMES = [types.name_of(t) for t in types.NARROW]
 FLOAT32 = types.from_name("float32")
@@ -98,6 +99,37 @@ def test_values_are_rounded_as_ml_dtypes_rounds(name: str, source: str, tmp_path
     if types.is_float(dtype):
         with np.errstate(all="ignore"):
             assert_same(wanted, np.clip(finite, -limit, limit).astype(types.to_numpy(dtype)).astype(np.float32))
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_what_is_stored_is_rounded_by_that_alone(name: str, tmp_path: Path) -> None:
+    """Who reads it beside, in the same iteration, gets it rounded."""
+    dtype, given = types.from_name(name), samples(types.from_name(name))
+    for read in (False, True):
+        graph = Graph("store")
+        x = graph.add_input("x", given.shape, FLOAT32)
+        b = Builder(graph)
+        kept = b.elementwise(lambda v: scalar.cast(v * 1.5, dtype), x, dtype=dtype)
+        outputs = [kept, b.elementwise(lambda v: v * 3, kept, dtype=FLOAT32)] if read else [kept]
+        finish(graph, *outputs)
+        apply(MapFusion(), graph)
+        (source,) = sources_of(graph)
+        assert (f"{name}::round(" in source.text) is read and f"{name}::store(" in source.text
+        found = run(graph, {x: given}, tmp_path)
+        with np.errstate(all="ignore"):
+            wanted = (given * np.float32(1.5)).astype(types.to_numpy(dtype))
+            assert_same(found[kept].astype(np.float32), wanted.astype(np.float32))
+            if read:
+                assert_same(found[outputs[1]], wanted.astype(np.float32) * 3)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_truth_values_become_ones(name: str, tmp_path: Path) -> None:
+    graph = Graph("ones")
+    x = graph.add_input("x", (70,), types.from_name("bool"))
+    ones = Builder(graph).cast(x, types.from_name(name))
+    given = np.arange(70) % 3 == 0
+    np.testing.assert_array_equal(run(graph, {x: given}, tmp_path)[ones].astype(np.float32), given.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n.startswith(("float8_e4", "float8_e5"))])

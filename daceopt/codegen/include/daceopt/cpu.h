@@ -61,7 +61,7 @@ int omp_get_thread_num(void) noexcept;
 #define DOP_INLINE inline
 #define DOP_MEMBER static
 #ifdef __FLT16_MAX__
-#define DOP_HALF _Float16  // converts in one vector instruction
+#define DOP_HALF _Float16
 #endif
 
 namespace dop {

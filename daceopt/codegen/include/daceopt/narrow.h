@@ -80,20 +80,39 @@ using float6_e2m3fn = TinyFloat<2, 3, 1>;
 using float6_e3m2fn = TinyFloat<3, 2, 3>;
 using float4_e2m1fn = TinyFloat<2, 1, 1>;
 
+using float16_by_steps = SmallFloat<5, 10, 15, true, false, 0, uint16_t>;
 #ifdef __CUDACC__
 }  // namespace dop
 #include <cuda_fp16.h>
-#define DOP_HALF __half
 namespace dop {
-#endif
-#ifdef DOP_HALF
 struct float16 {
-  DOP_MEMBER float load(uint16_t bits) { return float(bit_copy<DOP_HALF>(bits)); }
-  DOP_MEMBER uint16_t store(float x) { return bit_copy<uint16_t>(DOP_HALF(x)); }
-  template <class T> DOP_MEMBER float round(T x) { return float(DOP_HALF(x)); }
+  DOP_MEMBER float load(uint16_t bits) { return float(bit_copy<__half>(bits)); }
+  DOP_MEMBER uint16_t store(float x) { return bit_copy<uint16_t>(__half(x)); }
+  template <class T> DOP_MEMBER float round(T x) { return float(__half(x)); }
 };
 #else
-using float16 = SmallFloat<5, 10, 15, true, false, 0, uint16_t>;
+// By integers: gcc converts _Float16 lane by lane.
+struct float16 {
+  DOP_MEMBER float load(uint16_t bits) {
+    const uint32_t magnitude = bits & 0x7FFFu, sign = uint32_t(bits & 0x8000u) << 16, shifted = magnitude << 13;
+    const uint32_t finite = bit_copy<uint32_t>(bit_copy<float>(shifted) * 0x1p112f);  // the biases are 15 and 127
+    return bit_copy<float>(sign | (magnitude < 0x7C00u ? finite : shifted | 0x7F800000u));
+  }
+  DOP_MEMBER uint16_t store(float x) {
+    const uint32_t code = bit_copy<uint32_t>(x), sign = (code >> 16) & 0x8000u, magnitude = code & 0x7FFFFFFFu;
+    const uint32_t normal = (magnitude - 0x38000000u + 0xFFFu + ((magnitude >> 13) & 1)) >> 13;  // may become infinite
+    const uint32_t small = bit_copy<uint32_t>(bit_copy<float>(magnitude) + 0.5f) - 0x3F000000u;  // the sum rounds
+    const uint32_t finite = magnitude < 0x38800000u ? small : normal, other = magnitude > 0x7F800000u ? 0x7E00u : 0x7C00u;
+    return uint16_t(sign | (magnitude < 0x47800000u ? finite : other));
+  }
+  DOP_MEMBER float round(float x) { return load(store(x)); }
+  DOP_MEMBER float round(bool x) { return x ? 1.0f : 0.0f; }
+#ifdef DOP_HALF
+  template <class T> DOP_MEMBER float round(T x) { return float(DOP_HALF(x)); }
+#else
+  template <class T> DOP_MEMBER float round(T x) { return float16_by_steps::round(x); }
+#endif
+};
 #endif
 
 struct bfloat16 {
@@ -104,6 +123,7 @@ struct bfloat16 {
     return uint16_t(x != x ? (code >> 16) | 0x40 : nearest);
   }
   DOP_MEMBER float round(float x) { return load(store(x)); }
+  DOP_MEMBER float round(bool x) { return x ? 1.0f : 0.0f; }
   template <class T> DOP_MEMBER float round(T x) { return round(float(x)); }
 };
 

@@ -193,6 +193,10 @@ def test_cumulate() -> None:
         for switches in np.ndindex(2, 2, 2):
             calls.append(Call("cumulate", [x], [np.zeros_like(x)], [2, 5, 3, *switches]))
         calls.append(Call("cumulate", [x[:, :0]], [x[:, :0]], [2, 0, 3, 0, 0, 0]))
+        rows = np.nan_to_num(sample(dtype, (19, 6)), nan=3).astype(dtype)  # 8 at a time, and what is left
+        for switches in np.ndindex(2, 2, 2):
+            calls.append(Call("cumulate", [rows], [np.zeros_like(rows)], [19, 6, 1, *switches]))
+        calls.append(Call("cumulate", [rows[:8, :0]], [rows[:8, :0]], [8, 0, 1, 0, 0, 0]))
     compare(*calls)
 
 

@@ -142,7 +142,8 @@ accumulate s0.out0:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axes", "rows"), [((60, 50), (0,), 6), ((35, 50), (0,), 7), ((12, 50), (0,), 6), ((20, 30, 50), (1,), 6)]
+    ("shape", "axes", "rows"),
+    [((60, 50), (0,), 6), ((35, 50), (0,), 7), ((12, 50), (0,), 6), ((8, 50), (0,), 4), ((20, 30, 50), (1,), 6)],
 )
 def test_as_many_rows_as_divide_them(shape: Any, axes: Any, rows: int) -> None:
     assert f"unroll for i{axes[0]} < {rows}:" in _after(_sum(shape, *axes), *COLUMNS)
@@ -155,6 +156,10 @@ def test_as_many_rows_as_divide_them(shape: Any, axes: Any, rows: int) -> None:
 def test_other_sums_stay(shape: Any, axes: Any) -> None:
     """Of rows, of a number of rows that nothing suitable divides, of an open one."""
     assert "unroll" not in _after(_sum(shape, *axes), *COLUMNS)
+
+
+def test_rows_of_two_dimensions_in_one_loop_stay() -> None:
+    assert "unroll" not in _after(_sum((4, 12, 50), 0, 1), "loop-merging", *COLUMNS)
 
 
 def test_columns_that_are_written_as_well_stay() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+
+import sympy
 
 from daceopt.ir import schedule
 from daceopt.ir.schedule_edits import split_loop
@@ -27,28 +28,32 @@ class ColumnSumSplitting(Scheduling):
     rows: int = 8
 
     def decide(self, form: Form) -> Form | None:
-        mapping: dict[Any, Any] = {}
-        nests = []
-        for nest in form.nests:
-            rows = self._rows(form, nest)
-            if rows < _LEAST:
-                nests.append(nest)
-                continue
-            *before, loop, vector = nest.loops
-            outer, inner, mapping = split_loop(loop, rows, "block")
-            body = schedule.substituted(nest.body, mapping)
-            nests.append(Nest((*before, outer, vector), replace(inner, kind="unroll", body=body)))
-        return form.with_nests(nests) if mapping else None
+        rows = [self._rows(form, nest) for nest in form.nests]
+        if max(rows, default=0) < _LEAST:
+            return None
+        return form.with_nests(_split(n, k) if k >= _LEAST else n for n, k in zip(form.nests, rows, strict=True))
 
     def _rows(self, form: Form, nest: Nest) -> int:
-        """The largest divisor of the rows that every write of the nest reduces over; 0 where there is none."""
+        """A divisor of the rows that every write of the nest reduces over, which leaves a loop around; else 0."""
         if len(nest.loops) < 2 or nest.loops[-1].kind != "vector" or nest.loops[-2].kind != "serial":
             return 0
         loop, vector = nest.loops[-2:]
         if not isinstance(loop.extent, int) or loop.rest is not None or isinstance(nest.body, schedule.Loop):
             return 0
+        if any(e.atoms(sympy.Function, sympy.Mod) for e in _indices(nest) if loop.param in e.free_symbols):
+            return 0  # of several dimensions in one: parts of it would begin in the middle of a row
         writes = [r for body in form.bodies_of(nest) for r in body.writes.values()]
         kept = [r.params() & {loop.param, vector.param} for r in writes if r.wcr in _ROUNDED_ONCE]
         if len(kept) < len(writes) or any(params != {vector.param} for params in kept):
             return 0
-        return next((k for k in range(self.rows, 0, -1) if loop.extent % k == 0), 0)
+        return next((k for k in range(min(self.rows, loop.extent - 1), 0, -1) if loop.extent % k == 0), 0)
+
+
+def _indices(nest: Nest) -> list[sympy.Expr]:
+    return [sympy.sympify(e) for do in schedule.dos(nest.body) for e in do.index]
+
+
+def _split(nest: Nest, rows: int) -> Nest:
+    *before, loop, vector = nest.loops
+    outer, inner, mapping = split_loop(loop, rows, "block")
+    return Nest((*before, outer, vector), replace(inner, kind="unroll", body=schedule.substituted(nest.body, mapping)))

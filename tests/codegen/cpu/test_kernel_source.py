@@ -109,7 +109,7 @@ def test_long_sums_are_as_good_as_pairwise(tmp_path: Path) -> None:
     assert_within_rounding(run(graph, {x: data}, tmp_path)[y], data.astype(np.float64).sum(), ulps=1)
 
 
-@pytest.mark.parametrize("shape", [(4096, 40), (12, 2000), (35, 7, 33)])
+@pytest.mark.parametrize("shape", [(4096, 40), (12, 2000), (35, 7, 33), (8, 64)])
 @pytest.mark.parametrize("kind", ["sum", "max", "min"])
 def test_columns_of_a_few_rows_at_a_time(kind, shape, tmp_path: Path) -> None:
     graph, b, (x,) = _new(shape)

@@ -118,10 +118,10 @@ def test_a_long_sum_is_cut_into_blocks() -> None:
         == """
 accumulate private s0.out0:
   parallel for i0_block < 245:
-    for i0_chunk < 4:
+    for i0_chunk < 16:
       accumulate own s0.out0:
-        vector for i0 < 1024, -4096*i0_block - 1024*i0_chunk + 1000000:
-          s0(i0 + 4096*i0_block + 1024*i0_chunk)"""
+        vector for i0 < 256, -4096*i0_block - 256*i0_chunk + 1000000:
+          s0(i0 + 4096*i0_block + 256*i0_chunk)"""
     )
 
 

@@ -124,6 +124,16 @@ def test_columns_of_a_few_rows_at_a_time(kind, shape, tmp_path: Path) -> None:
         np.testing.assert_array_equal(run(graph, {x: data}, tmp_path)[y], getattr(np, kind)(data, axis=0))
 
 
+def test_sums_of_rows_round_as_little_as_pairwise_ones(tmp_path: Path) -> None:
+    """Of elements that are almost equal: long chains of additions in float32 round each of them alike."""
+    graph, b, (x,) = _new((2048, 1024))
+    y = b.reduce("sum", None, x, axes=(1,))
+    data = np.linspace(-1, 1, 2048 * 1024).astype(np.float32).reshape(2048, 1024)
+    exact = data.astype(np.float64).sum(1)
+    error = run(graph, {x: data}, tmp_path)[y] - exact
+    assert np.linalg.norm(error) <= 2 * np.linalg.norm(data.sum(1, dtype=np.float32) - exact)
+
+
 def test_lanes_of_truth_values_stay_together(tmp_path: Path) -> None:
     """As conditions, operands and numbers, read from memory and computed."""
     graph, b, (x, m) = _new((300,), (300,), dtype=dace.float32)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ops.core import registry
+
+
+@preparation(Operator)
+def prepare(b: Builder, node: Operator) -> None:
+    """Let it write what its rule reads, as registered with ``@keeps``."""
+    registry.prepare_gradient(b.graph, node)
 
 
 @adjoint(Operator)

@@ -94,6 +94,16 @@ class Graph(Arrays):
         self.add_node(node, reads, writes)
         return node
 
+    def add_result(self, node: Operator, position: int, name: str) -> None:
+        """Let an operator write ``name`` at ``position``, where it had no output."""
+        taken = len(node.output_connectors)
+        node.output_connectors += [f"Extra_{k}" for k in range(taken, position + 1)]
+        connector = node.output_connectors[position]
+        self._check_unwritten(name)
+        node.add_out_connector(connector)
+        self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
+        self._order.edited()
+
     def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
         """Add a library node or tasklet over whole arrays; connectors not named are dropped."""
         self.state.add_node(node)

@@ -18,6 +18,9 @@ def compute(node: Operator, inputs: Sequence[np.ndarray | None]) -> list[np.ndar
     """
     from onnx.reference import ReferenceEvaluator
 
+    schema = schema_of(node.op_type, node.domain, node.since_version)
+    if schema is not None and len(node.output_connectors) > schema.max_output:
+        raise Unsupported(f"{node.op_type} has outputs that the standard does not know")
     feeds = {f"i{k}": v for k, v in enumerate(inputs) if v is not None}
     try:
         return [np.asarray(v) for v in ReferenceEvaluator(_model(node, feeds, len(inputs))).run(None, feeds)]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.nodes.operator import Operator as Operator
 from daceopt.ir.nodes.operator import make as make
 from daceopt.ir.nodes.operator import schema_of as schema_of
@@ -24,6 +24,7 @@ from daceopt.store import identity
 Names = list["str | None"]
 Lowering = Callable[[Builder, Operator, Names, Names], None]
 Gradient = Callable[[Builder, Any, Names, Names, Names, "list[bool]"], Names]
+Keeping = Callable[[Graph, Operator], "dict[int, tuple[Shape, Any]]"]
 Check = Callable[[Graph, Operator], "str | None"]
 
 FLOATS = tuple(t for t in types.DTYPES if types.is_float(t))
@@ -39,6 +40,7 @@ _LOWERINGS: dict[tuple[str, str], Lowering] = {}
 _TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
 _CHECKS: dict[tuple[str, str], Check] = {}
 _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
+_KEEPING: dict[tuple[str, str], Keeping] = {}
 _WITHOUT_GRADIENT: set[tuple[str, str]] = set()
 
 
@@ -84,6 +86,20 @@ def gradient(
     def register(rule: Gradient) -> Gradient:
         for op_type in op_types:
             _GRADIENTS[domain, op_type] = (rule, when)
+        return rule
+
+    return register
+
+
+def keeps(*op_types: str, domain: str = "") -> Callable[[Keeping], Keeping]:
+    """Register what a node leaves in memory for its gradient rule: ``(graph, node)`` gives shape and element type of
+    optional outputs by position. Those that a node has not get them before it is differentiated; small ones are worth
+    it, because the rule would compute them again from all that the node reads.
+    """
+
+    def register(rule: Keeping) -> Keeping:
+        for op_type in op_types:
+            _KEEPING[domain, op_type] = rule
         return rule
 
     return register
@@ -162,6 +178,7 @@ def _entries() -> _Entries:
         "lowering": {k: (rule, *map(_name_of, _TYPES[k])) for k, rule in _LOWERINGS.items()},
         "check": _CHECKS,
         "gradient": _GRADIENTS,
+        "keeping": _KEEPING,
     }
     return {(table, *key): rule for table, rules in tables.items() for key, rule in rules.items()}
 
@@ -268,6 +285,17 @@ def has_gradient(node: Any) -> bool:
 def gradient_rule(node: Any) -> Gradient:
     """The rule of a node for which :func:`has_gradient` holds; KeyError otherwise."""
     return _GRADIENTS[_key(node)][0]
+
+
+def prepare_gradient(graph: Graph, node: Operator) -> None:
+    """Let a node that is about to be differentiated write what its rule reads."""
+    rule = _KEEPING.get(_key(node))
+    if rule is None or not has_gradient(node):
+        return
+    there = graph.outputs_of(node)
+    for position, (shape, dtype) in rule(graph, node).items():
+        if position >= len(there) or there[position] is None:
+            graph.add_result(node, position, graph.add_array(node.op_type.lower(), shape, dtype))
 
 
 def _key(node: Any) -> tuple[str, str]:

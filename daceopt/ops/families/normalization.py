@@ -1,4 +1,7 @@
-"""Normalizations: where they have a mean, that first, then the variance of the centred values."""
+"""Normalizations: where they have a mean, that first, then the variance of the centred values.
+
+What is differentiated leaves its statistics in memory, as PyTorch's do: computing them again reads all of the input.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import sympy
 from daceopt.ir import scalar, types
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, supports
+from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, supports
 from daceopt.ops.families.convolution import per_channel
 from daceopt.ops.families.reduction import element_count, mean
 
@@ -30,9 +33,9 @@ def _statistics(b: Builder, x: str, axes: Sequence[int], node: Operator) -> tupl
     return centre, _inverse_deviation(b, variance, node)
 
 
-def _axes(b: Builder, node: Operator, x: str) -> tuple[int, ...]:
+def _axes(graph: Graph, node: Operator, x: str) -> tuple[int, ...]:
     """All axes from ``axis`` on."""
-    rank = len(b.graph.shape(x))
+    rank = len(graph.shape(x))
     return tuple(range(node.attribute("axis", -1) % rank, rank))
 
 
@@ -42,6 +45,38 @@ def _deliver(b: Builder, value: str, out: str | None) -> None:
         b.cast(b.reshape(value, b.graph.shape(out)), b.graph.dtype(out), out=out)
 
 
+def _row_statistics(count: int) -> Callable[[Graph, Operator], dict[int, tuple[Shape, Any]]]:
+    """``count`` statistics behind the first output, over all axes from ``axis`` on."""
+
+    def kept(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+        x = graph.operand(node, 0)
+        first, shape = _axes(graph, node, x)[0], graph.shape(x)
+        kind = (*shape[:first], *[1] * (len(shape) - first)), types.computed(graph.dtype(x))
+        return dict.fromkeys(range(1, count + 1), kind)
+
+    return kept
+
+
+def _left(b: Builder, x: str, outputs: Names, positions: Sequence[int], shape: Shape) -> tuple[str, ...] | None:
+    """What the forward left of the statistics of ``x``, in ``shape``; None where one is missing or was rounded."""
+    names = [values.at(outputs, k) for k in positions]
+    if any(n is None or b.graph.dtype(n) != types.computed(b.graph.dtype(x)) for n in names):
+        return None
+    return tuple(b.reshape(n, shape) for n in names if n is not None)
+
+
+def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
+    return tuple(1 if k in axes else n for k, n in enumerate(b.graph.shape(x)))
+
+
+def _statistics_left(
+    b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names, positions: Sequence[int] = (1, 2)
+) -> tuple[str, str]:
+    """Mean and inverse deviation as :func:`_statistics` has them, of the forward's outputs where it left them."""
+    found = _left(b, x, outputs, positions, _reduced_shape(b, x, axes))
+    return _statistics(b, x, axes, node) if found is None else (found[0], found[1])
+
+
 # -------------------------------------------------------------------- layer and RMS normalization
 
 
@@ -49,7 +84,7 @@ def _deliver(b: Builder, value: str, out: str | None) -> None:
 def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
     x, scale, bias = required(inputs, 0), required(inputs, 1), values.at(inputs, 2)
-    centre, inverse = _statistics(b, x, _axes(b, node, x), node)
+    centre, inverse = _statistics(b, x, _axes(b.graph, node, x), node)
 
     def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
         return sympy.Add((v - m) * r * s, *c)
@@ -57,6 +92,9 @@ def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     b.elementwise(fn, x, centre, inverse, scale, *([bias] if bias else []), out=outputs[0], label="layer_norm")
     _deliver(b, centre, values.at(outputs, 1))
     _deliver(b, inverse, values.at(outputs, 2))
+
+
+keeps("LayerNormalization")(_row_statistics(2))
 
 
 @gradient("LayerNormalization")
@@ -67,8 +105,8 @@ def layer_normalization_gradient(
     (dm - dr r r n) / count."""
     x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
     result: Names = [None] * len(inputs)
-    axes = _axes(b, node, x)
-    centre, inverse = _statistics(b, x, axes, node)
+    axes = _axes(b.graph, node, x)
+    centre, inverse = _statistics_left(b, x, axes, node, outputs)
     if wanted[0]:
         parts = [] if dy is None else [_centred_gradient(b, (x, centre, inverse), (dy, scale), axes)]
         parts += _through_statistics(b, (x, centre, inverse), grads_out[1:], axes)
@@ -92,8 +130,7 @@ def _through_statistics(
 ) -> list[str]:
     """Gradients by x through the mean and the inverse deviation that were returned."""
     x, _, inverse = normal
-    extent, dtype = element_count(b.graph, x, axes), b.graph.dtype(x)
-    count = extent if extent.is_Integer else scalar.cast(extent, types.computed(dtype))
+    count, dtype = _count(b, x, axes), b.graph.dtype(x)
     forms = (lambda g, v, m, r: g / count, lambda g, v, m, r: -g * r * r * _unit(v, m, r) / count)
     shape = b.graph.shape(inverse)
     return [
@@ -107,47 +144,68 @@ def _centred_gradient(b: Builder, normal: tuple[str, str, str], scaled: tuple[st
     """r (g - mean(g) - n mean(g n)) of g = dy * scale"""
     mean_g = mean(b, lambda d, s: d * s, *scaled, axes=axes, keepdims=True)
     mean_gn = mean(b, lambda d, s, *n: d * s * _unit(*n), *scaled, *normal, axes=axes, keepdims=True)
+    return _centred(b, normal, scaled, (mean_g, mean_gn))
 
+
+def _centred(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], means: tuple[str, str]) -> str:
     def fn(d: Any, s: Any, v: Any, m: Any, r: Any, u: Any, w: Any) -> Any:
         return r * (d * s - u - _unit(v, m, r) * w)
 
-    return str(b.elementwise(fn, *scaled, *normal, mean_g, mean_gn, label="norm_grad"))
+    return str(b.elementwise(fn, *scaled, *normal, *means, label="norm_grad"))
 
 
-def _sum_like(b: Builder, fn: Any, *arrays: str, like: str) -> str:
-    return sum_to(b, fn, *arrays, shape=b.graph.shape(like), dtype=b.graph.dtype(like))
+def _sum_like(b: Builder, fn: Any, *arrays: str, like: str, shape: Shape | None = None) -> str:
+    return sum_to(b, fn, *arrays, shape=b.graph.shape(like) if shape is None else shape, dtype=b.graph.dtype(like))
 
 
 @lowering("RMSNormalization", types=FLOATS)
 def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Outputs: the normalized array and (optional, beyond the standard) the inverse of the root."""
     x, scale = required(inputs, 0), required(inputs, 1)
-    inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b, node, x)), node)
+    inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b.graph, node, x)), node)
     b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=outputs[0], label="rms_norm")
+    _deliver(b, inverse, values.at(outputs, 1))
 
 
 def _mean_square(b: Builder, x: str, axes: Sequence[int]) -> str:
     return mean(b, lambda v: v * v, x, axes=axes, keepdims=True)
 
 
+keeps("RMSNormalization")(_row_statistics(1))
+
+
 @gradient("RMSNormalization")
 def rms_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n))."""
+    """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n)), and through r: -dr r r n / count."""
     x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
-    if dy is None:
-        return [None, None]
-    axes = _axes(b, node, x)
-    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node)
-    dx = None
-    if wanted[0]:
+    axes = _axes(b.graph, node, x)
+    left = _left(b, x, outputs, (1,), _reduced_shape(b, x, axes))
+    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if left is None else left[0]
+    result: Names = [None] * len(inputs)
+    if wanted[0] and dy is not None:
         mean_gn = mean(b, lambda d, s, v, r: d * s * (v * r), dy, scale, x, inverse, axes=axes, keepdims=True)
 
         def fn(d: Any, s: Any, v: Any, r: Any, w: Any) -> Any:
             return r * (d * s - (v * r) * w)
 
-        dx = b.elementwise(fn, dy, scale, x, inverse, mean_gn, label="norm_grad")
-    return [dx, _sum_like(b, lambda d, v, r: d * (v * r), dy, x, inverse, like=scale) if wanted[1] else None]
+        result[0] = b.elementwise(fn, dy, scale, x, inverse, mean_gn, label="norm_grad")
+    dr = values.at(grads_out, 1)
+    if wanted[0] and dr is not None:
+        count = _count(b, x, axes)
+        dr = b.reshape(b.cast(dr, b.graph.dtype(x)), b.graph.shape(inverse))
+        through = b.elementwise(lambda g, v, r: -g * r * r * (v * r) / count, dr, x, inverse, label="statistics_grad")
+        result[0] = _both(b, result[0], through)
+    if wanted[1] and dy is not None:
+        result[1] = _sum_like(b, lambda d, v, r: d * (v * r), dy, x, inverse, like=scale)
+    return result
+
+
+def _count(b: Builder, x: str, axes: Sequence[int]) -> Any:
+    """How many elements a statistic is made of, in the type in which it is divided."""
+    extent = element_count(b.graph, x, axes)
+    return extent if extent.is_Integer else scalar.cast(extent, types.computed(b.graph.dtype(x)))
 
 
 # -------------------------------------------------------------------- batch normalization
@@ -214,6 +272,13 @@ def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
     return None
 
 
+@keeps("BatchNormalization")
+def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+    """The outputs that the operator had up to opset 13, also for later ones."""
+    kind = graph.shape(graph.operand(node, 3)), types.computed(graph.dtype(graph.operand(node, 0)))
+    return {3: kind, 4: kind}
+
+
 @gradient("BatchNormalization", when=_training)
 def batch_normalization_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
@@ -223,15 +288,22 @@ def batch_normalization_gradient(
     Where statistics that it returns are used further, through them as well: of a mean, dx = d / n; of a variance,
     dx = 2 (x - mean) d / n.
     """
-    result = _through_output(b, node, inputs, grads_out[0], wanted)
+    moments = _batch_moments(b, node, required(inputs, 0), outputs)
+    result = _through_output(b, node, inputs, moments, grads_out[0], wanted)
     statistics = [_both(b, _moved(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)]
     if wanted[0] and any(statistics):
-        result[0] = _both(b, result[0], _through_batch_statistics(b, node, required(inputs, 0), statistics))
+        result[0] = _both(b, result[0], _through_batch_statistics(b, node, required(inputs, 0), moments[0], statistics))
     for k, g in ((3, values.at(grads_out, 1)), (4, values.at(grads_out, 2))):
         if wanted[k] and g is not None:
             momentum = sympy.Float(node.attribute("momentum", 0.9))
             result[k] = b.elementwise(lambda v, m=momentum: v * m, g)
     return result
+
+
+def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
+    """Mean and variance of the batch, of the forward's outputs where it left them."""
+    found = _left(b, x, outputs, (3, 4), _reduced_shape(b, x, _batch_axes(node, len(b.graph.shape(x)))))
+    return _batch_statistics(b, node, x) if found is None else (found[0], found[1])
 
 
 def _both(b: Builder, one: str | None, other: str | None) -> str | None:
@@ -245,12 +317,12 @@ def _moved(b: Builder, node: Operator, g: str | None) -> str | None:
     return None if g is None else str(b.elementwise(lambda v: v * share, g))
 
 
-def _through_batch_statistics(b: Builder, node: Operator, x: str, grads: Sequence[str | None]) -> str | None:
+def _through_batch_statistics(
+    b: Builder, node: Operator, x: str, centre: str, grads: Sequence[str | None]
+) -> str | None:
     """The gradient by x of the batch's mean and variance, of which ``grads`` are given."""
     rank, dtype = len(b.graph.shape(x)), b.graph.dtype(x)
-    extent = element_count(b.graph, x, _batch_axes(node, rank))
-    n = extent if extent.is_Integer else scalar.cast(extent, types.computed(dtype))
-    centre, _ = _batch_statistics(b, node, x)
+    n = _count(b, x, _batch_axes(node, rank))
     forms = (lambda g, v, m: g / n, lambda g, v, m: 2 * (v - m) * g / n)
     parts: Names = [None, None]
     for k, g in enumerate(grads):
@@ -259,14 +331,15 @@ def _through_batch_statistics(b: Builder, node: Operator, x: str, grads: Sequenc
     return _both(b, parts[0], parts[1])
 
 
-def _through_output(b: Builder, node: Operator, inputs: Names, dy: str | None, wanted: list[bool]) -> Names:
+def _through_output(
+    b: Builder, node: Operator, inputs: Names, moments: tuple[str, str], dy: str | None, wanted: list[bool]
+) -> Names:
     result: Names = [None] * len(inputs)
     if dy is None:
         return result
     x, scale = required(inputs, 0), required(inputs, 1)
     axes = _batch_axes(node, len(b.graph.shape(x)))
-    centre, variance = _batch_statistics(b, node, x)
-    inverse = _inverse_deviation(b, variance, node)
+    centre, inverse = moments[0], _inverse_deviation(b, moments[1], node)
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
     d_scale = b.reduce("sum", lambda g, *n: g * _unit(*n), dy, x, centre, inverse, axes=axes, keepdims=True)
     if wanted[0]:
@@ -295,43 +368,86 @@ def _batch_input_gradient(b: Builder, arrays: tuple[str, ...], sums: tuple[str, 
 # -------------------------------------------------------------------- instance and group normalization
 
 
-@lowering("InstanceNormalization", types=FLOATS)
-def instance_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    x = required(inputs, 0)
-    rank = len(b.graph.shape(x))
-    scale, bias = (per_channel(b, n, rank) for n in all_required(inputs, 3)[1:])
-    centre, inverse = _statistics(b, x, range(2, rank), node)
-    b.elementwise(
-        lambda v, m, r, s, c: (v - m) * r * s + c,
-        x,
-        centre,
-        inverse,
-        scale,
-        bias,
-        out=outputs[0],
-        label="instance_norm",
-    )
+def _split_channels(node: Operator, shape: Shape) -> Shape:
+    """[N, C, d...] as [N, groups, channels of one, d...]; of instance normalization, each channel is a group."""
+    batch, channels, *space = shape
+    if node.op_type == "InstanceNormalization":
+        return batch, channels, 1, *space
+    groups = int(node.attribute("num_groups"))
+    return batch, groups, channels // groups, *space
 
 
-@lowering("GroupNormalization", types=FLOATS)
+def _of_groups(b: Builder, node: Operator, shape: Shape, name: str) -> str:
+    """A scale or bias so that it broadcasts with ``shape``: one per channel or, in opset 18, per group."""
+    _, groups, own, *space = shape
+    per_group = b.graph.shape(name)[0] == groups and node.since_version < 21
+    return str(b.reshape(name, (groups, 1 if per_group else own, *[1] * len(space))))
+
+
+@lowering("InstanceNormalization", "GroupNormalization", types=FLOATS)
 def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Scale and bias are per channel or, in opset 18, per group."""
-    x, groups = required(inputs, 0), int(node.attribute("num_groups"))
-    batch, channels, *space = b.graph.shape(x)
-    grouped = b.reshape(x, (batch, groups, channels // groups, *space))
-    rank = len(b.graph.shape(grouped))
-    centre, inverse = _statistics(b, grouped, range(2, rank), node)
-
-    def operand(name: str) -> str:
-        per_group = b.graph.shape(name)[0] == groups and node.since_version < 21
-        own = (groups, 1) if per_group else (groups, channels // groups)
-        return b.reshape(name, (*own, *[1] * len(space)))
-
-    scale, bias = map(operand, all_required(inputs, 3)[1:])
+    """Outputs: the normalized array and (optional, beyond the standard) mean and inverse deviation of each group."""
+    x = required(inputs, 0)
+    shape = _split_channels(node, b.graph.shape(x))
+    grouped = b.reshape(x, shape)
+    centre, inverse = _statistics(b, grouped, range(2, len(shape)), node)
+    scale, bias = (_of_groups(b, node, shape, n) for n in all_required(inputs, 3)[1:])
     y = b.elementwise(
         lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
     )
     b.reshape(y, b.graph.shape(x), out=outputs[0])
+    _deliver(b, centre, values.at(outputs, 1))
+    _deliver(b, inverse, values.at(outputs, 2))
+
+
+@keeps("InstanceNormalization", "GroupNormalization")
+def group_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+    x = graph.operand(node, 0)
+    kind = _split_channels(node, graph.shape(x))[:2], types.computed(graph.dtype(x))
+    return {1: kind, 2: kind}
+
+
+@gradient("InstanceNormalization", "GroupNormalization")
+def group_normalization_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """As layer normalization. Sums over the elements of each channel serve the gradients of all operands."""
+    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
+    result: Names = [None] * len(inputs)
+    shape = _split_channels(node, b.graph.shape(x))
+    grouped, axes = b.reshape(x, shape), range(2, len(shape))
+    normal = (grouped, *_statistics_left(b, grouped, axes, node, outputs))
+    parts = _through_statistics(b, normal, grads_out[1:], axes) if wanted[0] else []
+    if dy is not None:
+        parts += _through_groups(b, normal, b.reshape(dy, shape), (node, scale), wanted, result)
+    if parts:
+        dx = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else parts[0]
+        result[0] = b.reshape(dx, b.graph.shape(x))
+    return result
+
+
+def _through_groups(
+    b: Builder, normal: tuple[str, str, str], dy: str, scaled: tuple[Operator, str], wanted: list[bool], result: Names
+) -> list[str]:
+    """The gradient by what is normalized, where it is wanted; those of scale and bias are put into ``result``."""
+    (node, scale), shape = scaled, b.graph.shape(normal[0])
+    factor = _of_groups(b, node, shape, scale)
+    space = range(3, len(shape))
+    dtype = types.computed(b.graph.dtype(dy))
+    sum_g = b.reduce("sum", None, dy, axes=space, keepdims=True, dtype=dtype)
+    sum_gn = b.reduce("sum", lambda g, *n: g * _unit(*n), dy, *normal, axes=space, keepdims=True, dtype=dtype)
+    for position, total in ((1, sum_gn), (2, sum_g)):
+        if wanted[position]:
+            own = (shape[1], b.graph.shape(factor)[1], *[1] * len(space))
+            result[position] = b.reshape(_sum_like(b, None, total, like=scale, shape=own), b.graph.shape(scale))
+    if not wanted[0]:
+        return []
+    n = _count(b, normal[0], range(2, len(shape)))
+    mean_g, mean_gn = (
+        b.elementwise(lambda t: t / n, b.reduce("sum", lambda t, s: t * s, total, factor, axes=[2], keepdims=True))
+        for total in (sum_g, sum_gn)
+    )
+    return [_centred(b, normal, (dy, factor), (mean_g, mean_gn))]
 
 
 @supports("MeanVarianceNormalization")

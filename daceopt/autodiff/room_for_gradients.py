@@ -17,7 +17,7 @@ from daceopt.ir.view_index import nominal
 
 _ROWWISE = frozenset(("Gelu", "LayerNormalization", "RMSNormalization", "Relu", "Silu", "Sigmoid", "Tanh"))
 _DEEPEST = 4  # cheap nodes between what is computed again and what is saved
-_LEAST = 0.02  # of all that is saved: for less nothing is computed again
+_LEAST = 0.02  # of all that is saved or is to be made room for: for less nothing is computed again
 
 
 def again_for_room(
@@ -31,11 +31,12 @@ def again_for_room(
     room = _bytes(graph, gradients)
     if room < _LEAST * _bytes(graph, stored):
         return frozenset()
+    least = _LEAST * room  # statistics of rows are made of all that a row is
     chosen: set[str] = set()
     held: set[str] = set()  # what one that was chosen is made of
     for name in sorted(stored, key=lambda n: -_bytes(graph, (n,))):
         size = _bytes(graph, (name,))
-        if room <= 0:
+        if room <= 0 or size < least:
             break
         if name in held or not may_repeat(name):
             continue

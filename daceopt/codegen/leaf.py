@@ -107,10 +107,12 @@ class Leaf:
     """Code of one iteration of ``bodies``; ``accumulators`` collect their reductions, ``registers`` need no memory;
     ``guard``: what stands before a store into a buffer, where not every thread is to do it.
 
-    ``inner``: the vector loop directly around, which runs at least once. Positions that none of its iterations changes
-    are looked up before it (``before``): of a checked index inside, gcc makes a gather. So are the functions of values
-    that none changes, which gcc would call again in each. ``packed``: where an element
-    stands that was loaded with its neighbours, and is stored with them; None: in its array.
+    ``inner``: the vector loop directly around. Elements that none of its iterations changes are loaded before it
+    (``before``): gcc takes them for changed by the loop's stores, whose pointers are not restricted any more inside of
+    a parallel region, and does not vectorise a loop that loads one anew for the next iteration. Where the loop surely
+    runs, so are positions looked up (of a checked index inside, gcc makes a gather) and functions of such values
+    computed (gcc would call them again in each). ``packed``: where an element stands that was loaded with its
+    neighbours, and is stored with them; None: in its array.
     """
 
     def __init__(
@@ -126,8 +128,10 @@ class Leaf:
         self._packed = packed
         self._names, self._accumulators, self._registers = names, accumulators, registers
         self._guard, self._inner = guard, inner
+        self._surely_runs = inner is not None and isinstance(inner.extent, int) and inner.extent > 0 and not inner.rest
         self.checks_index, self.checks_before = False, False
         self._sure: set[sympy.Expr] = set()  # loads that the code printed now surely does
+        self._same: set[str] = set()  # elements that are the same in all iterations of ``inner``
         self._fixed: set[str] = set()  # values that are the same in all iterations of ``inner``
         self._places: dict[tuple[str, Dim, Dim], str] = {}  # checked index, extent, stride -> what was looked up before
         self._calls: dict[sympy.Expr, str] = {}  # call -> what was computed before
@@ -154,8 +158,8 @@ class Leaf:
 
     @cached_property
     def _before(self) -> frozenset[str]:
-        """The positions and calls that come before, and the values that they need."""
-        needed = {*self._places.values(), *self._calls.values()}
+        """The elements, positions and calls that come before, and the values that they need."""
+        needed = {*self._same, *self._places.values(), *self._calls.values()}
         for line in reversed(self._lines):
             if line.defines in needed:
                 needed |= line.uses & self._fixed
@@ -196,10 +200,19 @@ class Leaf:
             self._loads[symbol] = reference
         else:
             element = loaded(self._element(reference), reference.buffer.dtype)
-            self._lines.append(Line(f"const {types.cpp(dtype)} {symbol} = {element};", str(symbol)))
             if self._is_same(reference):
+                self._same.add(str(symbol))
+                element = element if self._surely_runs else f"{self._runs()} ? {element} : {types.cpp(dtype)}(0)"
+            self._lines.append(Line(f"const {types.cpp(dtype)} {symbol} = {element};", str(symbol)))
+            if self._surely_runs and str(symbol) in self._same:
                 self._fixed.add(str(symbol))
         return symbol
+
+    def _runs(self) -> str:
+        """Does ``inner`` run at all?"""
+        assert self._inner is not None
+        sizes = [self._inner.extent, *([] if self._inner.rest is None else [self._inner.rest])]
+        return " && ".join(f"{self._names.size_text(n)} > 0" for n in sizes)
 
     def _is_same(self, reference: Reference) -> bool:
         """Is it the same element, which nothing here writes, in all iterations of ``inner``?"""
@@ -276,9 +289,9 @@ class Leaf:
         names = {a.symbol: str(a.symbol) for a in code}
         for a in code:
             yield from self._calls_before(a, printer)
-            self._sure = set(_evaluated_loads(a.expr)) if self._inner is not None else set()
+            self._sure = set(_evaluated_loads(a.expr)) if self._surely_runs else set()
             line = self._line(a, printer, names)  # which may look up positions
-            if self._inner is not None and self._is_fixed(a.expr):
+            if self._is_fixed(a.expr):
                 self._fixed.add(str(a.symbol))
             yield line
 
@@ -293,7 +306,7 @@ class Leaf:
         They stay in the expression, whose terms are added in an order that SymPy finds by what they are.
         """
         infer = scalar.Types(self._types)
-        for call in _outermost(a.expr, self._is_fixed_call) if self._inner is not None else ():
+        for call in _outermost(a.expr, self._is_fixed_call) if self._surely_runs else ():
             if call not in self._calls:
                 dtype = infer.strong(call, a.dtype)
                 symbol = self._names.value(dtype)
@@ -305,8 +318,8 @@ class Leaf:
         return isinstance(expr, scalar.TRANSCENDENTAL) and bool(expr.free_symbols) and self._is_fixed(expr)
 
     def _is_fixed(self, expr: sympy.Expr) -> bool:
-        """Is it the same in all iterations of ``inner``? Loads and checks, which may fail, count as others."""
-        if self._inner is None or expr.has(scalar.load, scalar.checked):
+        """Is it the same in all iterations of ``inner``, which surely runs? Loads and checks may fail, and are not."""
+        if self._inner is None or not self._surely_runs or expr.has(scalar.load, scalar.checked):
             return False
         counter = self._names.loop(self._inner.param)
         values = {str(s) for s in expr.free_symbols if s in self._types}

@@ -32,6 +32,7 @@ KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "b
 SCOPES = ("register", "thread", "shared")
 HARDWARE = ("grid", "block", "warp")  # of an accelerator: blocks, the threads of one, the lanes of a warp
 COLLECTIVES = ("warp", "block")
+MOST_IN_OWN_TYPE = 16  # iterations of a serial loop whose partial sums may be rounded to the type of the result
 
 
 @dataclass(frozen=True)
@@ -338,9 +339,9 @@ def bare(tree: Tree) -> Tree:
 
 def accumulated(tree: Tree, kernel: Kernel) -> Tree:
     """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
-    threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and around a
-    vector loop that it reduces over, or an unrolled one inside of a vector loop, one in the write's own type, whose
-    values are partial sums.
+    threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and one in the
+    write's own type, whose values are partial sums, around a vector loop that it reduces over, an unrolled one inside
+    of a vector loop, and a short one directly inside of another one, where each thread has accumulators of its own.
     """
     return _Placing(kernel, bare(tree)).tree
 
@@ -369,7 +370,8 @@ class _Placing:
             # a micro-kernel adds in the tile's own type
             partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
             self._want(threads[0] if private else reduced[0], partial, how)
-            if reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around):
+            in_parts = reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around)
+            if in_parts or (private and stage.writes[connector].wcr == "sum" and _is_short_part(reduced)):
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
@@ -405,6 +407,14 @@ def _is_in_lane(loop: Loop, around: Several[Tree]) -> bool:
     return loop.kind == "unroll" and any(isinstance(n, Loop) and n.kind == "vector" for n in around)
 
 
+def _is_short_part(reduced: Several[Loop]) -> bool:
+    """Is the innermost loop a block of few iterations of the one directly around it?"""
+    if len(reduced) < 2 or reduced[-2].body is not reduced[-1] or reduced[-1].kind != "serial":
+        return False
+    extent = reduced[-1].extent
+    return isinstance(extent, int) and extent <= MOST_IN_OWN_TYPE
+
+
 def collective(reduced: Iterable[Loop]) -> str:
     """Across what a reduction over these loops must be collected: nothing, the lanes of a warp, or a block."""
     kinds = {loop.kind for loop in reduced}
@@ -425,11 +435,9 @@ def reduced_loops(stage: Stage, connector: str, do: Do, around: Several[Tree]) -
 
 
 def loops_to(tree: Tree, partial: Partial) -> list[Loop]:
-    """The loops between an accumulator's node and its statement, or the next accumulator of the same write."""
-    write = (partial.statement, partial.connector)
+    """The loops between an accumulator's node and its statement."""
     for node, around in walk(tree):
-        inner = isinstance(node, Accumulate) and write in node.writes()
-        if inner or (isinstance(node, Do) and node.statement == partial.statement):
+        if isinstance(node, Do) and node.statement == partial.statement:
             return [n for n in around if isinstance(n, Loop)]
     raise IllegalSchedule(f"statement {partial.statement} does not stand inside of its accumulator")
 

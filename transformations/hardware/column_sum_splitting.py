@@ -1,4 +1,4 @@
-"""Let columns add up a few rows before they meet their accumulators."""
+"""Let columns add up a few rows in the type of the result before they meet their accumulators."""
 
 from __future__ import annotations
 
@@ -6,28 +6,42 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from daceopt.ir import schedule
+from daceopt.cost.limits import limits
+from daceopt.ir import schedule, types
+from daceopt.ir.references import Reference
+from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import split_loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen
 
 _LEAST = 4  # rows at a time that are worth it
+_WIDE = 64  # columns for which blocks of rows are worth it
 _ROUNDED_ONCE = ("sum", "max", "min")  # errors of products would add up over all rows
 
 
 @dataclass(frozen=True)
 class ColumnSumSplitting(Scheduling):
-    """Reduce a few rows in registers, in the type of the result, before they are added to the columns' accumulators.
+    """Reduce a few rows in the type of the result before they are added to the columns' accumulators.
 
     before:  for i < m: vector for j < 512: s[j] += x[i, j]
     after:   for i_block < m / 8: vector for j < 512: unrolled for i < 8: s[j] += x[8 * i_block + i, j]
 
+    In registers where a nest does nothing else. Where the rows are those of a kernel's shared loop, in an array beside
+    the accumulators, which is half as large:
+
+    before:  for i < m: { vector for j < 512: s[j] += x[i, j]; ... }
+    after:   for i_block < m / 8: for i < 8: { vector for j < 512: s[j] += x[8 * i_block + i, j]; ... }
+
     The accumulators, of float64 for sums of float32, are read and written once for as many rows; the error is that of
-    seven additions in float32. ``rows``: at most as many, and a divisor of how many there are.
+    seven additions in float32. ``rows``: at most as many, and a divisor of how many there are. ``few``: blocks of rows
+    that threads need for a good balance; None: what the machine says (``cost/limits.py``).
     """
 
     rows: int = 8
+    few: int | None = None
 
     def decide(self, form: Form) -> Form | None:
+        if form.shared:
+            return self._of_shared(form)
         rows = [self._rows(form, nest) for nest in form.nests]
         if max(rows, default=0) < _LEAST:
             return None
@@ -46,7 +60,35 @@ class ColumnSumSplitting(Scheduling):
         kept = [r.params() & {loop.param, vector.param} for r in writes if r.wcr in _ROUNDED_ONCE]
         if len(kept) < len(writes) or any(params != {vector.param} for params in kept):
             return 0
-        return next((k for k in range(min(self.rows, loop.extent - 1), 0, -1) if loop.extent % k == 0), 0)
+        return self._divisor(loop.extent)
+
+    def _divisor(self, extent: int) -> int:
+        return next((k for k in range(min(self.rows, extent - 1), 0, -1) if extent % k == 0), 0)
+
+    def _of_shared(self, form: Form) -> Form | None:
+        """The innermost shared loop in blocks, where columns are sums over it."""
+        loop = form.shared[-1]
+        if loop.kind != "serial" or loop.rest is not None or not isinstance(loop.extent, int):
+            return None
+        rows, few = self._divisor(loop.extent), chosen(self.few, limits().few)
+        if rows < _LEAST or loop.extent // rows < few or not any(self._sums_columns(form, n, loop) for n in form.nests):
+            return None
+        outer, inner, mapping = split_loop(loop, rows, "block")
+        nests = [Nest(nest.loops, schedule.substituted(nest.body, mapping)) for nest in form.nests]
+        return replace(form, shared=(*form.shared[:-1], outer, inner)).with_nests(nests)
+
+    @staticmethod
+    def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:
+        if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, _WIDE):
+            return False
+        column = nest.loops[-1].param
+        return any(_is_wide_sum(r, rows, column) for body in form.bodies_of(nest) for r in body.writes.values())
+
+
+def _is_wide_sum(write: Reference, rows: Loop, column: schedule.Param) -> bool:
+    own = types.computed(write.buffer.dtype)
+    wide = write.wcr == "sum" and schedule.collected(own, "sum") != own
+    return wide and column in write.params() and rows.param not in write.params()
 
 
 def _indices(nest: Nest) -> list[sympy.Expr]:

@@ -21,7 +21,7 @@ from daceopt.ir.schedule import Do, Loop, Sequence, Tree
 class Hoisted:
     """``bodies``: the statements with symbols in the place of such positions; ``lines(loop)`` defines them.
 
-    ``inner``: id of a first statement -> the vector loop directly around it, which runs at least once.
+    ``inner``: id of a first statement -> the vector loop directly around it.
     """
 
     def __init__(self, names: Names, tree: Tree, bodies: Mapping[int, StatementInstance]):
@@ -29,8 +29,8 @@ class Hoisted:
         self._before: dict[int, dict[Any, Any]] = {}  # key of a loop -> position -> its symbol
         self.bodies = dict(bodies)
         self.inner: dict[int, Loop] = {}
-        for loop in (n for n in schedule.loops(tree) if n.kind == "vector"):
-            if _is_run(loop.body) and isinstance(loop.extent, int) and loop.extent > 0 and loop.rest is None:
+        for loop in (n for n in schedule.loops(tree) if n.kind.endswith("vector")):
+            if _is_run(loop.body):
                 self.inner[_key(loop)] = loop
             for do in schedule.dos(loop):
                 body = self.bodies[do.statement]

@@ -171,9 +171,13 @@ class Emitter:
         bad = self._bad_clause(loop)
         if bad:
             self._line("int32_t bad = 0;")
-        self._line(f"#pragma omp parallel for simd schedule(static){self._if_clause(loop)}{bad}")
+        self._line(f"#pragma omp parallel{self._if_clause(loop)}")
+        self._open("{")
+        self._before(loop)
+        self._line(f"#pragma omp for simd schedule(static) nowait{bad}")
         self._for(loop)
         self._inside(loop.body)
+        self._close()
         self._close()
         if bad:
             self._line(_REPORT)
@@ -357,8 +361,7 @@ class Emitter:
 
     def _loop(self, loop: Loop, collecting: Sequence[Accumulator]) -> None:
         if loop.kind == "vector":
-            run = self._hoisted.run_of(loop)
-            self._line(*self._hoisted.lines(loop), *(self._leaves[run].before() if run is not None else ()))
+            self._before(loop)
             clauses = "".join(a.clause for a in collecting)
             self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":
@@ -371,6 +374,11 @@ class Emitter:
         else:
             self._inside(loop.body)
         self._close()
+
+    def _before(self, loop: Loop) -> None:
+        """What all iterations of a vector loop have in common."""
+        run = self._hoisted.run_of(loop)
+        self._line(*self._hoisted.lines(loop), *(self._leaves[run].before() if run is not None else ()))
 
     def _call(self, product: TileProduct) -> None:
         """The tiles begin where the loops of the product do."""

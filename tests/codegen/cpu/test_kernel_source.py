@@ -329,14 +329,17 @@ def test_text_of_an_elementwise_kernel() -> None:
     (source,) = sources_of(graph)
     assert source.text.replace(source.name, "k") == (
         'extern "C" void k(const float* __restrict__ p0, float* __restrict__ p1) {\n'
-        "  #pragma omp parallel for simd schedule(static)\n"
-        "  for (int64_t i0 = 0; i0 < 262144; ++i0) {\n"
-        "    const float v0 = p0[i0];\n"
-        "    const float e = dop::exp(dop::minimum(v0, 20.0f));\n"
-        "    const float n = (e * (2.0f + e));\n"
-        "    const float q = (n / (2.0f + n));\n"
-        "    const float v1 = (q * v0);\n"
-        "    p1[i0] = v1;\n"
+        "  #pragma omp parallel\n"
+        "  {\n"
+        "    #pragma omp for simd schedule(static) nowait\n"
+        "    for (int64_t i0 = 0; i0 < 262144; ++i0) {\n"
+        "      const float v0 = p0[i0];\n"
+        "      const float e = dop::exp(dop::minimum(v0, 20.0f));\n"
+        "      const float n = (e * (2.0f + e));\n"
+        "      const float q = (n / (2.0f + n));\n"
+        "      const float v1 = (q * v0);\n"
+        "      p1[i0] = v1;\n"
+        "    }\n"
         "  }\n"
         "}\n"
     )

@@ -120,8 +120,15 @@ class _Plan:
 
     def _must_be_read(self, array: str) -> bool:
         maker = self.graph.producer(array)
-        pinned = array in self.pinned.recompute
-        return maker is None or not (pinned or self._is_local(maker) or is_cheap(self.graph, maker))
+        if maker is None:
+            return True
+        return not (self._is_pinned_again(maker) or self._is_local(maker) or is_cheap(self.graph, maker))
+
+    def _is_pinned_again(self, node: nodes.Node) -> bool:
+        """Was it asked for? A node that computes something again computes all of its results; storing one of them
+        decides against it."""
+        outputs = _roots(self.graph, self.graph.outputs_of(node))
+        return not outputs.isdisjoint(self.pinned.recompute) and outputs.isdisjoint(self.pinned.store)
 
     def _is_local(self, node: nodes.Node) -> bool:
         return any(name in self.boundary.local for name in self.graph.outputs_of(node) if name)
@@ -135,12 +142,12 @@ class _Plan:
             origin |= self.leaves.get(root, {root})
         wanted = self.demanded & outputs
         stored = outputs & self.pinned.store
-        again = self._is_local(node) or not outputs.isdisjoint(self.pinned.recompute)
+        again = self._is_local(node) or self._is_pinned_again(node)
         again = again or (not stored and self._is_again_by_bytes(node, outputs, written, origin))
         for name in outputs:
-            self.leaves[name] = frozenset(origin) if again and name not in stored else frozenset({name})
+            self.leaves[name] = frozenset(origin) if again else frozenset({name})
         if wanted:
-            self.present |= (origin if wanted - stored else set()) | (wanted & stored) if again else wanted
+            self.present |= origin if again else wanted
 
     def _is_again_by_bytes(self, node: nodes.Node, outputs: set[str], written: list[str], origin: set[str]) -> bool:
         cheap = is_cheap(self.graph, node) and outputs.issuperset(written)  # else a part of what others write, too

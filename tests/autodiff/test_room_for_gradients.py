@@ -75,3 +75,23 @@ def test_what_somebody_asks_for_is_left_alone() -> None:
     assert _derived(graph, True, policy="store").saved == _derived(graph, False, policy="store").saved
     named = _derived(graph, False, store=("*",))
     assert _derived(graph, True, store=("*",)).saved == named.saved
+
+
+def test_statistics_come_and_go_with_what_they_normalize() -> None:
+    """A result that is computed again brings its node's others along; alone they are too small to be worth it."""
+    graph = Graph("network")
+    b = Builder(graph)
+    x = graph.add_input("x", (16, WIDTH), dace.float64)
+    for _ in range(3):
+        w = graph.add_input("w", (WIDTH, WIDTH), dace.float64)
+        scale = graph.add_input("scale", (WIDTH,), dace.float64)
+        y = graph.add_array("y", (16, WIDTH), dace.float64)
+        graph.add_operator("LayerNormalization", [x, scale], [y], {"axis": -1})
+        x = str(b.elementwise(sympy.sin, b.matmul(y, w)))
+    graph.add_output(x)
+    plain, thrifty = _derived(graph, False), _derived(graph, True)
+    statistics = {n for n in plain.saved if plain.forward.size(n) == 16}
+    assert len(statistics) == 6 and not statistics <= set(thrifty.saved)
+    assert any(plain.forward.size(n) == 16 for n in thrifty.saved)
+    for ours, expected in zip(_gradients(graph, thrifty), _gradients(graph, plain), strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12)

@@ -66,3 +66,27 @@ def test_second_order_of_attention(is_causal):
     expected = gradients(SDPBackend.MATH, net)
     found = gradients(SDPBackend.FLASH_ATTENTION, optimized_module(net, fallback="raise"))
     assert_same([t.detach().contiguous() for t in found], [t.detach().contiguous() for t in expected])
+
+
+NORMALIZATIONS = {
+    "layer": lambda x, w, b: F.layer_norm(x, (4,), w, b),
+    "rms": lambda x, w, b: F.rms_norm(x, (4,), w) + b,
+    "group": lambda x, w, b: F.group_norm(x, 2, w, b),
+    "instance": lambda x, w, b: F.instance_norm(x, weight=w, bias=b),
+    "batch": lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZATIONS)
+def test_second_order_of_normalizations(name):
+    """Their statistics, which the first backward reads from memory, depend on the input as well."""
+
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, w, b: NORMALIZATIONS[name](x, w, b).sin()))
+        operands = [normal(3, 4, 4), normal(4), normal(4)]
+        for t in operands:
+            t.requires_grad_()
+        first = grad((net(*operands) * normal(3, 4, 4)).sum(), operands, create_graph=True)
+        return [g.detach() for g in first], grad(sum((g * g.detach().cos()).sum() for g in first), operands)
+
+    check(scenario)

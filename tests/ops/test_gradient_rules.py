@@ -75,6 +75,20 @@ CASES = {
         "LayerNormalization", [SMALL, np.ones((2, 2)), np.zeros((2, 2))],
         [(2, 3, 2, 2), (2, 3, 1, 1), (2, 3, 1, 1)], [0, 1, 2], 17, attributes={"axis": 2},
     ),
+    "RMSNormalization": Case(
+        "RMSNormalization", [SMALL, RNG.standard_normal((2, 2))], [(2, 3, 2, 2)], [0, 1], 23, attributes={"axis": 2},
+    ),
+    "InstanceNormalization": Case(
+        "InstanceNormalization", [SMALL, *CHANNELS[:2]], [(2, 3, 2, 2)], [0, 1, 2], attributes={"epsilon": 0.01},
+    ),
+    **{
+        f"GroupNormalization {opset}, {groups} groups of {SIX.shape[1:]}": Case(
+            "GroupNormalization", [SIX, *RNG.standard_normal((2, 6 if opset == 21 else groups))], [SIX.shape],
+            [0, 1, 2], opset, attributes={"num_groups": groups, "epsilon": 0.01},
+        )
+        for SIX in (RNG.standard_normal((2, 6, 3, 2)), RNG.standard_normal((3, 6)))
+        for groups in (1, 2, 6) for opset in (18, 21)
+    },
     "BatchNormalization": Case(
         "BatchNormalization", [SMALL, *CHANNELS], [(2, 3, 2, 2), (3,), (3,)], [0, 1, 2, 3, 4], 15,
         attributes={"training_mode": 1, "momentum": 0.75, "epsilon": 0.01},

@@ -170,6 +170,42 @@ def test_columns_that_are_written_as_well_stay() -> None:
     assert "unroll" not in _after(graph, *COLUMNS) and len(graph.kernels()) == 1
 
 
+def _normalized_columns(rows: Any, columns: int) -> Graph:
+    """Sums of columns of rows that are divided by their sums, in one kernel."""
+    graph, b, (x,) = start((rows, columns))
+    total = b.reduce("sum", None, x, axes=[1], keepdims=True)
+    finish(graph, b.reduce("sum", lambda v, t: v / t, x, total, axes=[0]))
+    apply(Transformation.parse("map-fusion"), graph)
+    assert len(graph.kernels()) == 1
+    return graph
+
+
+def test_rows_with_sums_of_columns_are_taken_by_eight() -> None:
+    """What a thread adds up of eight rows is kept in float32 beside its accumulators."""
+    steps = (*COLUMNS[:-1], "column-sum-splitting{enough=4}", "threading{work=1, enough=4}")
+    assert (
+        _after(_normalized_columns(64, 96), *steps)
+        == """
+accumulate private s1.out0:
+  parallel for i0_block < 8:
+    accumulate own s1.out0:
+      for i0 < 8:
+        local k_2_l in thread:
+          accumulate s0.out0:
+            accumulate own s0.out0:
+              vector for i1 < 96:
+                s0(i0 + 8*i0_block, i1)
+          vector for i1 < 96:
+            s1(i0 + 8*i0_block, i1)"""
+    )
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(41, 96), (64, 32), (16, 96), (size_symbol(), 96)])
+def test_other_rows_with_sums_of_columns_stay(rows: Any, columns: int) -> None:
+    """That nothing suitable divides, of few columns, too few for the threads, of which there are unknown many."""
+    assert "block" not in _after(_normalized_columns(rows, columns), *COLUMNS[:-1], "column-sum-splitting{enough=4}")
+
+
 def test_small_kernels_stay_in_one_thread() -> None:
     graph, b, (x,) = start((8, 16))
     finish(graph, b.elementwise(lambda v: v + 1, x))

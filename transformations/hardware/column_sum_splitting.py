@@ -32,12 +32,12 @@ class ColumnSumSplitting(Scheduling):
     after:   for i_block < m / 8: for i < 8: { vector for j < 512: s[j] += x[8 * i_block + i, j]; ... }
 
     The accumulators, of float64 for sums of float32, are read and written once for as many rows; the error is that of
-    seven additions in float32. ``rows``: at most as many, and a divisor of how many there are. ``few``: blocks of rows
-    that threads need for a good balance; None: what the machine says (``cost/limits.py``).
+    seven additions in float32. ``rows``: at most as many, and a divisor of how many there are. ``enough``: blocks of
+    rows that threads need for a good balance; None: what the machine says (``cost/limits.py``).
     """
 
     rows: int = 8
-    few: int | None = None
+    enough: int | None = None
 
     def decide(self, form: Form) -> Form | None:
         if form.shared:
@@ -70,12 +70,15 @@ class ColumnSumSplitting(Scheduling):
         loop = form.shared[-1]
         if loop.kind != "serial" or loop.rest is not None or not isinstance(loop.extent, int):
             return None
-        rows, few = self._divisor(loop.extent), chosen(self.few, limits().few)
-        if rows < _LEAST or loop.extent // rows < few or not any(self._sums_columns(form, n, loop) for n in form.nests):
+        rows, enough = self._divisor(loop.extent), chosen(self.enough, limits().enough)
+        if rows < _LEAST or loop.extent // rows < enough or not self._are_summed(form, loop):
             return None
         outer, inner, mapping = split_loop(loop, rows, "block")
         nests = [Nest(nest.loops, schedule.substituted(nest.body, mapping)) for nest in form.nests]
         return replace(form, shared=(*form.shared[:-1], outer, inner)).with_nests(nests)
+
+    def _are_summed(self, form: Form, rows: Loop) -> bool:
+        return any(self._sums_columns(form, nest, rows) for nest in form.nests)
 
     @staticmethod
     def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:

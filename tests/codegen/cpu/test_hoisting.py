@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import dace
 import sympy
 
@@ -10,7 +12,7 @@ from daceopt.ir import scalar
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.kernel import Kernel
 from daceopt.ops.families.indexing import position
-from tests.transformations.lowered import finish, start
+from tests.transformations.lowered import finish, size_symbol, start
 
 
 def source(border: bool, inner: bool = False) -> str:
@@ -95,3 +97,34 @@ def test_a_function_of_an_element_is_called_in_the_loop() -> None:
     lines = scaled_rows(by_row=False)
     loop = lines.index("#pragma omp simd")
     assert [line for line in lines[loop:] if "logf(" in line]
+
+
+def rows_with_scale(columns: Any) -> str:
+    """Rows of x, each times an element of its own."""
+    graph, b, (x, s) = start((8, columns), (8, 1))
+    finish(graph, b.elementwise(lambda v, w: v * w, x, s))
+    (entry,) = graph.kernels()
+    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    return kernel_source(graph, Kernel.extract(graph, entry)).text
+
+
+def test_an_element_that_no_lane_changes_is_loaded_before_the_loop() -> None:
+    lines = [line.strip() for line in rows_with_scale(64).splitlines()]
+    loop = lines.index("#pragma omp simd")
+    assert lines[loop - 1] == "const float v1 = p1[i0];"
+    assert not any("p1[" in line for line in lines[loop:])
+
+
+def test_it_is_loaded_only_where_the_loop_runs() -> None:
+    lines = [line.strip() for line in rows_with_scale(size_symbol()).splitlines()]
+    assert lines[lines.index("#pragma omp simd") - 1] == "const float v1 = n0 > 0 ? p1[i0] : float(0);"
+
+
+def test_an_element_that_is_written_stays() -> None:
+    """A sum that is collected where it is read is another one in each iteration."""
+    graph, b, (x, s) = start((8, 64), (8, 1))
+    finish(graph, b.reduce("sum", lambda v, w: v * w, x, s, axes=[1]))
+    (entry,) = graph.kernels()
+    edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
+    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    assert text.index("= p1[i0];") < text.index("#pragma omp simd") < text.index("+= ")

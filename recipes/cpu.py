@@ -100,6 +100,7 @@ LOOPS = (
     "threading",
     "lane-sum-splitting",
     "register-promotion",
+    "transposition-call",
 )
 """The loops of each kernel."""
 

@@ -22,7 +22,7 @@ from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import dim
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.local_storage import folded
-from daceopt.ir.microkernels import TileProduct, products
+from daceopt.ir.microkernels import TileProduct, tiles
 from daceopt.ir.reduction import UFUNC, identity
 from daceopt.ir.references import Reference, StatementInstance, resolved
 from daceopt.ir.schedule import (
@@ -116,7 +116,7 @@ class _Execution:
     def __init__(self, memory: Memory, kernel: Kernel, tree: Tree):
         self._memory, self._kernel = memory, kernel
         self._bodies: dict[int, StatementInstance] = resolved(memory.graph, kernel, tree)
-        self._products = products(kernel, tree, self._bodies)
+        self._tiles = tiles(kernel, tree, self._bodies)
         self._params = {n.param for n, _ in walk(tree) if isinstance(n, Loop)}
         self._ordered = {s for n, _ in walk(tree) if isinstance(n, Do) for s in self._carrying(n)}
         for n, _ in walk(tree):
@@ -140,7 +140,7 @@ class _Execution:
         elif isinstance(tree, Guard):
             self.node(tree.body, rows.only(self._holds(tree, rows)))
         elif isinstance(tree, Call):
-            self._call(self._products[id(tree)], rows)
+            self._call(tree, rows)
         else:
             self._do(tree, rows)
 
@@ -182,8 +182,9 @@ class _Execution:
 
     def _size(self, tree: Tree) -> int:
         """The most elements that one execution of ``tree`` has in hand: rows of statements, and tiles of calls."""
-        if isinstance(tree, Call):
-            m, n, k = (1 if p is None else self._memory.number(p.extent) for p in self._products[id(tree)].loops)
+        tile = self._tiles.get(id(tree))
+        if isinstance(tile, TileProduct):
+            m, n, k = (1 if p is None else self._memory.number(p.extent) for p in tile.loops)
             return m * n + m * k + k * n
         times = self._memory.number(tree.extent) if isinstance(tree, Loop) and tree.param not in self._ordered else 1
         return times * max(map(self._size, children(tree)), default=1)
@@ -267,15 +268,22 @@ class _Execution:
             value = np.broadcast_to(values[connector], (rows.count,))
             self._write((tree.statement, connector), value, rows)
 
-    def _call(self, product: TileProduct, rows: _Rows) -> None:
+    def _call(self, tree: Call, rows: _Rows) -> None:
+        tile = self._tiles[id(tree)]
+        if isinstance(tile, TileProduct):
+            self._products(tile, rows)
+        else:
+            self.node(tree.body, rows)
+
+    def _products(self, product: TileProduct, rows: _Rows) -> None:
         """Tiles of equal size together; what the calls do not write keeps what it has."""
         counts = [np.ones(rows.count, np.int64) if p is None else self._times(p, rows) for p in product.loops]
         sizes = np.stack(counts, axis=1)
         for m, n, k in np.unique(sizes, axis=0):
             there = np.nonzero((sizes == (m, n, k)).all(axis=1))[0]
-            self._tiles(product, _Rows(len(there), {p: v[there] for p, v in rows.values.items()}), (m, n, k))
+            self._product(product, _Rows(len(there), {p: v[there] for p, v in rows.values.items()}), (m, n, k))
 
-    def _tiles(self, product: TileProduct, rows: _Rows, sizes: tuple[int, int, int]) -> None:
+    def _product(self, product: TileProduct, rows: _Rows, sizes: tuple[int, int, int]) -> None:
         walked = dict(zip(product.loops, sizes))
         a = self._read(product.a, self._tile(rows, walked, product.m, product.k))
         b = self._read(product.b, self._tile(rows, walked, product.k, product.n))

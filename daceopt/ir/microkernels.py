@@ -1,4 +1,5 @@
-"""What a ``Call`` in a schedule may stand for: loops over a tile whose work a library does in one call.
+"""What a ``Call`` in a schedule may stand for: loops over a tile whose work a library, or a function of the support
+headers, does in one call.
 
 The loops below a call are its meaning, as an instruction's are in Exo (Ikarashi et al., PLDI 2022): whoever takes the
 call away has the same kernel.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import dace
 import sympy
@@ -21,7 +22,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Accumulate, Call, Do, Loop, Tree, chain, walk
 
-PRODUCT = "product"
+PRODUCT, TRANSPOSITION = "product", "transposition"
 _TYPES = (dace.float32, dace.float64)
 
 
@@ -66,17 +67,35 @@ class TileProduct:
         return 1 if columns is None else columns.extent
 
 
+@dataclass(frozen=True)
+class TileTransposition:
+    """``target[m, n] = source[n, m]``, of rows with unit stride in both."""
+
+    statement: int
+    m: Loop
+    n: Loop
+    source: Reference
+    target: Reference
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        return self.m, self.n
+
+
+Tile: TypeAlias = TileProduct | TileTransposition
+
+
 def calls(tree: Tree) -> list[Call]:
     """The calls in a schedule."""
     return [node for node, _ in walk(tree) if isinstance(node, Call)]
 
 
-def products(kernel: Kernel, tree: Tree, bodies: Mapping[int, StatementInstance]) -> dict[int, TileProduct]:
+def tiles(kernel: Kernel, tree: Tree, bodies: Mapping[int, StatementInstance]) -> dict[int, Tile]:
     """Each call in ``tree``, by the ``id`` of its node. Raises IllegalSchedule for loops that are no such work."""
     found = {}
     for node, around in walk(tree):
         if isinstance(node, Call):
-            found[id(node)] = _Reader(kernel, bodies, node, around).product()
+            found[id(node)] = _Reader(kernel, bodies, node, around).tile()
     return found
 
 
@@ -87,19 +106,32 @@ class _Reader:
     def _refuse(self, reason: str) -> NoReturn:
         raise IllegalSchedule(f"schedule of {self._kernel.label}: call {self._call.microkernel}: {reason}")
 
-    def product(self) -> TileProduct:
-        if self._call.microkernel != PRODUCT:
-            self._refuse(f"there is no such micro-kernel; expected {PRODUCT}")
+    def tile(self) -> Tile:
+        if self._call.microkernel not in (PRODUCT, TRANSPOSITION):
+            self._refuse(f"there is no such micro-kernel; expected {PRODUCT} or {TRANSPOSITION}")
         loops, do = chain(self._call.body)
         if not isinstance(do, Do):
             self._refuse("it stands around more than the loops of one statement")
         odd = next((loop for loop in loops if loop.kind != "serial"), None)
         if odd is not None:
             self._refuse(f"{odd.param} is a {odd.kind} loop; a micro-kernel has its own order")
+        if self._call.microkernel == TRANSPOSITION:
+            return self._transposition(do, loops)
         self._check_statement(do)
         body = self._bodies[do.statement]
         (connector, c), (one, other) = next(iter(body.writes.items())), body.reads.values()
         return self._operands(do.statement, connector, loops, (one, other), c)
+
+    def _transposition(self, do: Do, loops: list[Loop]) -> TileTransposition:
+        body = self._bodies[do.statement]
+        if len(loops) != 2 or not is_copy(body):
+            self._refuse(f"s{do.statement} does not copy the elements of a tile")
+        (source,), (target,) = body.reads.values(), body.writes.values()
+        for m, n in (loops, loops[::-1]):
+            if self._fits(source, m) and self._fits(target, n) and source.step(n.param) and target.step(m.param):
+                self._check_rests((source, target), [m, n])
+                return TileTransposition(do.statement, m, n, source, target)
+        return self._refuse(f"{loops[0].param} and {loops[1].param} do not walk one array each with unit stride")
 
     def _check_statement(self, do: Do) -> None:
         """One product of two elements, summed up."""
@@ -155,3 +187,12 @@ class _Reader:
         for loop in loops:
             if loop.rest is not None and inside & loop.rest.free_symbols:  # type: ignore[union-attr]
                 self._refuse(f"the extent of {loop.param} changes inside of the tile")
+
+
+def is_copy(body: StatementInstance) -> bool:
+    """Is what it writes, without a change, what it reads?"""
+    if len(body.reads) != 1 or len(body.writes) != 1 or len(body.assignments) != 1:
+        return False
+    (connector, source), (target,) = next(iter(body.reads.items())), body.writes.values()
+    plain = str(body.assignments[0].expr) == connector and body.assignments[0].expr.is_Symbol
+    return plain and target.wcr is None and source.buffer.dtype == target.buffer.dtype

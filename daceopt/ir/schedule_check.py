@@ -30,7 +30,7 @@ from daceopt.ir.hardware import LIMITS, limits_of
 from daceopt.ir.instances_isl import Domains, loop_values
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.legality_isl import violation
-from daceopt.ir.microkernels import products
+from daceopt.ir.microkernels import tiles
 from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import (
     KINDS,
@@ -66,7 +66,7 @@ def check(graph: Graph, kernel: Kernel, tree: Tree) -> None:
     bodies = resolved(graph, kernel, tree)
     _check_elements(kernel, tree, bodies)
     check_hardware(kernel, tree, bodies, limits_of(graph.options.target))
-    products(kernel, tree, bodies)
+    tiles(kernel, tree, bodies)
     unsure = check_locals(kernel, tree, bodies)
     check_registers(kernel, tree, bodies)
     if unsure or kernel.forwarded():

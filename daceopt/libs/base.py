@@ -232,12 +232,13 @@ def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
 
 
 def _called(graph: Graph, entry: Any) -> Iterator[Any]:
-    """The micro-kernels that the schedule of a kernel calls."""
+    """The micro-kernels of libraries that the schedule of a kernel calls."""
     if not microkernels.calls(graph.schedules[entry]):
         return
     kernel, tree = Kernel.extract(graph, entry), graph.schedules[entry]
-    for product in microkernels.products(kernel, tree, resolved(graph, kernel, tree)).values():
-        yield microkernels.MicroProduct(kernel.label, product.dtype)
+    for tile in microkernels.tiles(kernel, tree, resolved(graph, kernel, tree)).values():
+        if isinstance(tile, microkernels.TileProduct):
+            yield microkernels.MicroProduct(kernel.label, tile.dtype)
 
 
 def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:

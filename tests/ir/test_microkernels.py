@@ -13,11 +13,12 @@ import pytest
 from daceopt import libs
 from daceopt.errors import IllegalSchedule
 from daceopt.ir import schedule_edits as edits
+from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.microkernels import calls
+from daceopt.ir.microkernels import TRANSPOSITION, calls
 from daceopt.ir.schedule import Loop, Tree, chain, loops, nested, transformed
 from daceopt.ir.schedule_text import parse, text
 from tests.codegen.cpu import kernels
@@ -114,6 +115,43 @@ for i0 < 2:
     )
     assert parse(text(placed)) == placed
     assert len(calls(placed)) == 1
+
+
+@pytest.mark.parametrize("dtype", [dace.bool_, dace.int8, types.BFLOAT16, dace.float32, dace.int64])
+@pytest.mark.parametrize("shape", [(100, 70), (8, 8), (3, 9), (64, 1), (SIZE, 33)])
+def test_tiles_are_turned_round(shape: Any, dtype: Any, tmp_path: Path) -> None:
+    graph = Graph("test")
+    if SIZE in shape:
+        graph.symbols = {"n": ("x", 0)}
+    b, x = Builder(graph), graph.add_input("x", shape, dtype)
+    graph.add_output(b.copy(b.transpose(x, (1, 0))))
+    (entry,) = graph.kernels()
+    tree = edits.of(graph, entry)
+    names = [str(loop.param) for loop in loops(tree)]
+    for name in names:
+        tree = edits.split(tree, name, 16)
+    if len(names) == 2:
+        tree = edits.call(edits.reorder(tree, [*(f"{n}_block" for n in names), *names]), 0, names, TRANSPOSITION)
+    edits.commit(graph, entry, tree)
+    data = np.random.default_rng(1).integers(
+        0, 2 if dtype == dace.bool_ else 100, [77 if n is SIZE else n for n in shape]
+    )
+    data = data.astype(types.to_numpy(dtype))
+    built = kernels.run(graph, {x: data}, tmp_path, {"n": 77} if graph.symbols else {})[graph.outputs[0]]
+    np.testing.assert_array_equal(built, data.T)
+    if dtype == dace.float32:
+        np.testing.assert_array_equal(next(iter(interpret(graph, {x: data}).values())), data.T)
+
+
+def test_what_is_no_transposition() -> None:
+    graph = Graph("test")
+    b, x = Builder(graph), graph.add_input("x", (40, 50), dace.float32)
+    graph.add_output(b.copy(x))
+    (entry,) = graph.kernels()
+    with pytest.raises(IllegalSchedule, match="i0 and i1 do not walk one array each with unit stride"):
+        edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ["i0", "i1"], TRANSPOSITION))
+    with pytest.raises(IllegalSchedule, match="expected product or transposition"):
+        edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ["i0", "i1"], "other"))
 
 
 # ---------------------------------------------------------------- what is refused

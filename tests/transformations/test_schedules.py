@@ -97,6 +97,38 @@ for i0_block < 5:
     )
 
 
+def test_tiles_of_a_transposition_are_calls() -> None:
+    graph, b, (x,) = start((100, 70))
+    finish(graph, b.copy(b.transpose(x, (1, 0))))
+    assert (
+        _after(graph, "vectorization", "transposition-tiling{size=16}", "transposition-call")
+        == """
+for i0_block < 5:
+  for i1_block < 7:
+    call transposition:
+      for i0 < 16, 70 - 16*i0_block:
+        for i1 < 16, 100 - 16*i1_block:
+          s0(i0 + 16*i0_block, i1 + 16*i1_block)"""
+    )
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda b, x: b.elementwise(lambda v: v * 2, b.transpose(x, (1, 0))),
+        lambda b, x: b.copy(x),
+        lambda b, x: b.copy(b.transpose(b.slice(x, [0], [7], [1], [0]), (1, 0))),
+        lambda b, x: b.cast(b.transpose(x, (1, 0)), dace.float64),
+        lambda b, x: b.copy(b.transpose(b.slice(x, [0], [70], [2], [1]), (1, 0))),
+    ],
+    ids=["what computes", "in order", "few rows", "to another type", "without unit stride"],
+)
+def test_other_copies_are_no_calls(build: Any) -> None:
+    graph, b, (x,) = start((100, 70))
+    finish(graph, build(b, x))
+    assert "call" not in _after(graph, "vectorization", "transposition-call")
+
+
 @pytest.mark.parametrize(
     ("shape", "axes", "expected"),
     [

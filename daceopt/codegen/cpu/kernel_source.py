@@ -22,7 +22,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.local_storage import folded
-from daceopt.ir.microkernels import TileProduct, products
+from daceopt.ir.microkernels import TileProduct, TileTransposition, tiles
 from daceopt.ir.references import Reference, resolved
 from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
 from daceopt.ir.schedule_check import check
@@ -67,9 +67,9 @@ class Emitter:
         self._innermost: dict[tuple[int, str], Accumulator] = {}
         self._note_accumulators(self._tree, {})
         self._scopes = {n.array: n.scope for n, _ in schedule.walk(self._tree) if isinstance(n, Alloc)}
-        self._products = products(kernel, self._tree, self._bodies)
+        self._tiles = tiles(kernel, self._tree, self._bodies)
         self._hoisted = Hoisted(self._names, self._tree, self._bodies)
-        called = {product.statement for product in self._products.values()}
+        called = {tile.statement for tile in self._tiles.values()}
         runs = [run for run in schedule.runs(self._tree) if run[0].statement not in called]
         self._leaves = {id(run[0]): self._leaf(run) for run in runs}
 
@@ -121,7 +121,8 @@ class Emitter:
 
     def _declarations(self) -> str:
         """The micro-kernels that are called."""
-        used = {types.cpp(p.dtype): MICROKERNELS[p.dtype] for p in self._products.values()}
+        products = [tile for tile in self._tiles.values() if isinstance(tile, TileProduct)]
+        used = {types.cpp(p.dtype): MICROKERNELS[p.dtype] for p in products}
         return "".join(_DECLARATION.format(name=name, type=cpp) for cpp, name in sorted(used.items()))
 
     def _arguments(self) -> tuple[tuple[KernelArgument, ...], list[str]]:
@@ -276,7 +277,7 @@ class Emitter:
         elif isinstance(tree, Guard):
             self._guarded(tree, self._inside)
         elif isinstance(tree, Call):
-            self._call(self._products[id(tree)])
+            self._call(self._tiles[id(tree)])
         else:
             self._loop(tree, collecting)
 
@@ -380,7 +381,22 @@ class Emitter:
         run = self._hoisted.run_of(loop)
         self._line(*self._hoisted.lines(loop), *(self._leaves[run].before() if run is not None else ()))
 
-    def _call(self, product: TileProduct) -> None:
+    def _call(self, tile: TileProduct | TileTransposition) -> None:
+        if isinstance(tile, TileTransposition):
+            self._transposition(tile)
+        else:
+            self._product(tile)
+
+    def _transposition(self, tile: TileTransposition) -> None:
+        loops = {loop.param for loop in tile.loops}
+        operands = []
+        for reference, rows in ((tile.source, tile.n), (tile.target, tile.m)):
+            step = self._names.size_text(reference.step(rows.param) or 0)
+            operands += [self._start_of(reference, loops), step]
+        sizes = (self._extent(loop) for loop in tile.loops)
+        self._line(f"dop::transposed({', '.join([*sizes, *operands])});")
+
+    def _product(self, product: TileProduct) -> None:
         """The tiles begin where the loops of the product do."""
         loops = {loop.param for loop in product.loops if loop is not None}
         sizes = ["1" if loop is None else self._extent(loop) for loop in product.loops]

@@ -125,6 +125,49 @@ DOP double exp(double x) {
   return y * shifted(half) * shifted(rest);
 }
 
+// Transposition of tiles. Loops would load or store the lanes of a vector one by one.
+
+template <int bytes> struct Bits;
+template <> struct Bits<1> { typedef uint8_t type; };
+template <> struct Bits<2> { typedef uint16_t type; };
+template <> struct Bits<4> { typedef uint32_t type; };
+template <> struct Bits<8> { typedef uint64_t type; };
+
+// y[i, j] = x[j, i] of 8 x 8 elements. Each round interleaves the upper and the lower rows; after three, rows are columns.
+template <class T>
+static inline __attribute__((always_inline)) void transposed_block(const T* x, int64_t x_step, T* y, int64_t y_step) {
+  typedef typename Bits<sizeof(T)>::type Row __attribute__((vector_size(8 * sizeof(T))));
+  Row a[8], b[8];
+#pragma GCC unroll 8
+  for (int k = 0; k < 8; ++k) __builtin_memcpy(&a[k], x + k * x_step, sizeof(Row));
+#pragma GCC unroll 3
+  for (int round = 0; round < 3; ++round) {
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      b[2 * k] = __builtin_shufflevector(a[k], a[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      b[2 * k + 1] = __builtin_shufflevector(a[k], a[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < 8; ++k) a[k] = b[k];
+  }
+#pragma GCC unroll 8
+  for (int k = 0; k < 8; ++k) __builtin_memcpy(y + k * y_step, &a[k], sizeof(Row));
+}
+
+// y[i, j] = x[j, i] for i < rows, j < columns; steps are elements from row to row.
+template <class T>
+static inline void transposed(int64_t rows, int64_t columns, const T* x, int64_t x_step, T* y, int64_t y_step) {
+  const int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
+  for (int64_t i = 0; i < whole_rows; i += 8) {
+    for (int64_t j = 0; j < whole_columns; j += 8)
+      transposed_block(x + j * x_step + i, x_step, y + i * y_step + j, y_step);
+    for (int64_t k = i; k < i + 8; ++k)
+      for (int64_t j = whole_columns; j < columns; ++j) y[k * y_step + j] = x[j * x_step + k];
+  }
+  for (int64_t i = whole_rows; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) y[i * y_step + j] = x[j * x_step + i];
+}
+
 // Memory of one call, 64-byte aligned.
 template <class T> struct Scratch {
   T* data;

@@ -1,0 +1,69 @@
+"""Hand the tiles of a transposed copy to a micro-kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from daceopt.errors import IllegalSchedule
+from daceopt.ir import schedule
+from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
+from daceopt.ir.microkernels import TRANSPOSITION, is_copy, tiles
+from daceopt.ir.references import StatementInstance, resolved
+from daceopt.ir.schedule import Call, Do, Loop, Tree
+from daceopt.passes.transform import NearMiss, Site
+from daceopt.transformations.hardware._scheduling import KernelStep, at_least
+
+
+@dataclass(frozen=True)
+class TranspositionCall(KernelStep):
+    """Let one call do the loops of a tile whose rows have unit stride in one array and whose columns in the other one.
+
+    before:  for i < 32: vector for j < 32: y[i, j] = x[j, i]
+    after:   call transposition: for i < 32: for j < 32: y[i, j] = x[j, i]
+
+    The micro-kernel turns blocks of 8 x 8 elements round in registers; a vector loop would gather them one by one.
+    ``least``: elements along each side of a tile for which it is worth it.
+    """
+
+    changes_dataflow: ClassVar[bool] = False
+
+    least: int = 8
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        kernel = Kernel.extract(graph, node)
+        if not any(len(s.reads) == len(s.writes) == 1 and len(s.params) > 1 for s in kernel.stages):
+            return
+        tree = schedule.schedule_of(kernel)
+        bodies = resolved(graph, kernel, tree)
+        new = schedule.transformed(tree, partial(self._called, bodies))
+        if new == tree:
+            return
+        try:
+            tiles(kernel, new, bodies)
+        except IllegalSchedule as error:
+            yield NearMiss(node, str(error))
+        else:
+            yield Site(graph, (node,), {"schedule": new})
+
+    def _called(self, bodies: dict[int, StatementInstance], tree: Tree) -> Tree:
+        if not (isinstance(tree, Loop) and tree.kind == "serial" and isinstance(tree.body, Loop)):
+            return tree
+        inner = tree.body
+        is_tile = inner.kind in ("serial", "vector") and isinstance(inner.body, Do)
+        if not is_tile or not all(at_least(loop.extent, self.least) for loop in (tree, inner)):
+            return tree
+        body = bodies[inner.body.statement]  # type: ignore[union-attr]
+        if not is_copy(body):
+            return tree
+        (source,), (target,) = body.reads.values(), body.writes.values()
+        crossed = {(source.step(a.param), target.step(b.param)) for a, b in ((tree, inner), (inner, tree))}
+        if (1, 1) not in crossed or source.buffer.local or target.buffer.local:
+            return tree
+        return Call(TRANSPOSITION, replace(tree, body=replace(inner, kind="serial")))
+
+    def apply(self, site: Site) -> None:
+        site.graph.schedules[site.nodes[0]] = site["schedule"]

@@ -22,6 +22,7 @@ LIFTING = (
     "vertical-einsum-fusion",
     "einsum-lifting",
     "softmax-lifting",
+    "cross-entropy-lifting",
     "gelu-lifting",
     "silu-lifting",
     "mish-lifting",

@@ -90,3 +90,15 @@ def test_second_order_of_normalizations(name):
         return [g.detach() for g in first], grad(sum((g * g.detach().cos()).sum() for g in first), operands)
 
     check(scenario)
+
+
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"label_smoothing": 0.1}, {"ignore_index": 1}])
+def test_second_order_of_cross_entropy(options):
+    labels = torch.tensor([0, 2, 1, 3, 0])
+
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: F.cross_entropy(x, labels, **options))), normal(5, 4).requires_grad_()
+        (g,) = grad(net(x), x, create_graph=True)
+        return g.detach(), grad((g * g.detach().cos()).sum(), x)
+
+    check(scenario)

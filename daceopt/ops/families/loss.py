@@ -11,12 +11,13 @@ from typing import Any
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operands import required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, lowering, present, supports
+from daceopt.ops.core.kept import deliver, left
+from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, present, supports
 
 _OPERATORS = ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 
@@ -29,9 +30,14 @@ def negative_log_likelihood(b: Builder, node: Operator, inputs: Names, outputs: 
 
 @lowering("SoftmaxCrossEntropyLoss", types=FLOATS)
 def softmax_cross_entropy(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """log(sum(exp(x - top))) - (x[label] - top); the second output is the logarithm of the softmax."""
+    """log(sum(exp(x - top))) - (x[label] - top); the second output is the logarithm of the softmax.
+
+    Two more, beyond the standard, are what it is made of: the largest score, and the sum.
+    """
     x, log_prob = required(inputs, 0), values.at(outputs, 1)
     top, total = _softmax_parts(b, x)
+    deliver(b, top, values.at(outputs, 2))
+    deliver(b, total, values.at(outputs, 3))
     if log_prob is not None:
         b.elementwise(lambda v, m, s: (v - m) - sympy.log(s), x, top, total, out=log_prob, label="log_softmax")
     if outputs[0] is not None:
@@ -44,6 +50,15 @@ def _softmax_parts(b: Builder, x: str) -> tuple[str, str]:
     top = b.reduce("max", None, x, axes=(1,), keepdims=True, label="softmax_max")
     total = b.reduce("sum", lambda v, m: sympy.exp(v - m), x, top, axes=(1,), keepdims=True, label="softmax_sum")
     return top, total
+
+
+@keeps("SoftmaxCrossEntropyLoss")
+def softmax_parts(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+    """The largest score and the sum for each label."""
+    x = graph.operand(node, 0)
+    batch, _, *rest = graph.shape(x)
+    kind = (batch, 1, *rest), types.computed(graph.dtype(x))
+    return {2: kind, 3: kind}
 
 
 def _loss(b: Builder, node: Operator, inputs: Names, out: str, fn: Callable[..., Any], *others: str) -> None:
@@ -151,14 +166,18 @@ def negative_log_likelihood_gradient(
 def softmax_cross_entropy_gradient(
     b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
 ) -> Names:
-    """(softmax - 1 at the label's class), scaled; and what comes through the logarithms of the softmax."""
+    """(softmax - 1 at the label's class), scaled; and what comes through the logarithms of the softmax.
+
+    Through the sum that was kept: exp(x - top). Nothing depends on the largest score: what passes through it cancels.
+    """
     _refuse_weights(node, wanted)
     nothing: Names = [None] * len(inputs)
-    by_loss, by_log_prob = grads_out[0], values.at(grads_out, 1)
-    if not wanted[0] or (by_loss is None and by_log_prob is None):
+    by_loss, by_log_prob, by_total = grads_out[0], values.at(grads_out, 1), values.at(grads_out, 3)
+    if not wanted[0] or (by_loss is None and by_log_prob is None and by_total is None):
         return nothing
     x = required(inputs, 0)
-    top, total = _softmax_parts(b, x)
+    batch, _, *rest = b.graph.shape(x)
+    top, total = left(b, x, outputs, (2, 3), (batch, 1, *rest)) or _softmax_parts(b, x)
     softmax = b.elementwise(lambda v, m, s: sympy.exp(v - m) / s, x, top, total, label="softmax")
     terms = []
     if by_loss is not None:
@@ -166,7 +185,9 @@ def softmax_cross_entropy_gradient(
     if by_log_prob is not None:
         sums = b.reduce("sum", None, by_log_prob, axes=(1,), keepdims=True, label="softmax_dot")
         terms.append(b.elementwise(lambda p, g, s: g - p * s, softmax, by_log_prob, sums, label="log_softmax_grad"))
-    dx = terms[0] if len(terms) == 1 else b.elementwise(lambda u, v: u + v, *terms, label="loss_grad")
+    if by_total is not None:
+        terms.append(b.elementwise(lambda g, v, m: g * sympy.exp(v - m), by_total, x, top, label="sum_grad"))
+    dx = terms[0] if len(terms) == 1 else b.elementwise(lambda *t: sympy.Add(*t), *terms, label="loss_grad")
     return [dx, *nothing[1:]]
 
 

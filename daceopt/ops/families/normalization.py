@@ -16,6 +16,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
+from daceopt.ops.core.kept import deliver, left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, supports
 from daceopt.ops.families.convolution import per_channel
 from daceopt.ops.families.reduction import element_count, mean
@@ -39,12 +40,6 @@ def _axes(graph: Graph, node: Operator, x: str) -> tuple[int, ...]:
     return tuple(range(node.attribute("axis", -1) % rank, rank))
 
 
-def _deliver(b: Builder, value: str, out: str | None) -> None:
-    """Write an optional output in its own type and shape."""
-    if out is not None:
-        b.cast(b.reshape(value, b.graph.shape(out)), b.graph.dtype(out), out=out)
-
-
 def _row_statistics(count: int) -> Callable[[Graph, Operator], dict[int, tuple[Shape, Any]]]:
     """``count`` statistics behind the first output, over all axes from ``axis`` on."""
 
@@ -57,14 +52,6 @@ def _row_statistics(count: int) -> Callable[[Graph, Operator], dict[int, tuple[S
     return kept
 
 
-def _left(b: Builder, x: str, outputs: Names, positions: Sequence[int], shape: Shape) -> tuple[str, ...] | None:
-    """What the forward left of the statistics of ``x``, in ``shape``; None where one is missing or was rounded."""
-    names = [values.at(outputs, k) for k in positions]
-    if any(n is None or b.graph.dtype(n) != types.computed(b.graph.dtype(x)) for n in names):
-        return None
-    return tuple(b.reshape(n, shape) for n in names if n is not None)
-
-
 def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
     return tuple(1 if k in axes else n for k, n in enumerate(b.graph.shape(x)))
 
@@ -73,7 +60,7 @@ def _statistics_left(
     b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names, positions: Sequence[int] = (1, 2)
 ) -> tuple[str, str]:
     """Mean and inverse deviation as :func:`_statistics` has them, of the forward's outputs where it left them."""
-    found = _left(b, x, outputs, positions, _reduced_shape(b, x, axes))
+    found = left(b, x, outputs, positions, _reduced_shape(b, x, axes))
     return _statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 
@@ -90,8 +77,8 @@ def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         return sympy.Add((v - m) * r * s, *c)
 
     b.elementwise(fn, x, centre, inverse, scale, *([bias] if bias else []), out=outputs[0], label="layer_norm")
-    _deliver(b, centre, values.at(outputs, 1))
-    _deliver(b, inverse, values.at(outputs, 2))
+    deliver(b, centre, values.at(outputs, 1))
+    deliver(b, inverse, values.at(outputs, 2))
 
 
 keeps("LayerNormalization")(_row_statistics(2))
@@ -164,7 +151,7 @@ def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names)
     x, scale = required(inputs, 0), required(inputs, 1)
     inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b.graph, node, x)), node)
     b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=outputs[0], label="rms_norm")
-    _deliver(b, inverse, values.at(outputs, 1))
+    deliver(b, inverse, values.at(outputs, 1))
 
 
 def _mean_square(b: Builder, x: str, axes: Sequence[int]) -> str:
@@ -181,8 +168,8 @@ def rms_normalization_gradient(
     """With n the normalized values and g = dy * scale: dx = r (g - n mean(g n)), and through r: -dr r r n / count."""
     x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
     axes = _axes(b.graph, node, x)
-    left = _left(b, x, outputs, (1,), _reduced_shape(b, x, axes))
-    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if left is None else left[0]
+    found = left(b, x, outputs, (1,), _reduced_shape(b, x, axes))
+    inverse = _inverse_deviation(b, _mean_square(b, x, axes), node) if found is None else found[0]
     result: Names = [None] * len(inputs)
     if wanted[0] and dy is not None:
         mean_gn = mean(b, lambda d, s, v, r: d * s * (v * r), dy, scale, x, inverse, axes=axes, keepdims=True)
@@ -246,8 +233,8 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     if training:
         _move(b, node, rest[2], centre, values.at(outputs, 1))
         _move(b, node, rest[3], variance, values.at(outputs, 2))
-        _deliver(b, centre, values.at(outputs, 3))
-        _deliver(b, variance, values.at(outputs, 4))
+        deliver(b, centre, values.at(outputs, 3))
+        deliver(b, variance, values.at(outputs, 4))
 
 
 def _batch_statistics(b: Builder, node: Operator, x: str) -> tuple[str, str]:
@@ -302,7 +289,7 @@ def batch_normalization_gradient(
 
 def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
     """Mean and variance of the batch, of the forward's outputs where it left them."""
-    found = _left(b, x, outputs, (3, 4), _reduced_shape(b, x, _batch_axes(node, len(b.graph.shape(x)))))
+    found = left(b, x, outputs, (3, 4), _reduced_shape(b, x, _batch_axes(node, len(b.graph.shape(x)))))
     return _batch_statistics(b, node, x) if found is None else (found[0], found[1])
 
 
@@ -396,8 +383,8 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
     )
     b.reshape(y, b.graph.shape(x), out=outputs[0])
-    _deliver(b, centre, values.at(outputs, 1))
-    _deliver(b, inverse, values.at(outputs, 2))
+    deliver(b, centre, values.at(outputs, 1))
+    deliver(b, inverse, values.at(outputs, 2))
 
 
 @keeps("InstanceNormalization", "GroupNormalization")

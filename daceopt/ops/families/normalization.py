@@ -56,11 +56,9 @@ def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
     return tuple(1 if k in axes else n for k, n in enumerate(b.graph.shape(x)))
 
 
-def _statistics_left(
-    b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names, positions: Sequence[int] = (1, 2)
-) -> tuple[str, str]:
+def _statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation as :func:`_statistics` has them, of the forward's outputs where it left them."""
-    found = left(b, x, outputs, positions, _reduced_shape(b, x, axes))
+    found = left(b, x, outputs, (1, 2), _reduced_shape(b, x, axes))
     return _statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 

@@ -133,6 +133,12 @@ template <> struct Bits<2> { typedef uint16_t type; };
 template <> struct Bits<4> { typedef uint32_t type; };
 template <> struct Bits<8> { typedef uint64_t type; };
 
+#if __has_builtin(__builtin_shufflevector)
+#define DOP_SHUFFLED(Row, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else  // gcc up to 11
+#define DOP_SHUFFLED(Row, a, b, ...) __builtin_shuffle(a, b, Row{__VA_ARGS__})
+#endif
+
 // y[i, j] = x[j, i] of 8 x 8 elements. Each round interleaves the upper and the lower rows; after three, rows are columns.
 template <class T>
 static inline __attribute__((always_inline)) void transposed_block(const T* x, int64_t x_step, T* y, int64_t y_step) {
@@ -144,8 +150,8 @@ static inline __attribute__((always_inline)) void transposed_block(const T* x, i
   for (int round = 0; round < 3; ++round) {
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
-      b[2 * k] = __builtin_shufflevector(a[k], a[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-      b[2 * k + 1] = __builtin_shufflevector(a[k], a[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+      b[2 * k] = DOP_SHUFFLED(Row, a[k], a[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+      b[2 * k + 1] = DOP_SHUFFLED(Row, a[k], a[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
     }
 #pragma GCC unroll 8
     for (int k = 0; k < 8; ++k) a[k] = b[k];

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sympy
@@ -51,13 +52,25 @@ def told_from_results(
         value = next((a for a in stage.assignments if str(a.symbol) == name), None)
         if value is None or not _is_there(graph, stage, access, value, extents):
             continue
+        value = replace(value, expr=_uncast(graph, stage, value))
         passes = _passed(value.expr)
         told = [a if passes is None else _by_result(a, value, *passes) for a in gradient]
-        rest = tuple(a for a in stage.assignments if a is not value)
+        rest = tuple(a for a in stage.assignments if a.symbol != value.symbol)
         found = _code((*rest, *told), wanted, {**reads, name: Access(access.array, access.index)})
         if _whole(found[1], extents) - {access.array} < _whole(best[1], extents):
             best = found
     return best
+
+
+def _uncast(graph: Graph, stage: Stage, value: Assignment) -> sympy.Expr:
+    """The expression of ``value`` without a cast to the type that all it is made of has anyway."""
+    expr, name = value.expr, types.name_of(value.dtype)
+    if not isinstance(expr, functions.CLASSES[f"cast_{name}"]):
+        return expr
+    known = {str(a.symbol): a.dtype for a in stage.assignments}
+    known |= {connector: graph.dtype(access.array) for connector, access in stage.reads.items()}
+    same_type = all(known.get(str(s)) == value.dtype for s in expr.free_symbols)
+    return expr.args[0] if same_type else expr
 
 
 def _code(chain: Sequence[Assignment], wanted: Collection[sympy.Symbol], reads: Mapping[str, Access]) -> Code:

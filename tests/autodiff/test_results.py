@@ -45,6 +45,7 @@ def _between_products(form: Callable[[Any], Any]) -> Callable[..., Any]:
     [
         (relu, torch.relu),
         (relu6, torch.nn.functional.relu6),
+        (lambda x: scalar.cast(relu6(x), dace.float64), torch.nn.functional.relu6),
         (sympy.tanh, torch.tanh),
         (scalar.sigmoid, torch.sigmoid),
         (sympy.exp, torch.exp),

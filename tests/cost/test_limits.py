@@ -67,14 +67,14 @@ def test_when_threads_are_worth_it() -> None:
 
 
 def test_tiles_of_transpositions_and_columns() -> None:
-    assert "vector for i1 < 32" in _schedule((640, 640), turned, REFERENCE)
-    assert "vector for i1 < 64" in _schedule((640, 640), turned, LARGE)
+    assert "for i1 < 32:" in _schedule((640, 640), turned, REFERENCE)
+    assert "for i1 < 64:" in _schedule((640, 640), turned, LARGE)
     assert "vector for i1 < 512" in _schedule((64, 8192), columns, REFERENCE)
 
 
 def test_an_option_comes_first() -> None:
     recipe = recipes.get("cpu").without("transposition-tiling").before("threading", "transposition-tiling{size=16}")
-    assert "vector for i1 < 16" in _schedule((640, 640), turned, REFERENCE, recipe)
+    assert "for i1 < 16:" in _schedule((640, 640), turned, REFERENCE, recipe)
     assert "threading\n" in f"{recipes.get('cpu')}\n"
 
 

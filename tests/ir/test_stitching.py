@@ -87,16 +87,18 @@ parallel for t < 8:
       s0(i0 + 112*t)
   if t == 4:
     accumulate s1.out0:
-      accumulate own s1.out0:
-        vector for i1 < 500:
-          s1(i1)
+      for i1_chunk < 2:
+        accumulate own s1.out0:
+          vector for i1 < 256, 500 - 256*i1_chunk:
+            s1(i1 + 256*i1_chunk)
   if t >= 5 and t < 8:
     for i2 < 3, 22 - 3*t:
       local kernel_acc in thread:
         accumulate s2.out0:
-          accumulate own s2.out0:
-            vector for i3 < 300:
-              s2(i2 + 3*t - 15, i3)
+          for i3_chunk < 2:
+            accumulate own s2.out0:
+              vector for i3 < 256, 300 - 256*i3_chunk:
+                s2(i2 + 3*t - 15, i3 + 256*i3_chunk)
         s3(i2 + 3*t - 15)"""
     )
 

@@ -70,11 +70,12 @@ class BlockMapping(Scheduling):
         block, tile, own = self._tiled(inner)
         return form.with_loops([*outer, *block, tile], _then(mapping, own))
 
-    def _tiled(self, loop: Loop) -> tuple[list[Loop], Loop, dict[Any, Any]]:
-        """A loop in tiles of as many iterations as a block has threads."""
-        if isinstance(loop.extent, int) and loop.extent <= self.threads and loop.rest is None:
+    def _tiled(self, loop: Loop, size: int | None = None) -> tuple[list[Loop], Loop, dict[Any, Any]]:
+        """A loop in tiles of ``size`` iterations, or as many as a block has threads."""
+        size = self.threads if size is None else size
+        if isinstance(loop.extent, int) and loop.extent <= size and loop.rest is None:
             return [], replace(loop, kind="block"), {}
-        outer, inner, mapping = split_loop(loop, self.threads)
+        outer, inner, mapping = split_loop(loop, size)
         return [outer], replace(inner, kind="block"), mapping
 
     def _reduction(self, form: Form, nest: Nest) -> Form:
@@ -127,7 +128,7 @@ class BlockMapping(Scheduling):
 
     def _with_shared(self, form: Form, size: int) -> Form:
         """The innermost shared loop in tiles of ``size`` iterations, which a block runs."""
-        outer, inner, mapping = split_loop(form.shared[-1], size)
+        blocks, inner, mapping = self._tiled(form.shared[-1], size)
         nests = [
             Nest(
                 tuple(_substituted(loop, mapping) for loop in nest.loops),
@@ -135,7 +136,7 @@ class BlockMapping(Scheduling):
             )
             for nest in form.nests
         ]
-        return replace(form.with_nests(nests), shared=(*form.shared[:-1], outer, replace(inner, kind="block")))
+        return replace(form.with_nests(nests), shared=(*form.shared[:-1], *blocks, inner))
 
     def _is_crossed(self, form: Form) -> bool:
         """Do more accesses walk memory along the innermost shared loop than along the loops inside?"""

@@ -6,13 +6,11 @@ The loops are those of the kernel's schedule (``ir/schedule.py``); nothing is de
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from math import prod
 
-import dace
-
 from daceopt.codegen.cpu.hoisting import Hoisted
+from daceopt.codegen.cpu.tile_calls import MICROKERNELS, call_of
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
@@ -22,14 +20,12 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.guards import Branches, in_branches, start_of
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.local_storage import folded
-from daceopt.ir.microkernels import TileProduct, TileTransposition, tiles
+from daceopt.ir.microkernels import Tile, TileProduct, tiles
 from daceopt.ir.references import Reference, resolved
-from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Param, Partial, Tree
+from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Partial, Tree
 from daceopt.ir.schedule_check import check
 
 _STACK_BYTES = 1 << 15
-# C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row; a library has it (libs/base.py).
-MICROKERNELS = {dace.float32: "daceopt_product_float", dace.float64: "daceopt_product_double"}
 _DECLARATION = (
     'extern "C" void {name}(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const {type}*, const {type}*, '
     "{type}*);\n"
@@ -381,50 +377,10 @@ class Emitter:
         run = self._hoisted.run_of(loop)
         self._line(*self._hoisted.lines(loop), *(self._leaves[run].before() if run is not None else ()))
 
-    def _call(self, tile: TileProduct | TileTransposition) -> None:
-        if isinstance(tile, TileTransposition):
-            self._transposition(tile)
-        else:
-            self._product(tile)
-
-    def _transposition(self, tile: TileTransposition) -> None:
-        loops = {loop.param for loop in tile.loops}
-        operands = []
-        for reference, rows in ((tile.source, tile.n), (tile.target, tile.m)):
-            step = self._names.size_text(reference.step(rows.param) or 0)
-            operands += [self._start_of(reference, loops), step]
-        sizes = (self._extent(loop) for loop in tile.loops)
-        self._line(f"dop::transposed({', '.join([*sizes, *operands])});")
-
-    def _product(self, product: TileProduct) -> None:
-        """The tiles begin where the loops of the product do."""
-        loops = {loop.param for loop in product.loops if loop is not None}
-        sizes = ["1" if loop is None else self._extent(loop) for loop in product.loops]
-        a, b, c = (self._start_of(r, loops) for r in (product.a, product.b, product.c))
-        leading = [product.leading(r) for r in (product.a, product.b, product.c)]
-        collector = self._innermost.get((product.statement, product.connector))
-        if collector is not None:
-            c, leading[2] = self._collector_tile(collector, product)
-        steps = ", ".join(map(self._names.size_text, leading))
-        name, add = MICROKERNELS[product.dtype], "true" if collector is not None else "false"
-        self._line(f"{name}({', '.join(sizes)}, {steps}, {add}, {a}, {b}, {c});")
-
-    def _start_of(self, reference: Reference, loops: Set[Param]) -> str:
-        steps = tuple((p, step) for p, step in reference.steps if p not in loops)
-        return f"&{self._names.element(replace(reference, steps=steps))}"
-
-    def _collector_tile(self, a: Accumulator, product: TileProduct) -> tuple[str, Dim]:
-        """The tile's first element in an accumulator, and the step from row to row."""
-        rows = {loop.param for loop in product.loops if loop is not None}
-        terms, step, found = ["0"], dim(1), dim(1)
-        for loop in reversed(a.dims):
-            if product.m is not None and loop.param == product.m.param:
-                found = step
-            if loop.param not in rows:
-                terms.append(f"{self._names.size_text(step)} * {self._names.loop(loop.param)}")
-            step = dim(step * loop.extent)
-        base = f"{a.name}[{' + '.join(terms)}]" if a.dims or a.private else a.name
-        return f"&{base}", found
+    def _call(self, tile: Tile) -> None:
+        sizes = ["1" if loop is None else self._extent(loop) for loop in tile.loops]
+        collector = self._innermost.get((tile.statement, tile.connector)) if isinstance(tile, TileProduct) else None
+        self._line(call_of(self._names, tile, sizes, collector))
 
     def _bad_clause(self, tree: Tree) -> str:
         leaves = (self._leaves.get(id(run[0])) for run in schedule.runs(tree))

@@ -27,7 +27,7 @@ def _inverse_deviation(b: Builder, variance: str, node: Operator) -> str:
     return str(b.elementwise(lambda v: 1 / sympy.sqrt(v + epsilon), variance, label="inverse_deviation"))
 
 
-def _statistics(b: Builder, x: str, axes: Sequence[int], node: Operator) -> tuple[str, str]:
+def statistics(b: Builder, x: str, axes: Sequence[int], node: Operator) -> tuple[str, str]:
     """Mean and inverse standard deviation of ``x`` over ``axes``, which stay as extents of 1."""
     centre = mean(b, None, x, axes=axes, keepdims=True)
     variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
@@ -56,10 +56,10 @@ def _reduced_shape(b: Builder, x: str, axes: Sequence[int]) -> Shape:
     return tuple(1 if k in axes else n for k, n in enumerate(b.graph.shape(x)))
 
 
-def _statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names) -> tuple[str, str]:
-    """Mean and inverse deviation as :func:`_statistics` has them, of the forward's outputs where it left them."""
+def statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, outputs: Names) -> tuple[str, str]:
+    """Mean and inverse deviation as :func:`statistics` has them, of the forward's outputs where it left them."""
     found = left(b, x, outputs, (1, 2), _reduced_shape(b, x, axes))
-    return _statistics(b, x, axes, node) if found is None else (found[0], found[1])
+    return statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 
 # -------------------------------------------------------------------- layer and RMS normalization
@@ -69,7 +69,7 @@ def _statistics_left(b: Builder, x: str, axes: Sequence[int], node: Operator, ou
 def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
     x, scale, bias = required(inputs, 0), required(inputs, 1), values.at(inputs, 2)
-    centre, inverse = _statistics(b, x, _axes(b.graph, node, x), node)
+    centre, inverse = statistics(b, x, _axes(b.graph, node, x), node)
 
     def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
         return sympy.Add((v - m) * r * s, *c)
@@ -91,32 +91,32 @@ def layer_normalization_gradient(
     x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
     result: Names = [None] * len(inputs)
     axes = _axes(b.graph, node, x)
-    centre, inverse = _statistics_left(b, x, axes, node, outputs)
+    centre, inverse = statistics_left(b, x, axes, node, outputs)
     if wanted[0]:
         parts = [] if dy is None else [_centred_gradient(b, (x, centre, inverse), (dy, scale), axes)]
-        parts += _through_statistics(b, (x, centre, inverse), grads_out[1:], axes)
+        parts += through_statistics(b, (x, centre, inverse), grads_out[1:], axes)
         result[0] = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else next(iter(parts), None)
     if dy is None:
         return result
     if wanted[1]:
-        result[1] = _sum_like(b, lambda g, *n: g * _unit(*n), dy, x, centre, inverse, like=scale)
+        result[1] = sum_like(b, lambda g, *n: g * unit(*n), dy, x, centre, inverse, like=scale)
     if len(inputs) > 2 and inputs[2] is not None and wanted[2]:
-        result[2] = _sum_like(b, None, dy, like=inputs[2])
+        result[2] = sum_like(b, None, dy, like=inputs[2])
     return result
 
 
-def _unit(v: Any, m: Any, r: Any) -> Any:
+def unit(v: Any, m: Any, r: Any) -> Any:
     """A normalized value. It is computed where it is read: an array of them would be as large as that of ``v``."""
     return (v - m) * r
 
 
-def _through_statistics(
+def through_statistics(
     b: Builder, normal: tuple[str, str, str], grads: Sequence[str | None], axes: Sequence[int]
 ) -> list[str]:
     """Gradients by x through the mean and the inverse deviation that were returned."""
     x, _, inverse = normal
-    count, dtype = _count(b, x, axes), b.graph.dtype(x)
-    forms = (lambda g, v, m, r: g / count, lambda g, v, m, r: -g * r * r * _unit(v, m, r) / count)
+    count, dtype = count_of(b, x, axes), b.graph.dtype(x)
+    forms = (lambda g, v, m, r: g / count, lambda g, v, m, r: -g * r * r * unit(v, m, r) / count)
     shape = b.graph.shape(inverse)
     return [
         str(b.elementwise(fn, b.reshape(b.cast(g, dtype), shape), *normal, label="statistics_grad"))
@@ -128,18 +128,18 @@ def _through_statistics(
 def _centred_gradient(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], axes: Sequence[int]) -> str:
     """r (g - mean(g) - n mean(g n)) of g = dy * scale"""
     mean_g = mean(b, lambda d, s: d * s, *scaled, axes=axes, keepdims=True)
-    mean_gn = mean(b, lambda d, s, *n: d * s * _unit(*n), *scaled, *normal, axes=axes, keepdims=True)
-    return _centred(b, normal, scaled, (mean_g, mean_gn))
+    mean_gn = mean(b, lambda d, s, *n: d * s * unit(*n), *scaled, *normal, axes=axes, keepdims=True)
+    return centred(b, normal, scaled, (mean_g, mean_gn))
 
 
-def _centred(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], means: tuple[str, str]) -> str:
+def centred(b: Builder, normal: tuple[str, str, str], scaled: tuple[str, str], means: tuple[str, str]) -> str:
     def fn(d: Any, s: Any, v: Any, m: Any, r: Any, u: Any, w: Any) -> Any:
-        return r * (d * s - u - _unit(v, m, r) * w)
+        return r * (d * s - u - unit(v, m, r) * w)
 
     return str(b.elementwise(fn, *scaled, *normal, *means, label="norm_grad"))
 
 
-def _sum_like(b: Builder, fn: Any, *arrays: str, like: str, shape: Shape | None = None) -> str:
+def sum_like(b: Builder, fn: Any, *arrays: str, like: str, shape: Shape | None = None) -> str:
     return sum_to(b, fn, *arrays, shape=b.graph.shape(like) if shape is None else shape, dtype=b.graph.dtype(like))
 
 
@@ -178,16 +178,16 @@ def rms_normalization_gradient(
         result[0] = b.elementwise(fn, dy, scale, x, inverse, mean_gn, label="norm_grad")
     dr = values.at(grads_out, 1)
     if wanted[0] and dr is not None:
-        count = _count(b, x, axes)
+        count = count_of(b, x, axes)
         dr = b.reshape(b.cast(dr, b.graph.dtype(x)), b.graph.shape(inverse))
         through = b.elementwise(lambda g, v, r: -g * r * r * (v * r) / count, dr, x, inverse, label="statistics_grad")
         result[0] = _both(b, result[0], through)
     if wanted[1] and dy is not None:
-        result[1] = _sum_like(b, lambda d, v, r: d * (v * r), dy, x, inverse, like=scale)
+        result[1] = sum_like(b, lambda d, v, r: d * (v * r), dy, x, inverse, like=scale)
     return result
 
 
-def _count(b: Builder, x: str, axes: Sequence[int]) -> Any:
+def count_of(b: Builder, x: str, axes: Sequence[int]) -> Any:
     """How many elements a statistic is made of, in the type in which it is divided."""
     extent = element_count(b.graph, x, axes)
     return extent if extent.is_Integer else scalar.cast(extent, types.computed(b.graph.dtype(x)))
@@ -275,9 +275,10 @@ def batch_normalization_gradient(
     """
     moments = _batch_moments(b, node, required(inputs, 0), outputs)
     result = _through_output(b, node, inputs, moments, grads_out[0], wanted)
-    statistics = [_both(b, _moved(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)]
-    if wanted[0] and any(statistics):
-        result[0] = _both(b, result[0], _through_batch_statistics(b, node, required(inputs, 0), moments[0], statistics))
+    by_statistics = [_both(b, _moved(b, node, values.at(grads_out, k)), values.at(grads_out, k + 2)) for k in (1, 2)]
+    if wanted[0] and any(by_statistics):
+        through = _through_batch_statistics(b, node, required(inputs, 0), moments[0], by_statistics)
+        result[0] = _both(b, result[0], through)
     for k, g in ((3, values.at(grads_out, 1)), (4, values.at(grads_out, 2))):
         if wanted[k] and g is not None:
             momentum = sympy.Float(node.attribute("momentum", 0.9))
@@ -307,7 +308,7 @@ def _through_batch_statistics(
 ) -> str | None:
     """The gradient by x of the batch's mean and variance, of which ``grads`` are given."""
     rank, dtype = len(b.graph.shape(x)), b.graph.dtype(x)
-    n = _count(b, x, _batch_axes(node, rank))
+    n = count_of(b, x, _batch_axes(node, rank))
     forms = (lambda g, v, m: g / n, lambda g, v, m: 2 * (v - m) * g / n)
     parts: Names = [None, None]
     for k, g in enumerate(grads):
@@ -326,7 +327,7 @@ def _through_output(
     axes = _batch_axes(node, len(b.graph.shape(x)))
     centre, inverse = moments[0], _inverse_deviation(b, moments[1], node)
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
-    d_scale = b.reduce("sum", lambda g, *n: g * _unit(*n), dy, x, centre, inverse, axes=axes, keepdims=True)
+    d_scale = b.reduce("sum", lambda g, *n: g * unit(*n), dy, x, centre, inverse, axes=axes, keepdims=True)
     if wanted[0]:
         result[0] = _batch_input_gradient(
             b,
@@ -345,94 +346,12 @@ def _batch_input_gradient(b: Builder, arrays: tuple[str, ...], sums: tuple[str, 
     n = count if count.is_Integer else scalar.cast(count, b.graph.dtype(arrays[0]))
 
     def fn(g: Any, v: Any, m: Any, r: Any, s: Any, sum_g: Any, sum_gu: Any) -> Any:
-        return (s * r) * (g - sum_g / n - _unit(v, m, r) * (sum_gu / n))
+        return (s * r) * (g - sum_g / n - unit(v, m, r) * (sum_gu / n))
 
     return str(b.elementwise(fn, *arrays, *sums, label="norm_grad"))
 
 
-# -------------------------------------------------------------------- instance and group normalization
-
-
-def _split_channels(node: Operator, shape: Shape) -> Shape:
-    """[N, C, d...] as [N, groups, channels of one, d...]; of instance normalization, each channel is a group."""
-    batch, channels, *space = shape
-    if node.op_type == "InstanceNormalization":
-        return batch, channels, 1, *space
-    groups = int(node.attribute("num_groups"))
-    return batch, groups, channels // groups, *space
-
-
-def _of_groups(b: Builder, node: Operator, shape: Shape, name: str) -> str:
-    """A scale or bias so that it broadcasts with ``shape``: one per channel or, in opset 18, per group."""
-    _, groups, own, *space = shape
-    per_group = b.graph.shape(name)[0] == groups and node.since_version < 21
-    return str(b.reshape(name, (groups, 1 if per_group else own, *[1] * len(space))))
-
-
-@lowering("InstanceNormalization", "GroupNormalization", types=FLOATS)
-def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """Outputs: the normalized array and (optional, beyond the standard) mean and inverse deviation of each group."""
-    x = required(inputs, 0)
-    shape = _split_channels(node, b.graph.shape(x))
-    grouped = b.reshape(x, shape)
-    centre, inverse = _statistics(b, grouped, range(2, len(shape)), node)
-    scale, bias = (_of_groups(b, node, shape, n) for n in all_required(inputs, 3)[1:])
-    y = b.elementwise(
-        lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
-    )
-    b.reshape(y, b.graph.shape(x), out=outputs[0])
-    deliver(b, centre, values.at(outputs, 1))
-    deliver(b, inverse, values.at(outputs, 2))
-
-
-@keeps("InstanceNormalization", "GroupNormalization")
-def group_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
-    x = graph.operand(node, 0)
-    kind = _split_channels(node, graph.shape(x))[:2], types.computed(graph.dtype(x))
-    return {1: kind, 2: kind}
-
-
-@gradient("InstanceNormalization", "GroupNormalization")
-def group_normalization_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
-) -> Names:
-    """As layer normalization. Sums over the elements of each channel serve the gradients of all operands."""
-    x, scale, dy = required(inputs, 0), required(inputs, 1), grads_out[0]
-    result: Names = [None] * len(inputs)
-    shape = _split_channels(node, b.graph.shape(x))
-    grouped, axes = b.reshape(x, shape), range(2, len(shape))
-    normal = (grouped, *_statistics_left(b, grouped, axes, node, outputs))
-    parts = _through_statistics(b, normal, grads_out[1:], axes) if wanted[0] else []
-    if dy is not None:
-        parts += _through_groups(b, normal, b.reshape(dy, shape), (node, scale), wanted, result)
-    if parts:
-        dx = b.elementwise(lambda *p: sympy.Add(*p), *parts) if len(parts) > 1 else parts[0]
-        result[0] = b.reshape(dx, b.graph.shape(x))
-    return result
-
-
-def _through_groups(
-    b: Builder, normal: tuple[str, str, str], dy: str, scaled: tuple[Operator, str], wanted: list[bool], result: Names
-) -> list[str]:
-    """The gradient by what is normalized, where it is wanted; those of scale and bias are put into ``result``."""
-    (node, scale), shape = scaled, b.graph.shape(normal[0])
-    factor = _of_groups(b, node, shape, scale)
-    space = range(3, len(shape))
-    dtype = types.computed(b.graph.dtype(dy))
-    sum_g = b.reduce("sum", None, dy, axes=space, keepdims=True, dtype=dtype)
-    sum_gn = b.reduce("sum", lambda g, *n: g * _unit(*n), dy, *normal, axes=space, keepdims=True, dtype=dtype)
-    for position, total in ((1, sum_gn), (2, sum_g)):
-        if wanted[position]:
-            own = (shape[1], b.graph.shape(factor)[1], *[1] * len(space))
-            result[position] = b.reshape(_sum_like(b, None, total, like=scale, shape=own), b.graph.shape(scale))
-    if not wanted[0]:
-        return []
-    n = _count(b, normal[0], range(2, len(shape)))
-    mean_g, mean_gn = (
-        b.elementwise(lambda t: t / n, b.reduce("sum", lambda t, s: t * s, total, factor, axes=[2], keepdims=True))
-        for total in (sum_g, sum_gn)
-    )
-    return [_centred(b, normal, (dy, factor), (mean_g, mean_gn))]
+# -------------------------------------------------------------------- over all of an image
 
 
 @supports("MeanVarianceNormalization")

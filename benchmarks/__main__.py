@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     names = [case for name in options.names or SUITES for case in SUITES.get(name, (name,))]
     _refuse(parser, "benchmark", (name.partition(":")[0] for name in names), [*SUITES, *CASES])
-    peers = None if options.peers is None else tuple(filter(None, options.peers.split(",")))
+    peers = None if options.peers is None else listed(options.peers, [*ENTRIES, "JAX"])
     _refuse(parser, "contender", peers or (), [*ENTRIES, "JAX"])
     if options.output is not None:
         options.output.mkdir(parents=True, exist_ok=True)  # an error now, not after the measurements
@@ -54,6 +54,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--record", action="store_true", help="put the tables into benchmarks/RESULTS.md")
     return parser
+
+
+def listed(text: str, known: Sequence[str]) -> tuple[str, ...]:
+    """The names in a list with commas, where ``known`` ones may have commas themselves."""
+    found = []
+    while text := text.lstrip(" ,"):
+        whole = [name for name in known if text == name or text.startswith(f"{name},")]
+        found.append(max(whole, key=len, default=text.partition(",")[0]))
+        text = text[len(found[-1]) :]
+    return tuple(found)
 
 
 def _refuse(parser: argparse.ArgumentParser, kind: str, names: Iterable[str], known: Sequence[str]) -> None:

@@ -72,6 +72,20 @@ def test_an_unknown_case_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "no contender is called slow; there are: eager" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("eager,torch.compile", ("eager", "torch.compile")),
+        ("eager, channels last", ("eager, channels last",)),
+        ("eager,eager, channels last,JAX", ("eager", "eager, channels last", "JAX")),
+        ("slow, eager", ("slow", "eager")),
+        ("", ()),
+    ],
+)
+def test_peers_whose_names_have_commas(text: str, names: tuple[str, ...]) -> None:
+    assert command.listed(text, ["eager", "eager, channels last", "torch.compile", "JAX"]) == names
+
+
 def test_ratios_and_goals() -> None:
     values = {"eager": 3.0, "torch.compile": 2.0, "daceopt": 1.0}
     assert Result("x", "forward", "ms", values).ratios() == {"eager": 3.0, "torch.compile": 2.0}

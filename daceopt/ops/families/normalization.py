@@ -218,7 +218,7 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     """Inference: the running statistics. Training: the batch's, and both running statistics move towards them.
 
     As in ONNX, the running variance moves towards the biased variance of the batch. Up to opset 13, outputs 3 and 4 are
-    the mean and the variance of the batch.
+    the mean and the variance of the batch; 5, beyond the standard, is the inverse deviation.
     """
     x, *rest = all_required(inputs)
     rank, training = len(b.graph.shape(x)), _training(node)
@@ -233,6 +233,7 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         _move(b, node, rest[3], variance, values.at(outputs, 2))
         deliver(b, centre, values.at(outputs, 3))
         deliver(b, variance, values.at(outputs, 4))
+        deliver(b, inverse, values.at(outputs, 5))
 
 
 def _batch_statistics(b: Builder, node: Operator, x: str) -> tuple[str, str]:
@@ -259,9 +260,9 @@ def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
 
 @keeps("BatchNormalization")
 def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
-    """The outputs that the operator had up to opset 13, also for later ones."""
+    """The mean, which the operator had as an output up to opset 13, and one beyond the standard."""
     kind = graph.shape(graph.operand(node, 3)), types.computed(graph.dtype(graph.operand(node, 0)))
-    return {3: kind, 4: kind}
+    return {3: kind, 5: kind}
 
 
 @gradient("BatchNormalization", when=_training)
@@ -279,6 +280,10 @@ def batch_normalization_gradient(
     if wanted[0] and any(by_statistics):
         through = _through_batch_statistics(b, node, required(inputs, 0), moments[0], by_statistics)
         result[0] = _both(b, result[0], through)
+    if wanted[0] and (by_inverse := values.at(grads_out, 5)) is not None:
+        axes = _batch_axes(node, len(b.graph.shape(required(inputs, 0))))
+        (through,) = through_statistics(b, (required(inputs, 0), *moments), (None, by_inverse), axes)
+        result[0] = _both(b, result[0], through)
     for k, g in ((3, values.at(grads_out, 1)), (4, values.at(grads_out, 2))):
         if wanted[k] and g is not None:
             momentum = sympy.Float(node.attribute("momentum", 0.9))
@@ -287,9 +292,12 @@ def batch_normalization_gradient(
 
 
 def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
-    """Mean and variance of the batch, of the forward's outputs where it left them."""
-    found = left(b, x, outputs, (3, 4), _reduced_shape(b, x, _batch_axes(node, len(b.graph.shape(x)))))
-    return _batch_statistics(b, node, x) if found is None else (found[0], found[1])
+    """Mean and inverse deviation of the batch, of the forward's outputs where it left them."""
+    found = left(b, x, outputs, (3, 5), _reduced_shape(b, x, _batch_axes(node, len(b.graph.shape(x)))))
+    if found is not None:
+        return found[0], found[1]
+    centre, variance = _batch_statistics(b, node, x)
+    return centre, _inverse_deviation(b, variance, node)
 
 
 def _both(b: Builder, one: str | None, other: str | None) -> str | None:
@@ -325,7 +333,7 @@ def _through_output(
         return result
     x, scale = required(inputs, 0), required(inputs, 1)
     axes = _batch_axes(node, len(b.graph.shape(x)))
-    centre, inverse = moments[0], _inverse_deviation(b, moments[1], node)
+    centre, inverse = moments
     d_bias = b.reduce("sum", None, dy, axes=axes, keepdims=True)
     d_scale = b.reduce("sum", lambda g, *n: g * unit(*n), dy, x, centre, inverse, axes=axes, keepdims=True)
     if wanted[0]:

@@ -99,6 +99,11 @@ class Form:
         (nest,) = self.nests
         return self.with_nests([Nest(tuple(loops), schedule.substituted(nest.body, mapping or {}))])
 
+    def with_shared(self, shared: Iterable[Loop], mapping: dict[Any, Any]) -> Form:
+        """The nests inside of other shared loops; ``mapping``: what stands for the old ones' parameters."""
+        trees = (schedule.substituted(nest.tree(), mapping) for nest in self.nests)
+        return replace(self, shared=tuple(shared), nests=tuple(_nest(*schedule.chain(tree)) for tree in trees))
+
 
 def _nest(loops: Sequence[Loop], body: Tree) -> Nest:
     """An unrolled loop right inside of the others is what one of their iterations does."""

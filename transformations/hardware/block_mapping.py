@@ -129,14 +129,7 @@ class BlockMapping(Scheduling):
     def _with_shared(self, form: Form, size: int) -> Form:
         """The innermost shared loop in tiles of ``size`` iterations, which a block runs."""
         blocks, inner, mapping = self._tiled(form.shared[-1], size)
-        nests = [
-            Nest(
-                tuple(_substituted(loop, mapping) for loop in nest.loops),
-                schedule.substituted(nest.body, mapping),
-            )
-            for nest in form.nests
-        ]
-        return replace(form.with_nests(nests), shared=(*form.shared[:-1], *blocks, inner))
+        return form.with_shared((*form.shared[:-1], *blocks, inner), mapping)
 
     def _is_crossed(self, form: Form) -> bool:
         """Do more accesses walk memory along the innermost shared loop than along the loops inside?"""
@@ -159,12 +152,6 @@ def _over(form: Form, body: StatementInstance, connector: str) -> set[Any]:
     """The parameters that a write to memory is reduced over."""
     stage = form.kernel.stages[body.statement]
     return set(stage.reduced(connector)) if stage.writes[connector].array not in form.kernel.locals else set()
-
-
-def _substituted(loop: Loop, mapping: dict[Any, Any]) -> Loop:
-    changed = schedule.substituted(loop, mapping)
-    assert isinstance(changed, Loop)
-    return changed
 
 
 def _size(extent: Dim) -> int:

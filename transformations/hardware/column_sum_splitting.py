@@ -71,21 +71,17 @@ class ColumnSumSplitting(Scheduling):
         if loop.kind != "serial" or loop.rest is not None or not isinstance(loop.extent, int):
             return None
         rows, enough = self._divisor(loop.extent), chosen(self.enough, limits().enough)
-        if rows < _LEAST or loop.extent // rows < enough or not self._are_summed(form, loop):
+        if rows < _LEAST or loop.extent // rows < enough or not any(_sums_columns(form, n, loop) for n in form.nests):
             return None
         outer, inner, mapping = split_loop(loop, rows, "block")
-        nests = [Nest(nest.loops, schedule.substituted(nest.body, mapping)) for nest in form.nests]
-        return replace(form, shared=(*form.shared[:-1], outer, inner)).with_nests(nests)
+        return form.with_shared((*form.shared[:-1], outer, inner), mapping)
 
-    def _are_summed(self, form: Form, rows: Loop) -> bool:
-        return any(self._sums_columns(form, nest, rows) for nest in form.nests)
 
-    @staticmethod
-    def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:
-        if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, _WIDE):
-            return False
-        column = nest.loops[-1].param
-        return any(_is_wide_sum(r, rows, column) for body in form.bodies_of(nest) for r in body.writes.values())
+def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:
+    if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, _WIDE):
+        return False
+    column = nest.loops[-1].param
+    return any(_is_wide_sum(r, rows, column) for body in form.bodies_of(nest) for r in body.writes.values())
 
 
 def _is_wide_sum(write: Reference, rows: Loop, column: schedule.Param) -> bool:

@@ -37,8 +37,7 @@ class WarpTiling(Scheduling):
     def _of_shared(self, form: Form) -> Form:
         """Each lane has a row of its own."""
         warps, lanes, mapping = _cut(form.shared[-1])
-        nests = [Nest(nest.loops, schedule.substituted(nest.body, mapping)) for nest in form.nests]
-        return replace(form.with_nests(nests), shared=(*form.shared[:-1], *warps, lanes))
+        return form.with_shared((*form.shared[:-1], *warps, lanes), mapping)
 
     def _tiled(self, form: Form, nest: Nest) -> Nest:
         vector = _vector(nest)

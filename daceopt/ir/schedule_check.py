@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from collections.abc import Set
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -347,6 +348,7 @@ def _same(a: Any, b: Any) -> bool:
     return not np.any(scalar.evaluate(difference, values, None, dace.int64))
 
 
+@cache
 def _ceiling(total: Dim, below: Dim) -> Any:
     if isinstance(total, int) and isinstance(below, int):
         return -(-total // below)

@@ -7,6 +7,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from importlib.metadata import entry_points
 from types import ModuleType
 from typing import Any
@@ -27,13 +28,13 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names, sorted. Imports nothing but the package itself."""
-        return sorted({*self._files(), *self._entry_points(), *self._loaded})
+        return sorted({*self._files, *self._entry_points(), *self._loaded})
 
     def get(self, name: str) -> Any:
         """The thing called ``name``; loaded files come first. Raises DaceoptError with what exists."""
         if name in self._loaded:
             return self._loaded[name]
-        module = self._files().get(name)
+        module = self._files.get(name)
         if module is not None:
             return self._from_module(name, importlib.import_module(module))
         if name in self._entry_points():
@@ -43,7 +44,7 @@ class Registry:
 
     def is_built_in(self, name: str) -> bool:
         """Does ``name`` come from daceopt itself? Imports nothing but the package."""
-        return name not in self._loaded and name in self._files()
+        return name not in self._loaded and name in self._files
 
     def add(self, name: str, thing: Any) -> None:
         """Register ``thing`` for this process; a later one of the same name replaces it."""
@@ -67,7 +68,7 @@ class Registry:
             self._check_name(name, module)
 
     def _check_name(self, name: str, module: ModuleType) -> None:
-        taken = self._files().get(name) or (name in self._entry_points() and "a plug-in")
+        taken = self._files.get(name) or (name in self._entry_points() and "a plug-in")
         other = self._files_of.get(name, module.__name__)
         if name in self._loaded and other != module.__name__:
             taken = getattr(sys.modules.get(other), "__file__", other)
@@ -81,6 +82,7 @@ class Registry:
             raise DaceoptError(f"{module.__name__} should define the {self._kind} {name!r}, it defines {sorted(found)}")
         return found[name]
 
+    @cached_property
     def _files(self) -> dict[str, str]:
         return dict(_modules(importlib.import_module(self._package)))
 

@@ -92,3 +92,49 @@ def test_bounded_activations_have_no_gradient_at_their_bounds(module: nn.Module)
 
     ours = value_and_gradient(optimized_module(copy.deepcopy(module), fallback="raise"))
     torch.testing.assert_close(ours, value_and_gradient(module), equal_nan=True, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(257), nn.GroupNorm(3, 6), nn.BatchNorm1d(6)], ids=str)
+def test_rows_of_equal_numbers_are_normalized(norm: nn.Module) -> None:
+    x = (
+        (3 + inputs(4, 6, 1)).expand(4, 6, 257)
+        if not isinstance(norm, nn.BatchNorm1d)
+        else inputs(6, 1).expand(4, 6, 257)
+    )
+    assert_same_step(optimized_module(copy.deepcopy(norm), fallback="raise"), copy.deepcopy(norm), x)
+
+
+@pytest.mark.parametrize("count", [100, 257, 300, 511, 513, 5000])
+def test_sums_of_equal_numbers(count: int) -> None:
+    """Each addition is rounded to the same side: the error grows with how many follow one another."""
+    norm, x = nn.RMSNorm(count, eps=1e-6), (3 + inputs(64, 1)).expand(64, count)
+    ours = optimized_module(copy.deepcopy(norm), fallback="raise")(x)
+    assert_within_rounding(ours, copy.deepcopy(norm).double()(x.double()), ulps=4)
+
+
+class _Scores(nn.Module):
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(x * 50, target)
+
+
+def test_what_two_kernels_compute_is_the_same_number_in_both() -> None:
+    """With the product rounded in one and not in the other, a score is 1e-5 from itself."""
+    x, target = inputs(300, 1000), torch.arange(300)
+
+    def gradient(module: nn.Module, dtype: torch.dtype) -> torch.Tensor:
+        a = x.to(dtype).requires_grad_()
+        return torch.autograd.grad(module(a, target), a)[0]
+
+    ours = gradient(optimized_module(_Scores(), fallback="raise"), torch.float32)
+    exact, theirs = gradient(_Scores(), torch.float64), gradient(_Scores(), torch.float32)
+    assert (ours - exact).norm() <= 2 * (theirs - exact).norm()
+
+
+def test_products_are_rounded_before_something_is_added() -> None:
+    a, b, c = inputs(3, 1000)
+
+    class Line(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+            return a * b + c
+
+    assert torch.equal(optimized_module(Line(), fallback="raise")(a, b, c), a * b + c)

@@ -41,6 +41,19 @@ def test_variance_does_not_cancel() -> None:
     assert_within_rounding(ours, expected, theirs)
 
 
+@pytest.mark.parametrize("op_type", ["LayerNormalization", "InstanceNormalization", "BatchNormalization"])
+def test_equal_numbers_have_no_distance_from_their_mean(op_type: str) -> None:
+    """The mean's rounding, over the root of epsilon, was a thousand units in the last place."""
+    channels = data(5)
+    x = np.repeat(channels, 77).reshape(1, 5, 77)
+    scale, bias = (data(77), data(77, seed=1)) if op_type == "LayerNormalization" else (data(5), data(5, seed=1))
+    training = {"training_mode": 1} if op_type == "BatchNormalization" else {}
+    more = [data(5), np.ones(5, np.float32)] if training else []
+    graph, feeds = single(op_type, [x, scale, bias, *more], **training, like=[x])
+    ours = interpret(lowered(graph), feeds)[graph.outputs[0]]
+    np.testing.assert_array_equal(ours, np.broadcast_to(bias if len(bias) == 77 else bias[:, None], x.shape))
+
+
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_rms_normalization(axis: int) -> None:
     x = data(3, 4, 5)

@@ -363,6 +363,8 @@ class Emitter:
             self._line(f"#pragma omp simd{clauses}{self._bad_clause(loop)}")
         elif loop.kind == "unroll":
             self._line(f"#pragma GCC unroll {loop.extent if isinstance(loop.extent, int) else 4}")
+        elif loop.kind == "serial" and _cuts_vectors(loop):
+            self._line("#pragma GCC unroll 1")
         elif loop.kind != "serial":
             raise Unsupported(f"kernel {self._kernel.label}: a {loop.kind} loop inside of another thread's loop")
         self._for(loop)
@@ -428,3 +430,12 @@ def _vector_loop(node: Accumulate) -> Loop | None:
 
 def _on_stack(size: Dim, dtype: types.DType) -> bool:
     return isinstance(size, int) and size * types.itemsize(dtype) <= _STACK_BYTES
+
+
+def _cuts_vectors(loop: Loop) -> bool:
+    """Does a vector loop inside of it end earlier in its last iteration? Of two iterations gcc makes two loops, before
+    it makes vectors of them, and then adds the lanes of a sum one after the other."""
+    return any(
+        inner.kind == "vector" and loop.param in getattr(inner.rest, "free_symbols", ())
+        for inner in schedule.loops(loop.body)
+    )

@@ -7,8 +7,9 @@ from functools import cache
 from daceopt.store import system
 
 COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt")
-# Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working.
-_KERNEL = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+# Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working. No product is
+# rounded only with what is added to it: a number that two kernels compute, each for itself, must be the same in both.
+_KERNEL = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 
 
 def host(*specific: str) -> tuple[str, ...]:

@@ -14,8 +14,8 @@ from daceopt.errors import BuildError
 
 INSTALL = "install the CUDA toolkit, version 12 or later, and put nvcc on PATH or set CUDA_HOME to its folder"
 _DEFAULT = "/usr/local/cuda"
-# 177: functions of our headers that a kernel does not call. Fused multiplication and addition stay, as on the CPU.
-_FLAGS = ("-std=c++17", "-O3", "-Xcompiler=-fPIC,-fvisibility=hidden", "-diag-suppress=177")
+# 177: functions of our headers that a kernel does not call. Products are rounded by themselves, as on the CPU.
+_FLAGS = ("-std=c++17", "-O3", "-fmad=false", "-Xcompiler=-fPIC,-fvisibility=hidden", "-diag-suppress=177")
 
 
 @cache

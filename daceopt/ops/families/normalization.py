@@ -19,6 +19,7 @@ from daceopt.ops.core import values
 from daceopt.ops.core.kept import deliver, left
 from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, supports
 from daceopt.ops.families.convolution import per_channel
+from daceopt.ops.families.moments import moments
 from daceopt.ops.families.reduction import element_count, mean
 
 
@@ -29,8 +30,7 @@ def _inverse_deviation(b: Builder, variance: str, node: Operator) -> str:
 
 def statistics(b: Builder, x: str, axes: Sequence[int], node: Operator) -> tuple[str, str]:
     """Mean and inverse standard deviation of ``x`` over ``axes``, which stay as extents of 1."""
-    centre = mean(b, None, x, axes=axes, keepdims=True)
-    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    centre, variance = moments(b, x, axes)
     return centre, _inverse_deviation(b, variance, node)
 
 
@@ -223,7 +223,7 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     x, *rest = all_required(inputs)
     rank, training = len(b.graph.shape(x)), _training(node)
     scale, bias, running_mean, running_var = (_statistic(b, node, n, rank) for n in rest)
-    centre, variance = _batch_statistics(b, node, x) if training else (running_mean, running_var)
+    centre, variance = moments(b, x, _batch_axes(node, rank)) if training else (running_mean, running_var)
     inverse = _inverse_deviation(b, variance, node)
     b.elementwise(
         lambda v, m, r, s, c: (v - m) * (r * s) + c, x, centre, inverse, scale, bias, out=outputs[0], label="batch_norm"
@@ -234,12 +234,6 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
         deliver(b, centre, values.at(outputs, 3))
         deliver(b, variance, values.at(outputs, 4))
         deliver(b, inverse, values.at(outputs, 5))
-
-
-def _batch_statistics(b: Builder, node: Operator, x: str) -> tuple[str, str]:
-    axes = _batch_axes(node, len(b.graph.shape(x)))
-    centre = mean(b, None, x, axes=axes, keepdims=True)
-    return centre, mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
 
 
 def _move(b: Builder, node: Operator, running: str, batch: str, out: str | None) -> None:
@@ -293,11 +287,9 @@ def batch_normalization_gradient(
 
 def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation of the batch, of the forward's outputs where it left them."""
-    found = left(b, x, outputs, (3, 5), _reduced_shape(b, x, _batch_axes(node, len(b.graph.shape(x)))))
-    if found is not None:
-        return found[0], found[1]
-    centre, variance = _batch_statistics(b, node, x)
-    return centre, _inverse_deviation(b, variance, node)
+    axes = _batch_axes(node, len(b.graph.shape(x)))
+    found = left(b, x, outputs, (3, 5), _reduced_shape(b, x, axes))
+    return statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 
 def _both(b: Builder, one: str | None, other: str | None) -> str | None:
@@ -376,8 +368,7 @@ def mean_variance_normalization(b: Builder, node: Operator, inputs: Names, outpu
     x = required(inputs, 0)
     rank = len(b.graph.shape(x))
     axes = sorted({a % rank for a in node.attribute("axes") or (0, 2, 3)})
-    centre = mean(b, None, x, axes=axes, keepdims=True)
-    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    centre, variance = moments(b, x, axes)
     b.elementwise(
         lambda v, m, s: (v - m) / (sympy.sqrt(s) + sympy.Float(1e-9)),
         x,

@@ -13,7 +13,8 @@ from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
-from daceopt.ops.families.reduction import element_count, mean
+from daceopt.ops.families.moments import moments
+from daceopt.ops.families.reduction import element_count
 
 
 def _filled(t: Translation, name: str | None, value: float, shape: Sequence[Dim], dtype: Any) -> str:
@@ -24,8 +25,7 @@ def _filled(t: Translation, name: str | None, value: float, shape: Sequence[Dim]
 def _statistics(t: Translation, x: str, axes: Sequence[int], eps: float) -> tuple[str, str]:
     """What PyTorch keeps for the backward: mean and inverse deviation over ``axes``; gone again unless it is read."""
     b = t.b
-    centre = mean(b, None, x, axes=axes, keepdims=True)
-    variance = mean(b, lambda v, m: (v - m) ** 2, x, centre, axes=axes, keepdims=True)
+    centre, variance = moments(b, x, axes)
     inverse = b.elementwise(lambda v: 1 / sympy.sqrt(v + sympy.Float(eps, 17)), variance)
     return tuple(t.cast(t.reshape(n, p.shape), p.dtype) for n, p in zip((centre, inverse), t.promised[1:3]))  # type: ignore[return-value]
 

@@ -14,6 +14,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Dim
+from daceopt.ops.families.moments import centred_sums, variance
 from daceopt.ops.families.reduction import element_count, mean
 
 Scalar = Callable[[Any], Any]
@@ -48,33 +49,12 @@ def _moments(
     b, axes = t.b, axes_of(t, x, dim)
     count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
-    square, drift = _centred_sums(t, x, centre, axes, keepdim)
+    square, drift = centred_sums(b, x, centre, axes, keepdim)
     divided = _divided(count, 1 if correction is None else correction, t.dtype)
-    missed = _divided(count, 0, t.dtype)
-    spread = t.kernel(lambda s, d: after(divided(s - missed(d * d))), square, drift)
+    n = scalar.cast(count, types.computed(t.dtype))
+    spread = t.kernel(lambda s, d: after(divided(variance(s, d, n))), square, drift)
     flat = b.reshape(centre, reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)
-
-
-def _centred_sums(t: Translation, x: str, centre: str, axes: Sequence[int], keepdim: bool) -> tuple[str, str]:
-    """The sums of squared distances from ``centre`` and of the distances, which would be 0 but for its rounding."""
-    shape, dtype = t.shape_of(x), types.computed(t.dtype)
-    outs = [t.graph.add_array(t.label, reduced_shape(shape, axes, keepdim), dtype) for _ in range(2)]
-    how = ["sum"] if axes else []
-
-    def kept(*i: Any) -> tuple[Any, ...]:
-        return tuple(0 if k in axes else e for k, e in enumerate(i) if keepdim or k not in axes)
-
-    def inside(*i: Any) -> tuple[Any, ...]:
-        return tuple(0 if k in axes else e for k, e in enumerate(i))
-
-    t.b.map(
-        shape,
-        {"v": (x, lambda *i: i), "m": (centre, inside)},
-        {"square": (outs[0], kept, *how), "drift": (outs[1], kept, *how)},
-        lambda i, v, m: {"square": (v - m) ** 2, "drift": v - m},
-    )
-    return outs[0], outs[1]
 
 
 def _divided(count: Dim, correction: Any, dtype: Any) -> Scalar:

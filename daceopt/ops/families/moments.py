@@ -1,0 +1,59 @@
+"""Means and variances: the mean first, then the distances from it.
+
+A mean is rounded. Of a row of nearly equal numbers, its error is as large as their distances from it, and a
+normalization would divide both by the deviation. So the second pass sums the distances beside their squares: they would
+sum to 0 but for the rounding, by which mean and variance are then put right (the corrected two-pass algorithm: Chan,
+Golub and LeVeque, Algorithms for computing the sample variance, 1983, equation 1.7). Equal numbers have their own value
+as mean, and a variance of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ops.families.reduction import element_count, mean
+
+
+def moments(b: Builder, x: str, axes: Sequence[int]) -> tuple[str, str]:
+    """Mean and (biased) variance of ``x`` over ``axes``, which stay as extents of 1, in the type of computation.
+
+    Both are NaN where there is no element.
+    """
+    dtype, count = types.computed(b.graph.dtype(x)), element_count(b.graph, x, axes)
+    rounded = mean(b, None, x, axes=axes, keepdims=True)
+    if count == 0:
+        return rounded, rounded
+    n = count if count.is_Integer else scalar.cast(count, dtype)
+    square, drift = centred_sums(b, x, rounded, axes, keepdims=True)
+    centre = b.elementwise(lambda m, d: m + d / n, rounded, drift, dtype=dtype, label="mean")
+    return str(centre), str(b.elementwise(lambda s, d: variance(s, d, n) / n, square, drift, label="variance"))
+
+
+def variance(square: Any, drift: Any, count: Any) -> Any:
+    """The sum of squared distances from the mean, of those from a rounded one; rounding must not leave it below 0."""
+    return scalar.maximum(square - drift * drift / count, 0)
+
+
+def centred_sums(b: Builder, x: str, centre: str, axes: Sequence[int], keepdims: bool) -> tuple[str, str]:
+    """The sums of squared distances from ``centre``, whose ``axes`` have extent 1, and of the distances."""
+    shape, dtype = b.graph.shape(x), types.computed(b.graph.dtype(x))
+    reduced = tuple(1 if k in axes else n for k, n in enumerate(shape) if keepdims or k not in axes)
+    outs = [b.graph.add_array(label, reduced, dtype) for label in ("square", "drift")]
+    how = ["sum"] if axes else []
+
+    def inside(*i: Any) -> tuple[Any, ...]:
+        return tuple(0 if k in axes else e for k, e in enumerate(i))
+
+    def kept(*i: Any) -> tuple[Any, ...]:
+        return tuple(e for k, e in enumerate(inside(*i)) if keepdims or k not in axes)
+
+    b.map(
+        shape,
+        {"v": (x, lambda *i: i), "m": (centre, inside)},
+        {"square": (outs[0], kept, *how), "drift": (outs[1], kept, *how)},
+        lambda i, v, m: {"square": (v - m) ** 2, "drift": v - m},
+    )
+    return outs[0], outs[1]

@@ -13,6 +13,7 @@ from daceopt.autodiff import forwarding, rules, splitting
 from daceopt.autodiff.extremes import compared_arrays
 from daceopt.autodiff.late_order import late_order
 from daceopt.autodiff.path import Path
+from daceopt.autodiff.renewal import renew
 from daceopt.autodiff.storage import DEFAULT, Storage
 from daceopt.autodiff.storage_reading import within_budget
 from daceopt.autodiff.sums import total
@@ -203,6 +204,8 @@ def _cut(
     pinned = forwarding.settled(joint, boundary, storage)
     joint.inputs = incoming
     joint.prune()
+    if storage.policy != "store":
+        boundary = renew(joint, boundary, pinned.store)
     saved = forwarding.choose(joint, boundary, storage.policy, pinned)
     if storage.budget is not None:
         saved, decision = within_budget(joint, boundary, storage, pinned, graph.outputs, saved)

@@ -104,6 +104,14 @@ class Graph(Arrays):
         self.state.add_edge(node, connector, self._access[name], None, self.whole(name))
         self._order.edited()
 
+    def drop_result(self, node: Operator, position: int) -> None:
+        """Let an operator no longer write its output at ``position``; the array and its readers stay."""
+        connector = node.output_connectors[position]
+        (edge,) = (e for e in self.state.out_edges(node) if e.src_conn == connector)
+        self.state.remove_edge(edge)
+        node.remove_out_connector(connector)
+        self._order.edited()
+
     def add_node(self, node: nodes.CodeNode, reads: dict[str, str], writes: dict[str, str]) -> None:
         """Add a library node or tasklet over whole arrays; connectors not named are dropped."""
         self.state.add_node(node)

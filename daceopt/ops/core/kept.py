@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Shape
+from daceopt.ir.operands import required
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import Names
 
@@ -24,3 +25,8 @@ def left(b: Builder, x: str, outputs: Names, positions: Sequence[int], shape: Sh
     if any(n is None or b.graph.dtype(n) != types.computed(b.graph.dtype(x)) for n in names):
         return None
     return tuple(b.reshape(n, shape) for n in names if n is not None)
+
+
+def surely_left(b: Builder, outputs: Names, positions: Sequence[int], shape: Shape) -> tuple[str, ...]:
+    """The same for ``registry.again``, whose nodes leave all that they could."""
+    return tuple(b.reshape(required(outputs, k), shape) for k in positions)

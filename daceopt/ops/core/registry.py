@@ -25,6 +25,7 @@ Names = list["str | None"]
 Lowering = Callable[[Builder, Operator, Names, Names], None]
 Gradient = Callable[[Builder, Any, Names, Names, Names, "list[bool]"], Names]
 Keeping = Callable[[Graph, Operator], "dict[int, tuple[Shape, Any]]"]
+Again = Callable[[Builder, Operator, Names, Names, str], None]
 Check = Callable[[Graph, Operator], "str | None"]
 
 FLOATS = tuple(t for t in types.DTYPES if types.is_float(t))
@@ -41,6 +42,7 @@ _TYPES: dict[tuple[str, str], tuple[Any, ...]] = {}
 _CHECKS: dict[tuple[str, str], Check] = {}
 _GRADIENTS: dict[tuple[str, str], tuple[Gradient, Callable[[Any], bool]]] = {}
 _KEEPING: dict[tuple[str, str], Keeping] = {}
+_AGAIN: dict[tuple[str, str], Again] = {}
 _WITHOUT_GRADIENT: set[tuple[str, str]] = set()
 
 
@@ -100,6 +102,19 @@ def keeps(*op_types: str, domain: str = "") -> Callable[[Keeping], Keeping]:
     def register(rule: Keeping) -> Keeping:
         for op_type in op_types:
             _KEEPING[domain, op_type] = rule
+        return rule
+
+    return register
+
+
+def again(*op_types: str, domain: str = "") -> Callable[[Again], Again]:
+    """Register how a backward computes a node's first output from its inputs and from what ``keeps`` says, element by
+    element: ``(builder, node, inputs, outputs, out)`` writes ``out``.
+    """
+
+    def register(rule: Again) -> Again:
+        for op_type in op_types:
+            _AGAIN[domain, op_type] = rule
         return rule
 
     return register
@@ -179,6 +194,7 @@ def _entries() -> _Entries:
         "check": _CHECKS,
         "gradient": _GRADIENTS,
         "keeping": _KEEPING,
+        "again": _AGAIN,
     }
     return {(table, *key): rule for table, rules in tables.items() for key, rule in rules.items()}
 
@@ -296,6 +312,18 @@ def prepare_gradient(graph: Graph, node: Operator) -> None:
     for position, (shape, dtype) in rule(graph, node).items():
         if position >= len(there) or there[position] is None:
             graph.add_result(node, position, graph.add_array(node.op_type.lower(), shape, dtype))
+
+
+def again_rule(graph: Graph, node: Operator) -> Again | None:
+    """How the first output of a node is computed again; None unless it leaves all that it could, as ``keeps`` says."""
+    rule, there = _AGAIN.get(_key(node)), graph.outputs_of(node)
+    if rule is None or there[0] is None or not has_gradient(node):
+        return None
+    for position, (_, dtype) in _KEEPING[_key(node)](graph, node).items():
+        name = there[position] if position < len(there) else None
+        if name is None or graph.dtype(name) != dtype:
+            return None
+    return rule
 
 
 def _key(node: Any) -> tuple[str, str]:

@@ -11,8 +11,8 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
-from daceopt.ops.core.kept import deliver
-from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering
+from daceopt.ops.core.kept import deliver, surely_left
+from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering
 from daceopt.ops.families.normalization import (
     centred,
     count_of,
@@ -47,13 +47,16 @@ def group_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     shape = _split_channels(node, b.graph.shape(x))
     grouped = b.reshape(x, shape)
     centre, inverse = statistics(b, grouped, range(2, len(shape)), node)
-    scale, bias = (_of_groups(b, node, shape, n) for n in all_required(inputs, 3)[1:])
-    y = b.elementwise(
-        lambda v, m, r, s, c: (v - m) * r * s + c, grouped, centre, inverse, scale, bias, label="group_norm"
-    )
-    b.reshape(y, b.graph.shape(x), out=outputs[0])
+    _scaled(b, node, (grouped, centre, inverse), inputs, outputs[0])
     deliver(b, centre, values.at(outputs, 1))
     deliver(b, inverse, values.at(outputs, 2))
+
+
+def _scaled(b: Builder, node: Operator, normal: tuple[str, str, str], inputs: Names, out: str | None) -> None:
+    x, *rest = all_required(inputs, 3)
+    scale, bias = (_of_groups(b, node, b.graph.shape(normal[0]), n) for n in rest)
+    y = b.elementwise(lambda v, m, r, s, c: (v - m) * r * s + c, *normal, scale, bias, label="group_norm")
+    b.reshape(y, b.graph.shape(x), out=out)
 
 
 @keeps("InstanceNormalization", "GroupNormalization")
@@ -61,6 +64,15 @@ def group_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any
     x = graph.operand(node, 0)
     kind = _split_channels(node, graph.shape(x))[:2], types.computed(graph.dtype(x))
     return {1: kind, 2: kind}
+
+
+@again("InstanceNormalization", "GroupNormalization")
+def group_normalization_again(b: Builder, node: Operator, inputs: Names, outputs: Names, out: str) -> None:
+    x = required(inputs, 0)
+    grouped = b.reshape(x, _split_channels(node, b.graph.shape(x)))
+    shape = b.graph.shape(grouped)
+    centre, inverse = surely_left(b, outputs, (1, 2), (*shape[:2], *[1] * (len(shape) - 2)))
+    _scaled(b, node, (grouped, centre, inverse), inputs, out)
 
 
 @gradient("InstanceNormalization", "GroupNormalization")

@@ -16,8 +16,8 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
-from daceopt.ops.core.kept import deliver, left
-from daceopt.ops.core.registry import FLOATS, Names, Operator, gradient, keeps, lowering, supports
+from daceopt.ops.core.kept import deliver, left, surely_left
+from daceopt.ops.core.registry import FLOATS, Names, Operator, again, gradient, keeps, lowering, supports
 from daceopt.ops.families.convolution import per_channel
 from daceopt.ops.families.moments import moments
 from daceopt.ops.families.reduction import element_count, mean
@@ -70,16 +70,26 @@ def layer_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     """Outputs: the normalized array, and (optional) the mean and the inverse standard deviation."""
     x, scale, bias = required(inputs, 0), required(inputs, 1), values.at(inputs, 2)
     centre, inverse = statistics(b, x, _axes(b.graph, node, x), node)
-
-    def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
-        return sympy.Add((v - m) * r * s, *c)
-
-    b.elementwise(fn, x, centre, inverse, scale, *([bias] if bias else []), out=outputs[0], label="layer_norm")
+    _layer_scaled(b, (x, centre, inverse), scale, bias, outputs[0])
     deliver(b, centre, values.at(outputs, 1))
     deliver(b, inverse, values.at(outputs, 2))
 
 
+def _layer_scaled(b: Builder, normal: tuple[str, str, str], scale: str, bias: str | None, out: str | None) -> None:
+    def fn(v: Any, m: Any, r: Any, s: Any, *c: Any) -> Any:
+        return sympy.Add((v - m) * r * s, *c)
+
+    b.elementwise(fn, *normal, scale, *([bias] if bias else []), out=out, label="layer_norm")
+
+
 keeps("LayerNormalization")(_row_statistics(2))
+
+
+@again("LayerNormalization")
+def layer_normalization_again(b: Builder, node: Operator, inputs: Names, outputs: Names, out: str) -> None:
+    x, scale = all_required(inputs[:2])
+    centre, inverse = surely_left(b, outputs, (1, 2), _reduced_shape(b, x, _axes(b.graph, node, x)))
+    _layer_scaled(b, (x, centre, inverse), scale, values.at(inputs, 2), out)
 
 
 @gradient("LayerNormalization")
@@ -148,7 +158,7 @@ def rms_normalization(b: Builder, node: Operator, inputs: Names, outputs: Names)
     """Outputs: the normalized array and (optional, beyond the standard) the inverse of the root."""
     x, scale = required(inputs, 0), required(inputs, 1)
     inverse = _inverse_deviation(b, _mean_square(b, x, _axes(b.graph, node, x)), node)
-    b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=outputs[0], label="rms_norm")
+    _root_scaled(b, x, inverse, scale, outputs[0])
     deliver(b, inverse, values.at(outputs, 1))
 
 
@@ -156,7 +166,18 @@ def _mean_square(b: Builder, x: str, axes: Sequence[int]) -> str:
     return mean(b, lambda v: v * v, x, axes=axes, keepdims=True)
 
 
+def _root_scaled(b: Builder, x: str, inverse: str, scale: str, out: str | None) -> None:
+    b.elementwise(lambda v, r, s: v * r * s, x, inverse, scale, out=out, label="rms_norm")
+
+
 keeps("RMSNormalization")(_row_statistics(1))
+
+
+@again("RMSNormalization")
+def rms_normalization_again(b: Builder, node: Operator, inputs: Names, outputs: Names, out: str) -> None:
+    x, scale = all_required(inputs[:2])
+    (inverse,) = surely_left(b, outputs, (1,), _reduced_shape(b, x, _axes(b.graph, node, x)))
+    _root_scaled(b, x, inverse, scale, out)
 
 
 @gradient("RMSNormalization")
@@ -195,6 +216,8 @@ def count_of(b: Builder, x: str, axes: Sequence[int]) -> Any:
 
 # -------------------------------------------------------------------- batch normalization
 
+_MOMENTS = (3, 5)  # the outputs with mean and inverse deviation of the batch
+
 
 def _training(node: Operator) -> bool:
     """From opset 14 on by an attribute, before that by the model's naming outputs other than Y, read or not."""
@@ -225,15 +248,25 @@ def batch_normalization(b: Builder, node: Operator, inputs: Names, outputs: Name
     scale, bias, running_mean, running_var = (_statistic(b, node, n, rank) for n in rest)
     centre, variance = moments(b, x, _batch_axes(node, rank)) if training else (running_mean, running_var)
     inverse = _inverse_deviation(b, variance, node)
-    b.elementwise(
-        lambda v, m, r, s, c: (v - m) * (r * s) + c, x, centre, inverse, scale, bias, out=outputs[0], label="batch_norm"
-    )
+    _scaled(b, (x, centre, inverse), scale, bias, outputs[0])
     if training:
         _move(b, node, rest[2], centre, values.at(outputs, 1))
         _move(b, node, rest[3], variance, values.at(outputs, 2))
         deliver(b, centre, values.at(outputs, 3))
         deliver(b, variance, values.at(outputs, 4))
         deliver(b, inverse, values.at(outputs, 5))
+
+
+def _scaled(b: Builder, normal: tuple[str, str, str], scale: str, bias: str, out: str | None) -> None:
+    b.elementwise(lambda v, m, r, s, c: (v - m) * (r * s) + c, *normal, scale, bias, out=out, label="batch_norm")
+
+
+@again("BatchNormalization")
+def batch_normalization_again(b: Builder, node: Operator, inputs: Names, outputs: Names, out: str) -> None:
+    x, scale, bias = all_required(inputs[:3])
+    rank = len(b.graph.shape(x))
+    centre, inverse = surely_left(b, outputs, _MOMENTS, _reduced_shape(b, x, _batch_axes(node, rank)))
+    _scaled(b, (x, centre, inverse), _statistic(b, node, scale, rank), _statistic(b, node, bias, rank), out)
 
 
 def _move(b: Builder, node: Operator, running: str, batch: str, out: str | None) -> None:
@@ -256,7 +289,7 @@ def why_not_batch_normalization(graph: Graph, node: Operator) -> str | None:
 def batch_moments(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
     """The mean, which the operator had as an output up to opset 13, and one beyond the standard."""
     kind = graph.shape(graph.operand(node, 3)), types.computed(graph.dtype(graph.operand(node, 0)))
-    return {3: kind, 5: kind}
+    return dict.fromkeys(_MOMENTS, kind)
 
 
 @gradient("BatchNormalization", when=_training)
@@ -288,7 +321,7 @@ def batch_normalization_gradient(
 def _batch_moments(b: Builder, node: Operator, x: str, outputs: Names) -> tuple[str, str]:
     """Mean and inverse deviation of the batch, of the forward's outputs where it left them."""
     axes = _batch_axes(node, len(b.graph.shape(x)))
-    found = left(b, x, outputs, (3, 5), _reduced_shape(b, x, axes))
+    found = left(b, x, outputs, _MOMENTS, _reduced_shape(b, x, axes))
     return statistics(b, x, axes, node) if found is None else (found[0], found[1])
 
 

@@ -1,0 +1,50 @@
+"""Results of operators that a backward can compute again, element by element, from statistics that were left.
+
+In the joint graph such a result is written by a kernel of its own instead of by the operator: whether it is computed
+again, and with what else, is then decided as for each element-wise kernel (:mod:`daceopt.autodiff.forwarding`). What a
+library node of the backward reads, and what is compared, stays the forward's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dace.sdfg.nodes import MapEntry
+
+from daceopt.autodiff.forwarding import Boundary
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.operator import Operator
+from daceopt.ir.operands import required
+from daceopt.ir.provenance import label_of
+from daceopt.ops.core import registry
+
+
+def renew(graph: Graph, boundary: Boundary, stored: Collection[str]) -> Boundary:
+    """Give each result for which a rule of ``@again`` is there, but not those called ``stored``, a kernel in the joint
+    graph; returns ``boundary`` with these."""
+    nodes, arrays = set(graph.nodes()), set(graph.arrays())
+    for node in graph.operators():
+        rule = registry.again_rule(graph, node) if node in boundary.nodes else None
+        if rule is not None and not _is_fixed(graph, boundary, graph.result(node, 0), stored):
+            _renew(graph, node, rule)
+    made = set(graph.arrays()) - arrays
+    return Boundary(
+        {*boundary.nodes, *(set(graph.nodes()) - nodes)},
+        {*boundary.arrays, *made},
+        {*boundary.local, *made},
+        boundary.compared,
+    )
+
+
+def _is_fixed(graph: Graph, boundary: Boundary, array: str, stored: Collection[str]) -> bool:
+    readers = [node for node in graph.all_consumers(array) if node not in boundary.nodes]
+    in_memory = any(not isinstance(node, MapEntry) for node in readers)
+    return in_memory or array in boundary.compared or array in stored
+
+
+def _renew(graph: Graph, node: Operator, rule: registry.Again) -> None:
+    inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
+    graph.drop_result(node, 0)
+    with graph.made_for(label_of(node), graph.origins_of(node)):
+        rule(Builder(graph), node, inputs, outputs, required(outputs, 0))

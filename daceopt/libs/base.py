@@ -247,6 +247,10 @@ def _pointers(graph: Graph, operands: Mapping[str, str]) -> dict[str, Any]:
     return {connector: dace.pointer(types.bits(graph.dtype(name))) for connector, name in operands.items()}
 
 
+# What a library computes nobody else does: its products may be rounded together with what they are added to.
+_CONTRACTION = "-ffp-contract=fast"
+
+
 def support(
     source: str, *, header: str, flags: Flags | None = None, define: str = "", version: str = "", standard: str = ""
 ) -> Requirements:
@@ -257,7 +261,8 @@ def support(
     """
     own = Flags(includes=(str(INCLUDE),), version=f"{headers_digest()} {version}".strip())
     external = flags or Flags()
-    options = Flags(compile=(*([f"-D{define}"] if define else []), *([f"-std={standard}"] if standard else [])))
+    macro, dialect = [f"-D{define}"] if define else [], [f"-std={standard}"] if standard else []
+    options = Flags(compile=(_CONTRACTION, *macro, *dialect))
     job = CompileJob(
         _source(source), "kernel", own + Flags(includes=external.includes) + options, f"daceopt {source} {define}"
     )

@@ -30,6 +30,17 @@ def _contender(model: nn.Module, x: torch.Tensor, training: bool, spoil: float =
     return Contender(own, spoiled)
 
 
+@pytest.mark.parametrize("weight, explained", [(-1 + 2.0**-24, True), (-0.5, False)])
+def test_rounding_may_decide_on_which_side_of_zero_a_relu_reads(weight: float, explained: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU()), torch.ones(1, 2, requires_grad=True)
+    with torch.no_grad():
+        model[0].weight.copy_(torch.tensor([[1.0, weight]]))
+    check = reference(model, [x], training=True)
+    not_passed = [torch.zeros_like(r) for r in results(model, [x], training=True)()]
+    not_passed[0] = results(model, [x], training=True)()[0]
+    assert (check.fault(not_passed) is None) is explained
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("who", [OURS, EAGER])
 def test_a_wrong_result_is_no_time(who: str, training: bool) -> None:

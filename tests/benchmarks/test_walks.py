@@ -52,7 +52,10 @@ def test_each_step_is_another_program(make: object, walk: Walk) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "walk"),
-    [(mish, kernel_walk), (mbconv, mbconv_walk), pytest.param(bert, bert_walk, marks=pytest.mark.models)],
+    [
+        (mish, kernel_walk),
+        *(pytest.param(*w, marks=pytest.mark.models) for w in ((mbconv, mbconv_walk), (bert, bert_walk))),
+    ],
     ids=["mish", "mbconv", "bert"],
 )
 def test_steps_are_right_and_have_rows(make: object, walk: Walk) -> None:

@@ -20,7 +20,11 @@ def enter(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
         raise Unavailable("not installed: pip install -e .[bench]") from error
     options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
     with tempfile.TemporaryDirectory() as folder:
-        program = openvino.compile_model(str(export(model, inputs, folder)), "CPU", options)
+        path = str(export(model, inputs, folder))
+        try:
+            program = openvino.compile_model(path, "CPU", options)
+        except RuntimeError as error:  # how it says that it cannot read a model
+            raise Unavailable(_reason(str(error))) from error
     request, feeds = program.create_infer_request(), arrays(inputs)
 
     def call() -> object:
@@ -31,6 +35,13 @@ def enter(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
         return [torch.from_numpy(request.get_output_tensor(0).data.copy())]
 
     return Contender(call, results)
+
+
+def _reason(text: str) -> str:
+    """What it failed at, without the places in its sources that come first."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    failed = [line for line in lines if line.startswith("--")]
+    return "does not compile the model: " + (failed or lines or ["no reason given"])[0].lstrip("- ")
 
 
 ENTRIES["OpenVINO"] = enter

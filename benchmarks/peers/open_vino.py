@@ -39,9 +39,10 @@ def enter(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
 
 def _reason(text: str) -> str:
     """What it failed at, without the places in its sources that come first."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    failed = [line for line in lines if line.startswith("--")]
-    return "does not compile the model: " + (failed or lines or ["no reason given"])[0].lstrip("- ")
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
+    at = next((i for i, line in enumerate(lines) if line.startswith("-- ")), 0)
+    return f"does not compile the model: {' '.join(lines[at : at + 2])}"
+
 
 
 ENTRIES["OpenVINO"] = enter

@@ -44,5 +44,4 @@ def _reason(text: str) -> str:
     return f"does not compile the model: {' '.join(lines[at : at + 2])}"
 
 
-
 ENTRIES["OpenVINO"] = enter

@@ -72,9 +72,14 @@ def mbconv_walk(start: Session) -> Iterator[Stage]:
     yield _finished(branch(cleaned, "automatic", *derivative, *FUSION), AUTOMATIC)
     fused = branch(cleaned, "channels first", *derivative, *fusion)
     yield _finished(fused, "guided: channels first")
+    lowered, *others = fusion
+    fused = branch(cleaned, "fused convolution", *derivative, lowered, "convolution-opening", *others)
+    yield _finished(fused, "guided: + fused convolution")
     yield _finished(fused, "guided: + map fission and fusion anew", "map-fission", "fusion-exploration")
     recomputed = _LOWER, "tasklet-fusion", "differentiate{recompute=['@elementwise']}"
-    yield _finished(cleaned, "guided: channels first, computed again", *recomputed, *fusion)
+    yield _finished(
+        cleaned, "guided: fused convolution, computed again", *recomputed, lowered, "convolution-opening", *others
+    )
 
 
 def bert_walk(start: Session) -> Iterator[Stage]:

@@ -9,7 +9,7 @@ Such a difference is affine in the one loop that it names, and may have sizes: c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -41,7 +41,7 @@ class PlainPiece:
 
     def loads(self) -> int:
         """Places of arrays that are read by their index, and not as an access."""
-        return sum(None in a.index for a in self.stage.reads.values())
+        return len({load for a in self.stage.assignments for load in a.expr.atoms(scalar.load)})
 
     def cost(self, extents: Mapping[Any, Any]) -> float:
         """Elements that it reads; one that is looked up counts as several."""
@@ -58,10 +58,12 @@ def chooses(kernel: Kernel, stage: Stage) -> bool:
     return any(not a.expr.free_symbols.isdisjoint(kernel.extents) for a in stage.assignments)
 
 
-def pieces(graph: Graph, kernel: Kernel, statement: int, most: int) -> list[PlainPiece] | None:
-    """The pieces of a statement, in order; None where there would be more than ``most``."""
+def pieces(
+    graph: Graph, kernel: Kernel, statement: int, most: int, reduced: Collection[Any] = ()
+) -> list[PlainPiece] | None:
+    """The pieces of a statement, in order; None where there would be more than ``most``. ``reduced``: parameters that
+    are not cut."""
     stage = kernel.stages[statement]
-    reduced = {p for c in stage.writes for p in stage.reduced(c)}
     cuttable = {p for p in stage.params if p not in reduced and p not in kernel.outer}
     waiting = [IndexRegion.whole(StatementSpace(graph, kernel, statement))]
     found: list[PlainPiece] = []

@@ -16,6 +16,7 @@ from daceopt import optimized_module
 from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
+from daceopt.ir.render import render
 from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_text import text
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
@@ -98,14 +99,81 @@ def test_what_is_not_cut() -> None:
     assert IndexSetSplitting().run(outside).sites == []  # -1 counts from the end, and is checked
 
 
-def test_reduced_loops_are_not_cut() -> None:
-    graph, b, (x, y) = start((6, 8), (6, 8))
-    out = graph.add_array("y", (6,), graph.dtype(x))
-    place = {"a": (x, lambda i, j: (i, j)), "c": (y, lambda i, j: (i, j))}
-    b.map(
-        (6, 8), place, {"out": (out, lambda i, j: (i,), "sum")}, lambda i, a, c: scalar.select(scalar.lt(i[1], 4), a, c)
+def reduced(rows: Any, *kinds: str) -> Graph:
+    """Reductions over the rows of a selection by position."""
+    graph, b, (x, y) = start((rows, 8), (rows, 8))
+    outs = {f"out{k}": graph.add_array("y", (rows,), graph.dtype(x)) for k in range(len(kinds))}
+    place = {"a": (x, lambda i, j: (i, j)), "c": (y, lambda i, j: (None, None))}
+
+    def code(i: Any, a: Any, c: Any) -> Any:
+        chosen = scalar.select(scalar.lt(i[1], 4), a, scalar.load(c, i[0], scalar.clamped(i[1] - 4, 8)))
+        return dict.fromkeys(outs, chosen)
+
+    b.map((rows, 8), place, {c: (n, lambda i, j: (i,), kind) for (c, n), kind in zip(outs.items(), kinds)}, code)
+    return finish(graph, *outs.values())
+
+
+def test_reduced_loops_are_cut_into_locals() -> None:
+    graph = reduced(16, "sum")
+    assert len(apply(IndexSetSplitting(), graph).sites) == 1
+    assert (
+        render(graph)
+        == """graph test(x_1: float32[16, 8], x_2: float32[16, 8]) -> y_3
+  y_3: float32[16] = kernel k outer i0
+    local y_3_0_4: float64[1]
+    local y_3_1_5: float64[1]
+    s0(i0 < 16, i1_0 < 4):
+      a <- x_1[i0, i1_0]
+      out0: float32 = a
+      out0 -> y_3_0_4[0] (sum)
+    s1(i0 < 16, i1_1 < 4):
+      c_at <- x_2[i0, i1_1]
+      out0: float32 = c_at
+      out0 -> y_3_1_5[0] (sum)
+    s2(i0 < 16):
+      y_3_0 <- y_3_0_4[0]
+      y_3_1 <- y_3_1_5[0]
+      out0: float64 = y_3_0 + y_3_1
+      out0 -> y_3[i0]
+    schedule:
+      for i0 < 16:
+        local y_3_1_5 in thread:
+          local y_3_0_4 in thread:
+            accumulate s0.out0:
+              for i1_0 < 4:
+                s0(i0, i1_0)
+            accumulate s1.out0:
+              for i1_1 < 4:
+                s1(i0, i1_1)
+            s2(i0)
+"""
     )
-    assert apply(IndexSetSplitting(), finish(graph, out)).sites == []
+
+
+def test_a_single_piece_reduces_as_before() -> None:
+    """A place that turns out to be plain everywhere."""
+    graph, b, (x,) = start((16, 8))
+    out = graph.add_array("y", (16,), graph.dtype(x))
+    whole = {"a": (x, lambda i, j: (None, None))}
+    code = lambda i, a: scalar.load(a, i[0], scalar.clamped(i[1], 8))  # noqa: E731
+    b.map((16, 8), whole, {"out": (out, lambda i, j: (i,), "sum")}, code)
+    assert len(apply(IndexSetSplitting(), finish(graph, out)).sites) == 1
+    kernel = Kernel.extract(graph, graph.kernels()[0])
+    assert len(kernel.stages) == 1 and not kernel.locals
+
+
+@pytest.mark.parametrize("kinds", [("sum", "max"), ("min", "prod")])
+def test_reductions_in_pieces(kinds: tuple[str, ...]) -> None:
+    graph = reduced(16, *kinds)
+    exact = values(graph, special=True)
+    assert len(apply(IndexSetSplitting(), graph, special=True).sites) == 1
+    for ours, theirs in zip(compiled(f"reduced_{kinds[0]}", [graph], special=True)[0], exact, strict=True):
+        assert_within_rounding(ours, theirs, ulps=16)
+
+
+def test_reduced_loops_that_are_not_cut() -> None:
+    for few in (reduced(6, "sum"), reduced(size_symbol(), "sum")):
+        assert apply(IndexSetSplitting(), few).sites == []
 
 
 def test_numbers_are_no_expressions() -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import takewhile
 from typing import Any
 
-from daceopt.ir import schedule
+import dace
+
+from daceopt.ir import scalar, schedule, tasklet
 from daceopt.ir.extents import in_scalar_code
+from daceopt.ir.graph import Graph
 from daceopt.ir.index_pieces import PlainPiece, chooses, pieces
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.kernel_edits import put
 from daceopt.ir.loop_form import fresh
 from daceopt.ir.references import check_overlaps
@@ -19,6 +24,8 @@ from daceopt.transformations.hardware._scheduling import KernelStep
 
 _GAIN = 0.8  # of what is read, counted as ``PlainPiece.cost`` does
 _SHARED = 64  # iterations of shared loops, from which on threads have enough of them
+_FEW = 16  # the same where it is these or none that is cut
+_PARTS = {"sum": operator.add, "max": scalar.maximum, "min": scalar.minimum, "prod": operator.mul}
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,8 @@ class IndexSetSplitting(KernelStep):
 
     Concatenations, paddings, shifts and rolls that other kernels took in are such; what is loaded at an affine place
     becomes an access, which is vectorised and not checked. ``most``: pieces of one statement (``ir/index_pieces.py``).
-    Kernels that have a schedule keep it, and what reduces is not cut along the loops that it reduces over.
+    Kernels that have a schedule keep it. What reduces is cut along the loops that it reduces over only where a kernel
+    does nothing else: each piece then reduces by itself within the other loops, which share what it is put together of.
     """
 
     most: int = 12
@@ -42,16 +50,19 @@ class IndexSetSplitting(KernelStep):
         for k, stage in enumerate(kernel.stages):
             if not chooses(kernel, stage) or any(a.array in kernel.locals for a in stage.writes.values()):
                 continue
-            found = pieces(graph, kernel, k, self.most)
+            reduced = {p for c in stage.writes for p in stage.reduced(c)}
+            parts = _in_parts(graph, kernel) if reduced else None
+            whole = parts or kernel
+            found = pieces(graph, whole, k, self.most, reduced if parts is None else ())
             if found is None:
                 yield NearMiss(node, f"s{k} has more than {self.most} pieces that are plain")
             elif _gains(kernel, stage, found):
-                yield Site(graph, (node,), {"statement": k, "pieces": found})
+                yield Site(graph, (node,), {"kernel": whole, "statement": k, "pieces": found})
                 return
 
     def apply(self, site: Site) -> None:
         graph, (entry,) = site.graph, site.nodes
-        kernel = split(Kernel.extract(graph, entry), site["statement"], site["pieces"])
+        kernel = split(site["kernel"], site["statement"], site["pieces"]).named_apart(graph)
         check_overlaps(graph, kernel)
         put(graph, entry, (kernel, schedule.bare(schedule.default(kernel))))
 
@@ -59,6 +70,21 @@ class IndexSetSplitting(KernelStep):
 def _gains(kernel: Kernel, stage: Stage, found: Sequence[PlainPiece]) -> bool:
     before = PlainPiece({}, stage)
     return sum(p.cost(kernel.extents) for p in found) <= _GAIN * before.cost(kernel.extents)
+
+
+def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
+    """A kernel of one statement with the loops that it does not reduce over around it, so that its pieces can reduce
+    into locals; None where there are too few of these, or another type than its accumulators are of."""
+    (stage, *others) = kernel.stages
+    kept = [tuple(p for p in stage.params if p not in stage.reduced(c)) for c, a in stage.writes.items() if a.wcr]
+    kinds = {a.wcr: graph.dtype(a.array) for a in stage.writes.values() if a.wcr}
+    if others or kernel.locals or len(set(kept)) != 1 or not all(k in _PARTS for k in kinds):
+        return None
+    known = kernel.most(kept[0])
+    if not (known.is_Integer and known >= _FEW) or not set(kinds.values()) <= {dace.float32, dace.float64}:
+        return None
+    params = (*kept[0], *(p for p in stage.params if p not in kept[0]))
+    return replace(kernel, stages=[replace(stage, params=params)], outer=kept[0])
 
 
 def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel:
@@ -70,14 +96,38 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
         extents |= {names[p]: size for p, (_, size) in piece.box.items()}
         made.append(_piece(piece, names))
     stages = [*kernel.stages[:statement], *made, *kernel.stages[statement + 1 :]]
-    outer = kernel.outer
-    if len(kernel.stages) == 1 and not kernel.locals:
+    outer, locals_ = kernel.outer, dict(kernel.locals)
+    if len(kernel.stages) == 1 and outer:  # what ``_in_parts`` made
+        stages, locals_ = _put_together(kernel, made) if len(made) > 1 else (made, {})
+        outer = outer if locals_ else ()
+    elif len(kernel.stages) == 1 and not kernel.locals:
         cut = {p for piece in found for p in piece.box}
         outer = tuple(takewhile(lambda p: p not in cut, kernel.stages[0].params))
         known = kernel.most(outer)
         outer = outer if not known.is_Integer or known >= _SHARED else ()
     used = {p for s in stages for p in s.params} | set(outer)
-    return replace(kernel, extents={p: n for p, n in extents.items() if p in used}, stages=stages, outer=outer)
+    extents = {p: n for p, n in extents.items() if p in used}
+    return replace(kernel, extents=extents, stages=stages, outer=outer, locals=locals_)
+
+
+def _put_together(kernel: Kernel, made: Sequence[Stage]) -> tuple[list[Stage], dict[str, Any]]:
+    """The pieces of what also reduces, each into a local of its own, and one statement more, which puts these together
+    in the type of the accumulators."""
+    (whole,) = kernel.stages
+    stages, locals_, reads, code = list(made), dict(kernel.locals), {}, []
+    reduced = {c: a for c, a in whole.writes.items() if a.wcr}
+    for connector, access in reduced.items():
+        parts = []
+        for k, stage in enumerate(stages):
+            local = tasklet.fresh(f"{access.array}_{k}", locals_)
+            locals_[local] = (dace.float64, (1,))
+            stages[k] = replace(stage, writes=stage.writes | {connector: Access(local, (0,), access.wcr)})
+            reads[local] = Access(local, (0,))
+            parts.append(scalar.symbol(local, dace.float64))
+        total = reduce(_PARTS[str(access.wcr)], parts)
+        code.append(tasklet.Assignment(scalar.symbol(connector, dace.float64), total, dace.float64))
+    writes = {c: replace(a, wcr=None) for c, a in reduced.items()}
+    return [*stages, Stage(kernel.outer, reads, writes, tuple(code))], locals_
 
 
 def _piece(piece: PlainPiece, names: Mapping[Any, Any]) -> Stage:

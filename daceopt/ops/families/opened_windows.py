@@ -14,12 +14,12 @@ import dace
 import sympy
 
 from daceopt.ir import scalar
-from daceopt.ir.affine import affine
 from daceopt.ir.extents import in_scalar_code
-from daceopt.ir.graph import Dim, Graph
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.nodes.library import Pool
 from daceopt.ir.tasklet import Assignment
+from daceopt.ops.families.window_places import WindowPlaces
 
 MOST_READS = 32  # of one statement: larger windows are loops in the library
 
@@ -50,9 +50,10 @@ class _Opened:
         self._graph, self._node, self._names = graph, node, names
         self._image, self._shape = graph.shape(names["X"]), graph.shape(names["Y"])
         self._dtype = graph.dtype(names["X"])
-        self._rank = len(self._shape) - 2
-        self._strides, self._dilations, self._begins, self._ends = node.window(self._rank)
+        strides, dilations, begins, self._ends = node.window(len(self._shape) - 2)
         self._params = tuple(param(k) for k in range(len(self._shape)))
+        space = self._image[2:], self._shape[2:], self._params[2:]
+        self._places = WindowPlaces(*space, strides, dilations, begins)
         self._offsets = list(product(*(range(k) for k in node.kernel)))
         self._code: list[Assignment] = []
 
@@ -70,39 +71,8 @@ class _Opened:
         stage = Stage(self._params, reads, writes, tuple(self._code))
         return Kernel(self._node.label, dict(zip(self._params, self._shape)), [stage])
 
-    def _place(self, axis: int, k: int) -> Any:
-        """Where element ``k`` of a window stands in the image, or in its padding."""
-        step = self._strides[axis] * self._params[2 + axis]
-        return step + (k * self._dilations[axis] - self._begins[axis])
-
     def _index(self, offset: tuple[int, ...]) -> tuple[Any, ...]:
-        index: list[Any] = list(self._params[:2])
-        for axis, k in enumerate(offset):
-            place = self._place(axis, k)
-            place = place if self._never_before(axis, k) else sympy.Max(0, place)
-            index.append(place if self._never_behind(axis, k) else sympy.Min(self._image[2 + axis] - 1, place))
-        return tuple(index)
-
-    def _never_before(self, axis: int, k: int) -> bool:
-        return bool(k * self._dilations[axis] >= self._begins[axis])
-
-    def _never_behind(self, axis: int, k: int) -> bool:
-        last = affine(self._image[2 + axis] - 1 - self._place(axis, k).subs(self._params[2 + axis], self._last(axis)))
-        return isinstance(last.constant, int) and last.constant >= 0
-
-    def _last(self, axis: int) -> Dim:
-        return self._shape[2 + axis] - 1
-
-    def _inside(self, offset: tuple[int, ...]) -> Any:
-        """Is that element of the window one of the image? None: always."""
-        found = None
-        for axis, k in enumerate(offset):
-            place = self._place(axis, k)
-            tests = [] if self._never_before(axis, k) else [scalar.ge(place, 0)]
-            tests += [] if self._never_behind(axis, k) else [scalar.lt(place, in_scalar_code(self._image[2 + axis]))]
-            for test in tests:
-                found = test if found is None else scalar.logical_and(found, test)
-        return found
+        return *self._params[:2], *self._places.nearest(offset)
 
     # ------------------------------------------------------------ scalar code
 
@@ -123,7 +93,7 @@ class _Opened:
     def _average(self) -> None:
         total: Any = sympy.S.Zero
         for t, offset in enumerate(self._offsets):
-            inside = self._inside(offset)
+            inside = self._places.inside(offset)
             total += self._value(t) if inside is None else scalar.select(inside, self._value(t), sympy.Float(0))
         self._let("y", total / scalar.cast(self._count(), self._dtype))
 
@@ -131,11 +101,11 @@ class _Opened:
         """Elements of the window that count: those of the image, or of its declared padding, too."""
         count: Any = sympy.S.One
         for axis, size in enumerate(self._node.kernel):
-            begin, end = self._place(axis, 0), self._place(axis, size)
+            begin, end = self._places.place(axis, 0), self._places.place(axis, size)
             most = self._image[2 + axis] + (self._ends[axis] if self._node.count_include_pad else 0)
-            if not self._never_behind(axis, size - 1):
+            if not self._places.never_behind(axis, size - 1):
                 end = scalar.minimum(end, in_scalar_code(most))
-            if not self._node.count_include_pad and not self._never_before(axis, 0):
+            if not self._node.count_include_pad and not self._places.never_before(axis, 0):
                 begin = scalar.maximum(begin, sympy.S.Zero)
             count *= end - begin
         return count
@@ -144,9 +114,9 @@ class _Opened:
         """The maximum and the first place of it, or the last one of what is no number; never one in the padding."""
         kind = self._graph.dtype(self._names["Workspace"])
         best, at = self._value(0), sympy.S.Zero
-        known = self._inside(self._offsets[0])  # has there been an element of the image?
+        known = self._places.inside(self._offsets[0])  # has there been an element of the image?
         for t, offset in enumerate(self._offsets[1:], 1):
-            value, inside = self._value(t), self._inside(offset)
+            value, inside = self._value(t), self._places.inside(offset)
             better = scalar.logical_or(scalar.lt(best, value), scalar.isnan(value))
             if known is not None:
                 better = scalar.logical_or(better, scalar.logical_not(known))

@@ -1,0 +1,92 @@
+"""Depthwise convolutions as kernels, which take part in the fusion of loops: one statement, with a read per element of
+its window. Where the window hangs over the border its elements are chosen by position (``index-set-splitting`` cuts
+the border off)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from math import prod
+from typing import Any, TypeAlias
+
+import dace
+
+from daceopt.ir import scalar
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
+from daceopt.ir.symbols import param
+from daceopt.ops.families.opened_windows import MOST_READS
+from daceopt.ops.families.window_places import WindowPlaces
+
+Depthwise: TypeAlias = Convolution | ConvolutionBackwardData
+
+
+def why_not_opened(graph: Graph, node: Depthwise) -> str | None:
+    """The reason for which a convolution, or its gradient for the input, stays a library node."""
+    if node.blocked(graph):
+        return "an image in blocks of channels"
+    names = graph.reads(node) | graph.writes(node)
+    x, y = _ends(node, names)
+    weights, channels = graph.shape(names["W"]), graph.shape(x)[1]
+    if weights[1] != 1 or weights[0] != node.group or channels != node.group:
+        return f"{node.group} groups of {channels} channels with a kernel of shape {weights}; expected one group each"
+    found = {graph.dtype(n) for n in names.values()}
+    if len(found) != 1 or not found <= {dace.float32, dace.float64}:
+        return f"operands of {', '.join(sorted(map(str, found)))}; expected float32 or float64"
+    if any(not isinstance(k, int) for k in weights[2:]) or prod(weights[2:]) > MOST_READS:
+        return f"a window of {' x '.join(map(str, weights[2:]))} elements; at most {MOST_READS} are a statement"
+    if "Z" in names or getattr(node, "activation", None):
+        return "an epilogue, which was fused into it"
+    if isinstance(node, ConvolutionBackwardData) and any(s != 1 for s in node.window(len(weights) - 2)[0]):
+        return "the gradient of windows that are not side by side"
+    return "an empty image" if any(n == 0 for a in (x, y) for n in graph.shape(a)) else None
+
+
+def open_convolution(graph: Graph, node: Depthwise) -> None:
+    """Put a kernel where ``node`` stands; ``why_not_opened`` is None.
+
+    ``y[n, c, p] = bias[c] + sum over k of w[c, k] x[n, c, p * stride + k * dilation - begin]``; the gradient, for
+    windows side by side, is the same with the window turned round.
+    """
+    names = graph.reads(node) | graph.writes(node)
+    graph.remove(node)
+    x, y = _ends(node, names)
+    image, result, kernel = graph.shape(x), graph.shape(y), [int(k) for k in graph.shape(names["W"])[2:]]
+    strides, dilations, begins, _ = node.window(len(kernel))
+    turned = isinstance(node, ConvolutionBackwardData)
+    if turned:
+        begins = [(k - 1) * d - b for k, d, b in zip(kernel, dilations, begins)]
+    params = [param(2 + axis) for axis in range(len(kernel))]
+    places = WindowPlaces(image[2:], result[2:], params, strides, dilations, begins)
+    offsets = list(product(*(range(k) for k in kernel)))
+    reads: dict[str, Any] = {}
+    for t, offset in enumerate(offsets):
+        at = tuple(k - 1 - o for k, o in zip(kernel, offset)) if turned else offset
+        reads[f"w{t}"] = (names["W"], lambda *i, at=at: (i[1], 0, *at))
+        if places.inside(offset) is None:
+            reads[f"x{t}"] = (x, lambda *i, o=offset: (*i[:2], *places.nearest(o)))
+        else:
+            reads["x"] = (x, lambda *i: (None,) * len(image))
+    if "B" in names:
+        reads["bias"] = (names["B"], lambda *i: (i[1],))
+
+    def element(i: tuple[Any, ...], **read: Any) -> Any:
+        total = read.get("bias", 0)
+        for t, offset in enumerate(offsets):
+            total += _element(i, t, offset, read) * read[f"w{t}"]
+        return total
+
+    def _element(i: tuple[Any, ...], t: int, offset: tuple[int, ...], read: Mapping[str, Any]) -> Any:
+        inside = places.inside(offset)
+        if inside is None:
+            return read[f"x{t}"]
+        place = [scalar.clamped(places.place(axis, k), image[2 + axis]) for axis, k in enumerate(offset)]
+        return scalar.select(inside, scalar.load(read["x"], *i[:2], *place), 0)
+
+    Builder(graph, node.label).map(result, reads, {"y": (y, lambda *i: i)}, element)
+
+
+def _ends(node: Depthwise, names: Mapping[str, str]) -> tuple[str, str]:
+    """What the windows are over, and what has one element for each."""
+    return (names["X"], names["Y"]) if isinstance(node, Convolution) else (names["dY"], names["dX"])

@@ -1,0 +1,35 @@
+"""Compute depthwise convolutions in kernels, which fuse with what is before and behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
+from daceopt.ops.families.opened_convolutions import open_convolution, why_not_opened
+from daceopt.passes.transform import NearMiss, Site, Transformation
+
+
+@dataclass(frozen=True)
+class ConvolutionOpening(Transformation):
+    """Make a depthwise convolution, or its gradient for the input, a kernel, fused and scheduled like any other.
+
+    before:  y = Convolution(x, w, group=channels)
+    after:   for n, c, i, j: y[n, c, i, j] = w[c, 0, 0, 0] * x[n, c, i, j] + w[c, 0, 0, 1] * x[n, c, i, j + 1] + ...
+
+    A product per weight and element reads memory more than it computes, so that what a library gains by its kernel is
+    less than what a pass over the image costs: Rausch et al., DaCeML (ICS 2022), section 6.3, "fused convolution".
+    """
+
+    level: ClassVar[str] = "local"
+
+    def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        if not isinstance(node, Convolution | ConvolutionBackwardData):
+            return
+        reason = why_not_opened(graph, node)
+        yield Site(graph, (node,)) if reason is None else NearMiss(node, reason)
+
+    def apply(self, site: Site) -> None:
+        open_convolution(site.graph, site.nodes[0])

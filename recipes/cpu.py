@@ -38,6 +38,7 @@ LIFTING = (
 ALGEBRA = (
     # the same with less (5.1: omitting operations, algebraic fusion)
     "algebraic-simplification",
+    "stack-reduction",
     "relayout-chain-fusion",
     "identity-removal",
     "pad-conv-fusion",

@@ -113,7 +113,7 @@ def _library() -> Callable[..., int]:
 
 def _jobs() -> tuple[CompileJob, ...]:
     version = f"onednn-{onednn.OneDnn().version()}"
-    sources = ("onednn_convolution.cpp", "convolution_times.cpp")
+    sources = (*onednn.SOURCES, "convolution_times.cpp")
     found = (base.support(s, header="onednn.h", flags=onednn.flags(), version=version) for s in sources)
     return tuple(job for needs in found for job in needs.jobs)
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"
+SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp")
 _ABSENT = "daceopt::Tensor{nullptr, {}, {}}"
 _LAYOUTS = {"": "kFastest", "first": "kFirst", "last": "kLast", "blocked": "kBlocked"}
 
@@ -77,7 +78,7 @@ class OneDnn(Library):
         return _why_not_strides(graph, names) or _why_not_blocked(node, graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/onednn_convolution.cpp``."""
+        """One call into ``src/onednn_convolution.cpp``; ``src/onednn_weights.cpp`` keeps its weights."""
         names = node.operands(graph)
 
         assert isinstance(node, (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights))
@@ -98,7 +99,8 @@ class OneDnn(Library):
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our source, oneDNN's headers, and the library with its folder as run path."""
         version = f"onednn-{self.version()}"
-        return support("onednn_convolution.cpp", header="onednn.h", flags=flags(), version=version)
+        parts = [support(source, header="onednn.h", flags=flags(), version=version) for source in SOURCES]
+        return sum(parts, Requirements())
 
 
 def library() -> Path | None:
@@ -116,15 +118,18 @@ def flags() -> Flags:
 
 
 def _kept(node: DenseNode, graph: Graph) -> tuple[str, str]:
-    """(declaration, argument) of what keeps prepared weights: from call to call, where they are constant, or from
-    iteration to iteration of the loops around the call."""
-    if getattr(node, "packed", False) and is_constant(graph, node.operands(graph)["W"]):
+    """(declaration, argument) of what keeps prepared weights: from call to call, for good or while they stay the same,
+    or from iteration to iteration of the loops around the call."""
+    packed, loops = getattr(node, "packed", False), getattr(node, "held_over", ())
+    if packed and is_constant(graph, node.operands(graph)["W"]):
         return "static daceopt::PackedWeights packed; ", ", &packed"
-    loops = getattr(node, "held_over", ())
-    if not loops:
-        return "", ""
-    first = " && ".join(f"{counter} == 0" for counter in loops)
-    return "static thread_local daceopt::HeldWeights held; ", f", held.in({first})"
+    first = " && ".join(f"{counter} == 0" for counter in loops) or "true"
+    if packed:
+        use = "static thread_local daceopt::CheckedWeights::Use use(checked); "
+        return f"static daceopt::CheckedWeights checked; {use}", f", use.in({first})"
+    if loops:
+        return "static thread_local daceopt::HeldWeights held; ", f", held.in({first})"
+    return "", ""
 
 
 def _tensor(graph: Graph, connector: str, name: str | None, is_blocked: bool) -> str:

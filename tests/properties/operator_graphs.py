@@ -99,10 +99,23 @@ class OperatorMaker:
             return None
         cut = shape[-1] // 2 if self.rng.random() < 0.8 else 1
         ends = [self._sliced(x, cut, FAR), self._sliced(x, 0, cut)]
-        ends[int(self.rng.random() < 0.2)] = self._op("Neg", ends[0])
+        both = self.rng.random() < 0.2 and 2 * cut == shape[-1]  # the same half twice, which is no rotation
+        ends[int(both)] = self._op("Neg", ends[0])
         turned = self._op("Concat", *ends, shape=shape, axis=len(shape) - 1)
         cos, sin = (self._values(shape[-1:] if self._flip() else shape) for _ in range(2))
         return self._op("Add", self._op("Mul", x, cos), self._op("Mul", turned, sin))
+
+    def stacked(self, x: str) -> str | None:
+        """A sum over arrays that are stacked for it, or over one of their own axes."""
+        shape, others = self._shape(x), [n for n in self.pool if self._shape(n) == self._shape(x)]
+        axis = int(self.rng.integers(0, len(shape) + 1))
+        single, wide = ([*shape[:axis], count, *shape[axis:]] for count in (1, 3))
+        terms = [x, self._choose(others), self._op("Neg", self._choose(others))]
+        parts = [self._op("Unsqueeze", n, self._integers(axis), shape=single) for n in terms]
+        stack = self._op("Concat", *parts, shape=wide, axis=axis)
+        summed = axis if self.rng.random() < 0.8 else 0
+        result = [n for a, n in enumerate(wide) if a != summed]
+        return self._op("ReduceSum", stack, self._integers(summed), shape=result, keepdims=0)
 
     def projected(self, x: str) -> str | None:
         """Products with several weights, some of them turned, some with a bias."""

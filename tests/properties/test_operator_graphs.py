@@ -94,4 +94,5 @@ def test_thousands_of_random_graphs() -> None:
         sites += check_each(seed)
     wanted = {"relayout-chain-fusion", "rotary-lifting", "attention-lifting", "grouped-query-lifting", "silu-lifting"}
     wanted |= {"mish-lifting", "einsum-lifting", "vertical-einsum-fusion", "horizontal-product-fusion", "pool-removal"}
+    wanted |= {"stack-reduction"}
     assert wanted | {"algebraic-simplification", "cast-removal"} <= {name for name, count in sites.items() if count}

@@ -8,6 +8,7 @@ from typing import Any
 import dace
 import numpy as np
 import pytest
+import torch
 
 from daceopt.ir.interpret import interpret
 from daceopt.transformations.coarse.algebraic_simplification import AlgebraicSimplification
@@ -214,6 +215,20 @@ def test_one_window_is_a_mean(op_type: str, attributes: dict[str, Any]) -> None:
     assert_same_gradients(before, graph)
 
 
+@pytest.mark.parametrize(("kernel", "padding_counts"), [([9, 6], 0), ([9, 99], 1)])
+def test_a_window_larger_than_the_image_is_a_mean(kernel: list[int], padding_counts: int) -> None:
+    """ONNX's reference has no such windows; PyTorch has, with ``ceil_mode``."""
+    attributes = {"kernel_shape": kernel, "strides": kernel, "ceil_mode": 1, "count_include_pad": padding_counts}
+    net = pooled("AveragePool", (2, 3, 1, 1), **attributes)
+    graph = net.done(net.y)
+    assert PoolRemoval().run(graph).sites
+    x = np.random.default_rng(0).standard_normal(IMAGE)
+    options = {"ceil_mode": True, "count_include_pad": bool(padding_counts)}
+    expected = torch.nn.functional.avg_pool2d(torch.from_numpy(x), kernel, **options)
+    (found,) = interpret(graph, {net.x: x}, np.float64).values()
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-14)
+
+
 @pytest.mark.parametrize("op_type", ["AveragePool", "MaxPool"])
 def test_windows_of_one_element_are_nothing(op_type: str) -> None:
     net = pooled(op_type, IMAGE, kernel_shape=[1, 1])
@@ -225,6 +240,7 @@ def test_windows_of_one_element_are_nothing(op_type: str) -> None:
     [
         ("AveragePool", (2, 3, 2, 3), {"kernel_shape": [2, 2], "strides": [2, 2]}),
         ("AveragePool", (2, 3, 3, 3), {"kernel_shape": [4, 6], "pads": [1, 1, 1, 1]}),
+        ("AveragePool", (2, 3, 2, 1), {"kernel_shape": [3, 6], "strides": [2, 6], "ceil_mode": 1}),
         ("MaxPool", (2, 3, 1, 1), {"kernel_shape": [4, 6]}),
         ("MaxPool", (2, 3, 2, 3), {"kernel_shape": [1, 1], "strides": [2, 2]}),
     ],

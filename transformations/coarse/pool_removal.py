@@ -18,8 +18,9 @@ class PoolRemoval(PatternRule):
     before:  y = AveragePool(x: (n, c, 7, 7); kernel_shape=[7, 7])      z = MaxPool(x; kernel_shape=[1, 1])
     after:   y = ReduceMean(x, [2, 3]; keepdims=1)                      z = x
 
-    Adaptive pools come as such pools (to one element; to as many as there are). A mean fuses with what it reads,
-    a pool of a library does not. Rausch et al., DaCeML, section 5.1.
+    Adaptive pools come as such pools (to one element; to as many as there are). With ``ceil_mode`` the one window may
+    be larger than the image, of which alone it is the average. A mean fuses with what it reads, a pool of a library
+    does not. Rausch et al., DaCeML, section 5.1.
     """
 
     thing = "the pool"
@@ -29,7 +30,7 @@ class PoolRemoval(PatternRule):
         graph, node = m.graph, m.node("pool")
         if any(n is not None for n in graph.outputs_of(node)[1:]):
             return "the places of the maxima are read"
-        if node.op_type == "GlobalAveragePool" or _is_plain(graph, node):
+        if node.op_type == "GlobalAveragePool" or _is_plain(graph, node, graph.shape(m.result)[2:]):
             return None
         return f"its windows {node.attribute('kernel_shape')} are neither the whole image nor single elements"
 
@@ -40,7 +41,7 @@ class PoolRemoval(PatternRule):
         return op("ReduceMean", "x", np.arange(2, len(shape), dtype=np.int64), keepdims=1)
 
 
-def _is_plain(graph: Graph, node: Any) -> bool:
+def _is_plain(graph: Graph, node: Any, result: tuple[Any, ...]) -> bool:
     """Does each window lie in the image, alone or as the whole of it?"""
     image, kernel = graph.shape(graph.operand(node, 0))[2:], tuple(node.attribute("kernel_shape"))
     rank = len(kernel)
@@ -48,5 +49,12 @@ def _is_plain(graph: Graph, node: Any) -> bool:
     dense = set(node.attribute("dilations") or [1]) == {1}
     if not unpadded or not dense or len(image) != rank:
         return False
-    single = set(kernel) == {1} and set(node.attribute("strides") or [1]) == {1}
-    return single or (node.op_type == "AveragePool" and kernel == tuple(image))
+    if set(kernel) == {1} and set(node.attribute("strides") or [1]) == {1}:
+        return True
+    return node.op_type == "AveragePool" and (kernel == tuple(image) or _is_covered(image, kernel, result))
+
+
+def _is_covered(image: tuple[Any, ...], kernel: tuple[int, ...], result: tuple[Any, ...]) -> bool:
+    """Is there one window, which has all of the image?"""
+    known = all(isinstance(n, int) and 0 < n <= k for n, k in zip(image, kernel, strict=True))
+    return known and set(result) == {1}

@@ -1,4 +1,4 @@
-"""Prepare the constant weights of convolutions once for all calls of the program."""
+"""Prepare the weights of convolutions once for all calls of the program in which they are the same."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from daceopt.passes.transform import Site, Transformation
 
 @dataclass(frozen=True)
 class WeightPacking(Transformation):
-    """Let convolutions keep constant weights as their library wants them.
+    """Let convolutions keep weights as their library wants them.
 
     before:  at each call: y = conv(x, reordered(w))
     after:   at the first call: w' = reordered(w)        at each call: y = conv(x, w')
 
     The library takes weights in a blocked layout of its own (docs/decisions/dense-libraries.md). The copy lives as long
     as the program is loaded, shared by all threads (Rausch et al., DaCeML, section 5.4: persistent allocation), and
-    takes as much memory as the weights. Weights that are inputs, such as parameters, may change between calls.
+    takes as much memory as the weights. Weights that are inputs, such as parameters, may change between calls, in ways
+    that nobody sees: the copy of these is made again when their contents have another digest. Reading them takes a
+    fraction of what copying takes; where each call is a training step, which changes them, nothing is kept.
     """
 
     level: ClassVar[str] = "layout"
@@ -29,8 +31,14 @@ class WeightPacking(Transformation):
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site]:
         if not isinstance(node, (Convolution, ConvolutionBackwardData)) or node.packed:
             return
-        if is_constant(graph, graph.reads(node)["W"]):
+        weights = graph.reads(node)["W"]
+        if is_constant(graph, weights) or (_only_infers(graph) and graph.root(weights)[0] in graph.inputs):
             yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:
         site.nodes[0].packed = True
+
+
+def _only_infers(graph: Graph) -> bool:
+    """Does a call leave nothing for a derivative, and change no argument?"""
+    return not graph.saved and not graph.replaced

@@ -34,7 +34,9 @@ def _activation() -> Any:
 
 
 def _packed() -> Any:
-    return Property(dtype=bool, default=False, desc="W is a constant: a library may prepare it once for all calls")
+    return Property(
+        dtype=bool, default=False, desc="A library may prepare W once for all calls in which it is the same"
+    )
 
 
 def _held_over() -> Any:

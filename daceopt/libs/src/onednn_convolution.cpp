@@ -269,41 +269,6 @@ bool lacks_units(std::initializer_list<const Tensor*> tensors) {
 
 }  // namespace
 
-void* HeldWeights::prepared(const void*, size_t bytes, const std::function<void(void*)>& fill) {
-    if (bytes > size_) {
-        std::free(data_);
-        size_ = (bytes + 4095) / 4096 * 4096;
-        data_ = std::aligned_alloc(64, size_);
-        if (!data_) { size_ = 0; throw std::bad_alloc(); }
-    }
-    if (is_first_) fill(data_);
-    return data_;
-}
-
-struct PackedWeights::Copies {
-    struct Copy {
-        memory::desc layout;
-        std::unique_ptr<void, decltype(&std::free)> data;
-    };
-    std::mutex mutex;
-    std::vector<Copy> found;
-};
-
-PackedWeights::PackedWeights() : copies_(std::make_unique<Copies>()) {}
-PackedWeights::~PackedWeights() = default;
-
-void* PackedWeights::prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) {
-    const auto& wanted = *static_cast<const memory::desc*>(layout);
-    const std::lock_guard<std::mutex> lock(copies_->mutex);
-    for (const auto& copy : copies_->found)
-        if (copy.layout == wanted) return copy.data.get();
-    std::unique_ptr<void, decltype(&std::free)> data(std::aligned_alloc(64, (bytes + 4095) / 4096 * 4096), &std::free);
-    if (!data) throw std::bad_alloc();
-    fill(data.get());
-    copies_->found.push_back({wanted, std::move(data)});
-    return copies_->found.back().data.get();
-}
-
 void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
                         const Window& window, int64_t groups, Layout layout, WeightMemory* kept) {
     if (is_empty(y)) return;

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.ir import scalar, types
@@ -26,6 +28,7 @@ from daceopt.ops.core.registry import (
     supports,
 )
 
+_FEW_TERMS = 8
 _SMOOTH = {
     "Exp": sympy.exp,
     "Log": sympy.log,
@@ -121,8 +124,13 @@ def _variadic(op_type: str, combine: Any, accepted: Any = NUMBERS) -> None:
 
 _variadic("Max", scalar.maximum)
 _variadic("Min", scalar.minimum)
-_variadic("Sum", lambda a, b: a + b, FLOATS)
-elementwise("Mean", lambda *terms: sum(terms) / len(terms))
+elementwise("Sum", lambda *terms: _sum(terms))
+elementwise("Mean", lambda *terms: _sum(terms) / len(terms))
+
+
+def _sum(terms: Sequence[Any]) -> Any:
+    """In double where many terms would each be rounded into the whole, as a reduction over them would not."""
+    return sum(terms) if len(terms) <= _FEW_TERMS else sum(scalar.cast(term, dace.float64) for term in terms)
 
 
 @lowering("Identity", types=ANY)

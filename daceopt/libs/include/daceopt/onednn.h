@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "daceopt/element.h"
@@ -31,14 +32,22 @@ struct Window {  // one entry per spatial dimension
     std::vector<int64_t> strides, dilations, pads_begin, pads_end;
 };
 
+// Weights as a kernel wants them: `bytes` in `layout` (oneDNN's description of them), where `fill` puts what stands in `source`.
+struct Preparation {
+    const void* layout;
+    size_t bytes;
+    const void* source;
+    size_t source_bytes;
+    std::function<void(void*)> fill;
+};
+
 // Memory for weights in the layout of a kernel, which outlives the call.
 class WeightMemory {
 public:
     virtual ~WeightMemory() = default;
 
-    // `bytes` for weights in `layout` (oneDNN's description of them); `fill` puts them there, where they do not stand there yet.
-    // Throws std::bad_alloc.
-    virtual void* prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) = 0;
+    // The prepared weights, filled where they do not stand there yet. Throws std::bad_alloc.
+    virtual void* prepared(const Preparation& wanted) = 0;
 };
 
 // Kept by one call in one thread for the iterations of a loop in which the weights are the same.
@@ -55,7 +64,7 @@ public:
         return this;
     }
 
-    void* prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) override;
+    void* prepared(const Preparation& wanted) override;
 
 private:
     bool is_first_ = true;
@@ -72,11 +81,44 @@ public:
     PackedWeights& operator=(const PackedWeights&) = delete;
     ~PackedWeights() override;
 
-    void* prepared(const void* layout, size_t bytes, const std::function<void(void*)>& fill) override;
+    void* prepared(const Preparation& wanted) override;
 
 private:
     struct Copies;
     std::unique_ptr<Copies> copies_;
+};
+
+// Weights that may change between calls, kept by one call for all threads: a copy serves while what it was made of has the
+// digest that it had. The last few copies are kept, for modules that share a program and for sizes that want another layout.
+class CheckedWeights {
+public:
+    struct Copy;
+
+    // What one thread works with; in the first iteration of a loop the weights are looked at.
+    class Use : public WeightMemory {
+    public:
+        explicit Use(CheckedWeights& shared) : shared_(shared) {}
+
+        Use* in(bool first) {
+            is_first_ = first;
+            return this;
+        }
+
+        void* prepared(const Preparation& wanted) override;
+
+    private:
+        CheckedWeights& shared_;
+        std::shared_ptr<const Copy> current_;  // stays alive while it is in use, whatever other threads ask for
+        bool is_first_ = true;
+    };
+
+private:
+    std::shared_ptr<const Copy> get(const Preparation& wanted);
+    std::shared_ptr<const Copy> found(const Copy& like);
+    void keep(std::shared_ptr<const Copy> copy);
+
+    std::mutex mutex_;
+    std::vector<std::shared_ptr<const Copy>> copies_;  // the last used one first
 };
 
 // y = conv(x, w) + bias + residual

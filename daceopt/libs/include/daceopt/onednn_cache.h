@@ -113,7 +113,7 @@ private:
             argument.reorder->execute(stream(), given, copy);
             stream().wait();
         };
-        if (kept) return memory(argument.wanted, engine(), kept->prepared(&argument.wanted, bytes, fill));
+        if (kept) return memory(argument.wanted, engine(), kept->prepared({&argument.wanted, bytes, data, argument.given.get_size(), fill}));
         void* place = scratch(argument.name).get(bytes);
         if (!argument.output) fill(place);
         return memory(argument.wanted, engine(), place);

@@ -6,7 +6,7 @@ What holds is decided by isl (parametric integer sets: Feautrier 1988; Verdoolae
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -95,30 +95,70 @@ class IndexRegion:
         return False if points.is_disjoint(holds) else None
 
     def crossing(self, expr: Any) -> tuple[Any, Dim] | None:
-        """``(p, at)``: ``expr``, which is affine in p alone, changes its sign between ``at - 1`` and ``at``."""
+        """``(p, at)``: cutting p between ``at - 1`` and ``at`` decides more of the sign of ``expr``.
+
+        Where the region leaves it one parameter, its sign changes there. Of several the one is cut in whose multiples
+        the others are digits, as in ``16*p + q - 32`` with q < 16; a multiple in which the sign changes is cut out.
+        """
         form = affine(expr, self.space.extents.keys())
-        single = form.terms[0] if len(form.terms) == 1 and form.is_exact else None
-        if single is None or not isinstance(single[1], int) or self.space.natural(expr) is None:
+        terms, constant = self._open_terms(form)
+        if not terms or not form.is_exact or not all(isinstance(f, int) for _, f in terms):
             return None
-        (p, factor), rest = single, sympy.sympify(form.constant)
-        return p, dim(-sympy.floor(rest / factor) if factor > 0 else sympy.floor(rest / -factor) + 1)
+        if len(terms) > 1:
+            return self._crossing_of_digits(terms, constant)
+        if self.space.natural(expr) is None:
+            return None
+        ((p, factor),) = terms
+        return p, dim(-sympy.floor(constant / factor) if factor > 0 else sympy.floor(constant / -factor) + 1)
+
+    def _open_terms(self, form: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        """The terms of parameters that have several values here, and the constant with all others."""
+        terms, constant = [], sympy.sympify(form.constant)
+        for p, factor in form.terms:
+            first, end = self._bounds_of(p)
+            if isinstance(first, int) and end == first + 1:
+                constant += factor * first
+            else:
+                terms.append((p, factor))
+        return terms, constant
+
+    def _crossing_of_digits(self, terms: list[tuple[Any, int]], constant: Any) -> tuple[Any, int] | None:
+        (p, factor), *digits = sorted(terms, key=lambda term: -abs(term[1]))
+        ends, (first, end) = self._ends_of_terms(digits), self._bounds_of(p)
+        if ends is None or not constant.is_Integer or not (isinstance(first, int) and isinstance(end, int)):
+            return None
+        if ends[1] - ends[0] >= abs(factor):
+            return None
+        surely = int(constant) + ends[0]  # where the least of the digits makes it 0 or more, all of them do
+        at = -(surely // factor) if factor > 0 else surely // -factor + 1
+        inside = [n for n in (at, at - 1, at + 1) if first < n < end]
+        return (p, inside[0]) if inside else None
+
+    def _bounds_of(self, p: Any) -> Bounds:
+        return self.bounds.get(p, (0, self.space.extents[p]))
 
     def ends(self, expr: Any) -> tuple[int, int] | None:
-        """The least and the largest value of what is affine in one parameter, or none, where these are numbers."""
+        """The least and the largest value of what is affine in the parameters, where these are numbers."""
         form = affine(expr, self.space.extents.keys())
-        if len(form.terms) > 1 or not form.is_integral or not isinstance(form.constant, int):
+        if not form.is_integral or not isinstance(form.constant, int):
             return None
-        found = {form.constant}
-        for p, factor in form.terms:
-            first, end = self.bounds.get(p, (0, self.space.extents[p]))
-            if not isinstance(first, int) or not isinstance(end, int):
+        found = self._ends_of_terms(form.terms)
+        return None if found is None else (form.constant + found[0], form.constant + found[1])
+
+    def _ends_of_terms(self, terms: Sequence[tuple[Any, Dim]]) -> tuple[int, int] | None:
+        """Of a sum of multiples of parameters; None unless all numbers are known."""
+        least = most = 0
+        for p, factor in terms:
+            first, end = self._bounds_of(p)
+            if not (isinstance(factor, int) and isinstance(first, int) and isinstance(end, int)):
                 return None
-            found = {form.constant + factor * first, form.constant + factor * (end - 1)}
-        return min(found), max(found)
+            low, high = sorted((factor * first, factor * (end - 1)))
+            least, most = least + low, most + high
+        return least, most
 
     def cut(self, p: Any, at: Dim) -> list[IndexRegion]:
         """The parts below ``at`` and from it on, without those that are empty for all sizes."""
-        first, end = self.bounds.get(p, (0, self.space.extents[p]))
+        first, end = self._bounds_of(p)
         if not self.space.always(sympy.sympify(at) - first):
             at = _unevaluated(sympy.Max, at, first)
         if not self.space.always(sympy.sympify(end) - at):

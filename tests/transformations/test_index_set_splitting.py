@@ -74,6 +74,37 @@ def test_shared_loops_stand_around_the_pieces() -> None:
     assert shown(graph).startswith("for i0 < 64:\n  for i1_0 < 3:\n    s0(i0, i1_0)\n  for i1_1 < 9:\n")
 
 
+def joined_in_blocks(first: int, backwards: bool = False) -> Graph:
+    """64 channels of two arrays, in four blocks of 16."""
+
+    def code(i: Any, a: Any, b: Any) -> Any:
+        t = 63 - 16 * i[0] - i[1] if backwards else 16 * i[0] + i[1]
+        left = scalar.load(a, scalar.clamped(t, first))
+        return scalar.select(scalar.lt(t, first), left, scalar.load(b, scalar.clamped(t - first, 64 - first)))
+
+    return looked_up(code, (4, 16), (first,), (64 - first,))
+
+
+def test_blocks_are_cut_between_two() -> None:
+    graph = joined_in_blocks(32)
+    assert len(apply(IndexSetSplitting(), graph, special=True).sites) == 1
+    assert shown(graph) == (
+        "for i0_0 < 2:\n  for i1 < 16:\n    s0(i0_0, i1)\n"
+        "for i0_1 < 2:\n  for i1 < 16:\n    s1(i0_1, i1)\n"
+        "x_1[16*i0_0 + i1] x_2[16*i0_1 + i1]"
+    )
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("first", [1, 16, 20, 47, 63])
+def test_a_block_in_which_arrays_meet_is_cut_out(first: int, backwards: bool) -> None:
+    graph = joined_in_blocks(first, backwards)
+    assert len(apply(IndexSetSplitting(), graph, special=True).sites) == 1
+    kernel = Kernel.extract(graph, graph.kernels()[0])
+    assert len(kernel.stages) <= 4
+    assert not any(a.expr.has(scalar.load) for s in kernel.stages for a in s.assignments)
+
+
 def test_open_sizes_stay_open() -> None:
     graph = joined(size_symbol())
     assert len(apply(IndexSetSplitting(), graph).sites) == 1
@@ -219,6 +250,7 @@ MOVES: dict[str, Any] = {
     "roll": lambda x, part, axis, k: torch.roll(x, k, axis),
     "flip": lambda x, part, axis, k: x.flip(axis),
     "stack": lambda x, part, axis, k: torch.stack([x, x + 1], axis).flatten(axis, axis + 1),
+    "pairs": lambda x, part, axis, k: torch.cat([x, x.sin()], axis).unflatten(axis, (-1, 2)).amax(axis + 1),
     "reflect": lambda x, part, axis, k: F.pad(x, (min(k, x.shape[-1] - 1), 0), mode="reflect"),
     "put": lambda x, part, axis, k: torch.slice_scatter(x, part * 2, axis, x.shape[axis] - part.shape[axis]),
     "where": lambda x, part, axis, k: torch.where(torch.arange(x.shape[-1]) < k, x, x.sin()),

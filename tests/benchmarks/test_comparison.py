@@ -16,6 +16,7 @@ from benchmarks.harness import CASES, OURS, Budget, Result
 from benchmarks.kernel_set import KERNELS, Applied, Kernel
 from benchmarks.limits import byte_limit, product_limit
 from benchmarks.measurement import Measurement
+from daceopt.cost.rates import rates
 
 BUDGET = Budget(seconds=0.01, repeats=1)
 
@@ -119,6 +120,16 @@ def test_limits_count_bytes_and_operations() -> None:
     assert 0 < one < both  # input and result; again the input, and two gradients
     wide, wider = (product_limit(nn.Linear(n, n), [torch.randn(64, n)], False) for n in (512, 1024))
     assert 2 < wider / wide < 8
+
+
+def test_the_fast_path_of_attention_is_counted_as_its_products() -> None:
+    layer, x = nn.TransformerEncoderLayer(64, 4, 256, batch_first=True).eval(), torch.randn(2, 16, 64)
+    before = torch.backends.mha.get_fastpath_enabled()
+    assert before
+    seconds = product_limit(layer, [x], False)
+    assert torch.backends.mha.get_fastpath_enabled() is before
+    products = 2 * 32 * (4 * 64 * 64 + 2 * 64 * 256)
+    assert seconds > products / max([rates().product, *(rate for _, rate in rates().products)])
 
 
 @pytest.mark.parametrize("case", ["kernels", "networks-inference", "networks-training"])

@@ -20,7 +20,6 @@ from daceopt.passes.recipe import Recipe
 
 PAPER_GAIN, PAPER_COMPILE = 11.15, 30.0
 LAYERS, SHARED, LOCAL, INSTANCES = "layer-wise", "1 in LLB", "2 in L1", "3 instances"
-PLAIN = Policy(keep="memory", pipelined=False)
 
 
 @case

@@ -1,4 +1,4 @@
-"""Ways to schedule the layers of a network for an accelerator with scratchpads, of which the simulator finds the best."""
+"""Ways to schedule a network for an accelerator with scratchpads, of which the simulator finds the fastest."""
 
 from __future__ import annotations
 

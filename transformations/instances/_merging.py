@@ -13,7 +13,14 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction
 from daceopt.transformations.instances._cuts import Cut, Cuts
 from daceopt.transformations.instances._live_bytes import Profile
-from daceopt.transformations.instances._splitting_information import AxisSplit, Budget, Way, best_of, information, lighter
+from daceopt.transformations.instances._splitting_information import (
+    AxisSplit,
+    Budget,
+    Way,
+    best_of,
+    information,
+    lighter,
+)
 
 Allowed = Callable[[AxisSplit, AxisSplit, AxisSplit], bool]
 """May two groups be merged: the splits of the producer, of the consumer and of both, along one axis."""
@@ -329,8 +336,8 @@ class Merging:
         return few and any(isinstance(self._planned[k].node, Contraction) for k in self.clusters.members(leader))
 
     def layers(self) -> None:
-        """What writes over the result of a node with weights, which nobody else reads, joins it first (section 1.1), lest
-        a group ends between a convolution and its activation."""
+        """What writes over the result of a node with weights, which nobody else reads, joins it first (section 1.1),
+        lest a group ends between a convolution and its activation."""
         for k in range(self._size):
             name = self._overwritten[k]
             if name is not None:

@@ -132,8 +132,8 @@ def footprint(way: Way, peak: float, instances: int) -> int:
 
 
 def factors(extent: int, cores: int) -> list[int]:
-    """Line 4 of algorithm 1: first those that leave the cores to other axes in equal parts (divisors of their number, or
-    powers of two, of which 132 cores have too few divisors), then all that give each core a part of another axis; all
-    that divide ``extent``."""
+    """Line 4 of algorithm 1: first those that leave the cores to other axes in equal parts (divisors of their number,
+    or powers of two, for 132 cores have few divisors), then all that give each core a part of another axis; all that
+    divide ``extent``."""
     divisors = {v for k in range(1, int(extent**0.5) + 1) if extent % k == 0 for v in (k, extent // k)}
     return sorted(v for v in divisors if v >= cores or cores % v == 0 or v & (v - 1) == 0)

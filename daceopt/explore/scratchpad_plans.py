@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.passes.step import Step
 
-WIDEST = 2_000
-"""Nodes of all instances: plans of more are not tried, for splitting takes longer than they can gain."""
+MOST = {"shared": 2_000, "local": 500}
+"""Nodes of all instances, by the buffer that they are sized for: plans of more take too long to split. Local buffers
+have so far been the better ones of small networks only."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,9 @@ def fastest(layers: Graph, target: MachineModel, sizes: Mapping[str, int], polic
     """
     found: dict[str, tuple[Graph, tuple[Step, ...], Run]] = {}
     with machines.assumed(target):
-        for title, steps in _plans().items():
+        for title, (steps, most) in _plans().items():
             graph = layers.copy()
-            history = _applied(graph, steps)
+            history = _applied(graph, steps, most)
             if history is not None:
                 found[title] = graph, tuple(history), run(graph, target, sizes, policy)
     best = min(found, key=lambda title: found[title][2].seconds)
@@ -49,20 +50,20 @@ def fastest(layers: Graph, target: MachineModel, sizes: Mapping[str, int], polic
     return Planned(*found[best], f"{best} ({shown})")
 
 
-def _plans() -> dict[str, tuple[str, ...]]:
-    """Title -> steps behind the layers; the first wins where times are equal."""
+def _plans() -> dict[str, tuple[tuple[str, ...], int]]:
+    """Title -> steps behind the layers, and how many nodes may be in instances; of equal times the first wins."""
     instances = recipes.get("graphturbo-scratchpad").steps[len(recipes.get("layer-wise").steps) + 1 :]
     sized = {
-        f"instances for {level} buffers": (f"instance-grouping{{buffer={level!r}}}", *map(str, instances))
-        for level in ("shared", "local")
+        f"instances for {level} buffers": ((f"instance-grouping{{buffer={level!r}}}", *map(str, instances)), most)
+        for level, most in MOST.items()
     }
-    return {**sized, "no instances": ("core-binding",), "results in memory": ()}
+    return {**sized, "no instances": (("core-binding",), 0), "results in memory": ((), 0)}
 
 
-def _applied(graph: Graph, steps: tuple[str, ...]) -> list[Step] | None:
-    """What the steps did; None where there would be too many instances."""
+def _applied(graph: Graph, steps: tuple[str, ...], most: int) -> list[Step] | None:
+    """What the steps did; None where more than ``most`` nodes would be in instances."""
     first = Recipe("plan", steps[:1]).run(graph)
     groups = [group for group in graph.sub_graphs if group.count > 1]
-    if sum(group.count * len(group.nodes(graph)) for group in groups) > WIDEST:
+    if sum(group.count * len(group.nodes(graph)) for group in groups) > most:
         return None
     return [*first, *Recipe("plan", steps[1:]).run(graph)]

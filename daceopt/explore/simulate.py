@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from daceopt.cost import machines
 from daceopt.cost.machines import MachineModel
 from daceopt.cost.simulator import Policy, run
 from daceopt.errors import DaceoptError
+from daceopt.explore.scratchpad_plans import Planned, fastest
 from daceopt.explore.simulation_report import SimulationReport
 from daceopt.ir.graph import Graph
 from daceopt.ir.imported import Imported
@@ -24,8 +26,8 @@ from daceopt.modules.frozen import freeze
 from daceopt.passes.feeds import random_inputs
 from daceopt.passes.recipe import Recipe, recipes
 
-_ON_SCRATCHPADS = {"graphturbo": "graphturbo-scratchpad"}
-"""Recipes of this CPU -> what they are where software places data: instances are nodes there, not loops."""
+_PLANNED = "graphturbo"
+"""The recipe that is a choice among plans here: where software places data, instances are nodes and not loops."""
 
 
 def simulate(
@@ -45,8 +47,9 @@ def simulate(
     a call, with the data of one cluster: the clusters of a machine work on data of their own and share its memory. A
     graph or an ONNX file gets random ones where none are given.
 
-    ``machine``: a name or file of ``cost.machines``, or a model of one. ``recipe``: ``graphturbo`` is ``graphturbo-
-    scratchpad`` here; ``layer-wise`` is the baseline, one kernel per layer with all results in memory. ``keep``,
+    ``machine``: a name or file of ``cost.machines``, or a model of one. ``recipe``: ``graphturbo`` is the
+    fastest of several plans here, with and without instances, and the report says which; ``graphturbo-scratchpad`` has
+    instances in any case; ``layer-wise`` is the baseline, one kernel per layer with all results in memory. ``keep``,
     ``pipelined``, ``spill``: parts of the generation of kernels that can be switched off, as of
     :class:`daceopt.cost.simulator.Policy`.
 
@@ -56,18 +59,33 @@ def simulate(
     target = machines.get(machine).cluster
     policy, start = Policy(keep, pipelined, spill), time.perf_counter()
     if isinstance(model, Graph):
-        graph, title, history = model.copy(), model.sdfg.name, []
+        graph, title = model.copy(), model.sdfg.name
         values = _values(graph, inputs)
+        scheduled = time.perf_counter() - start
+        planned = Planned(graph, (), run(graph, target, _sizes(graph, values), policy), "as it is")
     else:
         imported, given, title = _imported(model, inputs, kwargs)
-        chosen = recipes.get(_ON_SCRATCHPADS.get(recipe, recipe)) if isinstance(recipe, str) else recipe
-        with machines.assumed(target):
-            derived = pipeline.derive(imported, chosen)
-        graph, history = derived.forward, derived.history
-        values = _values(graph, given)
-    scheduled = time.perf_counter() - start
-    found = run(graph, target, _sizes(graph, values), policy)
-    return SimulationReport(title, found, policy, scheduled, graph, values, tuple(history))
+        values, planned = _scheduled(imported, given, recipe, target, policy)
+        scheduled = time.perf_counter() - start
+    return SimulationReport(
+        title, planned.run, policy, scheduled, planned.graph, values, planned.history, planned.choice
+    )
+
+
+def _scheduled(
+    imported: Imported, given: Sequence[Any], recipe: str | Recipe, target: MachineModel, policy: Policy
+) -> tuple[dict[str, np.ndarray], Planned]:
+    """The arrays of the inputs, and the graph as the recipe schedules it, with its run."""
+    with machines.assumed(target):
+        first = "layer-wise" if recipe == _PLANNED else recipe
+        derived = pipeline.derive(imported, recipes.get(first) if isinstance(first, str) else first)
+    graph, history = derived.forward, tuple(derived.history)
+    values = _values(graph, given)
+    sizes = _sizes(graph, values)
+    if recipe != _PLANNED:
+        return values, Planned(graph, history, run(graph, target, sizes, policy), "as the recipe has it")
+    found = fastest(graph, target, sizes, policy)
+    return values, replace(found, history=(*history, *found.history))
 
 
 def _imported(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Imported, Sequence[Any], str]:

@@ -28,7 +28,8 @@ class SimulationReport:
     """One execution on one cluster of a machine.
 
     ``run`` has all that was counted, ``graph`` what was run, ``history`` the steps of the recipe; ``scheduling``: the
-    seconds that import and recipe took.
+    seconds that import and recipe took, plans that were simulated and not taken included; ``choice``: which plan it is,
+    and the simulated times of all.
     """
 
     title: str
@@ -38,6 +39,7 @@ class SimulationReport:
     graph: Graph = field(repr=False)
     values: Mapping[str, np.ndarray] = field(repr=False)
     history: tuple[Step, ...] = field(default=(), repr=False)
+    choice: str = ""
 
     @cached_property
     def outputs(self) -> list[np.ndarray]:
@@ -79,6 +81,7 @@ class SimulationReport:
         return "\n".join(
             (
                 f"{self.title} on {run.machine.name}: {duration(run.seconds)}, {run.cycles} cycles",
+                *([f"plan: {self.choice}"] if self.choice else []),
                 f"{plural(run.kernels, 'kernel')}, {plural(len(run.layers), 'layer')}; results: {where}",
                 f"moved: {moved}",
                 f"busy: {busy}",

@@ -123,22 +123,46 @@ class FrozenProgram:
         return [_numpy(t) for t in self._program(tensors)]
 
 
+class _SecondRun(Exception):
+    """A call runs more than one graph, or one more than once."""
+
+
 class _Recorder(Backend):
-    """Keeps the graphs of a call, their arguments and their results; they run in eager PyTorch."""
+    """Keeps the graphs of a call, their arguments and their results, which are zeros: nobody reads their numbers unless
+    the call goes on in Python, and then it is no single graph."""
 
     def __init__(self) -> None:
         super().__init__(Options(), Stats(), lambda reason, error: None)
         self.found: list[tuple[Traced, list[Any]]] = []
         self.results: Sequence[Any] = ()
+        self.runs = 0
 
     def __call__(self, graph: fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.found.append((describe(graph, inputs), list(inputs)))
+        zeros = _zeros(graph)
 
         def run(*arguments: Any) -> Any:
-            self.results = graph.forward(*arguments)
+            self.runs += 1
+            if self.runs > 1:  # what Python has decided since then was decided by zeros
+                raise _SecondRun
+            self.results = graph.forward(*arguments) if zeros is None else zeros
             return self.results
 
         return run
+
+    @property
+    def has_all(self) -> bool:
+        """Is the call one graph that ran once?"""
+        return len(self.found) == self.runs == 1
+
+
+def _zeros(graph: fx.GraphModule) -> list[torch.Tensor] | None:
+    """Stand-ins of a graph's results; None where it must run to know their shapes, or they are no new tensors."""
+    (results,) = next(n for n in reversed(graph.graph.nodes) if n.op == "output").args
+    values = [x.meta.get("example_value") if isinstance(x, fx.Node) else None for x in results]
+    if not all(isinstance(v, torch.Tensor) and all(isinstance(n, int) for n in v.shape) for v in values):
+        return None
+    return [torch.zeros(v.shape, dtype=v.dtype) for v in values if v is not None]
 
 
 def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Frozen:
@@ -153,16 +177,18 @@ def freeze(title: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[s
 
 def _recorded(title: str, call: _Call) -> tuple[Traced, list[Any], Sequence[Any], list[torch.Tensor]]:
     """The only graph of a call, its arguments, its results, and those of the call."""
-    backend = _Recorder()
+    backend, expected = _Recorder(), []
     try:
         with torch.no_grad(), quiet():
             run = frames.compiled(call.forward, backend, dynamic=False)
             expected = run(*call.args, **call.kwargs)
     except Exception as error:
-        raise CaptureError(f"{title}: the call fails: {reason_of(error)}") from error
-    if len(backend.found) != 1:
+        if not backend.runs or backend.has_all:
+            raise CaptureError(f"{title}: the call fails: {reason_of(error)}") from error
+    if not backend.has_all:
+        count = f"{len(backend.found)} or more" if backend.found else "none"
         why = "; ".join(backend.new_breaks()) or "nothing of it can be compiled"
-        raise CaptureError(f"{title} is no single graph ({len(backend.found)} were found): {why}")
+        raise CaptureError(f"{title} is no single graph ({count} found): {why}")
     ((traced, arguments),) = backend.found
     return traced, arguments, backend.results, expected
 

@@ -120,6 +120,15 @@ def test_instances_compute_the_same_with_less_traffic(model: Small, x: torch.Ten
     assert_within_rounding(split.outputs[0], plain.outputs[0].astype(np.float64), plain.outputs[0])
 
 
+@pytest.mark.parametrize("machine", ["stcp920", "h200", "goya"])
+def test_it_is_never_slower_than_layer_by_layer(model: Small, x: torch.Tensor, machine: str) -> None:
+    plain = daceopt.simulate(model, x, machine=machine, recipe="layer-wise", keep="memory", pipelined=False)
+    ours = daceopt.simulate(model, x, machine=machine)
+    assert ours.seconds <= plain.seconds
+    assert "instances for shared buffers" in ours.choice and "no instances" in ours.choice
+    assert f"plan: {ours.choice}" in str(ours)
+
+
 def test_what_is_no_model() -> None:
     with pytest.raises(TypeError, match="takes an nn.Module, an ONNX file or a Graph, not int"):
         daceopt.simulate(3)

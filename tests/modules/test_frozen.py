@@ -68,12 +68,27 @@ def test_a_state_of_half_precision_is_bound() -> None:
     _results(module(lambda self, x: x * self.w, w=torch.randn(4).to(torch.bfloat16)), torch.randn(2, 4))
 
 
+def _counted_up(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Ends by what numbers say: which a capture that computes none has to notice."""
+    while x.sum() < 10:
+        x = x + self.n
+    return x
+
+
+def test_a_capture_computes_nothing() -> None:
+    """3 * 10^13 operations would take minutes."""
+    net = nn.Sequential(*(nn.Conv2d(64, 64, 3, padding=1) for _ in range(4)))
+    frozen = freeze("net", net, (torch.zeros(1, 1, 1, 1).expand(64, 64, 512, 512),), {})
+    assert max(t.numel() for t in frozen.arguments) == 64 * 64 * 512 * 512
+
+
 @pytest.mark.parametrize(
     ("forward", "error", "message"),
     [
         (lambda self, x: self.n.add_(1) * x, Unsupported, "changes its arguments or its state"),
         (lambda self, x: torch.fft.fft(x), Unsupported, "complex"),
         (lambda self, x: x + 1 if x.sum() > 0 else x - 1, CaptureError, "no single graph"),
+        (_counted_up, CaptureError, "no single graph"),
         (lambda self, x: x.bfloat16(), Unsupported, "bfloat16"),
         (lambda self, x: x @ self.n, CaptureError, "the call fails"),
         (lambda self: torch.tensor(1), CaptureError, "the call fails"),

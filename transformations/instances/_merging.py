@@ -6,14 +6,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from dace import nodes
+
 from daceopt.ir.clusters import Clusters
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Contraction
 from daceopt.transformations.instances._cuts import Cut, Cuts
 from daceopt.transformations.instances._live_bytes import Profile
-from daceopt.transformations.instances._splitting_information import AxisSplit, Budget, Way, best_of, information
+from daceopt.transformations.instances._splitting_information import (
+    AxisSplit,
+    Budget,
+    Way,
+    best_of,
+    information,
+    lighter,
+)
 
 Allowed = Callable[[AxisSplit, AxisSplit, AxisSplit], bool]
 """May two groups be merged: the splits of the producer, of the consumer and of both, along one axis."""
+
+FEW = 1000
+"""Weights are hardly any where they are this part of what is alive, or less."""
 
 Item = tuple[int, int]
 """A node and one of its ways to be cut; items that are cut together have one leader."""
@@ -38,11 +51,13 @@ class Use:
 @dataclass
 class Group:
     """A sub-graph: its nodes' arrays, the ways to split all of them, its bytes over time and its splitting information:
-    a split for each way that there is room for (None: not at all). ``scale``: how much what it writes has been up- or
-    down-sampled since the network began, where most."""
+    a split for each way that there is room for and that the rules allowed (None: not at all). ``scale``: how much what
+    it writes has been up- or down-sampled since the network began, where most. ``weights``: bytes that each instance
+    reads as a whole."""
 
     count: int
     scale: Fraction
+    weights: int
     uses: dict[str, Use]
     ways: dict[Item, Way]
     profile: Profile
@@ -102,7 +117,14 @@ class Merging:
         for name, use in uses.items():
             profile = profile.with_bytes(*self._alive(name, use), self._bytes(name))
         ways = {(k, c): self._way(cut) for c, cut in enumerate(cuts.ways)}
-        return Group(1, self._scale[k], uses, ways, profile, information(ways, profile.peak, 1, self.budget))
+        found = information(ways, profile.peak, 1, self.budget)
+        return Group(1, self._scale[k], self._weights(cuts), uses, ways, profile, found)
+
+    def _weights(self, cuts: Cuts) -> int:
+        """What is given and goes not along the outermost axis; of a table from which a kernel picks, what it picks."""
+        given = (self._bytes(name) for name in cuts.reads if not self._counts(name, cuts))
+        most = self._bytes(cuts.writes[0]) if isinstance(cuts.node, nodes.MapEntry) and cuts.writes else None
+        return sum(size if most is None else min(size, most) for size in given)
 
     def _counts(self, name: str, cuts: Cuts) -> bool:
         """Activations do; weights pass through a buffer of fixed size (section 2.2)."""
@@ -155,9 +177,8 @@ class Merging:
         }
         if not found or _is_finer(best_of(found.values()), one.best, other.best):
             return None
-        ways = {into: way for into, way in ways.items() if into in found}
         scale = max(one.scale, other.scale)
-        return _Trial(Group(count, scale, uses, ways, profile, found), joins)
+        return _Trial(Group(count, scale, one.weights + other.weights, uses, ways, profile, found), joins)
 
     def _joined(self, a: int, b: int) -> Iterator[tuple[Item, Item]]:
         """Ways of ``a`` and of ``b`` such that each instance of ``b`` reads what its own instance of ``a`` writes."""
@@ -282,13 +303,48 @@ class Merging:
 
     def run(self) -> Merging:
         """Algorithm 2; returns itself."""
+        self.layers()
         before = -1
         while before != len(self.groups):
             before = len(self.groups)
             self.straight()
             self.diamond()
             self.branch()
+        self._lightened()
         return self
+
+    def _lightened(self) -> None:
+        """Products of computed operands (attention) whose operands wait as a whole get smaller instances: these read no
+        weights again, and leave room to what waits. Where instances read of instances, the order keeps little waiting
+        as it is."""
+        light: set[int] = set()
+        for leader in self.clusters.topological():
+            group = self.groups[leader]
+            whole = all(self._is_whole(k) or k in light for k in self.clusters.predecessors(leader))
+            if group.best is not None and group.best.factor > 1 and whole and self._is_product(leader):
+                finer = lighter(group.best, group.ways, group.profile.peak, self.budget)
+                group.information = finer or group.information
+                light |= {leader} if finer else set()
+
+    def _is_whole(self, leader: int) -> bool:
+        best = self.groups[leader].best
+        return best is None or best.factor == 1
+
+    def _is_product(self, leader: int) -> bool:
+        """Has it products, and hardly any weights?"""
+        few = self.groups[leader].weights * FEW <= self.groups[leader].profile.peak
+        return few and any(isinstance(self._planned[k].node, Contraction) for k in self.clusters.members(leader))
+
+    def layers(self) -> None:
+        """What writes over the result of a node with weights, which nobody else reads, joins it first (section 1.1),
+        lest a group ends between a convolution and its activation."""
+        for k in range(self._size):
+            name = self._overwritten[k]
+            if name is not None:
+                a, b = self.clusters.leader(self._maker[name]), self.clusters.leader(k)
+                only = self.clusters.successors(a) == (b,) and self.clusters.predecessors(b) == (a,)
+                if only and self.groups[a].weights:
+                    self.rule_i(a, b)
 
     def straight(self) -> None:
         """A group and the only one that reads it, which reads no other (figure 4a)."""

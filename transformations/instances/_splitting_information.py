@@ -106,6 +106,25 @@ def _split(key: Any, way: Way, peak: float, count: int, budget: Budget) -> AxisS
     return None
 
 
+LIGHT = 8
+"""Instances are light where this many fit, with what all of them read counted once."""
+
+
+def lighter(best: AxisSplit, ways: Mapping[Key, Way], peak: float, budget: Budget) -> dict[Key | None, AxisSplit]:
+    """For each way without halo to split a group whose best split is ``best`` more finely, the smallest factor of which
+    instances are light."""
+    found: dict[Key | None, AxisSplit] = {}
+    for key, way in ways.items():
+        if way.halo or way.extent % best.clusters:
+            continue
+        for factor in factors(way.extent // best.clusters, budget.machine.cores):
+            needed = footprint(way, peak, factor * best.clusters)
+            if factor >= best.factor and needed <= min(budget.bytes, way.whole + budget.bytes / LIGHT):
+                found[key] = AxisSplit(best.count, factor, way.depth, best.clusters, 0, needed, key)
+                break
+    return found
+
+
 def footprint(way: Way, peak: float, instances: int) -> int:
     """Bytes of one instance: its share of what is alive, and all of what every instance reads."""
     share = min(1 / instances + (way.halo if instances > 1 else 0), 1)
@@ -113,7 +132,8 @@ def footprint(way: Way, peak: float, instances: int) -> int:
 
 
 def factors(extent: int, cores: int) -> list[int]:
-    """Line 4 of algorithm 1: first those that leave each instance a divisor of the cores (1, 2, 4 of 8), then all that
-    give each core a part of another axis; all that divide ``extent``."""
+    """Line 4 of algorithm 1: first those that leave the cores to other axes in equal parts (divisors of their number,
+    or powers of two, for 132 cores have few divisors), then all that give each core a part of another axis; all that
+    divide ``extent``."""
     divisors = {v for k in range(1, int(extent**0.5) + 1) if extent % k == 0 for v in (k, extent // k)}
-    return sorted(v for v in divisors if v >= cores or cores % v == 0)
+    return sorted(v for v in divisors if v >= cores or cores % v == 0 or v & (v - 1) == 0)

@@ -7,7 +7,8 @@ from daceopt.transformations.instances._merging import Merging
 
 
 def seconds(graph: Graph, merging: Merging) -> float:
-    """Of all arrays that are computed, written once and read once, and of one launch for each instance.
+    """Of all arrays that are computed, written once and read once, of weights, which each instance reads from memory,
+    and of one launch for each instance.
 
     What only one group reads and writes stays in the buffer that its instances are sized for; everything else goes
     through the next larger one that has room for it.
@@ -20,5 +21,6 @@ def seconds(graph: Graph, merging: Merging) -> float:
         outer = machine.clusters * machine.shared.bandwidth if fits else machine.memory.bandwidth
         stays = inside and not graph.is_kept(name)
         total += 2 * size / (inner * machine.clusters if stays else outer)
-    instances = sum(group.best.factor for group in merging.groups.values() if group.best is not None)
-    return total + instances * machine.launch
+    splits = [(group.best, group.weights) for group in merging.groups.values() if group.best is not None]
+    weights = sum(split.factor * split.clusters * size for split, size in splits)
+    return total + weights / machine.memory.bandwidth + sum(split.factor for split, _ in splits) * machine.launch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,28 +26,54 @@ class Lifetime:
         """How many tasks it lives across."""
         return self.last - self.first + 1
 
+    @property
+    def earlier(self) -> Lifetime:
+        """From the task before on."""
+        return replace(self, first=max(self.first - 1, 0))
+
 
 @dataclass(frozen=True)
 class Allocation:
-    """``offsets``: where each tensor stands; ``spilled``: those that found no place."""
+    """``offsets``: where each tensor stands; ``spilled``: those that found no place; ``early``: those whose place is
+    free from the task before the one that they are born in."""
 
     offsets: dict[str, int]
     spilled: tuple[str, ...]
+    early: frozenset[str] = frozenset()
 
 
-def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST) -> Allocation:
+def allocate(tensors: Iterable[Lifetime], capacity: int, spill: str = LONGEST, early: bool = False) -> Allocation:
     """Which tensors stay in a buffer of ``capacity`` bytes, and where.
 
     In the order in which they are born: while those alive are too many bytes, the one that lives across most tasks
     (with ``spill="largest"`` the largest, as Pisarchyk and Lee, 2020, have it) leaves the buffer for good. The others
     are placed the largest first, each at the lowest place that is free throughout its life; what finds none for gaps
-    between others leaves, too.
+    between others leaves, too. With ``early``, tensors get their places a task earlier as far as there is room when all
+    have one, so that nothing leaves for it.
     """
     wanted = sorted(tensors, key=lambda t: t.first)
     kept, spilled = _kept(wanted, capacity, spill)
-    offsets = _placed(kept, capacity)
+    offsets, soon = _placed(kept, capacity, frozenset())
+    if early:
+        reserved, before = _placed(kept, capacity, _with_room(kept, capacity))
+        if reserved.keys() >= offsets.keys():
+            offsets, soon = reserved, before
     spilled += [t.name for t in kept if t.name not in offsets]
-    return Allocation(offsets, tuple(spilled))
+    return Allocation(offsets, tuple(spilled), soon)
+
+
+def _with_room(kept: Sequence[Lifetime], capacity: int) -> frozenset[str]:
+    """Those that fit beside all others a task before they are born, by bytes, one after the other."""
+    room = np.full(1 + max((t.last for t in kept), default=0), capacity, np.int64)
+    for tensor in kept:
+        room[tensor.first : tensor.last + 1] -= tensor.size
+    found = set()
+    for tensor in kept:
+        before = tensor.earlier.first
+        if before == tensor.first or tensor.size <= room[before]:
+            found.add(tensor.name)
+            room[before : tensor.first] -= tensor.size
+    return frozenset(found)
 
 
 def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[Lifetime], list[str]]:
@@ -66,19 +92,29 @@ def _kept(wanted: Sequence[Lifetime], capacity: int, spill: str) -> tuple[list[L
     return [t for t in wanted if t.name not in out], list(out)
 
 
-def _placed(kept: Sequence[Lifetime], capacity: int) -> dict[str, int]:
-    """Offsets; none for what does not fit between the others."""
+def _placed(kept: Sequence[Lifetime], capacity: int, soon: frozenset[str]) -> tuple[dict[str, int], frozenset[str]]:
+    """Offsets, none for what does not fit between the others; and which of ``soon`` have their place a task earlier."""
     found: dict[str, int] = {}
+    early = set()
     spans = np.zeros((4, len(kept)), np.int64)  # first and last task, beginning and end in the buffer
     for tensor in sorted(kept, key=lambda t: (-t.size, t.first)):
-        first, last, start, end = spans[:, : len(found)]
-        beside = np.flatnonzero((first <= tensor.last) & (last >= tensor.first))
-        offset = 0
-        for k in beside[np.argsort(start[beside])]:
-            if start[k] - offset >= tensor.size:
+        for life in (tensor.earlier, tensor) if tensor.name in soon else (tensor,):
+            offset = _lowest(spans[:, : len(found)], life)
+            if offset + life.size <= capacity:
+                spans[:, len(found)] = life.first, life.last, offset, offset + life.size
+                found[life.name] = offset
+                early |= {life.name} if tensor.name in soon and life.first == tensor.earlier.first else set()
                 break
-            offset = max(offset, int(end[k]))
-        if offset + tensor.size <= capacity:
-            spans[:, len(found)] = tensor.first, tensor.last, offset, offset + tensor.size
-            found[tensor.name] = offset
-    return found
+    return found, frozenset(early)
+
+
+def _lowest(spans: np.ndarray, life: Lifetime) -> int:
+    """The lowest place that is free throughout a life."""
+    first, last, start, end = spans
+    beside = np.flatnonzero((first <= life.last) & (last >= life.first))
+    offset = 0
+    for k in beside[np.argsort(start[beside])]:
+        if start[k] - offset >= life.size:
+            break
+        offset = max(offset, int(end[k]))
+    return offset

@@ -109,6 +109,8 @@ class _Simulation:
         self.kernels, self.policy, self.overlap = kernels, policy, overlap
         self.graph, self.machine, self.layers = kernels.graph, kernels.machine, kernels.layers
         self.spilled: list[str] = []
+        self._lives: dict[str, Lifetime] = {}  # of what stays in a buffer
+        self._late: set[str] = set()  # there is no room for them while the task before theirs runs
         self.first: dict[str, int] = {}
         self.last: dict[str, int] = {}
         for k, layer in enumerate(self.layers):
@@ -148,9 +150,13 @@ class _Simulation:
             levels[name] = LEVELS[max(best, LEVELS.index(level))]
         for level, below, capacity in self._buffers():
             tensors = [self._lifetime(n, level) for n, where in levels.items() if where == level]
-            for name in allocate(tensors, capacity, self.policy.spill).spilled:
+            found = allocate(tensors, capacity, self.policy.spill, self.overlap == "room")
+            for name in found.spilled:
                 levels[name] = below
                 self.spilled.append(name)
+            self._lives |= {t.name: t.earlier if t.name in found.early else t for t in tensors}
+            self._late.difference_update(found.early)
+            self._late.update(t.name for t in tensors if t.name not in found.early)
         return levels
 
     def _buffers(self) -> list[tuple[str, str, int]]:
@@ -159,10 +165,10 @@ class _Simulation:
         return [(LOCAL, SHARED, one), (SHARED, MEMORY, all_)]
 
     def _lifetime(self, name: str, level: str) -> Lifetime:
-        ahead = int(self.overlap == "tiles")  # a layer may begin while the one before it runs
         size = self.kernels.nbytes(name)
         size = ceil(size / self._cores(name)) if level == LOCAL else size
-        return Lifetime(name, size, max(0, self.first[name] - ahead), self.last[name])
+        life = Lifetime(name, size, self.first[name], self.last[name])
+        return life.earlier if self.overlap == "tiles" else life  # a layer may begin while the one before it runs
 
     def _cores(self, name: str) -> int:
         placement = self.graph.placements.get(name)
@@ -196,7 +202,7 @@ class _Simulation:
         """Bytes of the shared buffer that results leave while each layer runs."""
         room = np.full(len(self.layers), self.machine.room(SHARED), np.int64)
         for name in (n for n, level in levels.items() if level == SHARED):
-            life = self._lifetime(name, SHARED)
+            life = self._lives[name]
             room[life.first : life.last + 1] -= life.size
         return room
 
@@ -249,7 +255,12 @@ class _Simulation:
             work,
             floor,
             self._tiles(near),
+            self._begins_early(layer, levels),
         )
+
+    def _begins_early(self, layer: Layer, levels: Mapping[str, str]) -> bool:
+        """May it begin while the task before it runs?"""
+        return self.overlap == "tiles" or not any(n in self._late for n in layer.writes if levels[n] != MEMORY)
 
     def _layer_cores(self, layer: Layer) -> int:
         binding = self.kernels.binding(layer)

@@ -12,8 +12,9 @@ from daceopt.cost.machines.hierarchy import MachineModel
 DMA, WAY = "DMA", "exchange"
 """Between memory and a cluster; between the shared buffer and the local ones."""
 
-OVERLAPS = ("none", "weights", "tiles")
-"""What runs beside a task: its own tiles only; loads of what is given for later ones; tiles of the next ones, too."""
+OVERLAPS = ("none", "weights", "room", "tiles")
+"""What runs beside a task: its own tiles only; loads of what is given for later ones; tiles of the next one, too, where
+there is room for its results; tiles of the next ones, for which room is made."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Fetch:
 @dataclass(frozen=True)
 class Task:
     """A layer of ``kernel``: what it reads, what it ``writes``, bytes that it stores, the seconds that each kind of
-    work takes, the least seconds that local buffers need, and in how many tiles it runs."""
+    work takes, the least seconds that local buffers need, in how many tiles it runs, and whether there is room for its
+    results while the task before it runs."""
 
     kernel: int
     writes: tuple[str, ...]
@@ -43,6 +45,7 @@ class Task:
     work: Mapping[str, float]
     floor: float
     tiles: int
+    beside: bool = True
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,8 @@ class Schedule:
 
 
 class Pipeline:
-    """``overlap``, of ``OVERLAPS``: with ``tiles``, tasks overlap as far as data, units and room allow; otherwise each
-    waits for all of the one before it."""
+    """``overlap``, of ``OVERLAPS``: with ``room`` and ``tiles``, tasks overlap as far as data, units and room allow;
+    otherwise each waits for all of the one before it."""
 
     def __init__(self, machine: MachineModel, overlap: str):
         self._machine, self._overlap = machine, overlap
@@ -88,7 +91,7 @@ class Pipeline:
                 # the next launch is on its way while a kernel runs, unless kernels wait for one another
                 self._begun = (done if self._overlap == "none" else self._begun) + self._machine.launch
             fetch = done if self._overlap == "none" else 0.0
-            start = 0.0 if self._overlap == "tiles" else done
+            start = 0.0 if self._overlap in OVERLAPS[2:] and task.beside else done
             self._task(k, task, max(start, self._begun), max(fetch, self._begun))
         return self._schedule
 

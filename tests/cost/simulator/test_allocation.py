@@ -45,3 +45,24 @@ def test_what_exceeds_the_buffer_leaves_it() -> None:
     """And no other for its sake."""
     found = allocate([Lifetime("small", 4, 0, 5), Lifetime("huge", 100, 1, 1)], 8)
     assert found.spilled == ("huge",) and found.offsets == {"small": 0}
+
+
+@settings(deadline=None, max_examples=200)
+@given(TENSORS, st.integers(1, 90))
+def test_a_place_a_task_earlier_costs_nobody_his(wanted: list[tuple[int, int, int]], capacity: int) -> None:
+    tensors = [Lifetime(f"t{k}", size, first, first + life) for k, (size, first, life) in enumerate(wanted)]
+    exact, found = allocate(tensors, capacity), allocate(tensors, capacity, early=True)
+    assert set(found.spilled) <= set(exact.spilled) and found.early <= found.offsets.keys()
+    placed = [
+        (found.offsets[t.name], t.earlier if t.name in found.early else t) for t in tensors if t.name in found.offsets
+    ]
+    for k, (a, one) in enumerate(placed):
+        for b, other in placed[:k]:
+            together = one.first <= other.last and other.first <= one.last
+            assert not together or a + one.size <= b or b + other.size <= a
+
+
+def test_where_there_is_room_a_place_is_free_earlier() -> None:
+    tensors = [Lifetime("a", 8, 0, 1), Lifetime("b", 8, 2, 3), Lifetime("c", 8, 4, 4)]
+    assert allocate(tensors, 16, early=True).early == {"a", "b", "c"}
+    assert allocate(tensors, 8, early=True).early == {"a"}  # nothing runs before it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import dace
@@ -14,7 +15,8 @@ from daceopt.cost import machines
 from daceopt.cost.core_bindings import plain
 from daceopt.cost.machines import Buffer, MachineModel, Unit
 from daceopt.cost.simulator import Kernels, Policy, run
-from daceopt.cost.simulator.run import EXCHANGE
+from daceopt.cost.simulator.run import EXCHANGE, _Simulation
+from daceopt.cost.simulator.tile_pipeline import OVERLAPS
 from daceopt.errors import DaceoptError
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
@@ -133,6 +135,23 @@ def test_overlap_is_faster_and_moves_the_same() -> None:
     graph = local(product_chain(6, 128, 64), 8)
     apart, together = run(graph, STCP, policy=Policy(pipelined=False)), run(graph, STCP)
     assert together.seconds < apart.seconds and together.traffic == apart.traffic
+
+
+def test_layers_overlap_where_there_is_room_and_nothing_is_spilled_for_it() -> None:
+    """Results of 2048 bytes in a shared buffer of 3072 or of 8192: two are alive beside a third, or not."""
+    graph = product_chain(4, 128, 8)
+    names = [n for node in graph.nodes() for n in graph.outputs_of(node)]
+    graph.placements = {n: Placement("shared", plain(graph, n, 2)) for n in names}
+    wide = replace(SMALL, shared=Buffer(16384, 1e4, 1024), float_bytes=2)
+    tight = replace(SMALL, shared=Buffer(4096 + 1024, 1e4, 1024), float_bytes=2)
+    kernels = {m: Kernels(graph, m) for m in (wide, tight)}
+    times = {
+        (m, overlap): _Simulation(kernels[m], Policy(), overlap).run() for m in (wide, tight) for overlap in OVERLAPS
+    }
+    assert times[wide, "room"].seconds == times[wide, "tiles"].seconds < times[wide, "weights"].seconds
+    assert times[tight, "room"].placed() == times[tight, "weights"].placed()
+    assert times[tight, "tiles"].placed()["memory"] > times[tight, "room"].placed()["memory"]
+    assert times[tight, "room"].seconds <= times[tight, "weights"].seconds
 
 
 def test_readers_that_disagree_exchange() -> None:

@@ -115,6 +115,41 @@ def test_an_axis_of_prime_length_does_not_join_what_the_batch_keeps_apart() -> N
     assert {axis for group in graph.sub_graphs if group.factor > 1 for axis in group.axes.values()} == {0}
 
 
+def test_a_convolution_and_its_activation_stay_together() -> None:
+    """Before all patterns: a layer of figure 2. What two layers read is none, nor is what no weights are read for."""
+    net = Network(8, 4, 16, 16)
+    x = net.relu(net.relu(net.conv(net.x, 8)))
+    y = net.conv(x, 8)
+    graph = net.done(net.add_relu(net.relu(y), y))
+    planned = [cuts_of(graph, node) for node in graph.nodes()]
+    merging = Merging(graph, planned, Budget(tiny(45_000), "local"))
+    merging.layers()
+    groups = [sorted(merging.clusters.members(k)) for k in merging.clusters.topological()]
+    labels = [" ".join(planned[k].node.label for k in members) for members in groups]
+    assert labels == ["conv v v", "conv", "v", "v"]
+
+
+def _attention(batch: int, tokens: int, size: int) -> Graph:
+    """Queries, keys and values by one product, then scores of all tokens, which are as large as tokens squared."""
+    graph = Graph("attention")
+    b = Builder(graph)
+    x = b.elementwise(lambda v: sympy.tanh(v), graph.add_input("x", (batch, tokens, size), F))
+    wide = b.matmul(x, graph.add_input("w", (size, 3 * size), F))
+    q, k, v = (b.slice(wide, [i * size], [(i + 1) * size], axes=[2]) for i in range(3))
+    scores = b.elementwise(lambda s: sympy.exp(s), b.matmul(q, b.transpose(k, (0, 2, 1))))
+    found = b.matmul(b.matmul(scores, v), graph.add_input("u", (size, size), F))
+    graph.add_output(b.elementwise(lambda v, w: v + w, x, found))
+    return graph
+
+
+def test_attention_that_reads_what_waits_has_small_instances() -> None:
+    """They read no weights, so more of them cost nothing, and leave room to queries, keys and values."""
+    graph = _attention(2, 128, 16)
+    _group(graph, 95_000)
+    (scores,) = (group for group in graph.sub_graphs if any(graph.shape(n)[-2:] == (128, 128) for n in group.axes))
+    assert scores.factor > 2 and min(_factors(graph)) == 1
+
+
 def test_a_match_edits_nothing_and_a_second_run_finds_nothing() -> None:
     graph = stages()
     before = contents(graph)

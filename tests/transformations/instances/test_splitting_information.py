@@ -14,6 +14,7 @@ def test_factors_balance_the_cores() -> None:
     assert factors(16, 8) == [1, 2, 4, 8, 16]
     assert factors(18, 8) == [1, 2, 9, 18]  # 3 and 6 of 8 cores would leave some without work
     assert factors(12, 2) == [1, 2, 3, 4, 6, 12]
+    assert factors(256, 132) == [1, 2, 4, 8, 16, 32, 64, 128, 256]  # 132 has few divisors itself
     assert factors(1, 8) == [1]
 
 

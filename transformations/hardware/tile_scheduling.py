@@ -15,6 +15,7 @@ from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
 from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.microkernels import PRODUCT, TRANSPOSITION
 from daceopt.ir.references import StatementInstance, resolved
 from daceopt.ir.schedule import Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
@@ -29,7 +30,7 @@ class TileScheduling(Transformation):
     before:  for qb: for kb:  { for q: for k: for d: s[q, k] += a[q, d] * b[d, k];  for q: for k: p[q, k] = f(s[q, k]) }
     after:   parallel for qb: for kb: { call product;  for q: vector for k: p[q, k] = f(s[q, k]) }
 
-    Sums of products become calls of micro-kernels, neighbouring loops over the same elements one loop, the innermost
+    Sums of products, and tiles that are turned round, become calls of micro-kernels, neighbouring loops over the same elements one loop, the innermost
     loops vector loops, and the shared loops parallel, as many as it takes for ``enough`` iterations, where the whole
     kernel has ``work`` weighted iterations; what is None says the machine (``cost/limits.py``).
     """
@@ -105,15 +106,15 @@ class _Edits:
         return True
 
     def call(self, statement: int, stage: Stage) -> None:
-        """A micro-kernel for the innermost loops of a sum of products."""
-        if not any(a.wcr == "sum" for a in stage.writes.values()) or len(stage.reads) != 2:
-            return
+        """A micro-kernel for the innermost loops of a sum of products, or of a copy that turns a tile round."""
+        is_sum = any(a.wcr == "sum" for a in stage.writes.values()) and len(stage.reads) == 2
+        is_copy = len(stage.reads) == len(stage.writes) == len(stage.assignments) == 1
+        microkernel, counts = (PRODUCT, (3, 2)) if is_sum else (TRANSPOSITION, (2,))
         params = [p for p in stage.params if p not in (*self._kernel.outer, *self._kernel.serial)]
-        for count in (3, 2):
-            inner = params[-count:]
-            if len(inner) == count:
+        for inner in (params[-count:] for count in counts if is_sum or is_copy):
+            if len(inner) in counts:
                 try:
-                    tree = edits.call(self.tree, statement, inner)
+                    tree = edits.call(self.tree, statement, inner, microkernel)
                 except IllegalSchedule:
                     continue
                 if self.attempt(tree):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from daceopt.ir.interpret import interpret
 from daceopt.transformations.coarse.algebraic_simplification import AlgebraicSimplification
 from daceopt.transformations.coarse.cast_removal import CastRemoval
 from daceopt.transformations.coarse.pool_removal import PoolRemoval
+from daceopt.transformations.coarse.stacked_sum_removal import StackedSumRemoval
 from tests.transformations.derivatives import assert_same_gradients
 from tests.transformations.graphs import Net, check, near_misses, op_types
 
@@ -234,3 +236,35 @@ def test_other_windows(op_type: str, shape: tuple[int, ...], attributes: dict[st
     graph = net.done(net.op("Tanh", net.y))
     assert "neither the whole image nor single elements" in near_misses(PoolRemoval(), graph)
     assert op_types(graph) == [op_type, "Tanh"]
+
+
+def test_a_sum_of_what_stands_side_by_side_adds_one_after_the_other() -> None:
+    """The sum may keep its axis, and numbers that are none stay what they are."""
+    for keeps in (0, 1):
+        net = Net(x=(2, 5), z=(2, 5))
+        parts = [net.x, net.z, net.x]
+        wide = [net.op("Unsqueeze", n, net.const([1], np.int64), shape=(2, 1, 5)) for n in parts]
+        stack = net.op("Concat", *wide, shape=(2, 3, 5), axis=1)
+        shape = (2, 1, 5) if keeps else (2, 5)
+        total = net.op("ReduceSum", stack, net.const([1], np.int64), shape=shape, keepdims=keeps)
+        graph = net.done(net.op("Relu", total))
+        expected = [*["Unsqueeze"] * 3, *([] if keeps else ["Squeeze"] * 3), "Add", "Add", "Relu"]
+        before = graph.copy()
+        StackedSumRemoval().run(graph)
+        graph.validate()
+        assert sorted(op_types(graph)) == sorted(expected)
+        feeds = {before.inputs[0]: SPECIAL, before.inputs[1]: np.ones_like(SPECIAL)}
+        for ours, exact in zip(interpret(graph, feeds).values(), interpret(before, feeds).values(), strict=True):
+            np.testing.assert_array_equal(ours, exact)
+
+
+@pytest.mark.parametrize(
+    ("axis", "extent", "reason"),
+    [(0, 1, r"not along axis 1 alone"), (1, 2, r"are more than one element each along axis 1")],
+)
+def test_other_sums_of_what_stands_side_by_side_stay(axis: int, extent: int, reason: str) -> None:
+    net = Net(x=(2, extent, 5))
+    stack = net.op("Concat", net.x, net.x, shape=(2, 2 * extent, 5), axis=1)
+    shape = tuple(n for k, n in enumerate((2, 2 * extent, 5)) if k != axis)
+    graph = net.done(net.op("ReduceSum", stack, net.const([axis], np.int64), shape=shape, keepdims=0))
+    assert re.search(reason, near_misses(StackedSumRemoval(), graph))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
+from daceopt.ir.view_index import nominal
 from daceopt.ops.core import values
 from daceopt.ops.families.attention import DROPOUT
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
@@ -28,12 +29,14 @@ class AttentionTiling(Transformation):
     It is one operator, TiledAttention, until the operators are lowered, also where weights are dropped at random.
     Differentiated, it leaves two numbers for each row, by which the backward graph has the weights again, tile by tile.
     Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
-    ``rows`` and ``keys``: the size of a tile, as measured (docs/decisions/014-carried-values.md).
+    ``rows`` and ``keys``: the size of a tile, as measured (docs/decisions/014-carried-values.md). ``least``: bytes of
+    all scores for which it is worth it; sizes that are open count as large.
     """
 
     level: ClassVar[str] = "coarse"
     rows: int = 64
     keys: int = 128
+    least: int = 0
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         kind = getattr(node, "op_type", None), getattr(node, "domain", "")
@@ -44,7 +47,13 @@ class AttentionTiling(Transformation):
             reason = reason or why_not_in_tiles(graph, node)
         else:
             return
+        reason = reason or self._why_small(graph, node)
         yield Site(graph, (node,), {"dropped": found}) if reason is None else NearMiss(node, reason)
+
+    def _why_small(self, graph: Graph, node: Any) -> str | None:
+        (batch, heads, rows, _), keys = graph.shape(graph.operand(node, 0)), graph.shape(graph.operand(node, 1))[2]
+        size = nominal(batch * heads * rows * keys) * graph.dtype(graph.operand(node, 0)).bytes
+        return f"its scores are {size} bytes; expected at least {self.least}" if size < self.least else None
 
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes

@@ -30,7 +30,8 @@ class TileScheduling(Transformation):
     before:  for qb: for kb:  { for q: for k: for d: s[q, k] += a[q, d] * b[d, k];  for q: for k: p[q, k] = f(s[q, k]) }
     after:   parallel for qb: for kb: { call product;  for q: vector for k: p[q, k] = f(s[q, k]) }
 
-    Sums of products, and tiles that are turned round, become calls of micro-kernels, neighbouring loops over the same elements one loop, the innermost
+    Sums of products, and tiles that are turned round, become calls of micro-kernels, neighbouring loops over the same
+    elements one loop, the innermost
     loops vector loops, and the shared loops parallel, as many as it takes for ``enough`` iterations, where the whole
     kernel has ``work`` weighted iterations; what is None says the machine (``cost/limits.py``).
     """

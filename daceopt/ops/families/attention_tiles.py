@@ -43,7 +43,8 @@ def dropped_of(node: Operator) -> Dropped | None:
 class AttentionTiles:
     """Queries (batch, heads, length, size), keys and values in tiles of ``rows`` queries and ``keys`` keys.
 
-    ``mask``: what is added to the scores, or which are seen. Each iteration over ``outer`` has a tile of one of them.
+    ``mask``: what is added to the scores, or which are seen. Each iteration over ``outer`` has a tile of queries, or of
+    keys.
     """
 
     b: Builder
@@ -51,6 +52,7 @@ class AttentionTiles:
     operands: tuple[str, str, str]
     mask: str | None
     outer: tuple[Any, ...]
+    tile: tuple[int, int]  # queries and keys
 
     @property
     def extents(self) -> dict[Any, Dim]:
@@ -63,15 +65,15 @@ class AttentionTiles:
 
     @property
     def rows(self) -> int:
-        return self._size("rows", self.b.graph.shape(self.operands[0])[2])
+        return self._size(0)
 
     @property
     def columns(self) -> int:
-        return self._size("keys", self.b.graph.shape(self.operands[1])[2])
+        return self._size(1)
 
-    def _size(self, option: str, extent: Dim) -> int:
-        size = int(self.node.attribute(option))
-        return min(size, extent) if isinstance(extent, int) else size
+    def _size(self, side: int) -> int:
+        extent = self.b.graph.shape(self.operands[side])[2]
+        return min(self.tile[side], extent) if isinstance(extent, int) else self.tile[side]
 
     @property
     def sizes(self) -> dict[Any, int]:

@@ -100,7 +100,8 @@ def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     """softmax(scale Q K' + mask) V in tiles of ``rows`` queries and ``keys`` keys. With ``ratio`` some weights are
     dropped, as the ``stream`` of random numbers says. The second and third output are what ``row_statistics`` says."""
     q, k, v = (in_rows(b, x) for x in all_required(inputs, 3))
-    tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, ROWS))
+    tile = int(node.attribute("rows")), int(node.attribute("keys"))
+    tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, ROWS), tile)
     _Tiled(tiles, outputs).kernel().named_apart(b.graph).emit(b.graph)
 
 

@@ -1,9 +1,8 @@
-"""The gradients of attention over tiles: weights again from queries, keys and what the forward left of each row, so that
-no array of all pairs stands in memory.
+"""The gradients of attention over tiles: weights again from queries, keys and what the forward left of each row, so
+that no array of all pairs stands in memory.
 
-With P the weights, dP = dY V' and dS = P (dP - sum(dY Y)): dQ = dS K, dK = dS' Q, dV = P' dY, each times the scale of
-the scores. Dao et al., FlashAttention, NeurIPS 2022, algorithm 4; here queries and keys have a kernel each, whose
-iterations are independent, at the price of two products more.
+With P the weights, dP = dY V' and dS = P (dP - sum(dY Y)): dQ = dS K, dK = dS' Q, dV = P' dY, the first two times the
+scale of the scores. Dao et al., FlashAttention, NeurIPS 2022, algorithm 4.
 """
 
 from __future__ import annotations
@@ -39,7 +38,8 @@ from daceopt.ops.families.random import linear_index
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES
 
 GRADIENT = "TiledAttentionGradient"
-_ROWS, _COLUMNS = 64, 64  # of tiles: seven of them stand in the second level of cache at once
+_TILE = 64, 64  # queries and keys
+_PANEL = 64, 1024  # queries beside all keys, where there are at most so many: about six stand in a core's cache
 
 
 @gradient(NAME, domain=DOMAIN)
@@ -60,8 +60,7 @@ def tiled_attention_gradient(
         for n, w in zip(names, wanted)
     ]
     given = [*names, values.at(inputs, 3), dy, base, inverse, dot]
-    own = {"rows": _ROWS, "keys": _COLUMNS}
-    b.graph.add_operator(GRADIENT, given, found, {**node.attributes, **own}, DOMAIN)
+    b.graph.add_operator(GRADIENT, given, found, node.attributes, DOMAIN)
     return [*found, *[None] * (len(inputs) - len(found))]
 
 
@@ -69,17 +68,26 @@ def tiled_attention_gradient(
 def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """Inputs are queries, keys, values, a mask or None, the gradient of the result, and three numbers for each row:
     what ``row_statistics`` says, and the product of the result and its gradient."""
-    dq, dk, dv = (values.at(outputs, position) for position in range(3))
     q, k, v, dy = (in_rows(b, required(inputs, position)) for position in (0, 1, 2, 4))
     row = required(inputs, 5), required(inputs, 6), required(inputs, 7)
-    for near, block, results in (
-        (Q, ROWS, {"by_first": dq}),
-        (K, KEYS, {"by_first": dk, "by_second": dv}),
-    ):
-        wanted = {name: out for name, out in results.items() if out is not None}
-        if wanted:
-            tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, block))
+    dq, dk, dv = (values.at(outputs, position) for position in range(3))
+    for near, results, tile in _passes(b.graph.shape(k)[2], dq, dk, dv):
+        if any(results.values()):
+            outer = BATCH, HEAD, ROWS if near == Q else KEYS
+            tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
+            wanted = {name: out for name, out in results.items() if out is not None}
             _Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph).emit(b.graph)
+
+
+def _passes(keys: Dim, dq: str | None, dk: str | None, dv: str | None) -> Iterator[tuple[Any, dict[str, Any], Any]]:
+    """The side of which each iteration has a tile, what comes of it, and the tiles. Panels of all keys take five
+    products; where these are too many, queries and keys have a pass each, whose iterations are independent."""
+    rows, most = _PANEL
+    if isinstance(keys, int) and keys <= most:
+        yield K, {"by_first": dk, "by_second": dv, "across": dq}, (rows, keys)
+        return
+    yield Q, {"by_first": dq}, _TILE
+    yield K, {"by_first": dk, "by_second": dv}, _TILE
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,8 @@ class _Pass:
     tiles of the others in its serial loop.
 
     The near side has rows of D (queries, or keys) and of E (gradients of the result, or values); so has the far side.
-    Scores are their products; ``by_first`` sums dS times the far rows of D, ``by_second`` P times those of E.
+    Scores are their products; ``by_first`` sums dS times the far rows of D, ``by_second`` P times those of E. Where the
+    near tile is all there is, ``across`` is dS turned round times the near rows of D, of each tile of the far side.
     """
 
     tiles: AttentionTiles
@@ -105,26 +114,32 @@ class _Pass:
         return KEYS if self.near == Q else ROWS
 
     def kernel(self, results: dict[str, str]) -> Kernel:
-        tile, sides = (self.near, self._far), {"by_first": D, "by_second": E}
-        local = self.tiles.local(turned=(D, self._far), turned_values=(E, self._far))
+        sides = {name: size for name, size in (("by_first", D), ("by_second", E)) if name in results}
+        stages = [*self.tiles.begin(**{name: (self.near, size) for name, size in sides.items()})]
+        stages += [*self._turned(), *self._weights(), *self._d_scores()]
+        for name, size in sides.items():
+            stages += self._summed(name, size)
+        stages += self._across(results["across"]) if "across" in results else ()
+        stages += [self._stored(name, size, results[name]) for name, size in sides.items()]
+        extents, local = self.tiles.extents, self._locals(sides, "across" in results)
+        return Kernel("attention_gradient", extents, stages, self.tiles.outer, local, serial=(self._loop,))
+
+    def _locals(self, sides: dict[str, Any], across: bool) -> dict[str, Any]:
         names = ["scores", "seen", "weights", "d_weights", "d_scores"]
         names += ["used"] if dropped_of(self.tiles.node) is not None else []
-        local |= self.tiles.local(**dict.fromkeys(names, tile))
-        sums = {name: (self.near, sides[name]) for name in results}
-        local |= self.tiles.local(**sums, **{f"added_{name}": loops for name, loops in sums.items()})
-        stages = [*self.tiles.begin(**sums), *self._turned(), *self._weights(), *self._d_scores()]
-        for name in results:
-            stages += self._summed(name, sides[name])
-        for name, out in results.items():
-            stages.append(self._stored(name, sides[name], out))
-        extents: dict[Any, Dim] = self.tiles.extents
-        return Kernel("attention_gradient", extents, stages, self.tiles.outer, local, serial=(self._loop,))
+        loops: dict[str, tuple[Any, ...]] = dict.fromkeys(names, (self.near, self._far))
+        loops |= {"turned": (D, self._far), "turned_values": (E, self._far)}
+        for name, size in sides.items():
+            loops |= {name: (self.near, size), f"added_{name}": (self.near, size)}
+        if across:
+            loops |= {"turned_scores": (self._far, self.near), "across": (self._far, D)}
+        return self.tiles.local(**loops)
 
     def _rows_of(self, side: Any, size: Any) -> Access:
         """The rows, along ``size``, of queries or keys."""
         q, k, v = self.tiles.operands
         array = {(Q, D): q, (Q, E): self.dy, (K, D): k, (K, E): v}[side, size]
-        return Access(array, (BATCH, HEAD, self.tiles.row if side == Q else self.tiles.key, size))
+        return Access(array, (*self._place(side), size))
 
     def _turned(self) -> Iterator[Stage]:
         for name, size in (("turned", D), ("turned_values", E)):
@@ -172,13 +187,23 @@ class _Pass:
         yield self.tiles.product((*loops, self._far), left, self._rows_of(self._far, size), added)
         yield self.tiles.added(loops, total, added)
 
+    def _across(self, out: str) -> Iterator[Stage]:
+        tiles, near, far = self.tiles, self.near, self._far
+        turned, part = Access("turned_scores", (far, near)), Access("across", (far, D))
+        yield tiles.stage((self._loop, near, far), {"g": self._tile("d_scores")}, lambda g: g, x=turned)
+        yield tiles.product((self._loop, far, D, near), turned, self._rows_of(near, D), part)
+        scale, place = sympy.Float(tiles.node.attribute("scale")), self._place(far)
+        yield tiles.stage((self._loop, far, D), {"s": part}, lambda s: s * scale, x=Access(out, (*place, D)))
+
+    def _place(self, side: Any) -> tuple[Any, ...]:
+        return BATCH, HEAD, self.tiles.row if side == Q else self.tiles.key
+
     def _stored(self, name: str, size: Any, out: str) -> Stage:
         """Gradients of scores are those of scaled ones."""
         tiles = self.tiles
         scale = sympy.Float(tiles.node.attribute("scale")) if name == "by_first" else 1
-        row = tiles.row if self.near == Q else tiles.key
-        reads = {"s": Access(name, (self.near, size))}
-        return tiles.stage((self.near, size), reads, lambda s: s * scale, x=Access(out, (BATCH, HEAD, row, size)))
+        reads, target = {"s": Access(name, (self.near, size))}, Access(out, (*self._place(self.near), size))
+        return tiles.stage((self.near, size), reads, lambda s: s * scale, x=target)
 
 
 def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -> Names:

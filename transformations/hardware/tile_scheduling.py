@@ -14,10 +14,10 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.microkernels import PRODUCT, TRANSPOSITION
 from daceopt.ir.references import StatementInstance, resolved
-from daceopt.ir.schedule import Call, Do, Loop, Tree
+from daceopt.ir.schedule import Alloc, Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
@@ -48,12 +48,24 @@ class TileScheduling(Transformation):
         try:
             kernel = Kernel.extract(graph, node)
             if kernel.is_tiled:
-                yield Site(graph, (node,), {"schedule": self._scheduled(graph, kernel)})
+                yield Site(graph, (node,), {"schedule": self._known(graph, kernel)})
         except Unsupported as error:
             yield NearMiss(node, str(error))
 
     def apply(self, site: Site) -> None:
         site.graph.schedules[site.nodes[0]] = site["schedule"]
+
+    def _known(self, graph: Graph, kernel: Kernel) -> Tree:
+        """The schedule of ``kernel``, from one that is alike but for names: layers of a network are."""
+        form, names = _form(graph, kernel)
+        key = self, limits(), form
+        if key not in _SCHEDULES:
+            if len(_SCHEDULES) >= _MOST:
+                _SCHEDULES.clear()
+            _SCHEDULES[key] = self._scheduled(graph, kernel), names
+        tree, own = _SCHEDULES[key]
+        renamed = dict(zip(own, names, strict=True))
+        return schedule.transformed(tree, lambda n: replace(n, array=renamed[n.array]) if isinstance(n, Alloc) else n)
 
     def _scheduled(self, graph: Graph, kernel: Kernel) -> Tree:
         edit = _Edits(graph, kernel)
@@ -78,6 +90,30 @@ class TileScheduling(Transformation):
                 band[k] = replace(loop, kind="parallel", when=when)
                 count *= loop.extent if isinstance(loop.extent, int) else 1
         return schedule.nested(band, body)
+
+
+_MOST = 128
+_SCHEDULES: dict[Any, tuple[Tree, tuple[str, ...]]] = {}  # by form; with the names of arrays as they were there
+
+
+def _form(graph: Graph, kernel: Kernel) -> tuple[Any, tuple[str, ...]]:
+    """All that a schedule depends on, with numbers for the names of arrays, and these names in their order."""
+    accesses = [a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values())]
+    roots = (graph.root(a.array)[0] for a in accesses if a.array not in kernel.locals)
+    numbers = {name: k for k, name in enumerate(dict.fromkeys([*(a.array for a in accesses), *roots]))}
+    arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
+
+    def written(part: Mapping[str, Access]) -> tuple[Any, ...]:
+        return tuple((c, numbers[a.array], a.index, a.wcr) for c, a in part.items())
+
+    stages = tuple((s.params, written(s.reads), written(s.writes), s.assignments) for s in kernel.stages)
+    own = tuple(kernel.extents.items()), kernel.outer, kernel.serial, tuple(graph.assumptions)
+    return (arrays, stages, own), tuple(numbers)
+
+
+def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:
+    root, offset = graph.root(name)
+    return graph.dtype(name), graph.shape(name), graph.strides(name), numbers[root], offset
 
 
 def _others(kernel: Kernel, stage: Stage) -> list[Any]:

@@ -12,7 +12,7 @@ import sympy
 from dace import nodes
 
 from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, needed
-from daceopt.codegen.offsets import Span, offsets
+from daceopt.codegen.offsets import Span, least_bytes, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
@@ -106,6 +106,13 @@ def plan(
     return _Planner(Scope(graph), set(result.saved), reuse, order, owners).place(result)
 
 
+def least_arena(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> int | None:
+    """Bytes below which no plan of ``order`` with ``lending`` stays; None where sizes are open. Takes a fraction of the
+    time of a plan."""
+    places, _ = saved_offsets(graph, saved)
+    return _Planner(Scope(graph), set(places), True, order, _owners(graph, places, order)).least()
+
+
 def as_built(graph: Graph) -> MemoryPlan:
     """The plan that ``graph`` is built with."""
     return plan(graph, graph.saved, reuse=graph.options.reuse_memory, lending=True)
@@ -186,6 +193,13 @@ class _Planner:
                 result.lent |= {name: Loan(loan.owner, at) for name, at in names.items()}
         result.arena_bytes = dim(result.arena_bytes + end)
         return result
+
+    def least(self) -> int | None:
+        """What is alive at one position and has no place in lent memory; None where sizes are open."""
+        self._block_all()
+        spans = [Span(b.bytes, b.first, b.last) for b in self._blocks if isinstance(b.bytes, int)]
+        rooms = [lender.room for lender in self._owners]
+        return least_bytes(spans, rooms) if len(spans) == len(self._blocks) else None
 
     def _places(self) -> tuple[list[tuple[_Block, Loan]], Dim]:
         """The place of each block, and the end of the arena: anywhere where sizes are known, else in whole slots."""

@@ -39,9 +39,10 @@ class AttentionTiling(Transformation):
     least: int = 0
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
+        found: dict[str, Any] = {}
         kind = getattr(node, "op_type", None), getattr(node, "domain", "")
         if kind == ("Attention", ""):
-            reason, found = why_not_tiled(graph, node), {}
+            reason = why_not_tiled(graph, node)
         elif kind == (DROPOUT, DOMAIN):
             reason, found = _dropped(graph, node)
             reason = reason or why_not_in_tiles(graph, node)

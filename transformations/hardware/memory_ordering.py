@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.codegen import in_place
-from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan
+from daceopt.codegen.memory_plan import HINT, aligned_bytes, least_arena, plan
 from daceopt.ir.graph import Dim, Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -26,8 +26,8 @@ class MemoryOrdering(Transformation):
     nodes that are ready, the one after which least is alive runs next. It is tried from the inputs on and from the
     outputs back, which runs each node as late as its readers allow; and in the order that the graph has, but with nodes
     that free more than they write as soon as they can run (a weight's gradient, before the one that goes on). Memory is
-    planned for all; the best is taken if its arena is smaller by the share ``least`` than in the order that the graph
-    has.
+    planned for that of which least is alive at once; it is taken if its arena is smaller by the share ``least`` than in
+    the order that the graph has.
     """
 
     level: ClassVar[str] = "hardware"
@@ -41,13 +41,21 @@ class MemoryOrdering(Transformation):
         touched = {node: _buffers(graph, node) for node in nodes}
         forth = _scheduled(nodes, after, touched)
         back = _scheduled(nodes[::-1], before, touched)[::-1]
-        orders = [nodes, forth, back, _scheduled(nodes, after, touched, kept=True)]
+        orders = _promising(graph, [nodes, forth, back, _scheduled(nodes, after, touched, kept=True)])
         sizes = [_number(plan(graph, graph.saved, order=o, lending=True).arena_bytes) for o in orders]
         if min(sizes) < sizes[0] * (1 - self.least):
             yield Site(graph, (), {"order": orders[sizes.index(min(sizes))]})
 
     def apply(self, site: Site) -> None:
         site.graph.order = site["order"]
+
+
+def _promising(graph: Graph, orders: list[Any]) -> list[Any]:
+    """The first, and that of the others of which least is alive at once; all where sizes are open."""
+    first, *others = orders
+    bounds = [least_arena(graph, graph.saved, o) for o in others]
+    known = [b for b in bounds if b is not None]
+    return [first, others[bounds.index(min(known))]] if len(known) == len(bounds) else orders
 
 
 def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Successors]:

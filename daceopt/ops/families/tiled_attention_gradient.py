@@ -19,7 +19,7 @@ from daceopt.ir.graph import Dim
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import Names, Operator, gradient, lowering
+from daceopt.ops.core.registry import Names, Operator, gradient, lowering, without_gradient
 from daceopt.ops.families.attention import Hiding, weights_of
 from daceopt.ops.families.attention_tiles import (
     BATCH,
@@ -88,6 +88,9 @@ def _passes(keys: Dim, dq: str | None, dk: str | None, dv: str | None) -> Iterat
         return
     yield Q, {"by_first": dq}, _TILE
     yield K, {"by_first": dk, "by_second": dv}, _TILE
+
+
+without_gradient(GRADIENT, domain=DOMAIN)  # gradients of gradients are captured as products and softmaxes
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from benchmarks import (
     stitching,
     suite,
     training,
+    training_peak,
     windows,
 )
 
@@ -41,5 +42,6 @@ __all__ = [
     "stitching",
     "suite",
     "training",
+    "training_peak",
     "windows",
 ]

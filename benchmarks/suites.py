@@ -5,7 +5,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "networks": ("networks-inference",),
     "training": ("networks-training",),
     "compile": ("compile-networks", "compile-time", "import-time"),
-    "memory": ("peak-memory",),
+    "memory": ("peak-memory", "training-peak"),
     "calls": ("tiny-call",),
     "daceml": ("guided-operators", "guided-mbconv", "guided-bert", "daceml-networks"),
 }

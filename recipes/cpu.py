@@ -59,6 +59,9 @@ DERIVATIVE = (
 )
 """Kernels of what is differentiated, and its gradients."""
 
+ATTENTION = ("attention-tiling{least=262144}",)
+"""Attention without the scores of all pairs: where these are more than a core's cache keeps."""
+
 PREPARATION = (*CLEANUP, *LIFTING, *ALGEBRA, *DERIVATIVE)
 """Up to the derivative: what recipes for this machine have in common, so that a choice among them runs it once."""
 
@@ -106,4 +109,4 @@ LOOPS = (
 )
 """The loops of each kernel."""
 
-cpu = Recipe("cpu", (*PREPARATION, *FUSION, *MEMORY, *LOOPS))
+cpu = Recipe("cpu", (*CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *MEMORY, *LOOPS))

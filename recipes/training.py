@@ -8,7 +8,7 @@ DaCeML, section 5.3); ``memory_budget`` is the option of ``differentiate`` that 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import ALGEBRA, CLEANUP, DERIVATIVE, FUSION, LIFTING, LOOPS, MEMORY
+from daceopt.recipes.cpu import ALGEBRA, ATTENTION, CLEANUP, DERIVATIVE, FUSION, LIFTING, LOOPS, MEMORY
 
 _PRODUCTS = "horizontal-product-fusion"
 
@@ -18,6 +18,7 @@ training = Recipe(
         *CLEANUP,
         *LIFTING,
         *(f"{_PRODUCTS}{{copied=1.0}}" if step == _PRODUCTS else step for step in ALGEBRA),
+        *ATTENTION,
         *DERIVATIVE,
         *FUSION,
         *MEMORY,

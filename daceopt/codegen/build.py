@@ -78,6 +78,7 @@ class Prepared:
         ticks = self._add_ticks() if profiled else None
         self.target = target.get(graph.options.target)
         self.plan = memory_plan.as_built(self.graph)
+        self.graph.overwrites = self.plan.over
         if not self.target.has_stream:  # its kernels may still run when the host looks whether one has failed
             self.graph.in_place = in_place.decided(self.graph, failing)
         self.generated = frame.generate(self.graph, ticks, reports=bool(needs.flags.includes))

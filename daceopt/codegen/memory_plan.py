@@ -5,13 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import sympy
 from dace import nodes
 
 from daceopt.codegen.lending import SAVED_BLOCK, Lender, Loan, lenders, needed
-from daceopt.codegen.offsets import Span, offsets
+from daceopt.codegen.offsets import Span, least_bytes, offsets
 from daceopt.codegen.regions import FrameBuffer, Inner, Scope
 from daceopt.ir import types
 from daceopt.ir.dataflow import same_elements
@@ -31,11 +32,13 @@ class MemoryPlan:
     ``arena``: transient buffer -> offset in the arena of ``arena_bytes``; ``saved``: saved array -> offset in the block
     of ``saved_bytes``; ``lent``: transient buffers in memory that is a result's, or a saved array's, at other times.
     Inputs, outputs and constants are in none. Buffers inside of regions have the names that they have in the frame.
+    ``over``: buffer -> the one in whose bytes its writer puts it.
     """
 
     arena: dict[str, Dim] = field(default_factory=dict)
     saved: dict[str, Dim] = field(default_factory=dict)
     lent: dict[str, Loan] = field(default_factory=dict)
+    over: dict[str, str] = field(default_factory=dict)
     arena_bytes: Dim = 0
     saved_bytes: Dim = 0
 
@@ -101,6 +104,13 @@ def plan(
     result = MemoryPlan(saved=places, saved_bytes=size)
     owners = _owners(graph, result.saved, order) if lending and reuse else []
     return _Planner(Scope(graph), set(result.saved), reuse, order, owners).place(result)
+
+
+def least_arena(graph: Graph, saved: Sequence[str], order: Sequence[Any]) -> int | None:
+    """Bytes below which no plan of ``order`` with ``lending`` stays; None where sizes are open. Takes a fraction of the
+    time of a plan."""
+    places, _ = saved_offsets(graph, saved)
+    return _Planner(Scope(graph), set(places), True, order, _owners(graph, places, order)).least()
 
 
 def as_built(graph: Graph) -> MemoryPlan:
@@ -173,6 +183,7 @@ class _Planner:
         """Add the buffers of the scope to ``result``."""
         self._block_all()
         places, end = self._places()
+        result.over |= {new: old for block in self._blocks for old, new in pairwise(block.buffers)}
         for block, loan in places:
             names = {self._scope.prefix + name: loan.offset for name in block.buffers}
             names |= {n: dim(loan.offset + at) for inner in block.regions for n, at in inner.arena.items()}
@@ -182,6 +193,13 @@ class _Planner:
                 result.lent |= {name: Loan(loan.owner, at) for name, at in names.items()}
         result.arena_bytes = dim(result.arena_bytes + end)
         return result
+
+    def least(self) -> int | None:
+        """What is alive at one position and has no place in lent memory; None where sizes are open."""
+        self._block_all()
+        spans = [Span(b.bytes, b.first, b.last) for b in self._blocks if isinstance(b.bytes, int)]
+        rooms = [lender.room for lender in self._owners]
+        return least_bytes(spans, rooms) if len(spans) == len(self._blocks) else None
 
     def _places(self) -> tuple[list[tuple[_Block, Loan]], Dim]:
         """The place of each block, and the end of the arena: anywhere where sizes are known, else in whole slots."""
@@ -250,6 +268,11 @@ class _Planner:
             found += [Resident(n, i, k, block.bytes, owner) for n, i, k in zip(names, starts, ends, strict=True)]
         return found
 
+    @property
+    def _says_overlaps(self) -> bool:
+        """Do the kernels get to know which of their arrays overlap? Those of bodies do not."""
+        return not self._scope.prefix and self._graph.options.target == "cpu"
+
     def _roots(self, names: Iterable[str | None]) -> list[str]:
         """The buffers behind ``names`` that live in the arena."""
         roots = dict.fromkeys(self._graph.root(n)[0] for n in names if n is not None)
@@ -266,7 +289,7 @@ class _Planner:
         dying = [
             r
             for r in self._roots(given)
-            if self._last[r] == position and r in self._block_of and self._block_of[r].last == position
+            if self._last[r] == position and r in self._block_of and self._block_of[r].buffers[-1] == r
         ]
         dying = [r for r in dying if aligned_bytes(self._graph, r) == aligned_bytes(self._graph, name)]
         if not dying:
@@ -274,7 +297,8 @@ class _Planner:
         if not isinstance(node, nodes.MapEntry):
             return self._block_of[dying[0]]
         kernel = Kernel.extract(self._graph, node)
-        chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name)), None)
+        alone = not self._says_overlaps
+        chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name, alone)), None)
         return None if chosen is None else self._block_of[chosen]
 
 
@@ -296,18 +320,20 @@ def _bytes(buffer: FrameBuffer) -> Dim:
     return _aligned(buffer.elements, buffer.dtype)
 
 
-def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str) -> bool:
-    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, its one and unreduced
-    result.
+def _same_elements(graph: Graph, kernel: Kernel, source: str, target: str, alone: bool) -> bool:
+    """Every iteration reads of ``source`` only the very bytes that it writes of ``target``, and does not reduce there.
 
-    With a second result, the compiler, which is told that arrays do not overlap, might read again after the write.
+    Where it has other results as well, which may not be with ``alone``, the compiler has to be told which arrays
+    overlap (``MemoryPlan.over``): else it might read again after the write.
     """
-    if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1 or graph.dtype(source) != graph.dtype(target):
+    if len(kernel.stages) != 1 or graph.dtype(source) != graph.dtype(target):
         return False
     stage = kernel.stages[0]
+    if alone and len(stage.writes) != 1:
+        return False
     writes = [a for a in stage.writes.values() if graph.root(a.array)[0] == target]
     reads = [a for a in stage.reads.values() if graph.root(a.array)[0] == source]
-    if any(a.wcr for a in stage.writes.values()) or len(writes) != 1:
+    if len(writes) != 1 or writes[0].wcr:
         return False
     return all(same_elements(graph, writes[0], a) for a in reads)
 

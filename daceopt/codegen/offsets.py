@@ -51,7 +51,7 @@ def offsets(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> tuple[list[Spo
     inference (2020), section 5.2: greedy by size for offset calculation; the best of several orders.
     """
     space = _Space(rooms)
-    least, best = _least(spans, rooms), None
+    least, best = least_bytes(spans, rooms), None
     for order in _ORDERS:
         keys = [order(span) for span in spans]
         plan = space.placed(spans, sorted(range(len(spans)), key=keys.__getitem__))
@@ -77,7 +77,7 @@ def _alive(spans: Iterable[Span], last: int) -> np.ndarray:
     return changes.cumsum()
 
 
-def _least(spans: Sequence[Span], rooms: Sequence[Room]) -> int:
+def least_bytes(spans: Sequence[Span], rooms: Sequence[Room] = ()) -> int:
     """No arena is smaller: what is alive at one position and not in a room."""
     last = max((s.last for s in spans), default=0)
     idle = sum(r.bytes for r in rooms) - _alive((span for r in rooms for span, _ in r.occupants), last)

@@ -41,6 +41,7 @@ class Arrays:
         self.saved: list[str] = []  # arrays that a forward graph leaves for its backward graph
         self.replaced: dict[int, str] = {}  # position of an output -> the input whose new value it is
         self.in_place: dict[str, str] = {}  # output -> the input where it stands, once that is decided
+        self.overwrites: dict[str, str] = {}  # array -> the one in whose bytes it is written, once memory is planned
         self.constants: dict[str, np.ndarray] = {}
         self.symbols: dict[str, tuple[str, int]] = {}
         self.assumptions: list[sympy.Expr] = []  # polynomials over sizes that are 0 or more in every call

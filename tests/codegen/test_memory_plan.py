@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dace
 import sympy
 
-from daceopt.codegen.memory_plan import aligned_bytes, plan, residents
+from daceopt.codegen.cpu.kernel_source import kernel_source
+from daceopt.codegen.memory_plan import aligned_bytes, least_arena, plan, residents
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Kernel
 
 F = dace.float32
 
@@ -109,3 +113,52 @@ def test_residents_take_no_byte_twice() -> None:
     assert len(found) == 9 and {r.bytes for r in found} == {40000}
     for position in range(len(graph.nodes())):
         assert sum(r.first <= position <= r.last for r in found) <= 1  # each is written over the one before
+
+
+def _two_results(reads_ahead: bool = False) -> tuple[Graph, str, str]:
+    """A kernel that writes an array like the one it reads for the last time, and its sum; the array and its result."""
+    graph = Graph("two")
+    b = Builder(graph)
+    x = graph.add_input("x", (64, 32), F)
+    y = b.elementwise(lambda v: sympy.tanh(v), x)
+    z, total = graph.add_array("z", (64, 32), F), graph.add_array("total", (32,), F)
+    reads = {"y": (y, (lambda i, j: (63 - i, j)) if reads_ahead else (lambda i, j: (i, j)))}
+    writes = {"z": (z, lambda i, j: (i, j)), "s": (total, lambda i, j: (j,), "sum")}
+    b.map((64, 32), reads, writes, lambda i, y: {"z": 2 * y, "s": 2 * y * y})
+    graph.add_output(b.elementwise(lambda v: v + 1, b.transpose(z, (1, 0))))
+    graph.add_output(total)
+    return graph, y, z
+
+
+def test_a_kernel_of_two_results_writes_over_what_it_reads_and_the_compiler_is_told() -> None:
+    graph, y, z = _two_results()
+    found = plan(graph)
+    assert found.over == {z: y} and found.arena[z] == found.arena[y] and found.arena_bytes == 64 * 32 * 4
+    (entry,) = (e for e in graph.kernels() if len(graph.outputs_of(e)) == 2)
+    apart = kernel_source(graph, Kernel.extract(graph, entry)).text
+    graph.overwrites = found.over
+    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    assert apart.count("__restrict__") == 3 and text.count("__restrict__") == 1  # the sums stand alone
+
+
+def test_what_is_read_elsewhere_is_not_written_over() -> None:
+    graph, _, _ = _two_results(reads_ahead=True)
+    assert plan(graph).over == {}
+
+
+def test_where_nobody_tells_the_compiler_kernels_of_two_results_write_elsewhere() -> None:
+    graph, _, _ = _two_results()
+    graph.options = replace(graph.options, target="cuda")
+    assert plan(graph).over == {}
+
+
+def test_the_least_arena_is_a_bound() -> None:
+    graph, _ = _chain(6)
+    assert least_arena(graph, (), graph.nodes()) == plan(graph, lending=True).arena_bytes
+    n = dace.symbolic.symbol("n", dace.int64)
+    graph = Graph("open")
+    x = graph.add_input("x", (n,), F)
+    graph.symbols["n"] = (x, 0)
+    b = Builder(graph)
+    graph.add_output(b.elementwise(lambda v: v + 1, b.elementwise(lambda v: sympy.tanh(v), x)))
+    assert least_arena(graph, (), graph.nodes()) is None

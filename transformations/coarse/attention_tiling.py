@@ -8,7 +8,10 @@ from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
-from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_tiled
+from daceopt.ir.view_index import nominal
+from daceopt.ops.core import values
+from daceopt.ops.families.attention import DROPOUT
+from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 
@@ -23,27 +26,55 @@ class AttentionTiling(Transformation):
                      total = total * r + sum of p;  sum = sum * r + p @ v;  top = top'
                  y = sum / total
 
-    It is one operator, TiledAttention, until the operators are lowered. Differentiated, the backward graph has the
-    weights again from queries and keys. Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
-    ``rows`` and ``keys``: the size of a tile, as measured (docs/decisions/014-carried-values.md).
+    It is one operator, TiledAttention, until the operators are lowered, also where weights are dropped at random.
+    Differentiated, it leaves two numbers for each row, by which the backward graph has the weights again, tile by tile.
+    Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
+    ``rows`` and ``keys``: the size of a tile, as measured (docs/decisions/014-carried-values.md). ``least``: bytes of
+    all scores for which it is worth it; sizes that are open count as large.
     """
 
     level: ClassVar[str] = "coarse"
     rows: int = 64
     keys: int = 128
+    least: int = 0
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
-        if getattr(node, "op_type", None) != "Attention" or node.domain != "":
+        found: dict[str, Any] = {}
+        kind = getattr(node, "op_type", None), getattr(node, "domain", "")
+        if kind == ("Attention", ""):
+            reason = why_not_tiled(graph, node)
+        elif kind == (DROPOUT, DOMAIN):
+            reason, found = _dropped(graph, node)
+            reason = reason or why_not_in_tiles(graph, node)
+        else:
             return
-        reason = why_not_tiled(graph, node)
-        yield Site(graph, (node,)) if reason is None else NearMiss(node, reason)
+        reason = reason or self._why_small(graph, node)
+        yield Site(graph, (node,), {"dropped": found}) if reason is None else NearMiss(node, reason)
+
+    def _why_small(self, graph: Graph, node: Any) -> str | None:
+        (batch, heads, rows, _), keys = graph.shape(graph.operand(node, 0)), graph.shape(graph.operand(node, 1))[2]
+        size = nominal(batch * heads * rows * keys) * graph.dtype(graph.operand(node, 0)).bytes
+        return f"its scores are {size} bytes; expected at least {self.least}" if size < self.least else None
 
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
-        own = {"scale": default_scale(graph, node), "rows": self.rows, "keys": self.keys}
+        own = {"scale": default_scale(graph, node), "rows": self.rows, "keys": self.keys, **site["dropped"]}
         attributes = {**node.attributes, **own}
         origins = graph.origins_of(node)
         graph.remove(node)
         with graph.made_for(origins=origins):
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)
+
+
+def _dropped(graph: Graph, node: Any) -> tuple[str | None, dict[str, Any]]:
+    """Why it is not known which weights are dropped, or how many are, as attributes."""
+    inputs = graph.inputs_of(node)
+    given, flag = values.at(inputs, 4), values.at(inputs, 5)
+    ratio = 0.5 if given is None else values.scalar_value(graph, given)
+    training = False if flag is None else values.scalar_value(graph, flag)
+    if ratio is None or training is None:
+        return "how many weights are dropped is known only at run time", {}
+    if not training or ratio == 0:
+        return None, {}
+    return ("all weights are dropped", {}) if ratio >= 1 else (None, {"ratio": float(ratio)})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.codegen import in_place
-from daceopt.codegen.memory_plan import HINT, aligned_bytes, plan
+from daceopt.codegen.memory_plan import HINT, aligned_bytes, least_arena, plan
 from daceopt.ir.graph import Dim, Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
@@ -24,8 +24,10 @@ class MemoryOrdering(Transformation):
 
     The best order is NP-complete (Sethi, Complete register allocation problems, 1975). This is list scheduling: of the
     nodes that are ready, the one after which least is alive runs next. It is tried from the inputs on and from the
-    outputs back, which runs each node as late as its readers allow. Memory is planned for both; the better one is taken
-    if its arena is smaller by the share ``least`` than in the order that the graph has.
+    outputs back, which runs each node as late as its readers allow; and in the order that the graph has, but with nodes
+    that free more than they write as soon as they can run (a weight's gradient, before the one that goes on). Memory is
+    planned for that of which least is alive at once; it is taken if its arena is smaller by the share ``least`` than in
+    the order that the graph has.
     """
 
     level: ClassVar[str] = "hardware"
@@ -39,12 +41,21 @@ class MemoryOrdering(Transformation):
         touched = {node: _buffers(graph, node) for node in nodes}
         forth = _scheduled(nodes, after, touched)
         back = _scheduled(nodes[::-1], before, touched)[::-1]
-        sizes = [_number(plan(graph, graph.saved, order=o, lending=True).arena_bytes) for o in (nodes, forth, back)]
+        orders = _promising(graph, [nodes, forth, back, _scheduled(nodes, after, touched, kept=True)])
+        sizes = [_number(plan(graph, graph.saved, order=o, lending=True).arena_bytes) for o in orders]
         if min(sizes) < sizes[0] * (1 - self.least):
-            yield Site(graph, (), {"order": forth if sizes[1] <= sizes[2] else back})
+            yield Site(graph, (), {"order": orders[sizes.index(min(sizes))]})
 
     def apply(self, site: Site) -> None:
         site.graph.order = site["order"]
+
+
+def _promising(graph: Graph, orders: list[Any]) -> list[Any]:
+    """The first, and that of the others of which least is alive at once; all where sizes are open."""
+    first, *others = orders
+    bounds = [least_arena(graph, graph.saved, o) for o in others]
+    known = [b for b in bounds if b is not None]
+    return [first, others[bounds.index(min(known))]] if len(known) == len(bounds) else orders
 
 
 def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Successors]:
@@ -69,9 +80,12 @@ def _buffers(graph: Graph, node: Any) -> dict[str, int]:
     return {r: _number(aligned_bytes(graph, r)) for r in inside}
 
 
-def _scheduled(nodes: Sequence[Any], after: Successors, touched: dict[Any, dict[str, int]]) -> list[Any]:
-    """``nodes`` so that each runs before those ``after`` it; of those that are ready, the one of least growth."""
-    alive = _Alive(touched)
+def _scheduled(
+    nodes: Sequence[Any], after: Successors, touched: dict[Any, dict[str, int]], kept: bool = False
+) -> list[Any]:
+    """``nodes`` so that each runs before those ``after`` it; of those that are ready, the one of least growth. Growth
+    counts as none with ``kept``, so that only shrinking changes the order."""
+    alive = _Alive(touched, kept)
     waiting = dict.fromkeys(nodes, 0)
     for later in (n for node in nodes for n in after[node]):
         waiting[later] += 1
@@ -95,8 +109,8 @@ def _scheduled(nodes: Sequence[Any], after: Successors, touched: dict[Any, dict[
 class _Alive:
     """Buffers while nodes run: alive from the first to the last node that touches them, forward or backward."""
 
-    def __init__(self, touched: dict[Any, dict[str, int]]):
-        self._touched = touched
+    def __init__(self, touched: dict[Any, dict[str, int]], only_shrinking: bool = False):
+        self._touched, self._most = touched, 0 if only_shrinking else None
         self._alive: set[str] = set()
         self._users: dict[str, set[Any]] = {}
         for node, buffers in touched.items():
@@ -106,7 +120,8 @@ class _Alive:
     def growth(self, node: Any) -> int:
         """By how many bytes more is alive once ``node`` has run."""
         born = sum(size for name, size in self._touched[node].items() if name not in self._alive)
-        return born - sum(size for name, size in self._touched[node].items() if len(self._users[name]) == 1)
+        growth = born - sum(size for name, size in self._touched[node].items() if len(self._users[name]) == 1)
+        return growth if self._most is None else min(growth, self._most)
 
     def run(self, node: Any) -> list[Any]:
         """``node`` runs; returns those whose growth has changed by that."""

@@ -14,9 +14,10 @@ from daceopt.errors import IllegalSchedule, Unsupported
 from daceopt.ir import schedule
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.graph import Graph, dim
-from daceopt.ir.kernel import Kernel, Stage
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.microkernels import PRODUCT, TRANSPOSITION
 from daceopt.ir.references import StatementInstance, resolved
-from daceopt.ir.schedule import Call, Do, Loop, Tree
+from daceopt.ir.schedule import Alloc, Call, Do, Loop, Tree
 from daceopt.ir.schedule_check import check
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.hardware._scheduling import at_least, chosen, cost
@@ -29,7 +30,8 @@ class TileScheduling(Transformation):
     before:  for qb: for kb:  { for q: for k: for d: s[q, k] += a[q, d] * b[d, k];  for q: for k: p[q, k] = f(s[q, k]) }
     after:   parallel for qb: for kb: { call product;  for q: vector for k: p[q, k] = f(s[q, k]) }
 
-    Sums of products become calls of micro-kernels, neighbouring loops over the same elements one loop, the innermost
+    Sums of products, and tiles that are turned round, become calls of micro-kernels, neighbouring loops over the same
+    elements one loop, the innermost
     loops vector loops, and the shared loops parallel, as many as it takes for ``enough`` iterations, where the whole
     kernel has ``work`` weighted iterations; what is None says the machine (``cost/limits.py``).
     """
@@ -46,12 +48,24 @@ class TileScheduling(Transformation):
         try:
             kernel = Kernel.extract(graph, node)
             if kernel.is_tiled:
-                yield Site(graph, (node,), {"schedule": self._scheduled(graph, kernel)})
+                yield Site(graph, (node,), {"schedule": self._known(graph, kernel)})
         except Unsupported as error:
             yield NearMiss(node, str(error))
 
     def apply(self, site: Site) -> None:
         site.graph.schedules[site.nodes[0]] = site["schedule"]
+
+    def _known(self, graph: Graph, kernel: Kernel) -> Tree:
+        """The schedule of ``kernel``, from one that is alike but for names: layers of a network are."""
+        form, names = _form(graph, kernel)
+        key = self, limits(), form
+        if key not in _SCHEDULES:
+            if len(_SCHEDULES) >= _MOST:
+                _SCHEDULES.clear()
+            _SCHEDULES[key] = self._scheduled(graph, kernel), names
+        tree, own = _SCHEDULES[key]
+        renamed = dict(zip(own, names, strict=True))
+        return schedule.transformed(tree, lambda n: replace(n, array=renamed[n.array]) if isinstance(n, Alloc) else n)
 
     def _scheduled(self, graph: Graph, kernel: Kernel) -> Tree:
         edit = _Edits(graph, kernel)
@@ -76,6 +90,30 @@ class TileScheduling(Transformation):
                 band[k] = replace(loop, kind="parallel", when=when)
                 count *= loop.extent if isinstance(loop.extent, int) else 1
         return schedule.nested(band, body)
+
+
+_MOST = 128
+_SCHEDULES: dict[Any, tuple[Tree, tuple[str, ...]]] = {}  # by form; with the names of arrays as they were there
+
+
+def _form(graph: Graph, kernel: Kernel) -> tuple[Any, tuple[str, ...]]:
+    """All that a schedule depends on, with numbers for the names of arrays, and these names in their order."""
+    accesses = [a for s in kernel.stages for a in (*s.reads.values(), *s.writes.values())]
+    roots = (graph.root(a.array)[0] for a in accesses if a.array not in kernel.locals)
+    numbers = {name: k for k, name in enumerate(dict.fromkeys([*(a.array for a in accesses), *roots]))}
+    arrays = tuple(kernel.locals.get(name) or _array(graph, name, numbers) for name in numbers)
+
+    def written(part: Mapping[str, Access]) -> tuple[Any, ...]:
+        return tuple((c, numbers[a.array], a.index, a.wcr) for c, a in part.items())
+
+    stages = tuple((s.params, written(s.reads), written(s.writes), s.assignments) for s in kernel.stages)
+    own = tuple(kernel.extents.items()), kernel.outer, kernel.serial, tuple(graph.assumptions)
+    return (arrays, stages, own), tuple(numbers)
+
+
+def _array(graph: Graph, name: str, numbers: Mapping[str, int]) -> tuple[Any, ...]:
+    root, offset = graph.root(name)
+    return graph.dtype(name), graph.shape(name), graph.strides(name), numbers[root], offset
 
 
 def _others(kernel: Kernel, stage: Stage) -> list[Any]:
@@ -105,15 +143,15 @@ class _Edits:
         return True
 
     def call(self, statement: int, stage: Stage) -> None:
-        """A micro-kernel for the innermost loops of a sum of products."""
-        if not any(a.wcr == "sum" for a in stage.writes.values()) or len(stage.reads) != 2:
-            return
+        """A micro-kernel for the innermost loops of a sum of products, or of a copy that turns a tile round."""
+        is_sum = any(a.wcr == "sum" for a in stage.writes.values()) and len(stage.reads) == 2
+        is_copy = len(stage.reads) == len(stage.writes) == len(stage.assignments) == 1
+        microkernel, counts = (PRODUCT, (3, 2)) if is_sum else (TRANSPOSITION, (2,))
         params = [p for p in stage.params if p not in (*self._kernel.outer, *self._kernel.serial)]
-        for count in (3, 2):
-            inner = params[-count:]
-            if len(inner) == count:
+        for inner in (params[-count:] for count in counts if is_sum or is_copy):
+            if len(inner) in counts:
                 try:
-                    tree = edits.call(self.tree, statement, inner)
+                    tree = edits.call(self.tree, statement, inner, microkernel)
                 except IllegalSchedule:
                     continue
                 if self.attempt(tree):

@@ -47,7 +47,9 @@ class Emitter:
     """Writes the loops of a kernel's schedule, with threads of OpenMP and vector loops."""
 
     def __init__(self, graph: Graph, kernel: Kernel):
-        self._kernel, self._tree, self._in_place = kernel, schedule.schedule_of(kernel), graph.in_place
+        self._kernel, self._tree, self._in_place = kernel, schedule.schedule_of(kernel), dict(graph.in_place)
+        if len(kernel.writes()) > 1:  # it may read an element for one result after another one was written over it
+            self._in_place |= graph.overwrites
         self._names = Names()
         self._lines: list[str] = []
         self._depth = 1
@@ -121,10 +123,16 @@ class Emitter:
         used = {types.cpp(p.dtype): MICROKERNELS[p.dtype] for p in products}
         return "".join(_DECLARATION.format(name=name, type=cpp) for cpp, name in sorted(used.items()))
 
+    def _home(self, array: str) -> str:
+        """The array in whose memory it stands, and all that it is written over."""
+        while array in self._in_place:
+            array = self._in_place[array]
+        return array
+
     def _arguments(self) -> tuple[tuple[KernelArgument, ...], list[str]]:
         buffers, written = self._names.buffers(), {r.buffer for b in self._bodies.values() for r in b.writes.values()}
         arguments, parameters = [], []
-        home = {b: self._in_place.get(b.array, b.array) for b in buffers}  # the array in whose memory each stands
+        home = {b: self._home(b.array) for b in buffers}
         for buffer, name in buffers.items():
             argument = KernelArgument("pointer", buffer.array, buffer.offset, buffer.dtype, buffer in written)
             twins = {b for b in buffers if home[b] == home[buffer]}

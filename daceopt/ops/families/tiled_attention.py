@@ -7,47 +7,61 @@ Milakov and Gimelshein, Online normalizer calculation for softmax, 2018; Dao et 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import sympy
 
 from daceopt.ir import scalar, types
-from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Dim, Graph, dim
-from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.graph import Dim, Graph, Shape
+from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.operands import all_required, required
-from daceopt.ir.tasklet import Assignment
-from daceopt.ir.tiles import blocks, left
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import Names, Operator, gradient, lowering, supports
-from daceopt.ops.families.attention import SEES_A_KEY, Hiding, weights_of
+from daceopt.ops.core.registry import Names, Operator, keeps, lowering, supports
+from daceopt.ops.families.attention import SEES_A_KEY
+from daceopt.ops.families.attention_tiles import (
+    BATCH,
+    HEAD,
+    KEYS,
+    ROWS,
+    AttentionTiles,
+    D,
+    E,
+    K,
+    Q,
+    dropped_of,
+    in_rows,
+)
 
 DOMAIN, NAME = "daceopt", "TiledAttention"
-_BATCH, _HEAD, _ROWS, _KEYS, _Q, _K, _D, _E = (param(k) for k in range(8))
-_OUTER = (_BATCH, _HEAD, _ROWS)
-_FLOATS = tuple(t for t in types.DTYPES if types.is_float(t))
+TILED_TYPES = tuple(t for t in types.DTYPES if types.is_float(t))
 
 
-@supports(NAME, domain=DOMAIN)
 def why_not_tiled(graph: Graph, node: Operator) -> str | None:
     """Why an Attention operator has no tiled form: it takes queries, keys and values of as many heads, of rank 4."""
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
-    shapes = [graph.shape(n) for n in all_required(inputs, 3)]
-    dtypes = {graph.dtype(n) for n in all_required(inputs, 3)}
-    if any(len(s) != 4 for s in shapes) or len({s[:2] for s in shapes}) != 1:
-        return f"queries, keys and values of shapes {shapes}; expected four dimensions and as many heads"
-    if len(dtypes) != 1 or not dtypes <= set(_FLOATS):
-        return f"element types {sorted(map(str, dtypes))}; expected one floating type"
-    if any(values.at(inputs, k) is not None for k in (4, 5, 6)) or any(values.at(outputs, k) for k in (2, 3)):
+    if any(values.at(inputs, k) is not None for k in (4, 5, 6)) or any(values.at(outputs, k) for k in (1, 2, 3)):
         return "cached keys, lengths or scores that are asked for"
     other = ("softcap", "softmax_precision", "qk_matmul_output_mode")
     used = [a for a in other if node.attribute(a, 0)]
     windows = [a for a in ("left_window_size", "right_window_size") if node.attribute(a, -1) >= 0]
     if used or windows:
         return f"{', '.join(used + windows)} of Attention"
+    return why_not_in_tiles(graph, node)
+
+
+@supports(NAME, domain=DOMAIN)
+def why_not_in_tiles(graph: Graph, node: Operator) -> str | None:
+    """Why operands are none that tiles are made of."""
+    inputs = graph.inputs_of(node)
+    shapes = [graph.shape(n) for n in all_required(inputs, 3)]
+    dtypes = {graph.dtype(n) for n in all_required(inputs, 3)}
+    if any(len(s) != 4 for s in shapes) or len({s[:2] for s in shapes}) != 1:
+        return f"queries, keys and values of shapes {shapes}; expected four dimensions and as many heads"
+    if len(dtypes) != 1 or not dtypes <= set(TILED_TYPES):
+        return f"element types {sorted(map(str, dtypes))}; expected one floating type"
     if any(0 in s for s in shapes) or not all(isinstance(n, int) for n in (shapes[0][3], shapes[2][3])):
         return f"shapes {shapes}; expected elements, and sizes of heads that are known at compile time"
     return _why_not_mask(graph, inputs, shapes, bool(node.attribute(SEES_A_KEY, 0)))
@@ -72,163 +86,113 @@ def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: boo
     return None if types.is_bool(dtype) or dtype == own else f"a mask of {dtype}; expected booleans or {own}"
 
 
-@lowering(NAME, domain=DOMAIN, types=_FLOATS)
+@keeps(NAME, domain=DOMAIN)
+def row_statistics(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
+    """Of each row the largest score, and by what the exponentials relative to it are multiplied: a weight is
+    exp(score - first) * second."""
+    q = graph.operand(node, 0)
+    kind = graph.shape(q)[:3], types.computed(graph.dtype(q))
+    return {1: kind, 2: kind}
+
+
+@lowering(NAME, domain=DOMAIN, types=TILED_TYPES)
 def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """softmax(scale Q K' + mask) V in tiles of ``rows`` queries and ``keys`` keys."""
-    q, k, v = all_required(inputs, 3)
-    turned = _with_rows(b, b.transpose(k, [0, 1, 3, 2]))
-    operands = _with_rows(b, q), turned, _with_rows(b, v)
-    _Tiled(b, node, operands, values.at(inputs, 3), required(outputs, 0)).kernel().named_apart(b.graph).emit(b.graph)
-
-
-def _with_rows(b: Builder, x: str) -> str:
-    """``x`` with elements of a row side by side, as micro-kernels take them."""
-    return x if b.graph.strides(x)[-1] == 1 else b.copy(x)
+    """softmax(scale Q K' + mask) V in tiles of ``rows`` queries and ``keys`` keys. With ``ratio`` some weights are
+    dropped, as the ``stream`` of random numbers says. The second and third output are what ``row_statistics`` says."""
+    q, k, v = (in_rows(b, x) for x in all_required(inputs, 3))
+    tile = int(node.attribute("rows")), int(node.attribute("keys"))
+    tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, ROWS), tile)
+    _Tiled(tiles, outputs).kernel().named_apart(b.graph).emit(b.graph)
 
 
 @dataclass(frozen=True)
 class _Tiled:
     """The kernel: one iteration of its outer loops has a tile of queries, its serial loop goes over tiles of keys."""
 
-    b: Builder
-    node: Operator
-    operands: tuple[str, str, str]  # queries, keys turned, values
-    mask: str | None
-    out: str
+    tiles: AttentionTiles
+    outputs: Names
 
     def kernel(self) -> Kernel:
-        graph, (q, kt, v) = self.b.graph, self.operands
-        batch, heads, length, size = graph.shape(q)
-        keys, width = graph.shape(kt)[3], graph.shape(v)[3]
-        rows, columns = self._size("rows", length), self._size("keys", keys)
-        extents: dict[Any, Dim] = {_BATCH: batch, _HEAD: heads}
-        extents |= {_ROWS: blocks(length, rows), _KEYS: blocks(keys, columns)}
-        extents |= {_Q: left(length, rows, _ROWS), _K: left(keys, columns, _KEYS), _D: size, _E: width}
-        sizes: dict[str, tuple[int, ...]] = dict.fromkeys(("top", "total", "base", "ratio", "own", "part"), (rows,))
-        sizes |= dict.fromkeys(("scores", "seen", "weights"), (rows, columns))
-        sizes |= dict.fromkeys(("sum", "added"), (rows, int(width)))
-        local = {name: (graph.dtype(q), shape) for name, shape in sizes.items()}
-        stages = [*self._begin(), *self._scores(rows, columns), *self._softmax(), *self._values(columns)]
-        stages += self._end(rows)
-        return Kernel("attention", extents, stages, _OUTER, local, serial=(_KEYS,))
+        stages = [*self._begin(), *self._scores(), *self._softmax(), *self._values(), *self._end()]
+        local = self.tiles.local(**dict.fromkeys(("top", "total", "base", "ratio", "own", "part"), (Q,)))
+        local |= self.tiles.local(turned=(D, K), **dict.fromkeys(("scores", "seen", "weights"), (Q, K)))
+        local |= self.tiles.local(**dict.fromkeys(("sum", "added"), (Q, E)))
+        if self._dropped is not None:
+            local |= self.tiles.local(used=(Q, K))
+        extents: dict[Any, Dim] = self.tiles.extents
+        return Kernel("attention", extents, stages, self.tiles.outer, local, serial=(KEYS,))
 
-    def _size(self, option: str, extent: Dim) -> int:
-        size = int(self.node.attribute(option))
-        return min(size, extent) if isinstance(extent, int) else size
-
-    def _stage(
-        self, params: tuple[Any, ...], reads: dict[str, Access], fn: Callable[..., Any], **writes: Access
-    ) -> Stage:
-        """``fn`` gives a value for each write, from what is read."""
-        dtypes = {c: types.computed(self._dtype(a.array)) for c, a in reads.items()}
-        found = fn(*(scalar.symbol(c, t) for c, t in dtypes.items()))
-        own = self._dtype(self.operands[0])
-        results = found if isinstance(found, tuple) else (found,)
-        pairs = zip(writes, results, strict=True)
-        code = tuple(Assignment(scalar.symbol(c, own), sympy.sympify(e), own) for c, e in pairs)
-        return Stage((*_OUTER, *params), reads, writes, code)
-
-    def _dtype(self, array: str) -> Any:
-        graph = self.b.graph
-        return graph.dtype(array if array in graph.arrays() else self.operands[0])
+    @property
+    def _dropped(self) -> Any:
+        return dropped_of(self.tiles.node)
 
     def _begin(self) -> Iterator[Stage]:
-        yield self._stage((_Q,), {}, lambda: (-scalar.infinity(), 0), x=_row("top"), y=_row("total"))
-        yield self._stage((_Q, _E), {}, lambda: 0, x=Access("sum", (_Q, _E)))
+        yield self.tiles.stage((Q,), {}, lambda: (-scalar.infinity(), 0), x=_row("top"), y=_row("total"))
+        yield from self.tiles.begin(sum=(Q, E))
 
-    def _scores(self, rows: int, columns: int) -> Iterator[Stage]:
-        q, kt, _ = self.operands
-        row, key = dim(rows * _ROWS + _Q), dim(columns * _KEYS + _K)
-        reads = {"q": Access(q, (_BATCH, _HEAD, row, _D)), "k": Access(kt, (_BATCH, _HEAD, _D, key))}
-        product = Access("scores", (_Q, _K), "sum")
-        yield self._stage((_KEYS, _Q, _K, _D), reads, lambda u, w: u * w, x=product)
-        seen, given = self._seen(row, key)
-        yield self._stage((_KEYS, _Q, _K), {"s": _tile("scores"), **given}, seen, x=_tile("seen"))
-
-    def _seen(self, row: Dim, key: Dim) -> tuple[Callable[..., Any], dict[str, Access]]:
-        """The scaled and masked score, and what it reads besides the score."""
-        scale, causal = sympy.Float(self.node.attribute("scale")), bool(self.node.attribute("is_causal", 0))
-        given: dict[str, Access] = {}
-        boolean = self.mask is not None and types.is_bool(self.b.graph.dtype(self.mask))
-        if self.mask is not None:
-            shape = self.b.graph.shape(self.mask)
-            full = (_BATCH, _HEAD, row, key)[4 - len(shape) :]
-            given["m"] = Access(self.mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
-
-        def seen(s: Any, m: Any = None) -> Any:
-            value = s * scale
-            if m is not None:
-                value = value + (scalar.select(m, 0, -scalar.infinity()) if boolean else m)
-            return scalar.select(scalar.le(key, row), value, -scalar.infinity()) if causal else value
-
-        return seen, given
+    def _scores(self) -> Iterator[Stage]:
+        tiles, (q, k, _) = self.tiles, self.tiles.operands
+        copied = {"k": Access(k, (BATCH, HEAD, tiles.key, D))}
+        yield tiles.stage((KEYS, K, D), copied, lambda x: x, x=Access("turned", (D, K)))
+        read = Access(q, (BATCH, HEAD, tiles.row, D))
+        yield tiles.product((KEYS, Q, K, D), read, Access("turned", (D, K)), _tile("scores"))
+        yield tiles.seen((KEYS, Q, K), _tile("scores"), _tile("seen"))
 
     def _softmax(self) -> Iterator[Stage]:
         """A new maximum rescales what was summed so far. A row of which nothing is seen yet has 0 in its place."""
 
         def grown(old: Any, own: Any) -> Any:
             top = scalar.maximum(old, own)
-            base = scalar.select(scalar.eq(top, -scalar.infinity()), 0, top)
-            return top, base, sympy.exp(old - base)
+            return top, _base(top), sympy.exp(old - _base(top))
 
-        tile, line = (_KEYS, _Q, _K), (_KEYS, _Q)
-        yield self._stage(tile, {"s": _tile("seen")}, lambda s: s, x=_row("own", "max"))
+        tiles, tile, line = self.tiles, (KEYS, Q, K), (KEYS, Q)
+        yield tiles.stage(tile, {"s": _tile("seen")}, lambda s: s, x=_row("own", "max"))
         reads = {"t": _row("top"), "w": _row("own")}
-        yield self._stage(line, reads, grown, x=_row("top"), y=_row("base"), z=_row("ratio"))
+        yield tiles.stage(line, reads, grown, x=_row("top"), y=_row("base"), z=_row("ratio"))
         reads = {"s": _tile("seen"), "t": _row("base")}
-        yield self._stage(tile, reads, lambda s, t: sympy.exp(s - t), x=_tile("weights"))
-        yield self._stage(tile, {"w": _tile("weights")}, lambda w: w, x=_row("part", "sum"))
-        reads = {"s": _row("total"), "r": _row("ratio"), "p": _row("part")}
-        yield self._stage(line, reads, lambda s, r, p: s * r + p, x=_row("total"))
+        yield tiles.stage(tile, reads, lambda s, t: sympy.exp(s - t), x=_tile("weights"))
+        yield tiles.stage(tile, {"w": _tile("weights")}, lambda w: w, x=_row("part", "sum"))
+        yield tiles.added(line, _row("total"), _row("part"), _row("ratio"))
 
-    def _values(self, columns: int) -> Iterator[Stage]:
-        read = Access(self.operands[2], (_BATCH, _HEAD, dim(columns * _KEYS + _K), _E))
-        added = Access("added", (_Q, _E), "sum")
-        yield self._stage((_KEYS, _Q, _E, _K), {"w": _tile("weights"), "v": read}, lambda w, v: w * v, x=added)
-        total = Access("sum", (_Q, _E))
-        reads = {"s": total, "r": _row("ratio"), "p": Access("added", (_Q, _E))}
-        yield self._stage((_KEYS, _Q, _E), reads, lambda s, r, p: s * r + p, x=total)
+    def _values(self) -> Iterator[Stage]:
+        tiles, dropped = self.tiles, self._dropped
+        if dropped is not None:
+            position = tiles.position
+            reads = {"w": _tile("weights"), "seed": Access(tiles.b.graph.seed(), (0,))}
 
-    def _end(self, rows: int) -> Iterator[Stage]:
-        trusted, row = bool(self.node.attribute(SEES_A_KEY, 0)), dim(rows * _ROWS + _Q)
+            def kept(w: Any, seed: Any) -> Any:
+                return w * dropped.factor(seed, position)
 
-        def mean(s: Any, t: Any) -> Any:
+            yield tiles.stage((KEYS, Q, K), reads, kept, x=_tile("used"))
+        read = Access(tiles.operands[2], (BATCH, HEAD, tiles.key, E))
+        weights, added = _tile("weights" if dropped is None else "used"), Access("added", (Q, E))
+        yield tiles.product((KEYS, Q, E, K), weights, read, added)
+        yield tiles.added((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))
+
+    def _end(self) -> Iterator[Stage]:
+        trusted, tiles = bool(self.tiles.node.attribute(SEES_A_KEY, 0)), self.tiles
+
+        def over(s: Any, t: Any) -> Any:
             return s / t if trusted else scalar.select(scalar.eq(t, 0), 0, s / t)
 
-        reads = {"s": Access("sum", (_Q, _E)), "t": _row("total")}
-        yield self._stage((_Q, _E), reads, mean, x=Access(self.out, (_BATCH, _HEAD, row, _E)))
+        place = (BATCH, HEAD, tiles.row)
+        reads = {"s": Access("sum", (Q, E)), "t": _row("total")}
+        yield tiles.stage((Q, E), reads, over, x=Access(required(self.outputs, 0), (*place, E)))
+        base, inverse = (values.at(self.outputs, k) for k in (1, 2))
+        if base is not None:
+            yield tiles.stage((Q,), {"t": _row("top")}, _base, x=Access(base, place))
+        if inverse is not None:
+            yield tiles.stage((Q,), {"t": _row("total")}, lambda t: over(sympy.Integer(1), t), x=Access(inverse, place))
+
+
+def _base(top: Any) -> Any:
+    """What exponentials of a row are relative to: 0 where nothing is seen."""
+    return scalar.select(scalar.eq(top, -scalar.infinity()), 0, top)
 
 
 def _row(name: str, wcr: str | None = None) -> Access:
-    return Access(name, (_Q,), wcr)
+    return Access(name, (Q,), wcr)
 
 
 def _tile(name: str) -> Access:
-    return Access(name, (_Q, _K))
-
-
-@gradient(NAME, domain=DOMAIN)
-def tiled_attention_gradient(
-    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
-) -> Names:
-    """The weights again from queries and keys: dS = P (dY V' - sum(dY Y))."""
-    (q, k, v), y, dy = all_required(inputs, 3), required(outputs, 0), grads_out[0]
-    mask, scale = values.at(inputs, 3), node.attribute("scale")
-    if dy is None:
-        return [None] * len(inputs)
-    scores = b.matmul(q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)
-    hiding = Hiding.of(b, node, inputs, scores, 0)
-    weights = weights_of(b, node, hiding.apply(b, scores), guarded=hiding.whole_rows)
-    projected = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), keepdims=True, label="attention_dot")
-    d_weights = b.matmul(dy, b.transpose(v, [0, 1, 3, 2]))
-    d_scores = b.elementwise(lambda p, g, r: p * (g - r), weights, d_weights, projected, label="attention_grad")
-    found: Names = [
-        b.matmul(d_scores, k, alpha=scale),
-        b.matmul(b.transpose(d_scores, [0, 1, 3, 2]), q, alpha=scale),
-        b.matmul(b.transpose(weights, [0, 1, 3, 2]), dy),
-    ]
-    if mask is not None:
-        found.append(
-            sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask)) if wanted[3] else None
-        )
-    return found + [None] * (len(inputs) - len(found))
+    return Access(name, (Q, K))

@@ -1,0 +1,158 @@
+"""What kernels of attention over tiles have in common: their loops, which keys a query sees, and which are dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from daceopt.ir import scalar, types
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import SEED, Dim, dim
+from daceopt.ir.kernel import Access, Stage, param
+from daceopt.ir.tasklet import Assignment
+from daceopt.ir.tiles import blocks, left
+from daceopt.ops.core.registry import Operator
+from daceopt.ops.families.random import linear_index
+
+BATCH, HEAD, ROWS, KEYS, Q, K, D, E = (param(k) for k in range(8))  # two of tiles, then those inside of a tile
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Weights are 0 where the number of their element is below ``ratio``, and the others larger."""
+
+    ratio: float
+    stream: int
+
+    def factor(self, seed: Any, position: Any) -> Any:
+        """What the weight at ``position`` among all weights is multiplied by."""
+        kept = scalar.ge(scalar.uniform(seed, self.stream, position), sympy.Float(self.ratio))
+        return scalar.select(kept, sympy.Float(1 / (1 - self.ratio)), 0)
+
+
+def dropped_of(node: Operator) -> Dropped | None:
+    """What the attributes ``ratio`` and ``stream`` say."""
+    ratio = float(node.attribute("ratio", 0.0))
+    return Dropped(ratio, int(node.attribute("stream")) & 0xFFFFFFFF) if ratio else None
+
+
+@dataclass(frozen=True)
+class AttentionTiles:
+    """Queries (batch, heads, length, size), keys and values in tiles of ``rows`` queries and ``keys`` keys.
+
+    ``mask``: what is added to the scores, or which are seen. Each iteration over ``outer`` has a tile of queries, or of
+    keys.
+    """
+
+    b: Builder
+    node: Operator
+    operands: tuple[str, str, str]
+    mask: str | None
+    outer: tuple[Any, ...]
+    tile: tuple[int, int]  # queries and keys
+
+    @property
+    def extents(self) -> dict[Any, Dim]:
+        shape, (_, k, v) = self.b.graph.shape, self.operands
+        batch, heads, length, size = shape(self.operands[0])
+        found: dict[Any, Dim] = {BATCH: batch, HEAD: heads}
+        found |= {ROWS: blocks(length, self.rows), KEYS: blocks(shape(k)[2], self.columns)}
+        found |= {Q: left(length, self.rows, ROWS), K: left(shape(k)[2], self.columns, KEYS)}
+        return found | {D: size, E: shape(v)[3]}
+
+    @property
+    def rows(self) -> int:
+        return self._size(0)
+
+    @property
+    def columns(self) -> int:
+        return self._size(1)
+
+    def _size(self, side: int) -> int:
+        extent = self.b.graph.shape(self.operands[side])[2]
+        return min(self.tile[side], extent) if isinstance(extent, int) else self.tile[side]
+
+    @property
+    def sizes(self) -> dict[Any, int]:
+        """Of a tile along each of its loops."""
+        extents = self.extents
+        return {Q: self.rows, K: self.columns, D: int(extents[D]), E: int(extents[E])}
+
+    @property
+    def row(self) -> Dim:
+        """Which query an iteration is about."""
+        return dim(self.rows * ROWS + Q)
+
+    @property
+    def key(self) -> Dim:
+        return dim(self.columns * KEYS + K)
+
+    def local(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        """Locals over these loops of a tile."""
+        dtype, sizes = self.b.graph.dtype(self.operands[0]), self.sizes
+        return {name: (dtype, tuple(sizes[p] for p in loops)) for name, loops in arrays.items()}
+
+    def stage(
+        self, params: tuple[Any, ...], reads: dict[str, Access], fn: Callable[..., Any], **writes: Access
+    ) -> Stage:
+        """``fn`` gives a value for each write, from what is read."""
+        dtypes = {c: types.computed(self._dtype(a.array)) for c, a in reads.items()}
+        found = fn(*(scalar.symbol(c, t) for c, t in dtypes.items()))
+        own = self._dtype(self.operands[0])
+        results = found if isinstance(found, tuple) else (found,)
+        pairs = zip(writes, results, strict=True)
+        code = tuple(Assignment(scalar.symbol(c, own), sympy.sympify(e), own) for c, e in pairs)
+        return Stage((*self.outer, *params), reads, writes, code)
+
+    def _dtype(self, array: str) -> Any:
+        graph = self.b.graph
+        return graph.dtype(array if array == SEED or array in graph.arrays() else self.operands[0])
+
+    def product(self, params: tuple[Any, ...], a: Access, b: Access, out: Access) -> Stage:
+        """The sum over the last of ``params``."""
+        return self.stage(params, {"a": a, "b": b}, lambda x, y: x * y, x=Access(out.array, out.index, "sum"))
+
+    def added(self, params: tuple[Any, ...], total: Access, part: Access, ratio: Access | None = None) -> Stage:
+        """``part`` comes to what was summed up so far, times ``ratio``."""
+        if ratio is None:
+            return self.stage(params, {"s": total, "p": part}, lambda s, p: s + p, x=total)
+        reads = {"s": total, "r": ratio, "p": part}
+        return self.stage(params, reads, lambda s, r, p: s * r + p, x=total)
+
+    def seen(self, params: tuple[Any, ...], scores: Access, out: Access) -> Stage:
+        """The scaled and masked score."""
+        scale, causal = sympy.Float(self.node.attribute("scale")), bool(self.node.attribute("is_causal", 0))
+        row, key, mask = self.row, self.key, self.mask
+        given: dict[str, Access] = {}
+        boolean = mask is not None and types.is_bool(self.b.graph.dtype(mask))
+        if mask is not None:
+            shape = self.b.graph.shape(mask)
+            full = (BATCH, HEAD, row, key)[4 - len(shape) :]
+            given["m"] = Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
+
+        def value(s: Any, m: Any = None) -> Any:
+            found = s * scale
+            if m is not None:
+                found = found + (scalar.select(m, 0, -scalar.infinity()) if boolean else m)
+            return scalar.select(scalar.le(key, row), found, -scalar.infinity()) if causal else found
+
+        return self.stage(params, {"s": scores, **given}, value, x=out)
+
+    @property
+    def position(self) -> Any:
+        """Of a weight among all weights, in rows."""
+        shape, (q, k, _) = self.b.graph.shape, self.operands
+        return linear_index((BATCH, HEAD, self.row, self.key), (*shape(q)[:3], shape(k)[2]))
+
+    def begin(self, **arrays: tuple[Any, ...]) -> Iterator[Stage]:
+        """Zeros, over these loops of a tile."""
+        for name, loops in arrays.items():
+            yield self.stage(loops, {}, lambda: 0, x=Access(name, loops))
+
+
+def in_rows(b: Builder, x: str) -> str:
+    """``x`` with elements of a row side by side, as micro-kernels take them."""
+    return x if b.graph.strides(x)[-1] == 1 else b.copy(x)

@@ -1,0 +1,243 @@
+"""The gradients of attention over tiles: weights again from queries, keys and what the forward left of each row, so
+that no array of all pairs stands in memory.
+
+With P the weights, dP = dY V' and dS = P (dP - sum(dY Y)): dQ = dS K, dK = dS' Q, dV = P' dY, the first two times the
+scale of the scores. Dao et al., FlashAttention, NeurIPS 2022, algorithm 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from daceopt.ir.broadcasting import sum_to
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.operands import all_required, required
+from daceopt.ops.core import values
+from daceopt.ops.core.registry import Names, Operator, gradient, lowering, without_gradient
+from daceopt.ops.families.attention import Hiding, weights_of
+from daceopt.ops.families.attention_tiles import (
+    BATCH,
+    HEAD,
+    KEYS,
+    ROWS,
+    AttentionTiles,
+    D,
+    E,
+    K,
+    Q,
+    dropped_of,
+    in_rows,
+)
+from daceopt.ops.families.random import linear_index
+from daceopt.ops.families.tiled_attention import DOMAIN, NAME, TILED_TYPES
+
+GRADIENT = "TiledAttentionGradient"
+_TILE = 64, 64  # queries and keys
+_PANEL = 64, 1024  # queries beside all keys, where there are at most so many: about six stand in a core's cache
+
+
+@gradient(NAME, domain=DOMAIN)
+def tiled_attention_gradient(
+    b: Builder, node: Operator, inputs: Names, outputs: Names, grads_out: Names, wanted: list[bool]
+) -> Names:
+    """By tiles; a gradient by what was added to the scores is as large as they are, and takes all of them."""
+    dy, y = grads_out[0], required(outputs, 0)
+    if dy is None:
+        return [None] * len(inputs)
+    if len(wanted) > 3 and wanted[3]:
+        return _by_all_scores(b, node, inputs, y, dy)
+    dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), label="attention_dot")
+    base, inverse = (values.at(outputs, k) for k in (1, 2))
+    names = all_required(inputs, 3)
+    found: Names = [
+        b.graph.add_array("attention_grad", b.graph.shape(n), b.graph.dtype(n)) if w else None
+        for n, w in zip(names, wanted)
+    ]
+    given = [*names, values.at(inputs, 3), dy, base, inverse, dot]
+    b.graph.add_operator(GRADIENT, given, found, node.attributes, DOMAIN)
+    return [*found, *[None] * (len(inputs) - len(found))]
+
+
+@lowering(GRADIENT, domain=DOMAIN, types=TILED_TYPES)
+def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
+    """Inputs are queries, keys, values, a mask or None, the gradient of the result, and three numbers for each row:
+    what ``row_statistics`` says, and the product of the result and its gradient."""
+    q, k, v, dy = (in_rows(b, required(inputs, position)) for position in (0, 1, 2, 4))
+    row = required(inputs, 5), required(inputs, 6), required(inputs, 7)
+    dq, dk, dv = (values.at(outputs, position) for position in range(3))
+    for near, results, tile in _passes(b.graph.shape(k)[2], dq, dk, dv):
+        if any(results.values()):
+            outer = BATCH, HEAD, ROWS if near == Q else KEYS
+            tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
+            wanted = {name: out for name, out in results.items() if out is not None}
+            _Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph).emit(b.graph)
+
+
+def _passes(keys: Dim, dq: str | None, dk: str | None, dv: str | None) -> Iterator[tuple[Any, dict[str, Any], Any]]:
+    """The side of which each iteration has a tile, what comes of it, and the tiles. Panels of all keys take five
+    products; where these are too many, queries and keys have a pass each, whose iterations are independent."""
+    rows, most = _PANEL
+    if isinstance(keys, int) and keys <= most:
+        yield K, {"by_first": dk, "by_second": dv, "across": dq}, (rows, keys)
+        return
+    yield Q, {"by_first": dq}, _TILE
+    yield K, {"by_first": dk, "by_second": dv}, _TILE
+
+
+without_gradient(GRADIENT, domain=DOMAIN)  # gradients of gradients are captured as products and softmaxes
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """A kernel that has a tile along ``near`` (queries or keys) in each iteration of its outer loops, and goes over the
+    tiles of the others in its serial loop.
+
+    The near side has rows of D (queries, or keys) and of E (gradients of the result, or values); so has the far side.
+    Scores are their products; ``by_first`` sums dS times the far rows of D, ``by_second`` P times those of E. Where the
+    near tile is all there is, ``across`` is dS turned round times the near rows of D, of each tile of the far side.
+    """
+
+    tiles: AttentionTiles
+    near: Any
+    dy: str
+    row: tuple[str, str, str]  # base, inverse, dot
+
+    @property
+    def _far(self) -> Any:
+        return K if self.near == Q else Q
+
+    @property
+    def _loop(self) -> Any:
+        return KEYS if self.near == Q else ROWS
+
+    def kernel(self, results: dict[str, str]) -> Kernel:
+        sides = {name: size for name, size in (("by_first", D), ("by_second", E)) if name in results}
+        stages = [*self.tiles.begin(**{name: (self.near, size) for name, size in sides.items()})]
+        stages += [*self._turned(), *self._weights(), *self._d_scores()]
+        for name, size in sides.items():
+            stages += self._summed(name, size)
+        stages += self._across(results["across"]) if "across" in results else ()
+        stages += [self._stored(name, size, results[name]) for name, size in sides.items()]
+        extents, local = self.tiles.extents, self._locals(sides, "across" in results)
+        return Kernel("attention_gradient", extents, stages, self.tiles.outer, local, serial=(self._loop,))
+
+    def _locals(self, sides: dict[str, Any], across: bool) -> dict[str, Any]:
+        names = ["scores", "seen", "weights", "d_weights", "d_scores"]
+        names += ["used"] if dropped_of(self.tiles.node) is not None else []
+        loops: dict[str, tuple[Any, ...]] = dict.fromkeys(names, (self.near, self._far))
+        loops |= {"turned": (D, self._far), "turned_values": (E, self._far)}
+        for name, size in sides.items():
+            loops |= {name: (self.near, size), f"added_{name}": (self.near, size)}
+        if across:
+            loops |= {"turned_scores": (self._far, self.near), "across": (self._far, D)}
+        return self.tiles.local(**loops)
+
+    def _rows_of(self, side: Any, size: Any) -> Access:
+        """The rows, along ``size``, of queries or keys."""
+        q, k, v = self.tiles.operands
+        array = {(Q, D): q, (Q, E): self.dy, (K, D): k, (K, E): v}[side, size]
+        return Access(array, (*self._place(side), size))
+
+    def _turned(self) -> Iterator[Stage]:
+        for name, size in (("turned", D), ("turned_values", E)):
+            reads = {"f": self._rows_of(self._far, size)}
+            yield self.tiles.stage((self._loop, self._far, size), reads, lambda x: x, x=Access(name, (size, self._far)))
+
+    def _tile(self, name: str) -> Access:
+        return Access(name, (self.near, self._far))
+
+    @property
+    def _loops(self) -> tuple[Any, ...]:
+        return self._loop, self.near, self._far
+
+    def _weights(self) -> Iterator[Stage]:
+        tiles, place = self.tiles, (BATCH, HEAD, self.tiles.row)
+        turned = Access("turned", (D, self._far))
+        yield tiles.product((*self._loops, D), self._rows_of(self.near, D), turned, self._tile("scores"))
+        yield tiles.seen(self._loops, self._tile("scores"), self._tile("seen"))
+        reads = {"s": self._tile("seen"), "t": Access(self.row[0], place), "n": Access(self.row[1], place)}
+        yield tiles.stage(self._loops, reads, lambda s, t, n: sympy.exp(s - t) * n, x=self._tile("weights"))
+
+    def _d_scores(self) -> Iterator[Stage]:
+        tiles, dropped = self.tiles, dropped_of(self.tiles.node)
+        turned = Access("turned_values", (E, self._far))
+        yield tiles.product((*self._loops, E), self._rows_of(self.near, E), turned, self._tile("d_weights"))
+        reads = {"p": self._tile("weights"), "g": self._tile("d_weights")}
+        reads["r"] = Access(self.row[2], (BATCH, HEAD, tiles.row))
+        if dropped is None:
+            yield tiles.stage(self._loops, reads, lambda p, g, r: p * (g - r), x=self._tile("d_scores"))
+            return
+        position = tiles.position
+        reads["seed"] = Access(tiles.b.graph.seed(), (0,))
+
+        def kept(p: Any, g: Any, r: Any, seed: Any) -> Any:
+            factor = dropped.factor(seed, position)
+            return p * (g * factor - r), p * factor
+
+        yield tiles.stage(self._loops, reads, kept, x=self._tile("d_scores"), y=self._tile("used"))
+
+    def _summed(self, name: str, size: Any) -> Iterator[Stage]:
+        weights = "weights" if dropped_of(self.tiles.node) is None else "used"
+        left = self._tile("d_scores" if name == "by_first" else weights)
+        total, added = Access(name, (self.near, size)), Access(f"added_{name}", (self.near, size))
+        loops = (self._loop, self.near, size)
+        yield self.tiles.product((*loops, self._far), left, self._rows_of(self._far, size), added)
+        yield self.tiles.added(loops, total, added)
+
+    def _across(self, out: str) -> Iterator[Stage]:
+        tiles, near, far = self.tiles, self.near, self._far
+        turned, part = Access("turned_scores", (far, near)), Access("across", (far, D))
+        yield tiles.stage((self._loop, near, far), {"g": self._tile("d_scores")}, lambda g: g, x=turned)
+        yield tiles.product((self._loop, far, D, near), turned, self._rows_of(near, D), part)
+        scale, place = sympy.Float(tiles.node.attribute("scale")), self._place(far)
+        yield tiles.stage((self._loop, far, D), {"s": part}, lambda s: s * scale, x=Access(out, (*place, D)))
+
+    def _place(self, side: Any) -> tuple[Any, ...]:
+        return BATCH, HEAD, self.tiles.row if side == Q else self.tiles.key
+
+    def _stored(self, name: str, size: Any, out: str) -> Stage:
+        """Gradients of scores are those of scaled ones."""
+        tiles = self.tiles
+        scale = sympy.Float(tiles.node.attribute("scale")) if name == "by_first" else 1
+        reads, target = {"s": Access(name, (self.near, size))}, Access(out, (*self._place(self.near), size))
+        return tiles.stage((self.near, size), reads, lambda s: s * scale, x=target)
+
+
+def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -> Names:
+    """The same with all weights in memory, and the gradient by the mask."""
+    q, k, v, mask = all_required(inputs, 4)
+    scale = node.attribute("scale")
+    scores = b.matmul(q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)
+    hiding = Hiding.of(b, node, inputs, scores, 0)
+    weights = weights_of(b, node, hiding.apply(b, scores), guarded=hiding.whole_rows)
+    dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), keepdims=True, label="attention_dot")
+    d_weights, used = b.matmul(dy, b.transpose(v, [0, 1, 3, 2])), weights
+    dropped = dropped_of(node)
+    if dropped is not None:
+        factors = _factors(b, dropped, b.graph.shape(weights), b.graph.dtype(weights))
+        d_weights, used = (b.elementwise(lambda x, f: x * f, x, factors, label="dropout") for x in (d_weights, weights))
+    d_scores = b.elementwise(lambda p, g, r: p * (g - r), weights, d_weights, dot, label="attention_grad")
+    found: Names = [
+        b.matmul(d_scores, k, alpha=scale),
+        b.matmul(b.transpose(d_scores, [0, 1, 3, 2]), q, alpha=scale),
+        b.matmul(b.transpose(used, [0, 1, 3, 2]), dy),
+        sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask)),
+    ]
+    return [*found, *[None] * (len(inputs) - len(found))]
+
+
+def _factors(b: Builder, dropped: Any, shape: Any, dtype: Any) -> str:
+    out = b.graph.add_array("dropout", shape, dtype)
+    reads: dict[str, Any] = {"seed": (b.graph.seed(), lambda *i: (0,))}
+
+    def factor(i: Any, seed: Any) -> Any:
+        return dropped.factor(seed, linear_index(i, shape))
+
+    b.map(shape, reads, {"out": (out, lambda *i: i)}, factor, label="dropout")
+    return out

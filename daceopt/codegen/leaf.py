@@ -52,9 +52,8 @@ class Accumulator:
     @property
     def operator(self) -> str:
         """What joins two values, where C++ has an operator for it."""
-        if types.is_bool(self.dtype):
-            return {"max": "|", "min": "&"}.get(self.op, "")
-        return {"sum": "+", "prod": "*"}.get(self.op, "")
+        of_truth = {"max": "|", "min": "&"} if types.is_bool(self.dtype) else {}
+        return {"sum": "+", "prod": "*", **of_truth}.get(self.op, "")
 
     @property
     def notes_nan(self) -> bool:

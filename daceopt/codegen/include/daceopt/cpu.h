@@ -47,7 +47,6 @@ DOP_UNARY(DOP_VECTOR_2_35, log1p)
 DOP_UNARY(DOP_VECTOR_2_35, expm1)
 DOP_BINARY(DOP_VECTOR_2_22, pow)
 // of double alone: vector_math.h has those of float
-double fmod(double, double) noexcept;
 double exp2(double) noexcept;
 double log2(double) noexcept;
 double log10(double) noexcept;

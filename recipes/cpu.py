@@ -70,6 +70,7 @@ FUSION = (
     "lower-operators",
     "layout-search",  # before fusion, which looks at how the loops walk memory
     "weight-packing",
+    "pool-opening{slow=True}",  # of the layouts that were found
     "product-transposition",
     "loop-operand-packing",
     "relayout-fusion",

@@ -46,7 +46,14 @@ class Accumulator:
 
     @property
     def cpp(self) -> str:
-        return types.cpp(self.dtype)
+        """Its type: truth is collected in bytes, for gcc takes lanes of bools apart."""
+        return "uint8_t" if types.is_bool(self.dtype) else types.cpp(self.dtype)
+
+    @property
+    def operator(self) -> str:
+        """What joins two values, where C++ has an operator for it."""
+        of_truth = {"max": "|", "min": "&"} if types.is_bool(self.dtype) else {}
+        return {"sum": "+", "prod": "*", **of_truth}.get(self.op, "")
 
     @property
     def notes_nan(self) -> bool:
@@ -61,11 +68,8 @@ class Accumulator:
     @property
     def clause(self) -> str:
         """What OpenMP is told where lanes collect in it."""
-        operator = {"sum": "+", "prod": "*"}.get(self.op, self.op)
-        if types.is_bool(self.dtype):
-            operator = {"max": "|", "min": "&"}[self.op]
         nan = f" reduction(| : {self.name}_nan)" if self.notes_nan else ""
-        return f" reduction({operator} : {self.name}){nan}"
+        return f" reduction({self.operator or self.op} : {self.name}){nan}"
 
     def index(self, names: Names) -> str:
         """Position in the array of kept elements, row-major."""
@@ -82,9 +86,9 @@ class Accumulator:
 
     def join(self, a: str, b: str) -> str:
         """The reduction of two values, as an expression."""
-        if self.op in ("max", "min"):
+        if not self.operator:
             return f"dop::{self.op}imum<{self.cpp}>({a}, {b})"
-        return f"{a} {'+' if self.op == 'sum' else '*'} {self.cpp}({b})"
+        return f"{a} {self.operator} {self.cpp}({b})"
 
 
 def identity(op: str, dtype: types.DType) -> str:
@@ -259,10 +263,12 @@ class Leaf:
 
     def _collect(self, value: sympy.Symbol, a: Accumulator) -> str:
         code = self._converted(value, types.computed(a.target.buffer.dtype))
+        if types.is_bool(a.dtype):
+            code = converted(code, a.dtype, dace.uint8)
         if not a.lanes:
             return a.add(self._names, code)
-        if a.op in ("sum", "prod"):
-            return f"{a.name} {'+' if a.op == 'sum' else '*'}= {code};"
+        if a.operator:
+            return f"{a.name} {a.operator}= {code};"
         compared = f"{a.name} = {code} {'>' if a.op == 'max' else '<'} {a.name} ? {code} : {a.name};"
         return f"{compared} {a.name}_nan |= {code} != {code};" if a.notes_nan else compared
 

@@ -106,6 +106,23 @@ def test_top_indices_of_many_lanes() -> None:
     np.testing.assert_array_equal(found, np.argsort(-x, axis=1, kind="stable")[:, :20])
 
 
+def test_few_of_long_rows() -> None:
+    """Those that pass by are compared in vectors: in rising and falling order, with ties, zeros of both signs, NaN."""
+    rng = np.random.default_rng(4)
+    for dtype in ("float32", "float64", "int8", "int64"):
+        rows = np.round(rng.standard_normal((6, 203)) * 40).astype(dtype)
+        rows[0], rows[1] = np.arange(203) % 128, (-np.arange(203)) // 2
+        if dtype in FLOATS:
+            rows[2, ::3], rows[3, 1::7], rows[4, ::50], rows[5, -1] = -0.0, 0.0, np.nan, np.inf
+            rows[2, 1::3], rows[3, ::7] = 0.0, np.finfo(dtype).smallest_subnormal
+        calls = [
+            Call("top_indices", [rows[:, :, None]], [indices(6, k, 1)], [6, 203, 1, k, largest])
+            for k in (1, 5, 32, 33)
+            for largest in (0, 1)
+        ]
+        compare(*calls)
+
+
 def test_top_indices_of_too_few() -> None:
     refuse(
         "k of 4|k is larger", Call("top_indices", [sample("float32", (1, 3, 1))], [indices(1, 4, 1)], [1, 3, 1, 4, 1])

@@ -10,7 +10,7 @@ import pytest
 
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.nodes.library import PoolBackward
+from daceopt.ir.nodes.library import Pool, PoolBackward
 from daceopt.ops.families.opened_pool_gradients import pool_gradient_kernel
 from daceopt.transformations.local.pool_opening import PoolOpening
 from tests.ops.test_opened_windows import WINDOWS, Window, images, pool
@@ -85,3 +85,22 @@ def test_what_stays_a_library_node(window: Window, other: dict[str, Any], reason
     assert reason in str(pool_gradient_kernel(graph, graph.nodes()[0]))
     (miss,) = PoolOpening().run(graph).near_misses
     assert reason in miss
+
+
+def test_pools_for_which_a_library_is_slow() -> None:
+    """Averages and maxima without their places, of images in rows."""
+    window = WINDOWS["squares"]
+    slow = [gradient(window, "average", (8, 8)), pool(window), pool(window, kind="average")]
+    for graph in slow:
+        assert len(PoolOpening(slow=True).run(graph).sites) == 1
+    for graph in (gradient(window, "max", (8, 8)), pool(window, where=True)):
+        (miss,) = PoolOpening(slow=True).run(graph).near_misses
+        assert "the places of maxima are kept" in miss
+
+
+def test_channels_that_are_neighbours_stay_in_the_library() -> None:
+    graph, b, (pixels,) = start((2, 8, 8, 3))
+    y = graph.add_array("y", (2, 3, 4, 4), dace.float32, (3 * 16, 1, 3 * 4, 3))
+    b.library(Pool, {"X": b.transpose(pixels, (0, 3, 1, 2))}, {"Y": y}, kind="average", **WINDOWS["squares"])
+    (miss,) = PoolOpening(slow=True).run(finish(graph, y)).near_misses
+    assert "pixels are not neighbours" in miss

@@ -1,4 +1,4 @@
-"""Compute pools in kernels, where no library does."""
+"""Compute pools in kernels, where no library does, or none does it as fast."""
 
 from __future__ import annotations
 
@@ -20,13 +20,20 @@ class PoolOpening(Transformation):
     before:  y = Pool(x, kernel=2)
     after:   for n, c, i, j: y[n, c, i, j] = max(x[n, c, 2*i, 2*j], ..., x[n, c, 2*i + 1, 2*j + 1])
 
-    An element of a gradient gathers from the windows that reach it: nothing is added to in memory.
+    An element of a gradient gathers from the windows that reach it: nothing is added to in memory. ``slow``: only pools
+    for which a CPU's library is slower, which takes images in rows one element at a time: averages, and maxima of which
+    nobody wants the places (of a gradient each element would compare all the windows that reach it).
     """
 
     level: ClassVar[str] = "local"
+    slow: bool = False
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         if not isinstance(node, Pool | PoolBackward):
+            return
+        reason = _why_fast(graph, node) if self.slow else None
+        if reason is not None:
+            yield NearMiss(node, reason)
             return
         kernel = pool_kernel(graph, node) if isinstance(node, Pool) else pool_gradient_kernel(graph, node)
         if isinstance(kernel, str):
@@ -37,3 +44,12 @@ class PoolOpening(Transformation):
     def apply(self, site: Site) -> None:
         site.graph.remove(site.nodes[0])
         site["kernel"].emit(site.graph)
+
+
+def _why_fast(graph: Graph, node: Pool | PoolBackward) -> str | None:
+    """Why the library is as fast as a kernel; None where it is not."""
+    names = graph.reads(node) | graph.writes(node)
+    if "Workspace" in names:
+        return "the places of maxima are kept"
+    in_rows = all(graph.strides(name)[-1] == 1 for name in names.values())
+    return None if in_rows else "an image in which pixels are not neighbours"

@@ -141,10 +141,11 @@ class Printer(CXX17CodePrinter):
             return converted(args[0], operands[0], dtype)
         return str(expr.row.cpp.format(*args, type=types.cpp(dtype)))
 
-    def _print_exp(self, expr: Any) -> str:
-        return f"dop::exp({self.text(expr.args[0], self._dtype)})"
+    def _of_our_own(self, expr: Any) -> str:
+        return f"dop::{type(expr).__name__}({self.text(expr.args[0], self._dtype)})"
 
-    _print_log = _print_sin = _print_cos = _print_tan = _print_erf = _print_Function
+    _print_exp = _print_erf = _of_our_own
+    _print_log = _print_sin = _print_cos = _print_tan = _print_Function
     _print_sinh = _print_cosh = _print_tanh = _print_asinh = _print_acosh = _print_atanh = _print_Function
     _print_asin = _print_acos = _print_atan = _print_floor = _print_Function
 

@@ -148,6 +148,18 @@ def test_interpolation_of_other_ranks(mode: str, rank: int) -> None:
     check(lambda x: F.interpolate(x, scale_factor=1.5, mode=mode), _random(2, 3, *[4] * rank))
 
 
+_REPEATED: dict[str, Any] = {
+    "a factor": lambda x: F.interpolate(x, scale_factor=2, mode="nearest"),
+    "two factors": lambda x: F.interpolate(x, scale_factor=(4.0, 1.0), mode="nearest-exact"),
+    "a size": lambda x: F.interpolate(x, size=(2 * x.shape[2], 4 * x.shape[3]), mode="nearest"),
+}
+
+
+@pytest.mark.parametrize("name", _REPEATED)
+def test_nearest_of_open_sizes(name: str) -> None:
+    check(_REPEATED[name], _random(2, 3, 6, 7), dynamic=True)
+
+
 def test_nearest_bytes() -> None:
     check(lambda x: F.interpolate(x, scale_factor=2), torch.arange(24, dtype=torch.uint8).reshape(1, 2, 3, 4))
 

@@ -134,6 +134,24 @@ def test_sums_of_rows_round_as_little_as_pairwise_ones(tmp_path: Path) -> None:
     assert np.linalg.norm(error) <= 2 * np.linalg.norm(data.sum(1, dtype=np.float32) - exact)
 
 
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_any_and_all(axes: tuple, tmp_path: Path) -> None:
+    """Of truth in memory, where any byte but 0 is true, and of comparisons; collected in bytes."""
+    graph, b, (x,) = _new((64, 300))
+    flag = graph.add_input("flag", (64, 300), dace.bool_)
+    found = {(k, n): b.reduce(k, None, n, axes=axes) for k in ("max", "min") for n in (flag,)}
+    found |= {(k, x): b.reduce(k, lambda v: scalar.gt(v, 2), x, axes=axes, dtype=dace.bool_) for k in ("max", "min")}
+    data, truth = _data(64, 300), RNG.integers(0, 3, (64, 300)).astype(np.uint8)
+    truth[:, 7], truth[9], truth[:, 11], truth[13] = 0, 0, 2, 1
+    truth[13, 7] = truth[9, 11] = 0
+    data[:, 4], data[:, 5], data[6], data[7, 5] = 3, 0, np.nan, 9
+    result = run(graph, {x: data, flag: truth.view(np.bool_)}, tmp_path)
+    for (kind, name), array in found.items():
+        values = data > 2 if name == x else truth != 0
+        np.testing.assert_array_equal(result[array], {"max": np.any, "min": np.all}[kind](values, axis=axes))
+    assert all("bool a" not in s.text for s in sources_of(graph))
+
+
 def test_lanes_of_truth_values_stay_together(tmp_path: Path) -> None:
     """As conditions, operands and numbers, read from memory and computed."""
     graph, b, (x, m) = _new((300,), (300,), dtype=dace.float32)

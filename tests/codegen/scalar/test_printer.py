@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from typing import Any
 
 import dace
 import numpy as np
@@ -41,7 +42,7 @@ KNOWN = {x: F, y: F, n: dace.int8, c: dace.bool_}
         (scalar.select(c, x, 0), "dop::select(c, x, 0.0f)"),
         (scalar.cast(x, D) + y, "(double(y) + double(x))"),
         (x - y, "(x - y)"),
-        (sympy.erf(x / sympy.sqrt(2)), "erff((0.70710677f * x))"),
+        (sympy.erf(x / sympy.sqrt(2)), "dop::erf((0.70710677f * x))"),
         (scalar.eq(n, 3), "(n == int8_t(3))"),
         (-scalar.infinity() * 1, "(-dop::infinity<float>())"),
         (scalar.isnan(x), "dop::isnan(x)"),
@@ -123,23 +124,52 @@ _FUNCTIONS = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+_OF_TWO = {
+    "fmod": scalar.fmod,
+    "pymod": scalar.pymod,
+    "atan2": scalar.atan2,
+    "hypot": scalar.hypot,
+    "nextafter": scalar.nextafter,
+}
+
+
+def _pairs() -> tuple[np.ndarray, np.ndarray]:
+    """Any two bit patterns, numbers of usual sizes, and all pairs of special ones."""
+    rng = np.random.default_rng(2)
+    bits = rng.integers(0, 1 << 32, (2, 1 << 17), dtype=np.uint32).view(np.float32)
+    usual = rng.standard_normal((2, 1 << 15)).astype(np.float32)
+    special = np.float32([0, 1e-45, 1e-40, 1.1754944e-38, 0.75, 1, 3, 1e20, 3.4028235e38, np.inf, np.nan])
+    special = np.concatenate([special, -special])
+    grid = np.stack(np.meshgrid(special, special)).reshape(2, -1)
+    first, second = np.concatenate([bits, usual, grid], 1)
+    return first.copy(), second.copy()
+
+
+def _computed(folder: Path, functions: dict[str, Any], *points: np.ndarray) -> dict[str, np.ndarray]:
     """All functions at all points, compiled together."""
-    points = _bit_patterns()
     graph = Graph("functions")
     b = Builder(graph)
-    v = graph.add_input("v", (len(points),), F)
-    arrays = {name: b.elementwise(function, v) for name, function in _FUNCTIONS.items()}
+    operands = [graph.add_input("v", (len(p),), F) for p in points]
+    arrays = {name: b.elementwise(function, *operands) for name, function in functions.items()}
     sources = [kernel_source(graph, Kernel.extract(graph, e)) for e in graph.kernels()]
-    target: Path = tmp_path_factory.mktemp("functions") / "functions.so"
     texts = dict.fromkeys(s.text for s in sources)  # the two forms of tanh(softplus(x)) are one kernel
-    link(compile_objects([CompileJob(EXPORT + "\n".join([support_header(""), *texts]))]), target)
-    library = ctypes.CDLL(str(target))
-    memory = {v: points} | {a: np.empty(len(points), graph.dtype(a).type) for a in arrays.values()}
+    link(compile_objects([CompileJob(EXPORT + "\n".join([support_header(""), *texts]))]), folder / "functions.so")
+    library = ctypes.CDLL(str(folder / "functions.so"))
+    memory = dict(zip(operands, points, strict=True))
+    memory |= {a: np.empty(len(points[0]), graph.dtype(a).type) for a in arrays.values()}
     for source in sources:
         getattr(library, source.name)(*(ctypes.c_void_p(memory[a.array].ctypes.data) for a in source.arguments))
     return {name: memory[array] for name, array in arrays.items()}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    return _computed(tmp_path_factory.mktemp("functions"), _FUNCTIONS, _bit_patterns())
+
+
+@pytest.fixture(scope="module")
+def results_of_two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    return _computed(tmp_path_factory.mktemp("functions_of_two"), _OF_TWO, *_pairs())
 
 
 @pytest.mark.parametrize("name", list(_FUNCTIONS))
@@ -154,6 +184,10 @@ def test_accuracy_over_the_whole_range(name: str, results: dict[str, np.ndarray]
     if found.dtype == np.bool_:
         np.testing.assert_array_equal(found, exact)
         return
+    _assert_accurate(found, exact, points)
+
+
+def _assert_accurate(found: np.ndarray, exact: np.ndarray, *points: np.ndarray) -> None:
     with np.errstate(over="ignore"):
         rounded = exact.astype(np.float32)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(rounded))
@@ -163,4 +197,42 @@ def test_accuracy_over_the_whole_range(name: str, results: dict[str, np.ndarray]
     info = np.finfo(np.float32)
     unit = np.spacing(np.clip(np.abs(rounded[fine]), info.tiny, info.max / 2)).astype(np.float64)
     error = np.abs(found[fine] - exact[fine]) / unit
-    assert error.max() <= 4, f"{error.max()} ulp at {points[fine][error.argmax()]!r}"
+    assert error.max() <= 4, f"{error.max()} ulp at {[p[fine][error.argmax()] for p in points]}"
+
+
+@pytest.mark.parametrize("name", ["atan2", "hypot"])
+def test_accuracy_of_two_operands(name: str, results_of_two: dict[str, np.ndarray]) -> None:
+    """The same, with the sign of zeros: the angle of (-0, 1) is -0, that of (-0, -1) is -pi."""
+    first, second = _pairs()
+    exact = scalar.evaluate(_OF_TWO[name](x, y), {x: first, y: second}, D)
+    found = results_of_two[name]
+    _assert_accurate(found, exact, first, second)
+    known = ~np.isnan(exact)
+    np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(exact[known]))
+
+
+@pytest.mark.parametrize("name", ["fmod", "pymod", "nextafter"])
+def test_exact_functions_of_two_operands(name: str, results_of_two: dict[str, np.ndarray]) -> None:
+    """Remainders are exact for quotients of any size; zeros have the sign of what is divided."""
+    first, second = _pairs()
+    with np.errstate(all="ignore"):
+        rest = np.fmod(first, second)
+        floored = np.where((rest != 0) & ((rest < 0) != (second < 0)), rest + second, rest)
+        exact = {"fmod": rest, "pymod": floored, "nextafter": np.nextafter(first, second)}[name]
+    found = results_of_two[name]
+    np.testing.assert_array_equal(found, exact)
+    known = ~np.isnan(exact)
+    np.testing.assert_array_equal(np.signbit(found[known]), np.signbit(exact[known]))
+
+
+def test_powers_of_the_base_are_exact(tmp_path: Path) -> None:
+    whole = np.arange(-149, 128, dtype=np.float32)
+    tens = np.arange(0, 11, dtype=np.float32)  # beyond, powers of ten are rounded
+    points = np.concatenate([2.0 ** whole.astype(np.float64), 10.0 ** tens.astype(np.float64), whole]).astype(
+        np.float32
+    )
+    functions = {name: _FUNCTIONS[name] for name in ("log2", "log10", "exp2")}
+    found = _computed(tmp_path, functions, points)
+    np.testing.assert_array_equal(found["log2"][: len(whole)], whole)
+    np.testing.assert_array_equal(found["log10"][len(whole) : -len(whole)], tens)
+    np.testing.assert_array_equal(found["exp2"][-len(whole) :], points[: len(whole)])

@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from daceopt.capture.torch.aten.reduction import reduce
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import types
+from daceopt.ir.affine import quotient
 from daceopt.ir.graph import Dim
 from daceopt.ops.families import taps
 from daceopt.ops.families.interpolation import Table
@@ -33,8 +35,7 @@ _BACKWARD = tuple(f"{name}_backward" for name in _FORWARD)
 def upsample(
     t: Translation, self: str, output_size: Sequence[Any], align_corners: bool = False, **scales: float | None
 ) -> str:
-    tables = _tables(t, self, t.shape_of(self), t.shape, align_corners, list(scales.values()))
-    return apply_tables(t, self, tables)
+    return _resize(t, self, align_corners, list(scales.values()))
 
 
 @translates(*(f"{name}.vec" for name in _FORWARD))
@@ -47,7 +48,37 @@ def upsample_by_factors(
 ) -> str:
     rank = len(t.shape) - 2
     factors = [None] * rank if scale_factors is None else list(scale_factors)
-    return apply_tables(t, input, _tables(t, input, t.shape_of(input), t.shape, align_corners, factors))
+    return _resize(t, input, align_corners, factors)
+
+
+def _resize(t: Translation, x: str, align_corners: bool, scales: Sequence[Any]) -> str:
+    counts = _repetitions(t.label, t.shape_of(x)[2:], t.shape[2:], scales)
+    if counts is None:
+        return apply_tables(t, x, _tables(t, x, t.shape_of(x), t.shape, align_corners, scales))
+    before = t.shape_of(x)
+    ones = [1] * len(counts)
+    wide = t.expand(t.reshape(x, _interleaved(before, ones)), _interleaved(before, counts))
+    return t.reshape(wide, t.shape)
+
+
+def _repetitions(label: str, before: Sequence[Dim], after: Sequence[Dim], scales: Sequence[Any]) -> list[int] | None:
+    """How often each element of these axes is repeated, where that is all, and their extents are open: tables tell of
+    known ones. PyTorch finds positions in float32, which has powers of two exactly."""
+    if _filter_of(label) not in ("nearest", "exact") or all(isinstance(n, int) for n in (*before, *after)):
+        return None
+    counts = []
+    for n, m, scale in zip(before, after, scales, strict=True):
+        count = quotient(m, n)
+        if not isinstance(count, int) or count.bit_count() != 1 or scale not in (None, count):
+            return None
+        counts.append(count)
+    return counts
+
+
+def _interleaved(shape: Sequence[Dim], counts: Sequence[int]) -> tuple[Dim, ...]:
+    """``shape`` with one of ``counts`` behind each of its last extents."""
+    lead = len(shape) - len(counts)
+    return (*shape[:lead], *(v for pair in zip(shape[lead:], counts, strict=True) for v in pair))
 
 
 @translates(*_BACKWARD, derivative="aten")
@@ -60,6 +91,10 @@ def upsample_backward(
     **scales: float | None,
 ) -> str:
     own = t.shape_of(grad_output)
+    counts = _repetitions(t.label.removesuffix("_backward"), t.shape[2:], own[2:], list(scales.values()))
+    if counts is not None:
+        wide = t.reshape(grad_output, _interleaved(t.shape, counts))
+        return reduce(t, "ReduceSum", wide, [3 + 2 * k for k in range(len(counts))], False)
     tables = _tables(t, grad_output, t.shape, own, align_corners, list(scales.values()))
     return apply_tables(t, grad_output, [None if x is None else x.transposed(n) for x, n in zip(tables, t.shape[2:])])
 

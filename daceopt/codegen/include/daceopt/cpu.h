@@ -1,4 +1,5 @@
-// The dialect of kernels for the CPU: vector math, threads, scratch memory. scalar.h follows it.
+// The dialect of kernels for the CPU: libmvec, threads, scratch memory. vector_math.h, then
+// scalar.h follow it.
 // Kept small: a kernel compiles in about 0.2 s because nothing of the C++ library is included.
 #ifndef DACEOPT_CPU_H
 #define DACEOPT_CPU_H
@@ -45,14 +46,14 @@ DOP_UNARY(DOP_VECTOR_2_35, erf)
 DOP_UNARY(DOP_VECTOR_2_35, log1p)
 DOP_UNARY(DOP_VECTOR_2_35, expm1)
 DOP_BINARY(DOP_VECTOR_2_22, pow)
-// without their vector variants, which are not exact at powers of the base or lose signs of zero
-DOP_UNARY(, exp2)
-DOP_UNARY(, log2)
-DOP_UNARY(, log10)
-DOP_UNARY(, erfc)
-DOP_BINARY(, atan2)
-DOP_BINARY(, hypot)
-DOP_BINARY(, nextafter)
+// of double alone: vector_math.h has those of float
+double exp2(double) noexcept;
+double log2(double) noexcept;
+double log10(double) noexcept;
+double erfc(double) noexcept;
+double atan2(double, double) noexcept;
+double hypot(double, double) noexcept;
+double nextafter(double, double) noexcept;
 int omp_get_max_threads(void) noexcept;
 int omp_get_thread_num(void) noexcept;
 }
@@ -65,78 +66,6 @@ int omp_get_thread_num(void) noexcept;
 #endif
 
 namespace dop {
-
-// 2 to the power of what the last bits of x are above the exponent's bias.
-DOP float shifted(float x) {
-  uint32_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  bits <<= 23;
-  __builtin_memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-DOP double shifted(double x) {
-  uint64_t bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  bits <<= 52;
-  __builtin_memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-
-// a * b + c, rounded once where the machine can. The compiler makes none of its own: a number that several kernels
-// compute for themselves must be the same in each.
-#ifdef __FP_FAST_FMAF
-DOP float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-#else
-DOP float fma(float a, float b, float c) { return a * b + c; }
-#endif
-#ifdef __FP_FAST_FMA
-DOP double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-#else
-DOP double fma(double a, double b, double c) { return a * b + c; }
-#endif
-
-// exp without a branch. libmvec's leaves its vectors for a lane at which the result is 0, no normal number or infinite,
-// as it is at each masked score: six times as slow with one in three of them. Off by less than one unit in the last
-// place, of results that are no normal numbers as well. x = k ln(2) + r with |r| < 0.35 and ln(2) in two parts, of which
-// k times the first is exact; k is the last bits of a float so large that these are its integers; 2^k in two factors,
-// for it may be out of range where the product with the polynomial is not.
-DOP float exp(float x) {
-  constexpr float last_bits = 12582912.0f, with_bias = last_bits + 127.0f;  // 1.5 * 2^23
-  float inside = x < -104.0f ? -104.0f : x;  // where the result is 0; a NaN passes
-  inside = inside > 89.0f ? 89.0f : inside;  // infinite
-  const float k = fma(inside, 1.44269504f, last_bits) - last_bits;
-  const float r = fma(k, -1.42860677e-6f, fma(k, -0.693145752f, inside));
-  float y = 1.39261836e-3f;
-  y = fma(y, r, 8.36317905e-3f);
-  y = fma(y, r, 4.16665546e-2f);
-  y = fma(y, r, 1.66665770e-1f);
-  y = fma(y, r, 0.5f);
-  y = fma(y, r, 1.0f);
-  y = fma(y, r, 1.0f);
-  const float half = fma(k, 0.5f, with_bias), rest = (k - (half - with_bias)) + with_bias;
-  return y * shifted(half) * shifted(rest);
-}
-DOP double exp(double x) {
-  constexpr double last_bits = 6755399441055744.0, with_bias = last_bits + 1023.0;  // 1.5 * 2^52
-  double inside = x < -746.0 ? -746.0 : x;
-  inside = inside > 710.0 ? 710.0 : inside;
-  const double k = fma(inside, 1.4426950408889634, last_bits) - last_bits;
-  const double r = fma(k, -1.9082149292705877e-10, fma(k, -0.69314718036912382, inside));
-  double y = 2.5100385495510319e-8;
-  y = fma(y, r, 2.7620088445409748e-7);
-  y = fma(y, r, 2.7557268459997065e-6);
-  y = fma(y, r, 2.4801521295954375e-5);
-  y = fma(y, r, 1.9841269863053617e-4);
-  y = fma(y, r, 1.3888888917213717e-3);
-  y = fma(y, r, 8.3333333333300618e-3);
-  y = fma(y, r, 4.1666666666624128e-2);
-  y = fma(y, r, 0.16666666666666667);
-  y = fma(y, r, 0.5);
-  y = fma(y, r, 1.0);
-  y = fma(y, r, 1.0);
-  const double half = fma(k, 0.5, with_bias), rest = (k - (half - with_bias)) + with_bias;
-  return y * shifted(half) * shifted(rest);
-}
 
 // Transposition of tiles. Loops would load or store the lanes of a vector one by one.
 

@@ -67,7 +67,6 @@ FUSION = (
     "layout-search",  # before fusion, which looks at how the loops walk memory
     "weight-packing",
     "product-transposition",
-    "loop-operand-packing",
     "relayout-fusion",
     # fewer passes over memory (5.2; 5.6, step 3)
     "product-precision",
@@ -102,7 +101,8 @@ LOOPS = (
     "lane-sum-splitting",
     "register-promotion",
     "transposition-call",
+    "weight-holding",
 )
-"""The loops of each kernel."""
+"""The loops of each kernel, and what calls in loops keep."""
 
 cpu = Recipe("cpu", (*PREPARATION, *FUSION, *MEMORY, *LOOPS))

@@ -20,7 +20,7 @@ from daceopt.ir.nodes.library import (
     takes_narrow,
 )
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import braces, element, extent
+from daceopt.libs.emission import braces, element, extent, held
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -121,10 +121,7 @@ def _kept(node: DenseNode, graph: Graph) -> tuple[str, str]:
     if getattr(node, "packed", False) and is_constant(graph, node.operands(graph)["W"]):
         return "static daceopt::PackedWeights packed; ", ", &packed"
     loops = getattr(node, "held_over", ())
-    if not loops:
-        return "", ""
-    first = " && ".join(f"{counter} == 0" for counter in loops)
-    return "static thread_local daceopt::HeldWeights held; ", f", held.in({first})"
+    return held(loops) if loops else ("", "")
 
 
 def _tensor(graph: Graph, connector: str, name: str | None, is_blocked: bool) -> str:

@@ -269,17 +269,6 @@ bool lacks_units(std::initializer_list<const Tensor*> tensors) {
 
 }  // namespace
 
-void* HeldWeights::prepared(const void*, size_t bytes, const std::function<void(void*)>& fill) {
-    if (bytes > size_) {
-        std::free(data_);
-        size_ = (bytes + 4095) / 4096 * 4096;
-        data_ = std::aligned_alloc(64, size_);
-        if (!data_) { size_ = 0; throw std::bad_alloc(); }
-    }
-    if (is_first_) fill(data_);
-    return data_;
-}
-
 struct PackedWeights::Copies {
     struct Copy {
         memory::desc layout;

@@ -99,6 +99,11 @@ class _Layer:
         return _GATES[self.node.op_type]
 
     @property
+    def order(self) -> Sequence[int]:
+        """Where the parameters have each gate: an attribute of ours, for those that are kept in another order."""
+        return list(self.node.attribute("gate_order") or range(self.gates))
+
+    @property
     def hidden(self) -> Dim:
         return self.graph.shape(required(self.inputs, 2))[-1]
 
@@ -153,7 +158,7 @@ class _Layer:
         return (self.batch, 1, 1) if self.batch_first else (1, self.batch, 1)
 
     def bias(self, recurrent_gates: int) -> str | None:
-        """The input's bias plus the recurrent one of the first ``recurrent_gates`` gates."""
+        """The input's bias plus the recurrent one of the first ``recurrent_gates`` gates in it."""
         size, split = dim(self.gates * self.hidden), dim(recurrent_gates * self.hidden)
         if values.at(self.inputs, 3) is None:
             return None
@@ -209,7 +214,7 @@ class _Step:
         return None if name is None else self.loop.capture(name)
 
     def recurrent(self, state: str, first: int, count: int, plus: str | None) -> str:
-        """``state @ R.T (+ plus)`` for ``count`` gates from number ``first``: [batch, count * hidden]."""
+        """``state @ R.T (+ plus)`` for ``count`` gates from number ``first`` as R has them: [batch, count * hidden]."""
         size = self.layer.hidden
         weights = self.loop.capture(str(self.layer.parameter(2, first * size, count * size)))
         operands = {"A": self.matrix(state), "B": self.b.transpose(weights, [1, 0])}
@@ -219,11 +224,14 @@ class _Step:
         self.b.library(Contraction, operands, {"Y": y})
         return y
 
-    def gate(self, gates: str, k: int, count: int = 1) -> str:
-        """Gate number ``k`` of [batch, gates * hidden], as a state (``count`` > 1: several, as a matrix)."""
+    def gate(self, gates: str, k: int) -> str:
+        """Gate number ``k`` of [batch, gates * hidden], as a state."""
+        return self.state(self.columns(gates, self.layer.order[k], 1))
+
+    def columns(self, gates: str, first: int, count: int) -> str:
+        """``count`` gates as the parameters have them, from number ``first``, as a matrix."""
         size = self.layer.hidden
-        part = self.b.slice(gates, [k * size], [(k + count) * size], axes=[1])
-        return self.state(part) if count == 1 else part
+        return self.b.slice(gates, [first * size], [(first + count) * size], axes=[1])
 
     def finish(
         self, cell: Callable[..., tuple[Any, ...]], states: list[str], operands: list[str | None], outputs: Names
@@ -304,9 +312,9 @@ def _gru(layer: _Layer, outputs: Names) -> None:
         operands = [step.gate(gates, k) for gates in (step.projected, own) for k in range(3)]
         step.finish(linear, [h], [*operands, bias], outputs)
         return
-    gates = step.recurrent(h, 0, 2, step.gate(step.projected, 0, 2))
+    gates = step.recurrent(h, 0, 2, step.columns(step.projected, 0, 2))
     scaled = step.b.elementwise(lambda h, r: h * f(r), h, step.gate(gates, 1), label="reset")
-    hidden = step.recurrent(scaled, 2, 1, step.b.slice(step.projected, [2 * size], [3 * size], axes=[1]))
+    hidden = step.recurrent(scaled, 2, 1, step.columns(step.projected, 2, 1))
 
     def cell(h: Any, z: Any, n: Any) -> tuple[Any, ...]:
         update = f(z)
@@ -359,7 +367,16 @@ def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
     clip = node.attribute("clip")
     if clip is not None and not clip > 0:
         return f"clip {clip}; expected a positive bound"
+    order = node.attribute("gate_order")
+    if order is not None and not _is_order(node, list(order)):
+        return f"gate_order {list(order)}: no permutation of gates, or one that takes the hidden gate from the end"
     return _why_misshapen(graph, node, inputs)
+
+
+def _is_order(node: Operator, order: list[int]) -> bool:
+    """May the parameters have their gates in this order? A GRU has the hidden one last, whose bias stands apart."""
+    is_last = node.op_type != "GRU" or order[-1:] == [2]
+    return sorted(order) == list(range(_GATES[node.op_type])) and is_last
 
 
 def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:

@@ -100,6 +100,7 @@ def _start(loop: Repeat) -> str:
     """A loop as ``held_over`` names it."""
     if not loop.descending:
         return str(loop.counter)
+    assert loop.trips is not None
     return f"{loop.counter} from {expression_text.text(dim(loop.trips - 1))}"
 
 

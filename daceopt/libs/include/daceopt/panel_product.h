@@ -25,7 +25,7 @@ constexpr int64_t kBytes = 16;
 constexpr int kRegisters = kBytes == 64 ? 32 : 16;
 constexpr int kVectors = kBytes == 64 ? 4 : 2;                       // of a panel
 constexpr int kRows = (kRegisters - kVectors - 2) / kVectors;        // 6: sums, a row of the panel, and a factor
-constexpr int64_t kDepth = 512;                                      // rows of a panel that are summed in registers
+constexpr int64_t kDepth = 256;                                      // rows of a panel that are summed in registers
 constexpr int64_t kParallelWork = 1 << 18;                           // multiplications; below, threads cost more than they save
 constexpr int64_t kLoadedRows = 4;                                   // rows whose product takes as long as reading the panels
 
@@ -42,14 +42,7 @@ template <typename T, int R, int N>
 void block(int64_t k, const T* a, int64_t lda, const T* b, const T* start, int64_t ldstart, T* c, int64_t ldc) {
     typedef T Vector __attribute__((vector_size(kBytes)));
     constexpr int64_t lanes = kLanes<T>;
-    Vector sum[R][N];
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < N; ++v) {
-            if (start) std::memcpy(&sum[r][v], start + r * ldstart + v * lanes, kBytes);
-            else sum[r][v] = Vector{};
-        }
+    Vector sum[R][N] = {};
     for (int64_t p = 0; p < k; ++p, b += N * lanes) {
         Vector row[N];
 #pragma GCC unroll 8
@@ -64,7 +57,14 @@ void block(int64_t k, const T* a, int64_t lda, const T* b, const T* start, int64
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
-        for (int v = 0; v < N; ++v) std::memcpy(c + r * ldc + v * lanes, &sum[r][v], kBytes);
+        for (int v = 0; v < N; ++v) {
+            if (start) {  // added last, so that rounding grows with the rows of one call only
+                Vector before;
+                std::memcpy(&before, start + r * ldstart + v * lanes, kBytes);
+                sum[r][v] += before;
+            }
+            std::memcpy(c + r * ldc + v * lanes, &sum[r][v], kBytes);
+        }
 }
 
 template <typename T>
@@ -95,8 +95,10 @@ void pack(const Matrix<const T>& b, int64_t k, int64_t n, T* out) {
             dop::transposed(k, columns, x, b.col, panel, width);
             continue;
         }
-        for (int64_t p = 0; p < k; ++p)
-            for (int64_t i = 0; i < columns; ++i) panel[p * width + i] = x[p * b.row + i * b.col];
+        for (int64_t p = 0; p < k; ++p) {
+            if (b.col == 1) std::copy_n(x + p * b.row, columns, panel + p * width);
+            else for (int64_t i = 0; i < columns; ++i) panel[p * width + i] = x[p * b.row + i * b.col];
+        }
     }
 }
 

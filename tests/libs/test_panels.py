@@ -8,6 +8,7 @@ from typing import Any
 import dace
 import numpy as np
 import pytest
+import torch
 
 from daceopt import libs
 from daceopt.ir import types
@@ -68,6 +69,19 @@ def test_shapes(dtype: str, transposed: bool) -> None:
                 run(a, b, y, m=m, n=n, k=k, step0=0, step1=0)
                 right = _product(b, transposed)
                 assert_within_rounding(y, a.astype(wide) @ right.astype(wide), a @ right)
+
+
+@pytest.mark.parametrize("n", [40, 200])
+def test_threads_share_panels_and_rows(n: int) -> None:
+    """Fewer panels than threads, and more."""
+    run, before = _compiled(True, "float32"), torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        a, b, y = _operands(77, 300, n, "float32")
+        run(a, b, y, m=77, n=n, k=300, step0=0, step1=0)
+    finally:
+        torch.set_num_threads(before)
+    assert_within_rounding(y, a.astype(np.float64) @ b.T, a @ b.T)
 
 
 @pytest.mark.parametrize("epilogue", ["residual", "residual by columns", "bias", "residual, bias, scaled", "scaled"])

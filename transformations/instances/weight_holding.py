@@ -32,10 +32,12 @@ class WeightHolding(Transformation):
     recurrent networks have this form: a step of an LSTM (16 rows, 512 x 2048, kept by PyTorch as (out, in)) took
     0.67 ms by oneDNN on one core of an AMD EPYC, 0.57 by rows that lie dense, and 0.34 by panels that are packed once.
 
-    ``rows``: of a product in all iterations together; of fewer, packing costs more than it saves.
+    ``rows``: of a product in all iterations together; of fewer, packing costs more than it saves. ``most``: rows of one
+    product; of more, packing is a small part of what a library does.
     """
 
     rows: int = 32
+    most: int = 512
 
     level: ClassVar[str] = "hardware"
     sites_are_independent: ClassVar[bool] = True
@@ -58,10 +60,12 @@ class WeightHolding(Transformation):
 
     def _why_not(self, body: Graph, node: Contraction, trips: int) -> str | None:
         names = node.operands(body)
-        shape, rows = body.shape(names["Y"]), assumed(body.shape(names["A"])[-2]) * trips
+        shape, rows = body.shape(names["Y"]), assumed(body.shape(names["A"])[-2])
         if len(shape) != 2 or body.dtype(names["B"]) not in (dace.float32, dace.float64):
             return f"nothing holds a factor of {body.dtype(names['B'])} in a product of {len(shape)} dimensions"
-        return f"{rows} rows in {trips} iterations do not pay for packing" if rows < self.rows else None
+        if rows > self.most:
+            return f"{rows} rows hide what packing costs"
+        return f"{rows * trips} rows in {trips} iterations do not pay for packing" if rows * trips < self.rows else None
 
     def apply(self, site: Site) -> None:
         for node, loops in site["calls"]:

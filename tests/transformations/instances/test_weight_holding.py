@@ -105,6 +105,7 @@ def test_products_hold_the_factor_that_all_iterations_share(options: dict[str, A
     ("options", "why"),
     [
         ({"trips": 15}, "30 rows in 15 iterations do not pay"),
+        ({"rows": 513}, "513 rows hide"),
         ({"trips": 1, "rows": 64}, None),
         ({"dtype": dace.int32}, "nothing holds a factor of int"),
     ],

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <utility>
 
+#include <omp.h>
+
 #include "daceopt/contraction_impl.h"
 #include "daceopt/cpu.h"
 #include "daceopt/weights.h"
@@ -102,15 +104,15 @@ void pack(const Matrix<const T>& b, int64_t k, int64_t n, T* out) {
     }
 }
 
-// All rows of one panel of y.
+// Row blocks `begin` to `end` (of `row_blocks`, of about equal height) of one panel of y.
 template <typename T>
-void column_block(const Product<T>& p, const T* panel, int64_t first, bool starts) {
+void column_block(const Product<T>& p, const T* panel, int64_t first, int64_t row_blocks, int64_t begin, int64_t end, bool starts) {
     const int64_t columns = std::min(kWidth<T>, p.n - first), width = rounded<T>(columns), vectors = width / kLanes<T>;
-    const int64_t depths = (p.k + kDepth - 1) / kDepth, row_blocks = (p.m + kRows - 1) / kRows;
+    const int64_t depths = (p.k + kDepth - 1) / kDepth;
     T edge[kRows * kWidth<T>];
     for (int64_t d = 0; d < depths; ++d) {
         const int64_t top = p.k * d / depths, depth = p.k * (d + 1) / depths - top;
-        for (int64_t q = 0; q < row_blocks; ++q) {  // of about equal height
+        for (int64_t q = begin; q < end; ++q) {
             const int64_t i = p.m * q / row_blocks, rows = p.m * (q + 1) / row_blocks - i;
             const T* a = p.a.data + i * p.a.row + top;
             T* y = p.y.data + i * p.y.row + first;
@@ -133,14 +135,20 @@ void column_block(const Product<T>& p, const T* panel, int64_t first, bool start
 template <typename T>
 bool multiply(const Product<T>& p, const T* packed) {
     const bool starts = p.residual.data && p.residual.col == 1 && p.alpha == T(1);
-    const int64_t count = (p.n + kWidth<T> - 1) / kWidth<T>;
-    const auto column = [&](int64_t j) { column_block(p, packed + j * kWidth<T> * p.k, j * kWidth<T>, starts); };
-    if (count == 1 || (p.m + kLoadedRows) * p.n * p.k < kParallelWork) {
-        for (int64_t j = 0; j < count; ++j) column(j);
-    } else {  // a thread has the same columns in every call, so that its panels may stay in its cache
-#pragma omp parallel for schedule(static)
-        for (int64_t j = 0; j < count; ++j) column(j);
+    const int64_t count = (p.n + kWidth<T> - 1) / kWidth<T>, row_blocks = (p.m + kRows - 1) / kRows;
+    const auto part = [&](int64_t j, int64_t begin, int64_t end) {
+        column_block(p, packed + j * kWidth<T> * p.k, j * kWidth<T>, row_blocks, begin, end, starts);
+    };
+    const int64_t threads = (p.m + kLoadedRows) * p.n * p.k < kParallelWork ? 1 : omp_get_max_threads();
+    if (threads == 1) {
+        for (int64_t j = 0; j < count; ++j) part(j, 0, row_blocks);
+        return starts;
     }
+    // A thread has the same columns in every call, so that its panels may stay in its cache; of few panels some rows.
+    const int64_t parts = std::min(row_blocks, (threads + count - 1) / count);
+#pragma omp parallel for collapse(2) schedule(static)
+    for (int64_t j = 0; j < count; ++j)
+        for (int64_t q = 0; q < parts; ++q) part(j, row_blocks * q / parts, row_blocks * (q + 1) / parts);
     return starts;
 }
 

@@ -40,7 +40,7 @@ class Collected:
         """Where iteration after iteration ``name`` stands in that order."""
         graph, body = self.loop.outer, self.loop.graph
         for made, whole, axis, from_end in self.stacked:
-            if made == name and axis == 0 and from_end == reverse:
+            if self._alike(made, name) and axis == 0 and from_end == reverse:
                 return _Standing(whole, 0, graph.strides(whole))
         root, offset = body.root(name)
         connector = self.loop.captured.get(root)
@@ -54,6 +54,12 @@ class Collected:
         if reverse:
             start, move = dim(sympy.expand(start + (self.trips - 1) * move)), -move
         return _Standing(self.loop.operand(connector), start, (dim(move), *body.strides(name)))
+
+    def _alike(self, one: str, other: str) -> bool:
+        """Are they the same elements of the same memory?"""
+        body = self.loop.graph
+        first, second = ((body.root(n), body.shape(n), body.strides(n)) for n in (one, other))
+        return first == second
 
     def _shown(self, name: str, way: _Standing) -> str:
         shape = (self.trips, *self.loop.graph.shape(name))

@@ -14,6 +14,7 @@ from tests.numerics import assert_within_rounding
 
 CASES: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "lstm": (nn.LSTM, {"num_layers": 2, "batch_first": True}),
+    "projected": (nn.LSTM, {"proj_size": 9, "bidirectional": True}),
     "gru": (nn.GRU, {"bidirectional": True}),
     "rnn": (nn.RNN, {"nonlinearity": "relu", "bidirectional": True, "bias": False}),
 }

@@ -34,7 +34,8 @@ def lstm(
     batch_first: bool,
 ) -> tuple[str, ...]:
     options = {"gate_order": _LSTM_ORDER}
-    stack = _Stack(t, "LSTM", has_biases, num_layers, dropout if train else 0.0, bidirectional, options)
+    projected = t.shape_of(hx[0])[-1] != t.shape_of(hx[1])[-1]
+    stack = _Stack(t, "LSTM", has_biases, num_layers, dropout if train else 0.0, bidirectional, options, projected)
     return stack.run(input, list(hx), params, batch_first)
 
 
@@ -76,6 +77,13 @@ class _Stack:
     bidirectional: bool
     options: dict[str, Any]
 
+    projected: bool = False  # are the hidden states products by a matrix of their own?
+
+    @property
+    def each(self) -> int:
+        """Parameters of a layer and direction."""
+        return (4 if self.biased else 2) + self.projected
+
     @property
     def directions(self) -> int:
         return 2 if self.bidirectional else 1
@@ -83,7 +91,7 @@ class _Stack:
     def run(self, x: str, states: list[str], params: Sequence[str], batch_first: bool) -> tuple[str, ...]:
         """The sequence of results, then the last states of all layers."""
         self._check(x, states, params)
-        t, each, last = self.t, 4 if self.biased else 2, [[] for _ in states]  # type: ignore[var-annotated]
+        t, each, last = self.t, self.each, [[] for _ in states]  # type: ignore[var-annotated]
         x = t.transpose(x, [1, 0, 2]) if batch_first else x
         for layer in range(self.layers):
             rows = range(layer * self.directions, (layer + 1) * self.directions)
@@ -97,9 +105,9 @@ class _Stack:
         return x, *(self._joined(found) for found in last)
 
     def _check(self, x: str, states: list[str], params: Sequence[str]) -> None:
-        shape, each = self.t.shape_of(x), 4 if self.biased else 2
-        if len(params) != each * self.layers * self.directions:
-            raise Unsupported("a recurrent layer with projections (proj_size)")
+        shape, expected = self.t.shape_of(x), self.each * self.layers * self.directions
+        if len(params) != expected:
+            raise Unsupported(f"a recurrent layer with {len(params)} parameters, expected {expected}")
         if not types.is_float(self.t.dtype_of(x)) or len(shape) != 3 or 0 in shape:
             raise Unsupported(f"a recurrent layer over {types.name_of(self.t.dtype_of(x))}{list(shape)}")
         if not all(isinstance(n, int) for p in params for n in self.t.shape_of(p)):
@@ -118,14 +126,15 @@ class _Stack:
 
     def _direction(self, x: str, own: Sequence[str], states: Sequence[str], reverse: bool) -> tuple[str, ...]:
         """The results as (length, batch, hidden) and the last states, (1, batch, hidden)."""
-        t, (steps, batch, _), hidden = self.t, self.t.shape_of(x), self.t.shape_of(states[0])[2]
+        t, (steps, batch, _), widths = self.t, self.t.shape_of(x), [self.t.shape_of(s)[2] for s in states]
         w, r = (self._stacked(weight) for weight in own[:2])
-        bias = self._stacked(self._joined(own[2:])) if self.biased else None
-        results = [Promise((steps, 1, batch, hidden), t.dtype_of(x))]
-        results += [Promise((1, batch, hidden), t.dtype_of(x))] * len(states)
-        options = {"hidden_size": hidden, "direction": "reverse" if reverse else "forward", **self.options}
-        y, *final = t.operator(self.kind, x, w, r, bias, None, *states, results=results, **options)
-        return t.reshape(y, (steps, batch, hidden)), *final
+        bias = self._stacked(self._joined(own[2:4])) if self.biased else None
+        results = [Promise((steps, 1, batch, widths[0]), t.dtype_of(x))]
+        results += [Promise((1, batch, width), t.dtype_of(x)) for width in widths]
+        options = {"hidden_size": widths[-1], "direction": "reverse" if reverse else "forward", **self.options}
+        more = [None, self._stacked(own[-1])] if self.projected else []  # no peepholes
+        y, *final = t.operator(self.kind, x, w, r, bias, None, *states, *more, results=results, **options)
+        return t.reshape(y, (steps, batch, widths[0])), *final
 
     def _dropped(self, x: str) -> str:
         """With dropout between layers."""

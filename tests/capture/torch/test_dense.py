@@ -173,6 +173,7 @@ def test_recurrent_cell(cls: type[nn.Module]) -> None:
     check(call, *parameters, torch.randn(2, 3))
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "bias": False}])
 def test_projected_states(options: dict[str, Any]) -> None:
     torch.manual_seed(0)

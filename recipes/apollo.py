@@ -17,7 +17,6 @@ apollo = Recipe(
         "layout-search",  # before fusion, which looks at how the loops walk memory
         "weight-packing",
         "product-transposition",
-        "loop-operand-packing",
         "relayout-fusion",
         "product-precision",
         "cluster-extraction",

@@ -72,7 +72,6 @@ FUSION = (
     "weight-packing",
     "pool-opening{slow=True}",  # of the layouts that were found
     "product-transposition",
-    "loop-operand-packing",
     "relayout-fusion",
     # fewer passes over memory (5.2; 5.6, step 3)
     "product-precision",
@@ -107,7 +106,8 @@ LOOPS = (
     "lane-sum-splitting",
     "register-promotion",
     "transposition-call",
+    "weight-holding",
 )
-"""The loops of each kernel."""
+"""The loops of each kernel, and what calls in loops keep."""
 
 cpu = Recipe("cpu", (*CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *MEMORY, *LOOPS))

@@ -18,6 +18,5 @@ graphturbo = Recipe(
         "instance-loops",
         *MEMORY,
         *LOOPS,
-        "weight-holding",
     ),
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.autodiff.collected import Collected
 from daceopt.autodiff.differentiate import extend
 from daceopt.autodiff.rules import Contributions, Grads, adjoint, preparation
 from daceopt.autodiff.views import view_adjoint
@@ -193,7 +194,13 @@ class _Backward:
             loop.carry_as(seeds[output], given or self._zeros(graph, self._b, self._reads[c.initial]))
             nexts.append(found[c.input] or self._zeros(loop.graph, loop.b, seeds[output]))
             finals.append(self._final(self._reads[c.initial], result))
-        stacked: list[tuple[str, str, int, bool]] = []
+        stacked = Collected(loop, node.trips)
+        for s in slices:
+            if found[s.input] is not None:
+                array = self._reads[node.captures[0][s.array]]
+                gradient = graph.add_array("slices_grad", graph.shape(array), graph.dtype(array))
+                stacked.add(str(found[s.input]), gradient, s.axis, s.reverse)
+                result.append((array, gradient))
         sums: list[tuple[str, str, str | _Hoisted]] = []
         for one in shared:
             g = found[one.input]
@@ -206,20 +213,14 @@ class _Backward:
                 nexts.append(loop.b.elementwise(lambda a, g: a + g, total, g, label="accumulate"))
                 finals.append(graph.add_array("sum_grad", loop.graph.shape(one.view), dtype))
             sums.append((*self._seen(one), str(finals[-1]) if hoisted is None else hoisted))
-        for s in slices:
-            if found[s.input] is not None:
-                array = self._reads[node.captures[0][s.array]]
-                gradient = graph.add_array("slices_grad", graph.shape(array), graph.dtype(array))
-                stacked.append((str(found[s.input]), gradient, s.axis, s.reverse))
-                result.append((array, gradient))
-        made = loop.finish(nexts, finals, stacked, trips=node.trips, descending=True)
+        made = loop.finish(nexts, finals, stacked.stacked, trips=node.trips, descending=True)
         made.body.prune()
         drop_operands(graph, made)
         return [*result, *(self._summed(*one) for one in sums)]
 
-    def _hoisted(self, g: str, stacked: list[tuple[str, str, int, bool]]) -> _Hoisted | None:
+    def _hoisted(self, g: str, stacked: Collected) -> _Hoisted | None:
         """The product that ``g`` is, if it is of so few rows that leaving them (``stacked``) moves less than a sum."""
-        loop, graph, trips = self._loop, self._graph, self._node.trips
+        loop = self._loop
         body, makers = loop.graph, loop.graph.producers(g)
         if len(makers) != 1 or body.is_view(g) or not isinstance(makers[0], Contraction):
             return None
@@ -231,11 +232,8 @@ class _Backward:
         few = assumed(rows) * (assumed(columns) + assumed(width)) < assumed(columns) * assumed(width)
         if not few or any(len(s) != 2 for s in shapes) or len(dtypes) != 1:
             return None
-        factors = []
-        for factor in (loop.b.transpose(reads["A"], [1, 0]), reads["B"]):
-            factors.append(graph.add_array("factors", (trips, *body.shape(factor)), body.dtype(factor)))
-            stacked.append((factor, factors[-1], 0, False))
-        return _Hoisted(factors[0], factors[1], float(product.alpha))
+        left, right = stacked.all_of([loop.b.transpose(reads["A"], [1, 0]), reads["B"]])
+        return _Hoisted(left, right, float(product.alpha))
 
     def _seen(self, one: _Shared) -> tuple[str, str]:
         """A captured array, and what of it the iterations see."""

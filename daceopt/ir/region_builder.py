@@ -106,6 +106,10 @@ class LoopBuilder(Body):
         builder.adopt_graph(body, {inner: reads[connector] for inner, connector in node.captures[0].items()})
         return builder
 
+    def operand(self, connector: str) -> str:
+        """The array around that a connector of the node will read."""
+        return self._own.reads[connector]
+
     def carry_as(self, inner: str, initial: str) -> None:
         """An input of the body is a carried value that starts as the array ``initial`` of the graph around."""
         self._carried.append((inner, self._own.connect(initial)))

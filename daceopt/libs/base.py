@@ -77,7 +77,7 @@ COLLECTIVES = (
 )
 # Best first, as measured on an Intel machine (docs/decisions/dense-libraries.md); ``candidates`` says when another is.
 PREFERENCE: dict[str, tuple[str, ...]] = {
-    "Contraction": ("onednn_narrow_product", "mkl", "onednn_product", "native", "torch_device"),
+    "Contraction": ("panels", "onednn_narrow_product", "mkl", "onednn_product", "native", "torch_device"),
     "Convolution": ("onednn", "aten", "torch_device"),
     "ConvolutionBackwardData": ("onednn", "aten", "torch_device"),
     "ConvolutionBackwardWeights": ("onednn", "aten", "torch_device"),

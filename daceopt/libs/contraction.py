@@ -39,8 +39,11 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | Non
     return None
 
 
-def emit(node: Contraction, graph: Graph, function: str) -> str:
-    """Return the call of ``function``; narrow factors have an overload of it, in which types are run-time values."""
+def emit(node: Contraction, graph: Graph, function: str, more: str = "") -> str:
+    """Return the call of ``function``; narrow factors have an overload of it, in which types are run-time values.
+
+    ``more``: further arguments, after a comma.
+    """
     names, strides = node.operands(graph), _operand_strides(node, graph)
     ctype = types.cpp(graph.dtype(names["Y"]))
     shape = graph.shape(names["Y"])
@@ -54,7 +57,7 @@ def emit(node: Contraction, graph: Graph, function: str) -> str:
     kind, ctype = ("NarrowProduct", "float") if narrow else (f"Product<{ctype}>", ctype)
     return (
         f"daceopt::{function}(daceopt::{kind}{{{sizes}, {braces(shape[:-2])}, {ctype}({number(node.alpha)}), "
-        f"{operands}, {boolean(node.activation == 'relu')}}});"
+        f"{operands}, {boolean(node.activation == 'relu')}}}{more});"
     )
 
 

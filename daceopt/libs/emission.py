@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sympy
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
+from daceopt.ir import expression_text, types
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -66,6 +66,23 @@ def number(value: float) -> str:
 def element(dtype: Any) -> str:
     """The C++ name (``daceopt/element.h``) of an element type that is passed at run time: float32 or bfloat16."""
     return f"daceopt::Element::{_ELEMENTS[types.name_of(dtype)]}"
+
+
+def held(loops: Sequence[str]) -> tuple[str, str]:
+    """(declaration, argument) of what keeps weights from iteration to iteration of ``loops``, as ``held_over`` has
+    them."""
+    return "static thread_local daceopt::HeldWeights held; ", f", held.in({first_iteration(loops)})"
+
+
+def first_iteration(loops: Sequence[str]) -> str:
+    """The condition that holds in the first iteration of all of them."""
+    return " && ".join(f"{counter} == {start}" for counter, start in map(_first, loops)) or "true"
+
+
+def _first(loop: str) -> tuple[str, str]:
+    """A counter and its value in the first iteration."""
+    counter, _, start = loop.partition(" from ")
+    return counter, extent(expression_text.parse(start, sympy.Symbol)) if start else "0"
 
 
 def literal(text: str) -> str:

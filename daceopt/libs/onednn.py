@@ -20,7 +20,7 @@ from daceopt.ir.nodes.library import (
     takes_narrow,
 )
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import braces, element, extent
+from daceopt.libs.emission import braces, element, extent, first_iteration, held
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -123,13 +123,10 @@ def _kept(node: DenseNode, graph: Graph) -> tuple[str, str]:
     packed, loops = getattr(node, "packed", False), getattr(node, "held_over", ())
     if packed and is_constant(graph, node.operands(graph)["W"]):
         return "static daceopt::PackedWeights packed; ", ", &packed"
-    first = " && ".join(f"{counter} == 0" for counter in loops) or "true"
     if packed:
         use = "static thread_local daceopt::CheckedWeights::Use use(checked); "
-        return f"static daceopt::CheckedWeights checked; {use}", f", use.in({first})"
-    if loops:
-        return "static thread_local daceopt::HeldWeights held; ", f", held.in({first})"
-    return "", ""
+        return f"static daceopt::CheckedWeights checked; {use}", f", use.in({first_iteration(loops)})"
+    return held(loops) if loops else ("", "")
 
 
 def _tensor(graph: Graph, connector: str, name: str | None, is_blocked: bool) -> str:

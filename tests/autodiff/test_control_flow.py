@@ -207,6 +207,30 @@ def test_the_backward_loop_reads_slices_and_sums_weights() -> None:
     assert len(node.stacked) == 1 and len(node.carried) == 2  # the projection; the state and R
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_factors_of_weight_gradients_are_stacked_once(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows; what the loop leaves for slices anyway, or reads of the forward loop, stands there already."""
+    for name, value in {"BATCH": 2, "HIDDEN": 12, "STATE": (1, 2, 12)}.items():
+        monkeypatch.setitem(globals(), name, value)
+
+    def reference(x: Any, w: Any, r: Any, b: Any, h: Any, c: Any) -> tuple[Any, ...]:
+        bias = b[0, : 4 * HIDDEN] + b[0, 4 * HIDDEN :]
+
+        def cell(x: Any, h: Any, c: Any) -> tuple[Any, ...]:
+            i, o, f, g = (x @ w[0].T + h @ r[0].T + bias).split(HIDDEN, -1)
+            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+            return torch.sigmoid(o) * torch.tanh(c), c
+
+        return unroll(cell, x, [h, c], reverse)
+
+    build = operator("LSTM", direction="reverse" if reverse else "forward")
+    (derivative, _) = check(build, reference, *shapes(4), STATE)
+    (node,) = regions(derivative.backward)
+    assert isinstance(node, Repeat) and len(node.carried) == 2
+    # the gradient of the projection; where its order is not that of the states, these or that once more
+    assert len(node.stacked) == (2 if reverse else 1)
+
+
 def _rnn(x: Any, w: Any, r: Any, b: Any, h: Any) -> tuple[Any, ...]:
     bias = b[0, :HIDDEN] + b[0, HIDDEN:]
     return unroll(lambda x, h: (torch.tanh(x @ w[0].T + h @ r[0].T + bias),), x, [h])

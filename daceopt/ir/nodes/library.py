@@ -43,7 +43,8 @@ def _held_over() -> Any:
     return ListProperty(
         element_type=str,
         default=[],
-        desc="Counters of the loops around in which W is the same: a library may prepare it in the first iteration",
+        desc="Counters of the loops around in which the weights are the same, with ' from ' and the first value where "
+        "that is not 0: a library may prepare them in the first iteration",
     )
 
 
@@ -151,13 +152,14 @@ class Contraction(DenseNode):
 
     A: [..., M, K]; B: [..., K, N]; leading dimensions broadcast as in NumPy; Y: [..., M, N].
     Bias: any shape that broadcasts to Y ([N], [M, 1], ...); C (residual): the shape of Y. Any strides; one dtype, or
-    factors of bfloat16 (then the others have that type or float32).
+    factors of bfloat16 (then the others have that type or float32). ``held_over`` is about B.
     """
 
     required, optional, results = ("A", "B"), ("Bias", "C"), ("Y",)
     narrow = (types.BFLOAT16,)
     alpha = Property(dtype=float, default=1.0, desc="Factor of the product")
     activation = _activation()
+    held_over = _held_over()
 
     def flops(self, graph: Graph) -> sympy.Expr:
         """Two per element of the result and of the contracted dimension."""

@@ -1,4 +1,4 @@
-// Weights in the layouts of oneDNN's kernels, kept for a loop, for a program, or for as long as they stay the same.
+// Weights in the layouts of oneDNN's kernels, kept for a program, or for as long as they stay the same.
 #include <algorithm>
 
 #include "daceopt/digest.h"
@@ -19,17 +19,6 @@ Block allocated(size_t bytes) {
 const memory::desc& layout_of(const Preparation& wanted) { return *static_cast<const memory::desc*>(wanted.layout); }
 
 }  // namespace
-
-void* HeldWeights::prepared(const Preparation& wanted) {
-    if (wanted.bytes > size_) {
-        std::free(data_);
-        size_ = (wanted.bytes + 4095) / 4096 * 4096;
-        data_ = std::aligned_alloc(64, size_);
-        if (!data_) { size_ = 0; throw std::bad_alloc(); }
-    }
-    if (is_first_) wanted.fill(data_);
-    return data_;
-}
 
 struct PackedWeights::Copies {
     struct Copy {

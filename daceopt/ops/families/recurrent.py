@@ -19,6 +19,7 @@ from daceopt.ops.core import values
 from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families import activation
 
+_PROJECTION = 8  # position of an operand that ONNX's LSTM does not have: (directions, width, hidden)
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULT = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -99,7 +100,24 @@ class _Layer:
         return _GATES[self.node.op_type]
 
     @property
+    def order(self) -> Sequence[int]:
+        """Where the parameters have each gate: an attribute of ours, for those that are kept in another order."""
+        return list(self.node.attribute("gate_order") or range(self.gates))
+
+    @property
+    def projection_of_states(self) -> str | None:
+        """[width, hidden] of an LSTM whose hidden state is a product (Sak et al., 2014): an operand of ours."""
+        return self.parameter(_PROJECTION)
+
+    @property
     def hidden(self) -> Dim:
+        """Elements of a gate."""
+        projected = values.at(self.inputs, _PROJECTION)
+        return self.width if projected is None else self.graph.shape(projected)[-1]
+
+    @property
+    def width(self) -> Dim:
+        """Elements of the hidden state."""
         return self.graph.shape(required(self.inputs, 2))[-1]
 
     @property
@@ -121,9 +139,9 @@ class _Layer:
         """The axis of a state that counts directions."""
         return 1 if self.batch_first else 0
 
-    @property
-    def state_shape(self) -> list[Dim]:
-        return [self.batch, 1, self.hidden] if self.batch_first else [1, self.batch, self.hidden]
+    def state_shape(self, position: int) -> list[Dim]:
+        width = self.width if position == 5 else self.hidden
+        return [self.batch, 1, width] if self.batch_first else [1, self.batch, width]
 
     def parameter(self, position: int, start: Any = 0, count: Any = None) -> str | None:
         """Rows ``start`` to ``start + count`` of this direction's part of an input; None when it is absent."""
@@ -140,7 +158,7 @@ class _Layer:
         """The state before the first step, zero when none is given, and for sequences of no steps."""
         name, lengths = values.at(self.inputs, position), values.at(self.inputs, 4)
         if name is None or self.steps == 0:
-            return self.b.full(self.state_shape, 0, self.graph.dtype(required(self.inputs, 0)))
+            return self.b.full(self.state_shape(position), 0, self.graph.dtype(required(self.inputs, 0)))
         own = self.b.slice(name, [self.which], [self.which + 1], axes=[self.direction])
         if lengths is None:
             return own
@@ -153,7 +171,7 @@ class _Layer:
         return (self.batch, 1, 1) if self.batch_first else (1, self.batch, 1)
 
     def bias(self, recurrent_gates: int) -> str | None:
-        """The input's bias plus the recurrent one of the first ``recurrent_gates`` gates."""
+        """The input's bias plus the recurrent one of the first ``recurrent_gates`` gates in it."""
         size, split = dim(self.gates * self.hidden), dim(recurrent_gates * self.hidden)
         if values.at(self.inputs, 3) is None:
             return None
@@ -209,7 +227,7 @@ class _Step:
         return None if name is None else self.loop.capture(name)
 
     def recurrent(self, state: str, first: int, count: int, plus: str | None) -> str:
-        """``state @ R.T (+ plus)`` for ``count`` gates from number ``first``: [batch, count * hidden]."""
+        """``state @ R.T (+ plus)`` for ``count`` gates from number ``first`` as R has them: [batch, count * hidden]."""
         size = self.layer.hidden
         weights = self.loop.capture(str(self.layer.parameter(2, first * size, count * size)))
         operands = {"A": self.matrix(state), "B": self.b.transpose(weights, [1, 0])}
@@ -219,11 +237,14 @@ class _Step:
         self.b.library(Contraction, operands, {"Y": y})
         return y
 
-    def gate(self, gates: str, k: int, count: int = 1) -> str:
-        """Gate number ``k`` of [batch, gates * hidden], as a state (``count`` > 1: several, as a matrix)."""
+    def gate(self, gates: str, k: int) -> str:
+        """Gate number ``k`` of [batch, gates * hidden], as a state."""
+        return self.state(self.columns(gates, self.layer.order[k], 1))
+
+    def columns(self, gates: str, first: int, count: int) -> str:
+        """``count`` gates as the parameters have them, from number ``first``, as a matrix."""
         size = self.layer.hidden
-        part = self.b.slice(gates, [k * size], [(k + count) * size], axes=[1])
-        return self.state(part) if count == 1 else part
+        return self.b.slice(gates, [first * size], [(first + count) * size], axes=[1])
 
     def finish(
         self, cell: Callable[..., tuple[Any, ...]], states: list[str], operands: list[str | None], outputs: Names
@@ -257,6 +278,23 @@ class _Step:
             stacked = [(made[-1], outputs[0], 1 if layer.batch_first else 0, layer.reverse)]
         self.loop.finish(made[: len(states)], outputs[1:], stacked, trips=layer.steps)
 
+    def project(self, cell: Callable[..., tuple[Any, ...]], c: str, operands: list[str | None], outputs: Names) -> None:
+        """``finish`` for an LSTM whose hidden state is a product of what the cell gives."""
+        layer, dtype = self.layer, self.b.graph.dtype(c)
+        present = [n for n in operands if n is not None]
+
+        def step(old: Any, *symbols: Any) -> tuple[Any, ...]:
+            rest = iter(symbols)
+            return cell(0, old, *(None if n is None else next(rest) for n in operands))
+
+        out, new = self.b.elementwise(step, c, *present, dtype=[dtype] * 2, label="lstm")
+        weights = self.b.transpose(self.loop.capture(str(layer.projection_of_states)), [1, 0])
+        h = self.b.graph.add_array("projected", (layer.batch, layer.width), dtype)
+        self.b.library(Contraction, {"A": self.matrix(out), "B": weights}, {"Y": h})
+        state = self.state(h)
+        stacked = [(state, outputs[0], 1 if layer.batch_first else 0, layer.reverse)] if outputs[0] else []
+        self.loop.finish([state, new], outputs[1:], stacked, trips=layer.steps)
+
 
 def _rnn(layer: _Layer, outputs: Names) -> None:
     """H' = f(X W + H R + b)."""
@@ -283,7 +321,11 @@ def _lstm(layer: _Layer, outputs: Names) -> None:
         state = kept * c + opened * g(new)
         return f(o + po * state) * last(state), state
 
-    step.finish(cell, [h, c], [*(step.gate(gates, k) for k in range(4)), *peepholes], outputs)
+    operands = [*(step.gate(gates, k) for k in range(4)), *peepholes]
+    if layer.projection_of_states is None:
+        step.finish(cell, [h, c], operands, outputs)
+    else:
+        step.project(cell, c, operands, outputs)
 
 
 def _gru(layer: _Layer, outputs: Names) -> None:
@@ -304,9 +346,9 @@ def _gru(layer: _Layer, outputs: Names) -> None:
         operands = [step.gate(gates, k) for gates in (step.projected, own) for k in range(3)]
         step.finish(linear, [h], [*operands, bias], outputs)
         return
-    gates = step.recurrent(h, 0, 2, step.gate(step.projected, 0, 2))
+    gates = step.recurrent(h, 0, 2, step.columns(step.projected, 0, 2))
     scaled = step.b.elementwise(lambda h, r: h * f(r), h, step.gate(gates, 1), label="reset")
-    hidden = step.recurrent(scaled, 2, 1, step.b.slice(step.projected, [2 * size], [3 * size], axes=[1]))
+    hidden = step.recurrent(scaled, 2, 1, step.columns(step.projected, 2, 1))
 
     def cell(h: Any, z: Any, n: Any) -> tuple[Any, ...]:
         update = f(z)
@@ -359,7 +401,16 @@ def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
     clip = node.attribute("clip")
     if clip is not None and not clip > 0:
         return f"clip {clip}; expected a positive bound"
+    order = node.attribute("gate_order")
+    if order is not None and not _is_order(node, list(order)):
+        return f"gate_order {list(order)}: no permutation of gates, or one that takes the hidden gate from the end"
     return _why_misshapen(graph, node, inputs)
+
+
+def _is_order(node: Operator, order: list[int]) -> bool:
+    """May the parameters have their gates in this order? A GRU has the hidden one last, whose bias stands apart."""
+    is_last = node.op_type != "GRU" or order[-1:] == [2]
+    return sorted(order) == list(range(_GATES[node.op_type])) and is_last
 
 
 def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
@@ -367,19 +418,25 @@ def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
     directions, gates = len(_DIRECTIONS[node.attribute("direction")]), _GATES[node.op_type]
     if any(len(graph.shape(n)) != 3 for n in all_required(inputs, 3)):
         return "X, W and R must have three dimensions"
+    if values.at(inputs, _PROJECTION) is not None and (node.op_type != "LSTM" or values.at(inputs, 4) is not None):
+        return "projected states of an operator other than LSTM, or of sequences with lengths of their own"
     steps, batch, size = graph.shape(required(inputs, 0))
     if node.attribute("layout", 0):
         steps, batch = batch, steps
-    hidden = graph.shape(required(inputs, 2))[2]
-    state = (batch, directions, hidden) if node.attribute("layout", 0) else (directions, batch, hidden)
+    projected, width = values.at(inputs, _PROJECTION), graph.shape(required(inputs, 2))[2]
+    hidden = width if projected is None else graph.shape(projected)[-1]
+    state, memory = (
+        (batch, directions, n) if node.attribute("layout", 0) else (directions, batch, n) for n in (width, hidden)
+    )
     expected = [
-        None, (directions, gates * hidden, size), (directions, gates * hidden, hidden),
-        (directions, 2 * gates * hidden), (batch,), state, state, (directions, 3 * hidden),
+        None, (directions, gates * hidden, size), (directions, gates * hidden, width),
+        (directions, 2 * gates * hidden), (batch,), state, memory, (directions, 3 * hidden),
+        (directions, width, hidden),
     ]  # fmt: skip
     for name, conn, shape in zip(inputs, node.input_connectors, expected):
         if name is not None and shape is not None and graph.shape(name) != tuple(dim(e) for e in shape):
             return f"{conn} has shape {graph.shape(name)}, expected {shape}"
-    wanted = {"Y": _y_shape(node, steps, state)}
+    wanted = {"Y": _y_shape(node, steps, state), "Y_c": memory}
     for name, conn in zip(graph.outputs_of(node), node.output_connectors):
         shape = wanted.get(conn, state)
         if name is not None and graph.shape(name) != tuple(shape):

@@ -173,11 +173,13 @@ def test_recurrent_cell(cls: type[nn.Module]) -> None:
     check(call, *parameters, torch.randn(2, 3))
 
 
-def test_projected_states_are_left_to_aten() -> None:
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "bias": False}])
+def test_projected_states(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     with torch._dynamo.config.patch(allow_rnn=True):
-        call, parameters = _with_parameters(nn.LSTM(3, 4, proj_size=2))
-        check(call, *parameters, torch.randn(5, 2, 3), native=False)
+        call, parameters = _with_parameters(nn.LSTM(3, 4, proj_size=2, **options))
+        check(call, *parameters, torch.randn(5, 2, 3))
 
 
 _HIDDEN = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])

@@ -5,14 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import dace
+import pytest
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import Convolution
+from daceopt.ir.nodes.library import Contraction, Convolution
+from daceopt.ir.parse import parse
+from daceopt.ir.region import Repeat
 from daceopt.ir.region_builder import LoopBuilder
+from daceopt.ir.render import render
+from daceopt.ir.symbols import size
 from daceopt.libs import onednn
 from daceopt.transformations.instances.weight_holding import WeightHolding
 
-F = dace.float32
+F, N = dace.float32, size("n")
 
 
 def _nested(moving: bool = False, descending: bool = False) -> tuple[Graph, list[Any]]:
@@ -48,10 +53,68 @@ def test_weights_are_held_over_the_loops_in_which_they_are_the_same() -> None:
         assert held <= {("step0", "step1"), ("step1",), ()}
 
 
-def test_a_loop_that_counts_down_holds_nothing() -> None:
+def test_a_loop_that_counts_down_says_where_it_begins() -> None:
     graph, calls = _nested(descending=True)
     WeightHolding().run(graph)
-    assert not any(call.held_over for call in calls)
+    held = {tuple(call.held_over) for call in calls}
+    assert ("step0", "step1 from 2") in held
+
+
+def _loop(trips: Any = 16, rows: int = 2, weights: str = "shared", dtype: Any = F, descending: bool = False) -> Graph:
+    """``h = h @ R^T``, over and over."""
+    graph = Graph("loop")
+    h = graph.add_input("h", (rows, 4), dtype)
+    r = graph.add_input("r", {"shared": (4, 4), "sliced": (trips, 4, 4)}[weights], dtype)
+    if not isinstance(trips, int):
+        graph.symbols[str(trips)] = (graph.add_input("x", (trips,), dtype), 0)
+    loop = LoopBuilder(graph, "loop")
+    state = loop.carry(h)
+    matrix = loop.capture(r) if weights == "shared" else loop.slice_of(r, 0, loop.counter)
+    product = loop.b.matmul(state, loop.b.transpose(matrix, [1, 0]))
+    final = graph.add_array("final", (rows, 4), dtype)
+    loop.finish([product], [final], trips=trips, descending=descending)
+    graph.add_output(final)
+    return graph
+
+
+def _held(graph: Graph) -> list[str]:
+    (loop,) = (n for n in graph.nodes() if isinstance(n, Repeat))
+    (product,) = (n for n in loop.body.nodes() if isinstance(n, Contraction))
+    return list(product.held_over)
+
+
+@pytest.mark.parametrize(
+    ("options", "held"),
+    [
+        ({}, ["step0"]),
+        ({"descending": True}, ["step0 from 15"]),
+        ({"descending": True, "trips": N, "rows": 9}, ["step0 from n - 1"]),
+        ({"dtype": dace.float64}, ["step0"]),
+        ({"weights": "sliced"}, []),  # another matrix in each iteration
+    ],
+)
+def test_products_hold_the_factor_that_all_iterations_share(options: dict[str, Any], held: list[str]) -> None:
+    graph = _loop(**options)
+    WeightHolding().run(graph)
+    assert _held(graph) == held
+    again = parse(render(graph))
+    assert _held(again) == held
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"trips": 15}, "30 rows in 15 iterations do not pay"),
+        ({"rows": 513}, "513 rows hide"),
+        ({"trips": 1, "rows": 64}, None),
+        ({"dtype": dace.int32}, "nothing holds a factor of int"),
+    ],
+)
+def test_products_that_hold_nothing(options: dict[str, Any], why: str | None) -> None:
+    graph = _loop(**options)
+    outcome = WeightHolding().run(graph)
+    assert not _held(graph) and len(outcome.near_misses) == (why is not None)
+    assert all(why is not None and why in miss for miss in outcome.near_misses)
 
 
 def test_the_call_prepares_weights_in_the_first_iteration() -> None:

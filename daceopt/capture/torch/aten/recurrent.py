@@ -1,4 +1,4 @@
-"""Recurrent layers as LSTM, GRU and RNN: one operator per layer, both directions in it."""
+"""Recurrent layers as LSTM, GRU and RNN: one operator for each layer and direction."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.graph import Dim, dim
 
-_LSTM_ORDER = (0, 3, 1, 2)  # ONNX has input, output, forget, cell; PyTorch input, forget, cell, output
-_GRU_ORDER = (1, 0, 2)  # ONNX has update, reset, new; PyTorch reset, update, new
+# where PyTorch's parameters have each gate of ONNX's operator
+_LSTM_ORDER = [0, 3, 1, 2]  # ONNX has input, output, forget, cell; PyTorch input, forget, cell, output
+_GRU_ORDER = [1, 0, 2]  # ONNX has update, reset, new; PyTorch reset, update, new
 
 
 @translates("lstm.input")
@@ -32,7 +33,9 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[str, ...]:
-    stack = _Stack(t, "LSTM", _LSTM_ORDER, has_biases, num_layers, dropout if train else 0.0, bidirectional, {})
+    options = {"gate_order": _LSTM_ORDER}
+    projected = t.shape_of(hx[0])[-1] != t.shape_of(hx[1])[-1]
+    stack = _Stack(t, "LSTM", has_biases, num_layers, dropout if train else 0.0, bidirectional, options, projected)
     return stack.run(input, list(hx), params, batch_first)
 
 
@@ -50,17 +53,15 @@ def simple(
     batch_first: bool,
 ) -> tuple[str, ...]:
     """Layers with one state."""
-    kind, order, options = _KINDS[t.label]
-    if "activations" in options:
-        options = {"activations": options["activations"] * (2 if bidirectional else 1)}
-    stack = _Stack(t, kind, order, has_biases, num_layers, dropout if train else 0.0, bidirectional, options)
+    kind, options = _KINDS[t.label]
+    stack = _Stack(t, kind, has_biases, num_layers, dropout if train else 0.0, bidirectional, options)
     return stack.run(input, [hx], params, batch_first)
 
 
-_KINDS: dict[str, tuple[str, tuple[int, ...], dict[str, Any]]] = {
-    "gru": ("GRU", _GRU_ORDER, {"linear_before_reset": 1}),
-    "rnn_tanh": ("RNN", (0,), {"activations": ["Tanh"]}),
-    "rnn_relu": ("RNN", (0,), {"activations": ["Relu"]}),
+_KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gru": ("GRU", {"linear_before_reset": 1, "gate_order": _GRU_ORDER}),
+    "rnn_tanh": ("RNN", {"activations": ["Tanh"]}),
+    "rnn_relu": ("RNN", {"activations": ["Relu"]}),
 }
 
 
@@ -70,12 +71,18 @@ class _Stack:
 
     t: Translation
     kind: str
-    order: tuple[int, ...]
     biased: bool
     layers: int
     dropout: float
     bidirectional: bool
     options: dict[str, Any]
+
+    projected: bool = False  # are the hidden states products by a matrix of their own?
+
+    @property
+    def each(self) -> int:
+        """Parameters of a layer and direction."""
+        return (4 if self.biased else 2) + self.projected
 
     @property
     def directions(self) -> int:
@@ -84,7 +91,7 @@ class _Stack:
     def run(self, x: str, states: list[str], params: Sequence[str], batch_first: bool) -> tuple[str, ...]:
         """The sequence of results, then the last states of all layers."""
         self._check(x, states, params)
-        t, each, last = self.t, 4 if self.biased else 2, [[] for _ in states]  # type: ignore[var-annotated]
+        t, each, last = self.t, self.each, [[] for _ in states]  # type: ignore[var-annotated]
         x = t.transpose(x, [1, 0, 2]) if batch_first else x
         for layer in range(self.layers):
             rows = range(layer * self.directions, (layer + 1) * self.directions)
@@ -98,35 +105,36 @@ class _Stack:
         return x, *(self._joined(found) for found in last)
 
     def _check(self, x: str, states: list[str], params: Sequence[str]) -> None:
-        shape, each = self.t.shape_of(x), 4 if self.biased else 2
-        if len(params) != each * self.layers * self.directions:
-            raise Unsupported("a recurrent layer with projections (proj_size)")
+        shape, expected = self.t.shape_of(x), self.each * self.layers * self.directions
+        if len(params) != expected:
+            raise Unsupported(f"a recurrent layer with {len(params)} parameters, expected {expected}")
         if not types.is_float(self.t.dtype_of(x)) or len(shape) != 3 or 0 in shape:
             raise Unsupported(f"a recurrent layer over {types.name_of(self.t.dtype_of(x))}{list(shape)}")
         if not all(isinstance(n, int) for p in params for n in self.t.shape_of(p)):
             raise Unsupported("a recurrent layer with weights of symbolic size")
 
     def _layer(self, x: str, weights: Sequence[Sequence[str]], states: list[str]) -> list[str]:
-        """One operator: the results as (length, batch, directions * hidden) and the last states."""
-        t, (steps, batch, _), hidden = self.t, self.t.shape_of(x), self.t.shape_of(states[0])[2]
-        count = self.directions
-        w, r = (self._joined([self._stacked(self._ordered(own[k], hidden)) for own in weights]) for k in (0, 1))
-        bias = None
-        if self.biased:
-            both = [self._joined([self._ordered(own[k], hidden) for k in (2, 3)]) for own in weights]
-            bias = self._joined([self._stacked(b) for b in both])
-        results = [Promise((steps, count, batch, hidden), t.dtype_of(x))]
-        results += [Promise((count, batch, hidden), t.dtype_of(x))] * len(states)
-        direction = "bidirectional" if self.bidirectional else "forward"
-        options = {"hidden_size": hidden, "direction": direction, **self.options}
-        y, *final = t.operator(self.kind, x, w, r, bias, None, *states, results=results, **options)
-        return [self._side_by_side(y), *final]
+        """The results as (length, batch, directions * hidden) and the last states: one operator for each direction.
 
-    def _side_by_side(self, y: str) -> str:
-        """(length, directions, batch, hidden) -> (length, batch, directions * hidden)"""
-        steps, count, batch, hidden = self.t.shape_of(y)
-        wide = (steps, batch, dim(count * hidden))
-        return self.t.reshape(y if count == 1 else self.t.transpose(y, [0, 2, 1, 3]), wide)
+        Each takes the parameters as they are, without a copy.
+        """
+        done = [
+            self._direction(x, own, [self._rows(s, k, k + 1) for s in states], bool(k)) for k, own in enumerate(weights)
+        ]
+        results, *final = zip(*done, strict=True)
+        return [self._joined(results, axis=2), *(self._joined(found) for found in final)]
+
+    def _direction(self, x: str, own: Sequence[str], states: Sequence[str], reverse: bool) -> tuple[str, ...]:
+        """The results as (length, batch, hidden) and the last states, (1, batch, hidden)."""
+        t, (steps, batch, _), widths = self.t, self.t.shape_of(x), [self.t.shape_of(s)[2] for s in states]
+        w, r = (self._stacked(weight) for weight in own[:2])
+        bias = self._stacked(self._joined(own[2:4])) if self.biased else None
+        results = [Promise((steps, 1, batch, widths[0]), t.dtype_of(x))]
+        results += [Promise((1, batch, width), t.dtype_of(x)) for width in widths]
+        options = {"hidden_size": widths[-1], "direction": "reverse" if reverse else "forward", **self.options}
+        more = [None, self._stacked(own[-1])] if self.projected else []  # no peepholes
+        y, *final = t.operator(self.kind, x, w, r, bias, None, *states, *more, results=results, **options)
+        return t.reshape(y, (steps, batch, widths[0])), *final
 
     def _dropped(self, x: str) -> str:
         """With dropout between layers."""
@@ -135,12 +143,6 @@ class _Stack:
         t = self.t
         ratio, training = t.b.constant(np.asarray(self.dropout, np.float32)), t.b.constant(np.asarray(True))
         return str(t.operator("Dropout", x, ratio, training, results=[Promise(t.shape_of(x), t.dtype_of(x))]))
-
-    def _ordered(self, weight: str, hidden: Dim) -> str:
-        """Blocks of ``hidden`` rows, one per gate, in ONNX's order."""
-        if len(self.order) == 1:
-            return weight
-        return self._joined([self._rows(weight, g * hidden, (g + 1) * hidden) for g in self.order])
 
     def _stacked(self, x: str) -> str:
         """With an axis for directions."""
@@ -154,10 +156,10 @@ class _Stack:
         bounds = [self.t.b.constant(np.asarray([v], np.int64)) for v in (start, stop, 0)]
         return str(self.t.operator("Slice", x, *bounds, results=[promise]))
 
-    def _joined(self, parts: Sequence[str]) -> str:
-        """Along the first axis."""
+    def _joined(self, parts: Sequence[str], axis: int = 0) -> str:
         if len(parts) == 1:
             return parts[0]
-        shapes = [self.t.shape_of(p) for p in parts]
-        promise = Promise((dim(sum(s[0] for s in shapes)), *shapes[0][1:]), self.t.dtype_of(parts[0]))
-        return str(self.t.operator("Concat", *parts, results=[promise], axis=0))
+        shape = list(self.t.shape_of(parts[0]))
+        shape[axis] = dim(sum(self.t.shape_of(p)[axis] for p in parts))
+        promise = Promise(tuple(shape), self.t.dtype_of(parts[0]))
+        return str(self.t.operator("Concat", *parts, results=[promise], axis=axis))

@@ -5,7 +5,6 @@
 // Every function may run on any number of threads at once, reports to `status` and never throws.
 #pragma once
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,6 +12,7 @@
 
 #include "daceopt/element.h"
 #include "daceopt/status.h"
+#include "daceopt/weights.h"
 
 namespace daceopt {
 
@@ -30,46 +30,6 @@ enum class Layout : int64_t { kFastest, kFirst, kLast, kBlocked };
 
 struct Window {  // one entry per spatial dimension
     std::vector<int64_t> strides, dilations, pads_begin, pads_end;
-};
-
-// Weights as a kernel wants them: `bytes` in `layout` (oneDNN's description of them), where `fill` puts what stands in `source`.
-struct Preparation {
-    const void* layout;
-    size_t bytes;
-    const void* source;
-    size_t source_bytes;
-    std::function<void(void*)> fill;
-};
-
-// Memory for weights in the layout of a kernel, which outlives the call.
-class WeightMemory {
-public:
-    virtual ~WeightMemory() = default;
-
-    // The prepared weights, filled where they do not stand there yet. Throws std::bad_alloc.
-    virtual void* prepared(const Preparation& wanted) = 0;
-};
-
-// Kept by one call in one thread for the iterations of a loop in which the weights are the same.
-class HeldWeights : public WeightMemory {
-public:
-    HeldWeights() = default;
-    HeldWeights(const HeldWeights&) = delete;
-    HeldWeights& operator=(const HeldWeights&) = delete;
-    ~HeldWeights() override { std::free(data_); }
-
-    // In the first iteration of the loop they are prepared.
-    HeldWeights* in(bool first) {
-        is_first_ = first;
-        return this;
-    }
-
-    void* prepared(const Preparation& wanted) override;
-
-private:
-    bool is_first_ = true;
-    void* data_ = nullptr;
-    size_t size_ = 0;
 };
 
 // Constant weights, kept by one call for all threads as long as the library is loaded: one copy for each layout, which

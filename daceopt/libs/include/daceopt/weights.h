@@ -1,0 +1,60 @@
+// Weights as a library wants them, prepared once for many calls.
+#pragma once
+#include <cstddef>
+#include <cstdlib>
+#include <functional>
+#include <new>
+
+namespace daceopt {
+
+// Weights as a kernel wants them: `bytes` in `layout` (the library's description of them), where `fill` puts what stands in
+// `source`.
+struct Preparation {
+    const void* layout;
+    size_t bytes;
+    const void* source;
+    size_t source_bytes;
+    std::function<void(void*)> fill;
+};
+
+// Memory for weights in the layout of a kernel, which outlives the call.
+class WeightMemory {
+public:
+    virtual ~WeightMemory() = default;
+
+    // The prepared weights, filled where they do not stand there yet. Throws std::bad_alloc.
+    virtual void* prepared(const Preparation& wanted) = 0;
+};
+
+// Kept by one call in one thread for the iterations of a loop in which the weights are the same.
+class HeldWeights : public WeightMemory {
+public:
+    HeldWeights() = default;
+    HeldWeights(const HeldWeights&) = delete;
+    HeldWeights& operator=(const HeldWeights&) = delete;
+    ~HeldWeights() override { std::free(data_); }
+
+    // In the first iteration of the loop they are prepared.
+    HeldWeights* in(bool first) {
+        is_first_ = first;
+        return this;
+    }
+
+    void* prepared(const Preparation& wanted) override {
+        if (wanted.bytes > size_) {
+            std::free(data_);
+            size_ = (wanted.bytes + 4095) / 4096 * 4096;
+            data_ = std::aligned_alloc(64, size_);
+            if (!data_) { size_ = 0; throw std::bad_alloc(); }
+        }
+        if (is_first_) wanted.fill(data_);
+        return data_;
+    }
+
+private:
+    bool is_first_ = true;
+    void* data_ = nullptr;
+    size_t size_ = 0;
+};
+
+}  // namespace daceopt

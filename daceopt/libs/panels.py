@@ -1,0 +1,59 @@
+"""Products in loops by a factor that all iterations share: our own C++, over panels that are packed once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import dace
+
+from daceopt._version import __version__
+from daceopt.ir import types
+from daceopt.ir.nodes.library import Contraction
+from daceopt.libs import contraction
+from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.emission import held
+
+if TYPE_CHECKING:
+    from daceopt.ir.graph import Graph
+    from daceopt.ir.nodes.library import DenseNode
+
+
+class Panels(Library):
+    """float32 and float64, for products that ``held_over`` says something of."""
+
+    name: ClassVar[str] = "panels"
+    portable: ClassVar[bool] = True
+
+    def available(self) -> Missing | None:
+        """Never missing."""
+        return None
+
+    def version(self) -> str:
+        """Return daceopt's own version."""
+        return __version__
+
+    def supports(self, node: DenseNode, graph: Graph) -> str | None:
+        """One product whose right factor is held, and whose result has unit stride in its rows."""
+        if not isinstance(node, Contraction):
+            return "for products only"
+        if not node.held_over:
+            return "no loop holds the right factor"
+        if len(graph.shape(node.operands(graph)["Y"])) != 2:
+            return "a batch of products, expected one"
+        if graph.strides(node.operands(graph)["Y"])[-1] != 1:
+            return f"output strides {graph.strides(node.operands(graph)['Y'])}: the last must be 1"
+        return contraction.why_not(node, graph, (dace.float32, dace.float64))
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/contraction_panels.cpp``."""
+        assert isinstance(node, Contraction)
+        declared, kept = held(node.held_over)
+        return declared + contraction.emit(node, graph, "contraction_panels", kept)
+
+    def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
+        """The source for this one element type."""
+        macro = f"DACEOPT_T={types.cpp(graph.dtype(node.operands(graph)['Y']))}"
+        return support("contraction_panels.cpp", header="contraction_panels.h", define=macro)
+
+
+register(Panels())

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.passes.catalogue import Registry
 from daceopt.passes.transform import DIFFERENTIATE, LEVELS, Transformation, parse_step, transformations
 from daceopt.store import identity
@@ -55,6 +55,10 @@ class Recipe:
     steps: tuple[Transformation | str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise DaceoptError(f"recipe {self.name!r}: expected a name, found {type(self.name).__name__}")
+        if isinstance(self.steps, str) or not isinstance(self.steps, Iterable):
+            raise DaceoptError(f"recipe {self.name}: expected a tuple of steps, found {self.steps!r}")
         steps = tuple(s if isinstance(s, str) else as_step(s) for s in self.steps)
         object.__setattr__(self, "steps", steps)
 
@@ -88,7 +92,7 @@ class Recipe:
     def with_options(self, name: str, **options: Any) -> Recipe:
         """A recipe in which every step called ``name`` has these options, and its others as before."""
         self._index(name)
-        return self._edited([replace(as_step(s), **options) if _step_name(s) == name else s for s in self.steps])
+        return self._edited([as_step(s).changed(options) if _step_name(s) == name else s for s in self.steps])
 
     def __add__(self, other: Recipe | Transformation | str) -> Recipe:
         """A recipe with one more step, the last of its level, or with all steps of another recipe.
@@ -150,7 +154,9 @@ class Recipe:
     def _index(self, name: str, last: bool = False) -> int:
         found = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
         if not found:
-            raise DaceoptError(f"recipe {self.name} has no step {name!r}; it has: {', '.join(map(str, self.steps))}")
+            known = list(dict.fromkeys(map(_step_name, self.steps)))
+            listed = f"recipe {self.name} has no step {name!r}; it has: {', '.join(known)}"
+            raise DaceoptError(listed + did_you_mean(str(name), known))
         return found[-1 if last else 0]
 
     def with_differentiation(self) -> Recipe:

@@ -7,13 +7,14 @@ import dataclasses
 import inspect
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt.errors import DaceoptError, SiteError, did_you_mean
 from daceopt.passes.catalogue import Registry
+from daceopt.passes.step_options import checked
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DIFFERENTIATE = "differentiate"
 LEVELS = ("coarse", "lower", "local", DIFFERENTIATE, "layout", "hardware")
+OF_DACE = "dace:"  # before the names of DaCe's own transformations
 _MAX_ROUNDS = 64
 
 
@@ -111,7 +113,7 @@ class Transformation:
     @classmethod
     def kebab_name(cls) -> str:
         """``PadConvFusion`` -> ``pad-conv-fusion``."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+        return _kebab(cls.__name__)
 
     @property
     def name(self) -> str:
@@ -133,13 +135,15 @@ class Transformation:
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Transformation:
-        """An instance with ``options``. Raises DaceoptError for an option that does not exist."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in options:
-            if key not in known:
-                listed = f"{cls.kebab_name()} has no option {key!r}; it has {', '.join(known) or 'none'}"
-                raise DaceoptError(listed + did_you_mean(key, known))
-        return cls(**options)
+        """An instance with ``options``. Raises DaceoptError for an option that does not exist, and for values that it
+        does not take."""
+        given = checked(cls.kebab_name(), cls, options) if options else {}
+        return _made(cls.kebab_name(), lambda: cls(**given))
+
+    def changed(self, options: Mapping[str, Any]) -> Transformation:
+        """The same with ``options``, its others as before. Raises DaceoptError as ``with_options`` does."""
+        given = checked(self.name, type(self), options)
+        return _made(self.name, lambda: dataclasses.replace(self, **given))
 
     @staticmethod
     def parse(text: str) -> Transformation:
@@ -199,17 +203,39 @@ def apply_at(transformation: Transformation, graph: Graph, site: Site) -> Outcom
     return Outcome(edits.sites, [])
 
 
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+
+
+def _made(step: str, make: Callable[[], Transformation]) -> Transformation:
+    """What ``make`` gives; what a class of anybody's raises about its options by mistake is told with the step."""
+    try:
+        return make()
+    except DaceoptError:
+        raise
+    except Exception as error:
+        raise DaceoptError(f"step {step} does not take these options: {type(error).__name__}: {error}") from error
+
+
+def is_registered(name: str) -> bool:
+    """Does text with this name stand for a step, whoever looks it up? DaCe's classes are known by theirs."""
+    return name.startswith(OF_DACE) or name in transformations.names()
+
+
 def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name{option=value, ...}`` into the name and its options (Python literals)."""
     parts = re.fullmatch(r"\s*([a-z0-9-]+|dace:\w*)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
     if not parts:
-        raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}")
+        near = did_you_mean(re.sub(r"[\s_]+", "-", _kebab(text.partition("{")[0].strip())), transformations.names())
+        raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}{near}")
     try:
         call = ast.parse(f"f({parts[2] or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
         options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
         raise DaceoptError(f"options of step {text!r}: expected name=value pairs with literal values") from error
+    if len(options) < len(call.keywords):
+        raise DaceoptError(f"options of step {text!r}: an option is given twice; expected each once")
     name, of_dace, of = parts[1].partition(":")
     if of_dace and not of:
         raise DaceoptError(f"step {text!r}: expects the name of a transformation of DaCe, as in dace:MapTiling")

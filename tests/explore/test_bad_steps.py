@@ -172,6 +172,10 @@ def test_a_file_that_takes_a_name(tmp_path: Path, clean: None) -> None:
         ("differentiate", "no gradients are wanted; explore a model whose parameters or inputs require them"),
         ("constant-folding", "recipe session: constant-folding (coarse) stands after lower-operators (lower)"),
         ("at-site", "at-site needs a step"),
+        ("MapTiling", "no transformation or recipe is called 'MapTiling'; did you mean 'map-tiling'?"),
+        ("map-tiling{size='x'}", "map-tiling: size='x'; expected int | tuple[int, ...], found str"),
+        ("dace:MapTilling", "DaCe has no transformation called 'MapTilling'; did you mean 'MapTiling'?"),
+        ("dace:MapTiling{tile_size=[3]}", "has no option 'tile_size'; it has divides_evenly, prefix"),
         (3, "expected a Transformation or its name, found int"),
     ],
 )  # fmt: skip
@@ -196,3 +200,19 @@ def test_unknown_names_suggest_the_nearest() -> None:
         at.compare(lowered())
     with pytest.raises(DaceoptError, match="no kernel's label contains 'geluu'; .* did you mean 'gelu'"):
         at.measure("geluu")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda at: at.undo("a"), "undo('a'): there are 1 changes to undo"),
+        (lambda at: at.undo(-1), "undo(-1): there are 1 changes to undo"),
+        (lambda at: at.compare(1.5), "compare(1.5): expected a branch"),
+        (lambda at: at.measure(None), "measure(None): expected a kernel's label"),
+        (lambda at: at.apply("no/where"), "no/where: no such file"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(call: Any, said: str) -> None:
+    with pytest.raises(DaceoptError) as error:
+        call(lowered(1))
+    assert said in str(error.value)

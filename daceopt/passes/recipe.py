@@ -55,11 +55,13 @@ class Recipe:
     steps: tuple[Transformation | str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise DaceoptError(f"recipe {self.name!r}: expected a name, found {type(self.name).__name__}")
-        if isinstance(self.steps, str) or not isinstance(self.steps, Iterable):
-            raise DaceoptError(f"recipe {self.name}: expected a tuple of steps, found {self.steps!r}")
-        steps = tuple(s if isinstance(s, str) else as_step(s) for s in self.steps)
+        name: Any = self.name  # both are what a file of the user's says
+        given: Any = self.steps
+        if not isinstance(name, str):
+            raise DaceoptError(f"recipe {name!r}: expected a name, found {type(name).__name__}")
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise DaceoptError(f"recipe {name}: expected a tuple of steps, found {given!r}")
+        steps = tuple(s if isinstance(s, str) else as_step(s) for s in given)
         object.__setattr__(self, "steps", steps)
 
     def resolved(self) -> tuple[Transformation, ...]:
@@ -202,7 +204,8 @@ def _by_level(steps: Iterable[Transformation | str], order: tuple[str, ...]) -> 
 def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
     for step in steps:
         if step.level not in LEVELS:
-            raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
+            listed = f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}"
+            raise DaceoptError(listed + did_you_mean(str(step.level), LEVELS))
     at = next((k for k, s in enumerate(steps) if s.level == DIFFERENTIATE), None)
     parts = [(steps, LEVELS)] if at is None else [(steps[:at], _BEFORE), (steps[at + 1 :], _AFTER)]
     for part, allowed in parts:

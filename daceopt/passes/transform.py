@@ -184,10 +184,26 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
     found: list[Site | NearMiss] = []
     for body in region.everything(graph):
         if type(transformation).match is not Transformation.match:
-            found += transformation.match(body)
+            found += _matches(transformation, body)
             continue
         for node in body.nodes():
-            found += [] if is_dead(body, node) else transformation.match_at(body, node)
+            found += [] if is_dead(body, node) else _matches(transformation, body, node)
+    return found
+
+
+def _matches(transformation: Transformation, graph: Graph, *node: Any) -> list[Site | NearMiss]:
+    """What it finds at ``node``, or in all of ``graph``. Raises DaceoptError where that is no site of ``graph``."""
+    found = list(transformation.match_at(graph, *node) if node else transformation.match(graph))
+    for one in found:
+        if not isinstance(one, (Site, NearMiss)):
+            what = "expected Site(graph, (node, ...)) or NearMiss(node, reason)"
+            raise DaceoptError(f"match of step {transformation} gave {one!r}; {what}")
+        if isinstance(one, Site) and one.graph is not graph:
+            raise DaceoptError(
+                f"match of step {transformation} gave a site of another graph; expected one of {graph.sdfg.name}"
+            )
+        if isinstance(one, Site) and not isinstance(one.nodes, tuple):
+            raise DaceoptError(f"match of step {transformation} gave Site(graph, {one.nodes!r}); expected (node, ...)")
     return found
 
 
@@ -327,7 +343,7 @@ def _run_local(transformation: Transformation, graph: Graph, limit: int | None) 
         misses.pop(node, None)
         if node not in graph or is_dead(graph, node):
             continue
-        found = list(transformation.match_at(graph, node))
+        found = _matches(transformation, graph, node)
         site = next((s for s in found if isinstance(s, Site)), None)
         if site is None:
             misses[node] = [str(m) for m in found]
@@ -342,7 +358,7 @@ def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None)
     """Match the whole graph, apply every site that no earlier edit touched, and repeat while something applied."""
     edits = _Edits(transformation, graph, limit)
     for _ in range(_MAX_ROUNDS):
-        found = list(transformation.match(graph))
+        found = _matches(transformation, graph)
         misses = [str(m) for m in found if isinstance(m, NearMiss)]
         before = len(edits.sites)
         touched: set[Any] = set()

@@ -52,6 +52,53 @@ def test_a_bad_transformation_is_rolled_back(wrong: str, said: str) -> None:
 
 
 @dataclass(frozen=True)
+class BadMatch(Transformation):
+    """``match`` gives what is no site of the graph."""
+
+    level: ClassVar[str] = "coarse"
+    kind: str = "node"
+
+    def match(self, graph: Graph) -> Iterator[Any]:
+        node = graph.nodes()[0]
+        other = graph.copy()
+        wrong = {"node": node, "bare": Site(graph, node), "foreign": Site(other, (other.nodes()[0],)), "text": "Relu"}
+        yield NearMiss(node, "almost")
+        yield wrong[self.kind]
+
+    def apply(self, site: Site) -> None:
+        site.graph.remove(site.nodes[0])
+
+
+@dataclass(frozen=True)
+class BadMatchAt(BadMatch):
+    """The same at each node."""
+
+    match = Transformation.match
+
+    def match_at(self, graph: Graph, node: Any) -> Iterator[Any]:
+        return BadMatch.match(self, graph)
+
+
+@pytest.mark.parametrize("made", [BadMatch, BadMatchAt])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("node", r"gave OnnxRelu \(Relu\); expected Site\(graph, \(node, ...\)\) or NearMiss\(node, reason\)"),
+        ("text", "gave 'Relu'; expected Site"),
+        ("bare", r"gave Site\(graph, OnnxRelu \(Relu\)\); expected \(node, ...\)"),
+        ("foreign", "gave a site of another graph; expected one of test"),
+    ],
+)  # fmt: skip
+def test_what_match_gives_is_looked_at(made: type[BadMatch], kind: str, said: str) -> None:
+    """Taken for nothing found, it would be a step that silently never applies."""
+    at = daceopt.explore(chain("Relu", "Exp"))
+    before = texts(at)
+    with pytest.raises(SessionError, match=f"match of step .*{said}"):
+        at.apply(made(kind))
+    assert texts(at) == before and "could not look: match of step" in str(at.sites(made(kind)))
+
+
+@dataclass(frozen=True)
 class DropAt(Transformation):
     """Drops the ``at``-th Relu, whose result is still read, and puts another one in the place of the others."""
 

@@ -195,15 +195,8 @@ def _matches(transformation: Transformation, graph: Graph, *node: Any) -> list[S
     """What it finds at ``node``, or in all of ``graph``. Raises DaceoptError where that is no site of ``graph``."""
     found = list(transformation.match_at(graph, *node) if node else transformation.match(graph))
     for one in found:
-        if not isinstance(one, (Site, NearMiss)):
-            what = "expected Site(graph, (node, ...)) or NearMiss(node, reason)"
-            raise DaceoptError(f"match of step {transformation} gave {one!r}; {what}")
-        if isinstance(one, Site) and one.graph is not graph:
-            raise DaceoptError(
-                f"match of step {transformation} gave a site of another graph; expected one of {graph.sdfg.name}"
-            )
-        if isinstance(one, Site) and not isinstance(one.nodes, tuple):
-            raise DaceoptError(f"match of step {transformation} gave Site(graph, {one.nodes!r}); expected (node, ...)")
+        if reason := _why_no_site(graph, one):
+            raise DaceoptError(f"match of step {transformation} gave {reason}")
     return found
 
 
@@ -256,6 +249,18 @@ def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     if of_dace and not of:
         raise DaceoptError(f"step {text!r}: expects the name of a transformation of DaCe, as in dace:MapTiling")
     return ("dace-transformation", {"of": of, "options": options}) if of else (name, options)
+
+
+def _why_no_site(graph: Graph, found: Any) -> str | None:
+    if isinstance(found, NearMiss):
+        return None
+    if not isinstance(found, Site):
+        return f"{found!r}; expected Site(graph, (node, ...)) or NearMiss(node, reason)"
+    if found.graph is not graph:
+        return f"a site of another graph; expected one of {graph.sdfg.name}"
+    if not isinstance(found.nodes, tuple):
+        return f"Site(graph, {found.nodes!r}); expected (node, ...)"
+    return None
 
 
 # ---------------------------------------------------------------- the driver

@@ -5,35 +5,51 @@ from __future__ import annotations
 import dataclasses
 import sys
 import types
-from collections.abc import Mapping
-from typing import Any, Union, get_args, get_origin
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 from daceopt.errors import DaceoptError, did_you_mean
 
+_T = TypeVar("_T")
 _PLAIN = (int, float, str, bool, type(None))
 
 
-def checked(step: str, made: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` of ``made``, which is called ``step``; lists are tuples where it takes tuples.
+def made(step: str, cls: type[_T], options: Mapping[str, Any], make: Callable[[dict[str, Any]], _T]) -> _T:
+    """What ``make`` gives for ``options`` of ``cls``, which is called ``step``; lists are tuples where it takes tuples.
 
-    Raises DaceoptError for an option that does not exist, with the nearest that does, and for a value of another type.
+    Raises DaceoptError for an option that does not exist, with the nearest that does; what the class says of a value;
+    and for values of another type, and whatever else the class raises.
     """
-    known = [f.name for f in dataclasses.fields(made)]
-    found = {}
-    for name, value in options.items():
-        if name not in known:
-            listed = f"{step} has no option {name!r}; it has {', '.join(known) or 'none'}"
-            raise DaceoptError(listed + did_you_mean(name, known))
-        expected, text = _annotation(made, name)
-        found[name] = _frozen(value) if isinstance(value, list) and _takes_tuples(expected) else value
-        if not _fits(found[name], expected):
-            raise DaceoptError(f"{step}: {name}={value!r}; expected {text}, found {type(value).__name__}")
+    given = {name: _given(step, cls, name, value) for name, value in options.items()}
+    try:
+        found = make(given)
+    except DaceoptError:
+        raise
+    except Exception as error:
+        _check_types(step, cls, given)
+        raise DaceoptError(f"step {step} does not take these options: {type(error).__name__}: {error}") from error
+    _check_types(step, cls, given)
     return found
 
 
-def _annotation(made: type[Any], name: str) -> tuple[Any, str]:
+def _given(step: str, cls: type[Any], name: str, value: Any) -> Any:
+    known = [f.name for f in dataclasses.fields(cls)]
+    if name not in known:
+        listed = f"{step} has no option {name!r}; it has {', '.join(known) or 'none'}"
+        raise DaceoptError(listed + did_you_mean(name, known))
+    return _frozen(value) if _takes_tuples(_annotation(cls, name)[0]) else value
+
+
+def _check_types(step: str, cls: type[Any], given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        expected, text = _annotation(cls, name)
+        if not _fits(value, expected):
+            raise DaceoptError(f"{step}: {name}={value!r}; expected {text}, found {type(value).__name__}")
+
+
+def _annotation(cls: type[Any], name: str) -> tuple[Any, str]:
     """The type of a field, and its text; Any where it names what exists for type checkers alone."""
-    owner = next(c for c in made.__mro__ if name in vars(c).get("__annotations__", ()))
+    owner = next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", ()))
     given = vars(owner)["__annotations__"][name]
     if not isinstance(given, str):
         return given, given.__name__ if isinstance(given, type) else str(given)
@@ -44,7 +60,7 @@ def _annotation(made: type[Any], name: str) -> tuple[Any, str]:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+    return tuple(map(_frozen, value)) if type(value) in (list, tuple) else value
 
 
 def _members(expected: Any) -> tuple[Any, ...]:

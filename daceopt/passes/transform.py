@@ -7,14 +7,14 @@ import dataclasses
 import inspect
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt.errors import DaceoptError, SiteError, did_you_mean
 from daceopt.passes.catalogue import Registry
-from daceopt.passes.step_options import checked
+from daceopt.passes.step_options import made
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -137,13 +137,11 @@ class Transformation:
     def with_options(cls, options: Mapping[str, Any]) -> Transformation:
         """An instance with ``options``. Raises DaceoptError for an option that does not exist, and for values that it
         does not take."""
-        given = checked(cls.kebab_name(), cls, options) if options else {}
-        return _made(cls.kebab_name(), lambda: cls(**given))
+        return made(cls.kebab_name(), cls, options, lambda given: cls(**given))
 
     def changed(self, options: Mapping[str, Any]) -> Transformation:
         """The same with ``options``, its others as before. Raises DaceoptError as ``with_options`` does."""
-        given = checked(self.name, type(self), options)
-        return _made(self.name, lambda: dataclasses.replace(self, **given))
+        return made(self.name, type(self), options, lambda given: dataclasses.replace(self, **given))
 
     @staticmethod
     def parse(text: str) -> Transformation:
@@ -214,16 +212,6 @@ def apply_at(transformation: Transformation, graph: Graph, site: Site) -> Outcom
 
 def _kebab(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
-
-
-def _made(step: str, make: Callable[[], Transformation]) -> Transformation:
-    """What ``make`` gives; what a class of anybody's raises about its options by mistake is told with the step."""
-    try:
-        return make()
-    except DaceoptError:
-        raise
-    except Exception as error:
-        raise DaceoptError(f"step {step} does not take these options: {type(error).__name__}: {error}") from error
 
 
 def is_registered(name: str) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 
 from daceopt import recipes
 from daceopt.errors import DaceoptError
 from daceopt.passes.recipe import Recipe
-from daceopt.passes.step_options import checked
 from daceopt.passes.transform import Transformation
 
 
@@ -67,7 +66,7 @@ WRONG = [
     ("title=3", "knobs: title=3; expected str, found int"),
     ("whole=1", "knobs: whole=1; expected bool, found int"),
     ("most='all'", "knobs: most='all'; expected int | None, found str"),
-    ("sizes=[4, 'x']", "knobs: sizes=[4, 'x']; expected int | tuple[int, ...], found list"),
+    ("sizes=[4, 'x']", "knobs: sizes=(4, 'x'); expected int | tuple[int, ...], found tuple"),
     ("sizes={4}", "knobs: sizes={4}; expected int | tuple[int, ...], found set"),
     ("pair=('a',)", "knobs: pair=('a',); expected tuple[str, int], found tuple"),
     ("nested=('ab',)", "expected tuple[tuple[str, ...], ...], found tuple"),
@@ -84,6 +83,22 @@ def test_wrong_values(text: str, said: str) -> None:
         assert said in str(error.value)
 
 
+@dataclass(frozen=True)
+class Careful(Knobs):
+    """Of a user who says it better."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.count, int):
+            raise DaceoptError(f"count={self.count!r}: expected how often")
+
+
+def test_what_a_class_says_of_its_values_comes_first() -> None:
+    with pytest.raises(DaceoptError, match="^count='x': expected how often$"):
+        Careful.with_options({"count": "x"})
+    with pytest.raises(DaceoptError, match="careful: title=3; expected str, found int"):
+        Careful.with_options({"title": 3})
+
+
 def test_what_a_class_raises_is_told_with_the_step() -> None:
     with pytest.raises(DaceoptError, match="step strict does not take these options: ZeroDivisionError"):
         Strict.with_options({"count": 0})
@@ -94,9 +109,10 @@ def test_defaults_of_all_steps_fit_their_own_types() -> None:
     from daceopt.passes.transform import transformations as registry
 
     for name in transformations.names():
-        made = registry.get(name)
-        if not made.needs_options:
-            assert checked(name, made, vars(made())) == vars(made())
+        cls = registry.get(name)
+        if not cls.needs_options:
+            defaults = {f.name: getattr(cls(), f.name) for f in fields(cls)}
+            assert cls.with_options(defaults) == cls()
 
 
 @pytest.mark.parametrize(

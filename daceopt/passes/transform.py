@@ -246,9 +246,8 @@ def _why_no_site(graph: Graph, found: Any) -> str | None:
         return f"{found!r}; expected Site(graph, (node, ...)) or NearMiss(node, reason)"
     if found.graph is not graph:
         return f"a site of another graph; expected one of {graph.sdfg.name}"
-    if not isinstance(found.nodes, tuple):
-        return f"Site(graph, {found.nodes!r}); expected (node, ...)"
-    return None
+    nodes: Any = found.nodes  # as a user gave them
+    return None if isinstance(nodes, tuple) else f"Site(graph, {nodes!r}); expected (node, ...)"
 
 
 # ---------------------------------------------------------------- the driver

@@ -16,11 +16,11 @@ _BOUND = 15.0  # seconds each
 Call = tuple[nn.Module, dict[str, torch.Tensor]]
 
 
-def bert_large() -> Call:
-    """24 layers of 1024, batch 1, length 128."""
+def bert_large(layers: int = 24) -> Call:
+    """Layers of 1024, batch 1, length 128."""
     from transformers import BertConfig, BertModel
 
-    config = BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+    config = BertConfig(hidden_size=1024, num_hidden_layers=layers, num_attention_heads=16, intermediate_size=4096)
     return BertModel(config), {"input_ids": torch.randint(0, config.vocab_size, (1, 128))}
 
 

@@ -1,4 +1,4 @@
-"""How import, recipe, derivation and printing grow with the number of layers."""
+"""How import, recipe, derivation and printing grow with the number of layers; the time of BERT-large's recipe."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.front_end import captured
 from benchmarks.harness import Budget, Result, at_most, case
+from benchmarks.importing import bert_large
 from benchmarks.models.named import stacked
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _LAYERS = (2, 4, 8, 16, 32, 64)
 _QUICK_LAYERS = (1, 2, 4, 8)
 PHASES = ("import", "recipe and derivation", "printing")
+_BERT_LARGE = (6, 12, 24)
+_RECIPE_SECONDS = 40.0
 _LARGEST_EXPONENT = 1.1  # time ~ layers ** exponent; 1 is linear, the rest is noise and the collector of a large heap
 
 
@@ -33,6 +36,29 @@ def linear_scaling(budget: Budget) -> Iterator[Result]:
         notes = {"exponent": round(exponent, 2)}
         values = {str(n): s for n, s in seconds.items()}
         yield Result("linear-scaling", f"{phase}, by layers", "s", values, *goal, notes)
+
+
+@case
+def recipe_time(budget: Budget) -> Iterator[Result]:
+    """BERT-large with its gradients, batch 1, length 128: processor seconds of the steps of ``auto`` alone."""
+    layers = _BERT_LARGE if budget.repeats > 1 else _BERT_LARGE[:2]
+    _recipe_seconds(1)  # what the first compilation imports and sets up
+    seconds = {n: _recipe_seconds(n) for n in layers}
+    bound = _RECIPE_SECONDS * layers[-1] / _BERT_LARGE[-1]
+    goal = at_most(seconds[layers[-1]], bound, f"under {bound:g} s for {layers[-1]} layers")
+    values = {str(n): s for n, s in seconds.items()}
+    yield Result("recipe-time", "recipe auto, by layers", "s", values, *goal, {"exponent": round(growth(seconds), 2)})
+
+
+def _recipe_seconds(layers: int) -> float:
+    from daceopt import explore, recipes
+    from daceopt.passes import choice
+
+    module, inputs = bert_large(layers)
+    program = explore(module, backward=True, **inputs).program
+    start = time.process_time()
+    choice.run(recipes.get("auto"), program, None)
+    return time.process_time() - start
 
 
 def growth(seconds: dict[int, float]) -> float:

@@ -28,7 +28,7 @@ _NAMES: dict[str, tuple[str, str | None]] = {
     "export": ("daceopt.standalone.export", None),
     "explain": ("daceopt.explore", "explain"),
     "simulate": ("daceopt.explore", "simulate"),
-    "view": ("daceopt.explore.sdfg_view", "view"),
+    "view": ("daceopt.programs.sdfg_view", "view"),
     "explore": ("daceopt.explore", None),
     "Transformation": ("daceopt.passes.transform", "Transformation"),
     "Recipe": ("daceopt.passes.recipe", "Recipe"),

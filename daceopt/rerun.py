@@ -20,7 +20,7 @@ from daceopt.ir.program import Program
 from daceopt.passes.bisect import broken
 from daceopt.passes.bisect_built import compiled_difference
 from daceopt.passes.reproducer import unpack
-from daceopt.passes.transform import Transformation, parse_step, transformations
+from daceopt.passes.transform import OF_DACE, Transformation, parse_step, transformations
 from daceopt.passes.verification import Numerics, Structure, check_match
 
 GONE, THERE, CANNOT_RUN = 0, 1, 2
@@ -90,7 +90,7 @@ def _transformation(text: str, code: str | None, of: str | None) -> Transformati
     module = ModuleType("reproduced_step")
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     exec(compile(code, "<the file of the step>", "exec"), vars(module))  # the user's own, as it was loaded before
-    if text.startswith("dace:"):  # DaCe knows it by its class, which exists now
+    if text.startswith(OF_DACE):  # DaCe knows it by its class, which exists now
         return Transformation.parse(text)
     made: Any = module
     for name in of.split("."):

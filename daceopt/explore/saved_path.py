@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import keyword
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from daceopt._version import __version__
 from daceopt.errors import DaceoptError, SessionError
-from daceopt.passes.transform import Transformation, transformations
+from daceopt.passes.transform import Transformation, is_registered
 from daceopt.transformations.at_site import AtSite
 
 if TYPE_CHECKING:
@@ -73,9 +74,10 @@ def _written(step: Transformation) -> str:
 
 def _imports(step: Transformation) -> list[str]:
     """The lines that a step needs which no registry knows. Raises SessionError where nothing can import it."""
-    if step.inner.name in transformations.names():
+    made, of_dace = step.inner.defined_by, step.inner.defined_by is not type(step.inner)
+    if is_registered(step.inner.name) and (not of_dace or _is_loaded(step.inner)):
         return []
-    module, name = type(step.inner).__module__, type(step.inner).__qualname__
+    module, name = made.__module__, made.__qualname__
     if "." in name or module == "__main__" or not _importable(module):
         where = (
             "put its class into a file, load that with daceopt.transformations.load_file(file), and apply it by name"
@@ -83,8 +85,9 @@ def _imports(step: Transformation) -> list[str]:
         raise SessionError(
             f"{step} cannot be written into a file, for no other program can import {module}.{name}: {where}"
         )
-    own = ["from daceopt.transformations.at_site import AtSite"] if isinstance(step, AtSite) else []
-    return [*own, f"from {module} import {name}"]
+    own = [type(step)] if isinstance(step, AtSite) else []
+    named = [*own, *([type(step.inner)] if of_dace else []), made]
+    return [f"from {c.__module__} import {c.__qualname__}" for c in named]
 
 
 def _importable(module: str) -> bool:
@@ -95,7 +98,7 @@ def _importable(module: str) -> bool:
 
 
 def _is_loaded(step: Transformation) -> bool:
-    return step.name in transformations.names() and type(step).__module__.startswith("daceopt_loaded_")
+    return is_registered(step.name) and step.defined_by.__module__.startswith("daceopt_loaded_")
 
 
 def _call(step: Transformation) -> str:
@@ -105,7 +108,7 @@ def _call(step: Transformation) -> str:
 
 def _variable(name: str) -> str:
     found = name.replace("-", "_")
-    return found if found.isidentifier() and not found[0].isdigit() else f"recipe_{found}"
+    return found if found.isidentifier() and not keyword.iskeyword(found) else f"recipe_{found}"
 
 
 def _plain(text: str) -> str:

@@ -174,8 +174,8 @@ class Session:
         return self._walk(count, "redo", len(self._redo), self._again)
 
     def _walk(self, count: int, name: str, most: int, go: Callable[[], None]) -> Session:
-        if not 0 <= count <= most:
-            raise SessionError(f"{name}({count}): there are {most} changes to {name}")
+        if not isinstance(count, int) or not 0 <= count <= most:
+            raise SessionError(f"{name}({count!r}): there are {most} changes to {name}")
         for _ in range(count):
             go()
         return self
@@ -232,6 +232,8 @@ class Session:
                 listed = f"no branch is called {other!r}; there are: {', '.join(self._branches)}"
                 raise SessionError(listed + did_you_mean(other, self._branches))
             other = self._branches[other]
+        if not isinstance(other, Session):
+            raise SessionError(f"compare({other!r}): expected a branch, its name or a version's number")
         if other.at.line()[0] is not self._at.line()[0]:
             raise SessionError(f"{other!r} began at another captured graph; compare branches of one session")
         return f"{other.name}, version {other.at.number}", other.at
@@ -242,6 +244,8 @@ class Session:
         Raises DaceoptError, with the labels that there are, for a name that fits none or several; Unsupported for an
         operator that is not lowered yet, and for what does not stand alone.
         """
+        if not isinstance(kernel, str):
+            raise SessionError(f"measure({kernel!r}): expected a kernel's label, or a part of it")
         report = self.report(code=False)
         row = report.kernel(kernel)
         graph = dict(self._at.program.by_direction())[row.direction]

@@ -15,7 +15,7 @@ from daceopt.passes.choice import Choice
 from daceopt.passes.loading import run_file
 from daceopt.passes.recipe import Recipe, as_step, recipes
 from daceopt.passes.runner import Before, Runner
-from daceopt.passes.transform import DIFFERENTIATE, Transformation, transformations
+from daceopt.passes.transform import DIFFERENTIATE, Transformation, is_registered, transformations
 from daceopt.store import identity
 from daceopt.transformations.at_site import AtSite
 
@@ -99,7 +99,7 @@ def _as_asked(step: Any, version: Version) -> Change:
             raise SessionError(f"{step} belongs to another session, on {step.session.title}")
         made = at_site(step, version.program)
         return Change(str(step), (made,))
-    if isinstance(step, os.PathLike) or (isinstance(step, str) and step.endswith(".py")):
+    if isinstance(step, os.PathLike) or (isinstance(step, str) and (step.endswith(".py") or os.sep in step)):
         return _of_recipe(_recipe_in(Path(step)))
     if isinstance(step, Recipe):
         return _of_recipe(step)
@@ -138,7 +138,7 @@ def at_site(found: FoundSite, program: Program) -> AtSite:
         raise
     except Exception as error:  # of a user's transformation
         raise SessionError(f"step {step} cannot look for {found.text}: {type(error).__name__}: {error}") from error
-    named = str(step) if transformations.names().count(step.name) else step
+    named = str(step) if is_registered(step.name) else step
     return AtSite(named, where.site, where.origin, where.number, found.direction)
 
 
@@ -150,10 +150,9 @@ def resolved(step: Any) -> Transformation:
     """
     if isinstance(step, str):
         name = step.partition("{")[0].strip()
-        known = transformations.names()
-        if name not in known and name.replace("_", "-") not in known:
+        if not is_registered(name) and not is_registered(name.replace("_", "-")):
             listed = f"no transformation or recipe is called {name!r}"
-            raise DaceoptError(listed + did_you_mean(name, [*known, *recipes.names()]))
+            raise DaceoptError(listed + did_you_mean(name, [*transformations.names(), *recipes.names()]))
     made = as_step(step)
     _check_name(made)
     return made

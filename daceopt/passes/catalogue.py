@@ -32,6 +32,8 @@ class Registry:
 
     def get(self, name: str) -> Any:
         """The thing called ``name``; loaded files come first. Raises DaceoptError with what exists."""
+        if not isinstance(name, str):
+            raise DaceoptError(f"expected the name of a {self._kind}, found {name!r}")
         if name in self._loaded:
             return self._loaded[name]
         module = self._files.get(name)

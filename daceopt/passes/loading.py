@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
 
 from daceopt.errors import DaceoptError
 from daceopt.passes.recipe import recipes
-from daceopt.passes.transform import transformations
+from daceopt.passes.transform import OF_DACE, transformations
 
 
 def load_file(path: str | Path) -> list[str]:
-    """Register the transformations and recipes that a plain Python file defines; returns their names.
+    """Register the transformations and recipes that a plain Python file defines; returns their names, those of
+    transformations of DaCe as recipes call them.
 
     Raises DaceoptError when the file is missing, fails to run, defines none, or takes a name that something else has.
     """
     path = Path(path).resolve()
     module = run_file(path, f"--load {path}")
     recipes.check_free(module)
-    names = transformations.add_module(module) + recipes.add_module(module)
+    names = transformations.add_module(module) + recipes.add_module(module) + _of_dace(module)
     if not names:
         raise DaceoptError(f"--load {path}: expected at least one Transformation subclass or Recipe, found none")
     return names
+
+
+def _of_dace(module: ModuleType) -> list[str]:
+    """The classes of ``module`` that extend DaCe, which finds them by itself."""
+    base = getattr(sys.modules.get("dace.transformation.transformation"), "TransformationBase", None)
+    made = [c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__]
+    return sorted(OF_DACE + c.__name__ for c in made if base is not None and issubclass(c, base))
 
 
 def run_file(path: Path, said: str) -> ModuleType:

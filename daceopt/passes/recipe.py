@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from daceopt.errors import DaceoptError
+from daceopt.errors import DaceoptError, did_you_mean
 from daceopt.passes.catalogue import Registry
 from daceopt.passes.transform import DIFFERENTIATE, LEVELS, Transformation, parse_step, transformations
 from daceopt.store import identity
@@ -55,7 +55,13 @@ class Recipe:
     steps: tuple[Transformation | str, ...] = ()
 
     def __post_init__(self) -> None:
-        steps = tuple(s if isinstance(s, str) else as_step(s) for s in self.steps)
+        name: Any = self.name  # both are what a file of the user's says
+        given: Any = self.steps
+        if not isinstance(name, str):
+            raise DaceoptError(f"recipe {name!r}: expected a name, found {type(name).__name__}")
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise DaceoptError(f"recipe {name}: expected a tuple of steps, found {given!r}")
+        steps = tuple(s if isinstance(s, str) else as_step(s) for s in given)
         object.__setattr__(self, "steps", steps)
 
     def resolved(self) -> tuple[Transformation, ...]:
@@ -88,7 +94,7 @@ class Recipe:
     def with_options(self, name: str, **options: Any) -> Recipe:
         """A recipe in which every step called ``name`` has these options, and its others as before."""
         self._index(name)
-        return self._edited([replace(as_step(s), **options) if _step_name(s) == name else s for s in self.steps])
+        return self._edited([as_step(s).changed(options) if _step_name(s) == name else s for s in self.steps])
 
     def __add__(self, other: Recipe | Transformation | str) -> Recipe:
         """A recipe with one more step, the last of its level, or with all steps of another recipe.
@@ -150,7 +156,9 @@ class Recipe:
     def _index(self, name: str, last: bool = False) -> int:
         found = [k for k, s in enumerate(self.steps) if _step_name(s) == name]
         if not found:
-            raise DaceoptError(f"recipe {self.name} has no step {name!r}; it has: {', '.join(map(str, self.steps))}")
+            known = list(dict.fromkeys(map(_step_name, self.steps)))
+            listed = f"recipe {self.name} has no step {name!r}; it has: {', '.join(known)}"
+            raise DaceoptError(listed + did_you_mean(str(name), known))
         return found[-1 if last else 0]
 
     def with_differentiation(self) -> Recipe:
@@ -196,7 +204,8 @@ def _by_level(steps: Iterable[Transformation | str], order: tuple[str, ...]) -> 
 def _check_order(name: str, steps: tuple[Transformation, ...]) -> None:
     for step in steps:
         if step.level not in LEVELS:
-            raise DaceoptError(f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}")
+            listed = f"{step.name} has level {step.level!r}: expected one of {', '.join(LEVELS)}"
+            raise DaceoptError(listed + did_you_mean(str(step.level), LEVELS))
     at = next((k for k, s in enumerate(steps) if s.level == DIFFERENTIATE), None)
     parts = [(steps, LEVELS)] if at is None else [(steps[:at], _BEFORE), (steps[at + 1 :], _AFTER)]
     for part, allowed in parts:

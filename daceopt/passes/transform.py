@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from daceopt.errors import DaceoptError, SiteError, did_you_mean
 from daceopt.passes.catalogue import Registry
+from daceopt.passes.step_options import made
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DIFFERENTIATE = "differentiate"
 LEVELS = ("coarse", "lower", "local", DIFFERENTIATE, "layout", "hardware")
+OF_DACE = "dace:"  # before the names of DaCe's own transformations
 _MAX_ROUNDS = 64
 
 
@@ -111,7 +113,7 @@ class Transformation:
     @classmethod
     def kebab_name(cls) -> str:
         """``PadConvFusion`` -> ``pad-conv-fusion``."""
-        return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", cls.__name__).lower()
+        return _kebab(cls.__name__)
 
     @property
     def name(self) -> str:
@@ -133,13 +135,13 @@ class Transformation:
 
     @classmethod
     def with_options(cls, options: Mapping[str, Any]) -> Transformation:
-        """An instance with ``options``. Raises DaceoptError for an option that does not exist."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        for key in options:
-            if key not in known:
-                listed = f"{cls.kebab_name()} has no option {key!r}; it has {', '.join(known) or 'none'}"
-                raise DaceoptError(listed + did_you_mean(key, known))
-        return cls(**options)
+        """An instance with ``options``. Raises DaceoptError for an option that does not exist, and for values that it
+        does not take."""
+        return made(cls.kebab_name(), cls, options, lambda given: cls(**given))
+
+    def changed(self, options: Mapping[str, Any]) -> Transformation:
+        """The same with ``options``, its others as before. Raises DaceoptError as ``with_options`` does."""
+        return made(self.name, type(self), options, lambda given: dataclasses.replace(self, **given))
 
     @staticmethod
     def parse(text: str) -> Transformation:
@@ -180,10 +182,19 @@ def look(transformation: Transformation, graph: Graph) -> list[Site | NearMiss]:
     found: list[Site | NearMiss] = []
     for body in region.everything(graph):
         if type(transformation).match is not Transformation.match:
-            found += transformation.match(body)
+            found += _matches(transformation, body)
             continue
         for node in body.nodes():
-            found += [] if is_dead(body, node) else transformation.match_at(body, node)
+            found += [] if is_dead(body, node) else _matches(transformation, body, node)
+    return found
+
+
+def _matches(transformation: Transformation, graph: Graph, *node: Any) -> list[Site | NearMiss]:
+    """What it finds at ``node``, or in all of ``graph``. Raises DaceoptError where that is no site of ``graph``."""
+    found = list(transformation.match_at(graph, *node) if node else transformation.match(graph))
+    for one in found:
+        if reason := _why_no_site(graph, one):
+            raise DaceoptError(f"match of step {transformation} gave {reason}")
     return found
 
 
@@ -199,21 +210,44 @@ def apply_at(transformation: Transformation, graph: Graph, site: Site) -> Outcom
     return Outcome(edits.sites, [])
 
 
+def _kebab(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name).lower()
+
+
+def is_registered(name: str) -> bool:
+    """Does text with this name stand for a step, whoever looks it up? DaCe's classes are known by theirs."""
+    return name.startswith(OF_DACE) or name in transformations.names()
+
+
 def parse_step(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name{option=value, ...}`` into the name and its options (Python literals)."""
     parts = re.fullmatch(r"\s*([a-z0-9-]+|dace:\w*)\s*(?:\{(.*)\})?\s*", text, re.DOTALL)
     if not parts:
-        raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}")
+        near = did_you_mean(re.sub(r"[\s_]+", "-", _kebab(text.partition("{")[0].strip())), transformations.names())
+        raise DaceoptError(f"step {text!r}: expected a form like map-tiling{{size=32}}{near}")
     try:
         call = ast.parse(f"f({parts[2] or ''})", mode="eval").body
         assert isinstance(call, ast.Call) and not call.args
         options = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
         raise DaceoptError(f"options of step {text!r}: expected name=value pairs with literal values") from error
+    if len(options) < len(call.keywords):
+        raise DaceoptError(f"options of step {text!r}: an option is given twice; expected each once")
     name, of_dace, of = parts[1].partition(":")
     if of_dace and not of:
         raise DaceoptError(f"step {text!r}: expects the name of a transformation of DaCe, as in dace:MapTiling")
     return ("dace-transformation", {"of": of, "options": options}) if of else (name, options)
+
+
+def _why_no_site(graph: Graph, found: Any) -> str | None:
+    if isinstance(found, NearMiss):
+        return None
+    if not isinstance(found, Site):
+        return f"{found!r}; expected Site(graph, (node, ...)) or NearMiss(node, reason)"
+    if found.graph is not graph:
+        return f"a site of another graph; expected one of {graph.sdfg.name}"
+    nodes: Any = found.nodes  # as a user gave them
+    return None if isinstance(nodes, tuple) else f"Site(graph, {nodes!r}); expected (node, ...)"
 
 
 # ---------------------------------------------------------------- the driver
@@ -301,7 +335,7 @@ def _run_local(transformation: Transformation, graph: Graph, limit: int | None) 
         misses.pop(node, None)
         if node not in graph or is_dead(graph, node):
             continue
-        found = list(transformation.match_at(graph, node))
+        found = _matches(transformation, graph, node)
         site = next((s for s in found if isinstance(s, Site)), None)
         if site is None:
             misses[node] = [str(m) for m in found]
@@ -316,7 +350,7 @@ def _run_rounds(transformation: Transformation, graph: Graph, limit: int | None)
     """Match the whole graph, apply every site that no earlier edit touched, and repeat while something applied."""
     edits = _Edits(transformation, graph, limit)
     for _ in range(_MAX_ROUNDS):
-        found = list(transformation.match(graph))
+        found = _matches(transformation, graph)
         misses = [str(m) for m in found if isinstance(m, NearMiss)]
         before = len(edits.sites)
         touched: set[Any] = set()

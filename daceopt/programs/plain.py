@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from daceopt.programs.sdfg_view import shown_in_notebooks
+
 if TYPE_CHECKING:
     import dace
 
@@ -38,4 +40,5 @@ def plain(graph: Graph) -> PlainSdfg:
     region_settling.settle(lowered)
     support = libs.plain.implement_plain(lowered)
     frame = PlainFrame(lowered, support)
-    return PlainSdfg(frame.sdfg, {n: v for n, v in frame.arguments.items() if n in frame.sdfg.arrays})
+    sdfg = shown_in_notebooks(frame.sdfg)
+    return PlainSdfg(sdfg, {n: v for n, v in frame.arguments.items() if n in sdfg.arrays})

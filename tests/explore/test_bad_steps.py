@@ -52,6 +52,53 @@ def test_a_bad_transformation_is_rolled_back(wrong: str, said: str) -> None:
 
 
 @dataclass(frozen=True)
+class BadMatch(Transformation):
+    """``match`` gives what is no site of the graph."""
+
+    level: ClassVar[str] = "coarse"
+    kind: str = "node"
+
+    def match(self, graph: Graph) -> Iterator[Any]:
+        node = graph.nodes()[0]
+        other = graph.copy()
+        wrong = {"node": node, "bare": Site(graph, node), "foreign": Site(other, (other.nodes()[0],)), "text": "Relu"}
+        yield NearMiss(node, "almost")
+        yield wrong[self.kind]
+
+    def apply(self, site: Site) -> None:
+        site.graph.remove(site.nodes[0])
+
+
+@dataclass(frozen=True)
+class BadMatchAt(BadMatch):
+    """The same at each node."""
+
+    match = Transformation.match
+
+    def match_at(self, graph: Graph, node: Any) -> Iterator[Any]:
+        return BadMatch.match(self, graph)
+
+
+@pytest.mark.parametrize("made", [BadMatch, BadMatchAt])
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("node", r"gave OnnxRelu \(Relu\); expected Site\(graph, \(node, ...\)\) or NearMiss\(node, reason\)"),
+        ("text", "gave 'Relu'; expected Site"),
+        ("bare", r"gave Site\(graph, OnnxRelu \(Relu\)\); expected \(node, ...\)"),
+        ("foreign", "gave a site of another graph; expected one of test"),
+    ],
+)  # fmt: skip
+def test_what_match_gives_is_looked_at(made: type[BadMatch], kind: str, said: str) -> None:
+    """Taken for nothing found, it would be a step that silently never applies."""
+    at = daceopt.explore(chain("Relu", "Exp"))
+    before = texts(at)
+    with pytest.raises(SessionError, match=f"match of step .*{said}"):
+        at.apply(made(kind))
+    assert texts(at) == before and "could not look: match of step" in str(at.sites(made(kind)))
+
+
+@dataclass(frozen=True)
 class DropAt(Transformation):
     """Drops the ``at``-th Relu, whose result is still read, and puts another one in the place of the others."""
 
@@ -172,6 +219,10 @@ def test_a_file_that_takes_a_name(tmp_path: Path, clean: None) -> None:
         ("differentiate", "no gradients are wanted; explore a model whose parameters or inputs require them"),
         ("constant-folding", "recipe session: constant-folding (coarse) stands after lower-operators (lower)"),
         ("at-site", "at-site needs a step"),
+        ("MapTiling", "no transformation or recipe is called 'MapTiling'; did you mean 'map-tiling'?"),
+        ("map-tiling{size='x'}", "map-tiling: size='x'; expected int | tuple[int, ...], found str"),
+        ("dace:MapTilling", "DaCe has no transformation called 'MapTilling'; did you mean 'MapTiling'?"),
+        ("dace:MapTiling{tile_size=[3]}", "has no option 'tile_size'; it has divides_evenly, prefix"),
         (3, "expected a Transformation or its name, found int"),
     ],
 )  # fmt: skip
@@ -196,3 +247,19 @@ def test_unknown_names_suggest_the_nearest() -> None:
         at.compare(lowered())
     with pytest.raises(DaceoptError, match="no kernel's label contains 'geluu'; .* did you mean 'gelu'"):
         at.measure("geluu")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda at: at.undo("a"), "undo('a'): there are 1 changes to undo"),
+        (lambda at: at.undo(-1), "undo(-1): there are 1 changes to undo"),
+        (lambda at: at.compare(1.5), "compare(1.5): expected a branch"),
+        (lambda at: at.measure(None), "measure(None): expected a kernel's label"),
+        (lambda at: at.apply("no/where"), "no/where: no such file"),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(call: Any, said: str) -> None:
+    with pytest.raises(DaceoptError) as error:
+        call(lowered(1))
+    assert said in str(error.value)

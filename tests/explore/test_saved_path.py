@@ -109,3 +109,61 @@ def test_hostile_origins_are_picked_and_replayed(tmp_path: Path, name: str) -> N
     path = at.save(tmp_path / "path.py")
     assert texts(made().apply(path)) == texts(at)
     assert "\x1b" not in str(at) and len(str(at).splitlines()) == 3
+
+
+@pytest.mark.parametrize("stem", ["class", "import", "9", "-", "Recipe", "for"])
+def test_any_file_name_gives_a_file_that_loads(tmp_path: Path, stem: str, clean: None) -> None:
+    path = daceopt.explore(chain("Relu")).apply("lower-operators").save(tmp_path / f"{stem}.py")
+    assert len(daceopt.explore(chain("Exp")).apply(path).path) == 1
+    assert len(daceopt.transformations.load_file(path)) == 1
+
+
+def test_transformations_of_dace_are_steps_of_a_session(tmp_path: Path) -> None:
+    """By their names, at one site or at all, undone, saved and replayed, here and on another model."""
+    at = lowered(1)
+    sites = at.sites("dace:MapTiling{tile_sizes=[2, 2]}")
+    assert len(sites) > 1
+    at.apply(sites[0]).undo().redo().apply("dace:MapTiling{tile_sizes=[2, 2]}")
+    assert len(at.forward.schedules) == len(sites)
+    path = at.save(tmp_path / "tiled.py")
+    text = path.read_text()
+    assert "import" not in text.partition("from daceopt import Recipe")[2]
+    assert "at-site{step='dace:MapTiling{tile_sizes=[2, 2]}'" in text
+    assert texts(lowered(1).undo().apply(path)) == texts(at)
+    whole = lowered(1).apply("dace:MapTiling{tile_sizes=[2, 2]}").save(tmp_path / "whole.py")
+    other = daceopt.explore(chain("Exp", "Relu")).apply(whole)
+    assert [len(record.sites) for record in other.at.records] == [2, 2] and len(other.forward.schedules) == 2
+
+
+OF_DACE = """
+import dace
+from dace import properties
+from dace.transformation import transformation as xf
+
+
+@properties.make_properties
+class {name}(xf.SingleStateTransformation):
+    map_entry = xf.PatternNode(dace.nodes.MapEntry)
+
+    @classmethod
+    def expressions(cls):
+        return [dace.sdfg.utils.node_path_graph(cls.map_entry)]
+
+    def can_be_applied(self, graph, expr_index, sdfg, permissive=False):
+        return {can}
+
+    def apply(self, graph, sdfg):
+        raise NotImplementedError("only looked for")
+"""
+
+
+def test_a_file_with_a_transformation_for_dace(tmp_path: Path) -> None:
+    """The latest definition counts, and the path says which file it needs."""
+    file = tmp_path / "mine.py"
+    for can, misses in (("False", 0), ("True", 2)):
+        file.write_text(OF_DACE.format(name="OnlyLookedFor", can=can))
+        assert daceopt.transformations.load_file(file) == ["dace:OnlyLookedFor"]
+        at = daceopt.explore(chain("Exp", "Relu")).apply("lower-operators").apply("dace:OnlyLookedFor")
+        assert len([*at.at.misses()]) == misses
+    text = at.save(tmp_path / "path.py").read_text()
+    assert "Needs the file that defines dace:OnlyLookedFor: --load it first." in text

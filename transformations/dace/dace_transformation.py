@@ -20,7 +20,7 @@ from daceopt.errors import DaceoptError, IllegalSchedule, Unsupported, did_you_m
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.schedule_edits import commit, of
-from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.passes.transform import OF_DACE, NearMiss, Site, Transformation
 
 _LOOPS = ("MapTiling", "StripMining", "MapInterchange", "MapExpansion", "MapCollapse", "MapDimShuffle")
 
@@ -57,7 +57,11 @@ class DaceTransformation(Transformation):
     @property
     def name(self) -> str:
         """As recipes call it."""
-        return f"dace:{self.of}" if self.of else self.kebab_name()
+        return f"{OF_DACE}{self.of}" if self.of else self.kebab_name()
+
+    def changed(self, options: Mapping[str, Any]) -> Transformation:
+        """The same with these properties, its others as before."""
+        return DaceTransformation(self.of, {**self.options, **options})
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -75,7 +79,7 @@ class DaceTransformation(Transformation):
     def defined_by(self) -> type:
         """A transformation of DaCe's own comes with DaCe; that of somebody else is theirs."""
         made = _class(self.of) if self.of else type(self)
-        return type(self) if made.__module__.partition(".")[0] == "dace" else made
+        return type(self) if _is_of_dace(made) else made
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         """Each match of DaCe's pattern that works out on a copy.
@@ -94,9 +98,12 @@ class DaceTransformation(Transformation):
                 miss = NearMiss(trial.title, str(error))
                 refused[str(miss)] = miss
                 continue
-            if found:
-                taken.update(trial.matched)
-                yield Site(graph, tuple(trial.gone), {"kernels": found, "title": trial.title})
+            if not found:
+                miss = NearMiss(trial.title, "it changes nothing but how loops are nested: the kernel is the same")
+                refused[str(miss)] = miss
+                continue
+            taken.update(trial.matched)
+            yield Site(graph, tuple(trial.gone), {"kernels": found, "title": trial.title})
         yield from refused.values()
 
     def apply(self, site: Site) -> None:
@@ -214,14 +221,18 @@ def _matches(step: DaceTransformation, graph: Graph) -> list[Any]:
 
 
 def _classes() -> dict[str, type[Any]]:
-    """All transformations that DaCe and what extends it define, by name."""
+    """All transformations that DaCe and what extends it define, by name: DaCe's own, then what was defined last."""
     found: dict[str, type[Any]] = {}
     waiting: list[type[Any]] = [xf.PatternTransformation, xf.SubgraphTransformation]
     for made in waiting:
         waiting += made.__subclasses__()
-        if made.__module__ != xf.__name__:
-            found.setdefault(made.__name__, made)
+        if made.__module__ != xf.__name__ and not _is_of_dace(found.get(made.__name__)):
+            found[made.__name__] = made
     return found
+
+
+def _is_of_dace(made: type[Any] | None) -> bool:
+    return made is not None and made.__module__.partition(".")[0] == "dace"
 
 
 def _class(name: str) -> type[Any]:

@@ -19,8 +19,8 @@ def converted(expr: Any, names: Mapping[str, Any], where: str) -> Dim:
     expr = sympy.sympify(expr)
     if unknown := sorted(str(s) for s in expr.free_symbols if str(s) not in names):
         raise Unsupported(
-            f"{where}: symbol {unknown[0]!r} in {expr} is no extent of an argument; give its value: "
-            f"from_sdfg(..., sizes={{{unknown[0]!r}: ...}})"
+            f"{where}: symbol {unknown[0]!r} in {expr} is no extent of an argument; what the program computes "
+            f"itself is not supported, a size of its own is given by from_sdfg(..., sizes={{{unknown[0]!r}: ...}})"
         )
     expr = expr.subs({s: names[str(s)] for s in expr.free_symbols}, simultaneous=True)
     expr = expr.replace(symbolic.int_floor, lambda a, b: sympy.floor(a / b))

@@ -96,6 +96,8 @@ def test_what_others_read_is_never_fused_away() -> None:
 def test_what_stays_the_same_is_no_site() -> None:
     for step in ("dace:MapExpansion", "dace:MapCollapse", "dace:MapFission", "dace:RedundantArray"):
         assert not run(step, chain())["sites"], step
+    record = run("dace:MapExpansion", chain())
+    assert "scaled: it changes nothing but how loops are nested: the kernel is the same" in record["near_misses"]
 
 
 def test_a_schedule_is_not_replaced() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import dace
 import pytest
@@ -17,11 +19,15 @@ from daceopt.ir.graph import Graph
 from daceopt.programs.plain import plain
 
 
-def page(folder: Path) -> Path:
+def doubled() -> dace.SDFG:
     graph = Graph("doubled")
     x = graph.add_input("x", (4,), dace.float32)
     graph.add_output(Builder(graph, "</script><b>").elementwise(lambda v: 2 * v, x))
-    return daceopt.view(plain(graph).sdfg).save(folder / "page.html")
+    return plain(graph).sdfg
+
+
+def page(folder: Path) -> Path:
+    return daceopt.view(doubled()).save(folder / "page.html")
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:
@@ -33,6 +39,29 @@ def test_the_page_loads_nothing(tmp_path: Path) -> None:
 def test_notebooks_show_it_in_a_frame() -> None:
     shown = daceopt.view(dace.SDFG("empty"))._repr_html_()
     assert shown.startswith("<iframe") and 'srcdoc="&lt;!DOCTYPE' in shown
+
+
+def test_view_of_an_sdfg_shows_it_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``sdfg.view()``, also of copies; files and other places are DaCe's, and what is saved knows nothing of it."""
+    shown: list[Any] = []
+    monkeypatch.setattr("dace.jupyter.isnotebook", lambda: True)
+    monkeypatch.setattr("IPython.display.display", shown.append)
+    sdfg = doubled()
+    copied = copy.deepcopy(sdfg)
+    copied.name = "copied"
+    for found in (sdfg, copied):
+        found.view()
+    assert [view._sdfg.name for view in shown] == [sdfg.name, "copied"]
+
+    called: list[Any] = []
+    monkeypatch.setattr(dace.SDFG, "view", lambda *arguments: called.append(arguments))
+    sdfg.view("file")
+    monkeypatch.setattr("dace.jupyter.isnotebook", lambda: False)
+    sdfg.view()
+    assert called == [(sdfg, "file", False), (sdfg, None, False)] and len(shown) == 2
+
+    sdfg.save(str(tmp_path / "doubled.sdfg"))
+    assert type(dace.SDFG.from_file(str(tmp_path / "doubled.sdfg"))) is dace.SDFG
 
 
 def test_what_has_no_graph_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,23 @@ def view(subject: Any) -> SdfgView:
     if not hasattr(sdfg, "to_json"):
         raise DaceoptError(f"view takes an SDFG, or what has one, not {type(subject).__name__}")
     return SdfgView(sdfg)
+
+
+def shown_in_notebooks(sdfg: dace.SDFG) -> dace.SDFG:
+    """The same, whose ``view()`` shows it in a notebook's cell; elsewhere, and with a file's name, as DaCe does."""
+    sdfg.view = partial(_viewed, sdfg)  # no subclass, which DaCe would write into files, and not read again
+    return sdfg
+
+
+def _viewed(sdfg: dace.SDFG, filename: str | int | None = None, verbose: bool = False) -> None:
+    from dace import SDFG, jupyter
+
+    if filename is not None or not jupyter.isnotebook():
+        SDFG.view(sdfg, filename, verbose)
+        return
+    from IPython.display import display
+
+    display(SdfgView(sdfg))
 
 
 @cache

@@ -1,0 +1,92 @@
+"""Options of steps as users give them: their names, and values of the types that the fields of a class say."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from daceopt.errors import DaceoptError, did_you_mean
+
+_T = TypeVar("_T")
+_PLAIN = (int, float, str, bool, type(None))
+
+
+def made(step: str, cls: type[_T], options: Mapping[str, Any], make: Callable[[dict[str, Any]], _T]) -> _T:
+    """What ``make`` gives for ``options`` of ``cls``, which is called ``step``; lists are tuples where it takes tuples.
+
+    Raises DaceoptError for an option that does not exist, with the nearest that does; what the class says of a value;
+    and for values of another type, and whatever else the class raises.
+    """
+    given = {name: _given(step, cls, name, value) for name, value in options.items()}
+    try:
+        found = make(given)
+    except DaceoptError:
+        raise
+    except Exception as error:
+        _check_types(step, cls, given)
+        raise DaceoptError(f"step {step} does not take these options: {type(error).__name__}: {error}") from error
+    _check_types(step, cls, given)
+    return found
+
+
+def _given(step: str, cls: type[Any], name: str, value: Any) -> Any:
+    known = [f.name for f in dataclasses.fields(cls)]
+    if name not in known:
+        listed = f"{step} has no option {name!r}; it has {', '.join(known) or 'none'}"
+        raise DaceoptError(listed + did_you_mean(name, known))
+    return _frozen(value) if _takes_tuples(_annotation(cls, name)[0]) else value
+
+
+def _check_types(step: str, cls: type[Any], given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        expected, text = _annotation(cls, name)
+        if not _fits(value, expected):
+            raise DaceoptError(f"{step}: {name}={value!r}; expected {text}, found {type(value).__name__}")
+
+
+def _annotation(cls: type[Any], name: str) -> tuple[Any, str]:
+    """The type of a field, and its text; Any where it names what exists for type checkers alone."""
+    owner = next(c for c in cls.__mro__ if name in vars(c).get("__annotations__", ()))
+    given = vars(owner)["__annotations__"][name]
+    if not isinstance(given, str):
+        return given, given.__name__ if isinstance(given, type) else str(given)
+    try:
+        return eval(given, dict(vars(sys.modules[owner.__module__]))), given
+    except Exception:
+        return Any, given
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if type(value) in (list, tuple) else value
+
+
+def _members(expected: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type; None stands for its own type."""
+    is_union = get_origin(expected) in (Union, types.UnionType)
+    return tuple(type(None) if t is None else t for t in (get_args(expected) if is_union else (expected,)))
+
+
+def _takes_tuples(expected: Any) -> bool:
+    return any(t is tuple or get_origin(t) is tuple for t in _members(expected))
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    """Is ``value`` of the type? What is neither plain nor a tuple of such is for the class to judge."""
+    return any(_fits_one(value, t) for t in _members(expected))
+
+
+def _fits_one(value: Any, expected: Any) -> bool:
+    if expected in _PLAIN:
+        kind = (int, float) if expected is float else expected
+        return isinstance(value, kind) and (expected is bool or not isinstance(value, bool))
+    if get_origin(expected) is not tuple:
+        return expected is not tuple or isinstance(value, tuple)
+    if not isinstance(value, tuple):
+        return False
+    parts = get_args(expected)
+    if len(parts) == 2 and parts[1] is ...:
+        return all(_fits(v, parts[0]) for v in value)
+    return len(value) == len(parts) and all(map(_fits, value, parts))

@@ -144,6 +144,16 @@ def test_negated_and_conjugated_tensors(built):
     check(scenario)
 
 
+def test_conjugated_and_negated_tensors_that_are_changed():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, y: (x.mul_(2), y.add_(1))[0].sum()))
+        z = torch.view_as_complex(normal(4, 3, 2)).clone()
+        w = z.clone()
+        return [net(z.conj(), w), net(z, w), net(w.conj().imag, z.conj().real), z, w]
+
+    check(scenario)
+
+
 def test_gradients_that_are_not_contiguous(built):
     def scenario(optimize):
         net, seen = optimize(module(lambda self, x: x.tanh() * self.w, w=normal(3))), []
@@ -210,6 +220,18 @@ def test_a_wrong_call_fails_and_the_next_does_not(forward, good, bad):
         return net(good)
 
     check(scenario, fallback="silent")
+
+
+def test_a_size_that_is_an_argument_alone():
+    """No tensor has it: its value in the first call is Dynamo's symbol."""
+    nets = []
+
+    def scenario(optimize):
+        nets.append(optimize(module(lambda self, x, k: x[:k] * k)))
+        return [nets[-1](normal(40), k) for k in range(1, 40)]
+
+    check(scenario)
+    assert nets[-1].daceopt.stats.programs <= 2
 
 
 def test_recurrent_layers_over_sizes_that_change():

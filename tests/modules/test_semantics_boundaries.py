@@ -60,6 +60,20 @@ def test_results_share_memory_as_in_eager():
     check(scenario)
 
 
+def test_results_that_read_the_bits_of_others():
+    def scenario(optimize):
+        net = optimize(
+            module(lambda self, x, y: (x.view(torch.int64), (x * 2).view(torch.uint8), y + 1, (y + 1).view(-1, 2)))
+        )
+        x, y = normal(3, 2), torch.arange(4, dtype=torch.int32)
+        bits, *rest = net(x, y)
+        seen = [bits.clone(), *rest]
+        bits.zero_()
+        return [*seen, x]
+
+    check(scenario)
+
+
 def test_a_result_changed_in_place_through_its_view(built):
     def scenario(optimize):
         def forward(self, x):

@@ -273,7 +273,10 @@ class CompiledGraph:
         """The gradients of the differentiable outputs ``of`` by the arguments ``by``."""
         from daceopt.capture.torch.higher import gradient_of
 
-        gradient = gradient_of(self.traced, by, of)
+        try:
+            gradient = gradient_of(self.traced, by, of)
+        except ValueError as error:  # PyTorch's formula, where it has one, does not fit
+            raise Unsupported(f"a gradient of a gradient: {reason_of(error)}") from error
         graph: CompiledGraph | BySize
         try:
             graph = CompiledGraph(self._backend, gradient)

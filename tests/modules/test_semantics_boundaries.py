@@ -248,6 +248,14 @@ def test_a_size_that_is_an_argument_alone():
     assert nets[-1].daceopt.stats.programs <= 2
 
 
+def test_integers_of_either_sign_that_are_arguments_alone():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, k: (x * k, x + abs(k), x.roll(k), k // 2, k % 3)))
+        return [net(normal(5), k) for k in (3, 4, -2, 0, 1, -5, 7, 2**40)]
+
+    check(scenario)
+
+
 def test_recurrent_layers_over_sizes_that_change():
     """Open sizes bring conditions of sizes, which are negated and are no tensors."""
 

@@ -105,7 +105,8 @@ class Backend:
         if not any(n.op in ("call_function", "call_method", "call_module") for n in graph.graph.nodes):
             return graph.forward
         whole, held = lifted(graph)
-        made = self._program(describe(whole, [*inputs, *held]), [*inputs, *held])
+        traced, given = describe(whole, [*inputs, *held]), [_concrete(x) for x in (*inputs, *held)]
+        made = self._program(traced, given)
         return (lambda *arguments: made(*arguments, *held)) if held else made
 
     def _program(self, traced: Traced, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -156,6 +157,11 @@ class Backend:
         result = traced.graph.forward(*arguments)  # if this raises, the call itself is wrong and the error says how
         self._refused(reason_of(error), error)
         return result
+
+
+def _concrete(value: Any) -> Any:
+    """What a size is in the first call, where Dynamo gives the symbol."""
+    return value.node.hint if isinstance(value, torch.SymInt) else value
 
 
 def _specialise_numbers(traced: Traced) -> None:
@@ -267,7 +273,10 @@ class CompiledGraph:
         """The gradients of the differentiable outputs ``of`` by the arguments ``by``."""
         from daceopt.capture.torch.higher import gradient_of
 
-        gradient = gradient_of(self.traced, by, of)
+        try:
+            gradient = gradient_of(self.traced, by, of)
+        except ValueError as error:  # PyTorch's formula, where it has one, does not fit
+            raise Unsupported(f"a gradient of a gradient: {reason_of(error)}") from error
         graph: CompiledGraph | BySize
         try:
             graph = CompiledGraph(self._backend, gradient)

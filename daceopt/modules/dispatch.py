@@ -14,6 +14,8 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 from daceopt.capture.torch.dynamic import mark
 from daceopt.errors import CaptureError, DaceoptError, FallbackWarning, MemoryBudgetError, Unsupported
@@ -90,6 +92,8 @@ class Dispatcher:
         self.stats.calls += 1
         if _has_any_global_hook():
             return self._eagerly(module, original, args, kwargs, "hooks of all modules are registered")
+        if torch._C._len_torch_function_stack() and (mode := strange_mode()):
+            return self._eagerly(module, original, args, kwargs, f"a mode of functions is active ({mode})")
         compiled = self._compiled
         if compiled is None or not compiled.is_of(original):
             self._name = type(module).__name__
@@ -139,10 +143,10 @@ class Dispatcher:
             raise beyond
         if backend.frames() != seen:
             self._note_breaks(backend)
-        if backend.ran == ran:
-            self._note_eager()
         if backend.frames() != seen or not compiled.fast.broken:
             compiled.fast.refresh()
+        if backend.ran == ran and compiled.fast.find((module, *args), kwargs) is None:
+            self._note_eager(compiled.fast)  # else it was compiled, and computes nothing
         return result
 
     def _eagerly(
@@ -225,10 +229,10 @@ class Dispatcher:
             else:
                 self._note(reason, " where its graph breaks")
 
-    def _note_eager(self) -> None:
+    def _note_eager(self, fast: FastPath) -> None:
         self.stats.eager_calls += 1
         if not self.reasons:
-            self._note(self._limit() if self._changed else "nothing in it was compiled")
+            self._note(self._limit() if fast.count >= RECOMPILE_LIMIT else "nothing in it was compiled")
 
     def _limit(self) -> str:
         return f"it has {RECOMPILE_LIMIT} programs already; last, this did not hold: {self._changed}"
@@ -257,6 +261,13 @@ def first_line(error: BaseException) -> str:
 
 def _forgotten() -> None:
     """Stands for the forward that has to be compiled anew."""
+
+
+def strange_mode() -> str:
+    """The class of an active ``TorchFunctionMode`` that would see what a program does in place of the model's calls; a
+    default device is none."""
+    modes = [type(mode) for mode in _get_current_function_mode_stack()]
+    return next((cls.__name__ for cls in modes if cls is not DeviceContext), "")
 
 
 def is_transformed() -> bool:

@@ -112,6 +112,11 @@ class FastPath:
                 return program
         return None
 
+    @property
+    def count(self) -> int:
+        """Programs of the function, of broken frames as well, that are alive."""
+        return len(self._programs)
+
     def refresh(self) -> None:
         """Take in what Dynamo has compiled since."""
         if self._function is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from daceopt.errors import SizesError
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, Result, replay, spread
 from daceopt.runtime.bridge import Higher, Pair, TensorBoundary, TorchProgram, watch
@@ -53,9 +54,11 @@ class CompiledPiece:
         self._direct = plain if is_direct else None
 
     def inputs(self, arguments: Sequence[Any]) -> list[torch.Tensor]:
-        """The program's inputs in a call."""
+        """The program's inputs in a call. Raises SizesError for numbers below zero where it takes sizes."""
         if not self._sizes:
             return [arguments[k] for k in self._tensors]  # type: ignore[index]
+        if any(arguments[k] < 0 for k in self._sizes):
+            raise SizesError(f"a program for sizes; got {[arguments[k] for k in self._sizes]}")
         sizes = iter(self._sizes)
         return [
             torch.empty((0, arguments[next(sizes)]), dtype=torch.uint8, device="cpu") if k is None else arguments[k]

@@ -109,4 +109,6 @@ def _operator(name: str) -> Any:
 def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, list):
         return [_evaluated(v, sizes) for v in value]
-    return evaluate(value["size"], sizes) if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return getattr(torch, value["type"]) if "type" in value else evaluate(value["size"], sizes)

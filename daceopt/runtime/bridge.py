@@ -177,7 +177,7 @@ class TorchProgram:
         for k in copied:
             dense[k] = before[k] if k in before else dense[k].clone()
         if self.mutations:
-            torch._foreach_copy_([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
+            _write([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
         return Ran(dense, outputs, saved, seed, symbols)
 
     def _before_writing(
@@ -419,6 +419,16 @@ def _copied(block: torch.Tensor) -> torch.Tensor:
     if block.device.type != "cpu":
         return block.clone()
     return block_pool.allocate(tuple(block.shape), block.dtype).copy_(block)
+
+
+def _write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+    """Copy all values at once, where no tensor is the conjugate or the negative of its memory: PyTorch has no list of
+    those."""
+    if any(t.is_conj() or t.is_neg() for t in tensors):
+        for tensor, value in zip(tensors, values):
+            tensor.copy_(value)
+    else:
+        torch._foreach_copy_(tensors, values)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -432,3 +432,19 @@ def test_gradients_computed_in_forward():
         return energy, force, grads(net)
 
     check(scenario, fallback="silent")
+
+
+def test_rows_chosen_by_a_mask_are_normalized():
+    """The derivative of the write by PyTorch's formula needs the number of rows: the graph is left to eager PyTorch."""
+
+    def forward(self, x, mask):
+        y = torch.zeros_like(x)
+        y[mask] = self.norm(x[mask])
+        return y
+
+    def scenario(optimize):
+        net, x = optimize(module(forward, norm=nn.BatchNorm1d(3).double())), normal(4, 3).requires_grad_()
+        net(x, torch.tensor([True, True, False, True])).square().sum().backward()
+        return grads(net, x)
+
+    check(scenario, fallback="silent")

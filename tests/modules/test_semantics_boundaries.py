@@ -60,6 +60,20 @@ def test_results_share_memory_as_in_eager():
     check(scenario)
 
 
+def test_results_that_read_the_bits_of_others():
+    def scenario(optimize):
+        net = optimize(
+            module(lambda self, x, y: (x.view(torch.int64), (x * 2).view(torch.uint8), y + 1, (y + 1).view(-1, 2)))
+        )
+        x, y = normal(3, 2), torch.arange(4, dtype=torch.int32)
+        bits, *rest = net(x, y)
+        seen = [bits.clone(), *rest]
+        bits.zero_()
+        return [*seen, x]
+
+    check(scenario)
+
+
 def test_a_result_changed_in_place_through_its_view(built):
     def scenario(optimize):
         def forward(self, x):
@@ -144,6 +158,16 @@ def test_negated_and_conjugated_tensors(built):
     check(scenario)
 
 
+def test_conjugated_and_negated_tensors_that_are_changed():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, y: (x.mul_(2), y.add_(1))[0].sum()))
+        z = torch.view_as_complex(normal(4, 3, 2)).clone()
+        w = z.clone()
+        return [net(z.conj(), w), net(z, w), net(w.conj().imag, z.conj().real), z, w]
+
+    check(scenario)
+
+
 def test_gradients_that_are_not_contiguous(built):
     def scenario(optimize):
         net, seen = optimize(module(lambda self, x: x.tanh() * self.w, w=normal(3))), []
@@ -210,6 +234,26 @@ def test_a_wrong_call_fails_and_the_next_does_not(forward, good, bad):
         return net(good)
 
     check(scenario, fallback="silent")
+
+
+def test_a_size_that_is_an_argument_alone():
+    """No tensor has it: its value in the first call is Dynamo's symbol."""
+    nets = []
+
+    def scenario(optimize):
+        nets.append(optimize(module(lambda self, x, k: x[:k] * k)))
+        return [nets[-1](normal(40), k) for k in range(1, 40)]
+
+    check(scenario)
+    assert nets[-1].daceopt.stats.programs <= 2
+
+
+def test_integers_of_either_sign_that_are_arguments_alone():
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, k: (x * k, x + abs(k), x.roll(k), k // 2, k % 3)))
+        return [net(normal(5), k) for k in (3, 4, -2, 0, 1, -5, 7, 2**40)]
+
+    check(scenario)
 
 
 def test_recurrent_layers_over_sizes_that_change():

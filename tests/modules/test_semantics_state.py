@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import random
 
 import numpy as np
@@ -89,6 +90,39 @@ def test_numbers_that_are_equal_and_differ():
     def scenario(optimize):
         net, x = optimize(module(lambda self, x, k: (x * k, 1 / (x * k)))), torch.arange(3)
         return [net(x, k) for k in (1, 1.0, True, 2, 2.0, 0.0, -0.0, 0, False, 3)]
+
+    check(scenario)
+
+
+def test_zeros_whose_sign_differs():
+    """Python reads it where no tensor is involved."""
+
+    def forward(self, x, k):
+        return x * math.copysign(1.0, k), x * math.copysign(2.0, self.table["k"])
+
+    def scenario(optimize):
+        net, x = optimize(module(forward, table={"k": 0.0})), normal(3)
+        seen = [net(x, k) for k in (0.0, -0.0, 0.5, -1.0, -0.0, 0.0)]
+        net.table["k"] = -0.0
+        return [*seen, net(x, 0.5), net(x, -0.0)]
+
+    check(scenario)
+
+
+@pytest.mark.parametrize(
+    "values", [[(0, 1), (0.0, 1), (-0.0, True)], [{1}, {True}, {1.0}], [0j, -0j, complex(0, -0.0)]]
+)
+def test_collections_that_are_equal_and_differ(values):
+    def forward(self, x):
+        found = [self.values] if isinstance(self.values, complex) else list(self.values)
+        return x * found[0], found
+
+    def scenario(optimize):
+        net, x, seen = optimize(module(forward)), normal(3), []
+        for net.values in [*values, *values]:
+            y, found = net(x)
+            seen += [y, repr(found)]
+        return seen
 
     check(scenario)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
+from daceopt import optimized_module
+from daceopt.errors import CaptureError
 from tests.twins import check, module, normal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -69,6 +73,17 @@ def test_methods_that_forward_calls():
     check(scenario)
 
 
+class _Made:
+    """A descriptor that a class gives another of at each look, as those of torch.distributions are."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __get__(self, owner, cls=None):
+        return _Made(self.function) if owner is None else self.function(owner)
+
+
 def test_methods_of_all_kinds_of_plain_objects():
     def scenario(optimize):
         class Plain:
@@ -87,14 +102,22 @@ def test_methods_of_all_kinds_of_plain_objects():
             def value(self):
                 return 5.0
 
+            @_Made
+            def made(self):
+                return 6.0
+
         def change():
             yield setattr(Plain, "method", lambda self, x: x * 7)
             yield setattr(Plain, "static", staticmethod(lambda x: x * 11))
             yield setattr(Plain, "of_class", classmethod(lambda cls, x: x * 13))
             yield setattr(Plain, "value", property(lambda self: 17.0))
+            yield setattr(Plain, "made", _Made(lambda self: 19.0))
+
+        def forward(self, x):
+            return plain.method(x) + plain.static(x) + plain.of_class(x) * plain.value + plain.made
 
         plain = Plain()
-        net = optimize(module(lambda self, x: plain.method(x) + plain.static(x) + plain.of_class(x) * plain.value))
+        net = optimize(module(forward))
         return [net(normal(3)), *(net(normal(3)) for _ in change())]
 
     check(scenario)
@@ -204,3 +227,24 @@ def test_replicas_run_on_their_own_parameters(own):
         return net(x), replica(x), type(replica) is type(net), net(x)
 
     check(scenario)
+
+
+def test_a_mode_of_functions_around_the_call():
+    """It would see what the program does, not what the model calls."""
+
+    class Doubling(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            found = function(*args, **(kwargs or {}))
+            return found * 2 if function is torch.sin else found
+
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: torch.sin(x) + 1)), normal(3)
+        seen = [net(x)]
+        with Doubling():
+            seen.append(net(x))
+        return [*seen, net(x)]
+
+    check(scenario, fallback="silent")
+    net = optimized_module(module(lambda self, x: torch.sin(x) + 1), fallback="raise")
+    with pytest.raises(CaptureError, match="Doubling"), Doubling():
+        net(normal(3))

@@ -2,7 +2,7 @@
 
 Dynamo takes the methods of classes for given, does not look at where a tensor stands in autograd's graph, takes the
 absence of a key in a dictionary keyed by tensors, and in the environment, for settled, and knows no difference between
-the precisions "high" and "medium" of products.
+the precisions "high" and "medium" of products, nor between values that are equal (``spelling.py``).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from torch._dynamo.exc import (
 from torch._dynamo.source import GlobalStateSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._guards import Guard, Source, TracingContext
+
+from daceopt.capture.torch import spelling
 
 Check = Callable[[Any], bool]
 
@@ -55,6 +57,7 @@ def install() -> None:
     codes = frozenset(output.tracing_context.traced_code)
     output.guards.add(condition(functools.partial(_check_surroundings, codes)))
     output.guards.add(condition(_check_precision))
+    output.guards.add(condition(spelling.check))
     read = [READ_OF_TENSORS[name] for name in sorted(_names(codes) & READ_OF_TENSORS.keys())]
     for guard in list(output.guards):
         if guard.create_fn_name() == "TENSOR_MATCH" and read:
@@ -173,14 +176,21 @@ def _holds_tensors(value: Any) -> bool:
 
 
 def _same_methods(kept: Sequence[tuple[type, str, Any]]) -> Check:
-    """One expression, since it is looked at in every call; a class method is bound anew at each look."""
-    values: dict[str, Any] = {}
+    """One expression, since it is looked at in every call. A class method is bound anew at each look, and a descriptor
+    of some other kind may give whatever it likes: what stands in the class is compared there."""
+    values: dict[str, Any] = {"standing": _standing}
     terms = []
     for k, (cls, name, found) in enumerate(kept):
-        bound = isinstance(found, types.MethodType)
-        values |= {f"c{k}": cls, f"m{k}": found.__func__ if bound else found}
-        terms.append(f"c{k}.{name}{'.__func__' if bound else ''} is m{k}")
+        is_bound, is_stable = isinstance(found, types.MethodType), getattr(cls, name) is found
+        look = f"c{k}.{name}" if is_bound or is_stable else f"standing(c{k}, {name!r})"
+        values |= {f"c{k}": cls, f"m{k}": found.__func__ if is_bound else found if is_stable else _standing(cls, name)}
+        terms.append(f"{look}{'.__func__' if is_bound else ''} is m{k}")
     return eval(f"lambda _, {', '.join(f'{n}={n}' for n in values)}: {' and '.join(terms)}", values)
+
+
+def _standing(cls: type, name: str) -> Any:
+    """What a class has under a name, itself or above it, without asking a descriptor."""
+    return next((vars(c)[name] for c in cls.__mro__ if name in vars(c)), None)
 
 
 def _methods(classes: Iterable[type], codes: frozenset[types.CodeType]) -> Iterator[tuple[type, str, Any]]:

@@ -104,21 +104,21 @@ def apply(fwd: fx.Interpreter, bwd: fx.GraphModule, *args: Any, **kwargs: Any) -
     tensors: list[torch.Tensor] = []
     kept = tuple(_slot(s, own, [(d, args[k]) for k, d in enumerate(detached)], tensors) for s in saved)
     others = tuple(None if flag else Slot(_added(tensors, r)) for r, flag in zip(results, flags))
-    backwards = _collected.get()
-    backwards.append(Backward(bwd, others, operands, kept))
-    marked = iter(
-        torch.ops.daceopt.with_gradient(
-            [r.detach() for r in own], [args[k] for k in operands], tensors, len(backwards) - 1
-        )
-    )
+    backward = Backward(bwd, others, operands, kept)
+    marked = iter(mark([r.detach() for r in own], [args[k] for k in operands], tensors, backward))
     results = [next(marked) if flag else r for r, flag in zip(results, flags)]
     return results[0] if isinstance(result, torch.Tensor) else type(result)(results)
 
 
 def again(backwards: Sequence[Backward], results: Any, operands: Any, saved: Any, number: int) -> list[torch.Tensor]:
     """The marker of an earlier trace in this one."""
+    return mark(results, operands, saved, backwards[number])
+
+
+def mark(results: Any, operands: Any, saved: Any, backward: Backward) -> list[torch.Tensor]:
+    """``results`` as they are, with this rule for their gradients."""
     own = _collected.get()
-    own.append(backwards[number])
+    own.append(backward)
     return list(torch.ops.daceopt.with_gradient(results, operands, saved, len(own) - 1))
 
 

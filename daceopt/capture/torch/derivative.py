@@ -6,6 +6,7 @@ rule traces ``torch.autograd.grad`` of that one call; a custom ``autograd.Functi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,8 @@ from daceopt.ops.core import registry
 from daceopt.ops.families.elementwise import alias
 
 Names = list["str | None"]
+
+_NO_DERIVATIVE = re.compile("derivative|differentiable")  # what PyTorch says where it has none
 
 
 def _copied(self: torch.Tensor, src: torch.Tensor, non_blocking: bool) -> torch.Tensor:
@@ -97,7 +100,9 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
     grads = [call.results[k] for k in given]
     try:
         graph = trace(vjp, [*map(like, call.operands), *(like(g) for g in grads if g is not None)])
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
+        if _NO_DERIVATIVE.search(str(error)) is None:  # the formula needs what only data tell, say
+            raise Unsupported(f"the derivative of {call.target}, by PyTorch's formula: {error}") from error
         return _refused(b, inputs, by, str(error))
     importer = Importer(Translation(b.graph, call.context), graph)
     _reuse_results(importer, call, outputs)

@@ -17,13 +17,14 @@ from torch import fx
 from torch._C import _functionalization
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.associative_scan import generic_associative_scan
+from torch._higher_order_ops.register_hook import register_hook_op
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
-from daceopt.capture.torch import custom_gradient
+from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
@@ -91,6 +92,7 @@ class Functional:
 def functional(graph: fx.GraphModule, inputs: Sequence[Any]) -> Functional:
     """Trace a graph of Dynamo on ``inputs``, fake tensors and symbolic sizes in the order of its placeholders."""
     stop_gradients(graph)
+    hooks.check(graph)
     _reflect(graph)
     mutating = any(is_in_place(n) for n in graph.graph.nodes if n.op in ("call_function", "call_method"))
     with _kept_whole(), fx.traceback.preserve_node_meta():  # nn_module_stack, for reports
@@ -193,6 +195,8 @@ class DynamoInterpreter(fx.Interpreter):
         if target is torch.ops.higher_order.autograd_function_apply:
             fwd, bwd, *operands = args
             return custom_gradient.apply(DynamoInterpreter(fwd), bwd, *operands, **kwargs)
+        if target is register_hook_op:
+            return hooks.apply(*args)
         if target is torch.ops.daceopt.with_gradient.default:
             return custom_gradient.again(self.module.meta[custom_gradient.BACKWARDS], *args)
         if target is torch.ops.higher_order.tag_activation_checkpoint:

@@ -125,7 +125,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _written(node: fx.Node) -> tuple[str, list[Any]]:
-    """A view operator and its arguments after the tensor, as plain data; sizes as text."""
+    """A view operator and its arguments after the tensor, as plain data; sizes and types as text."""
     if node.target is getitem:
         return "getitem", [node.args[1]]
     if node.kwargs:
@@ -150,6 +150,8 @@ def _argument(value: Any) -> Any:
         return {"size": str(value.meta["val"] if isinstance(value, fx.Node) else value)}
     if value is None or isinstance(value, (bool, int, float)):
         return value
+    if isinstance(value, torch.dtype):
+        return {"type": str(value).removeprefix("torch.")}
     raise Unsupported(f"a result is a view with an argument of type {type(value).__name__}")
 
 

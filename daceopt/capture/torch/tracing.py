@@ -15,14 +15,17 @@ import torch
 from torch import nn
 from torch._dynamo import symbolic_convert
 from torch._dynamo.exc import ObservedException, unimplemented
+from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
 from torch._dynamo.utils import is_lru_cache_wrapper_trace_without_warning_allowed
 from torch._dynamo.variables import builder, ctx_manager, functions, higher_order_ops, lazy, misc, tensor
 from torch._dynamo.variables import torch as torch_functions
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
 from torch._guards import Guard
 
 from daceopt.capture.torch.conditions import condition, note_exception
+from daceopt.capture.torch.spelling import is_negative_zero
 
 Method = Callable[..., Any]
 
@@ -84,6 +87,14 @@ def _wrap_list(original: Method, self: Any, value: Any) -> Any:
     return original(self, value)
 
 
+def _wrap_float(original: Method, self: Any, value: float) -> Any:
+    """A negative zero is a constant of its program, as NaN is: the symbol would have no sign."""
+    if not is_negative_zero(value):
+        return original(self, value)
+    self.install_guards(GuardBuilder.CONSTANT_MATCH)
+    return ConstantVariable.create(value, source=self.source)
+
+
 def _enter_inference_mode(original: Method, self: Any, *args: Any) -> NoReturn:
     _break("torch.inference_mode inside of forward", "Use torch.no_grad there.")
 
@@ -97,10 +108,42 @@ def _attribute_of_tensor(original: Method, self: Any, tx: Any, name: str) -> Any
 def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """The encoder leaves padded positions out (they are zero then) unless it is compiled, and asks whether it is."""
     forward = nn.TransformerEncoder.forward.__code__
+    if self.value is nn.functional.batch_norm and _momentum(args, kwargs).is_tensor():
+        return tx.inline_user_function_return(VariableTracker.build(tx, _normalized_with_average), args, kwargs)
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "Make it with enable_nested_tensor=False.")
     return original(self, tx, args, kwargs)
+
+
+def _float_of_tensor(original: Method, self: Any, tx: Any) -> Any:
+    """A layer of batch normalization without a momentum makes a number of its counter: a tensor does as well, here."""
+    if tx.f_code.co_code != nn.modules.batchnorm._BatchNorm.forward.__code__.co_code:
+        return original(self, tx)
+    return self.call_method(tx, "to", [VariableTracker.build(tx, torch.float64)], {})
+
+
+def _momentum(args: Any, kwargs: Any) -> VariableTracker:
+    return kwargs.get("momentum") or (args[6] if len(args) > 6 else ConstantVariable.create(0.1))
+
+
+def _normalized_with_average(
+    x: torch.Tensor,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+    momentum: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """``batch_norm`` in training, whose momentum is a tensor."""
+    own = torch.zeros_like(mean), torch.zeros_like(variance)
+    result = nn.functional.batch_norm(x, *own, weight, bias, training, 1.0, eps)
+    with torch.no_grad():
+        for running, found in zip((mean, variance), own):
+            running.mul_(1 - momentum).add_(found * momentum)
+    return result
 
 
 def _is_differentiated(encoder: nn.TransformerEncoder, source: Any) -> bool:
@@ -190,8 +233,10 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (misc.RandomVariable, "call_method", _draw),
     (misc.NumpyVariable, "call_function", _call_numpy),
     (builder.VariableBuilder, "wrap_listlike", _wrap_list),
+    (builder.VariableBuilder, "wrap_symfloat", _wrap_float),
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
+    (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),
     (symbolic_convert.InstructionTranslatorBase, "exception_handler", _handle_exception),

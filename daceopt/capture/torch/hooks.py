@@ -1,0 +1,52 @@
+"""Hooks on tensors that forward computes: what a hook makes of the gradient is the rule of a marker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch._higher_order_ops.register_hook import register_hook_op
+
+from daceopt.capture.torch.custom_gradient import Backward, Slot, mark
+from daceopt.capture.torch.gradient_scopes import is_in_place
+from daceopt.errors import Unsupported
+
+
+def check(graph: fx.GraphModule) -> None:
+    """Raises Unsupported for hooks on a tensor that is read apart from its hook, needs no gradient, or shares memory
+    with one that is written: the marker is another tensor than what it stands for."""
+    nodes = list(graph.graph.nodes)
+    hooks = [n for n in nodes if n.target is register_hook_op]
+    for hook in hooks:
+        hooked = hook.args[0]
+        value = hooked.meta.get("example_value")
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            raise Unsupported(f"a hook on {hooked.name}, which requires no gradient")
+        if set(hooked.users) != {hook}:
+            raise Unsupported(f"a hook on {hooked.name}, which is read before it has the hook; register it at once")
+        others = [n for n in nodes if n is not hooked and n not in hooks and _shares(n, value)]
+        if hooked in hooks:
+            raise Unsupported(f"two hooks on {hooks[0].args[0].name}; register one that does both")
+        if any(nodes.index(n) < nodes.index(hooked) for n in others):
+            raise Unsupported(f"a hook on {hooked.name}, a view; register it on a clone")
+        if any(map(is_in_place, others)):
+            raise Unsupported(f"a hook on {hooked.name}, which is written into; register it on a clone")
+
+
+def _shares(node: fx.Node, value: torch.Tensor) -> bool:
+    found = node.meta.get("example_value")
+    return isinstance(found, torch.Tensor) and found.untyped_storage()._cdata == value.untyped_storage()._cdata
+
+
+def apply(tensor: torch.Tensor, body: fx.GraphModule, *values: Any) -> torch.Tensor:
+    """``tensor`` with the hook ``body``, a graph of its gradient and ``values``. Raises Unsupported for one that leaves
+    the gradient as it is, which only has effects."""
+    (found,) = body.graph.output_node().args
+    if not any(isinstance(x, fx.Node) for x in (found if isinstance(found, (tuple, list)) else [found])):
+        raise Unsupported("a hook on a tensor that gives no gradient")
+    kept = [v for v in values if isinstance(v, torch.Tensor)]
+    slots = iter(range(len(kept)))
+    saved = tuple(Slot(next(slots)) if isinstance(v, torch.Tensor) else v for v in values)
+    (marked,) = mark([tensor.detach()], [tensor], kept, Backward(body, (None,), (0,), saved))
+    return marked

@@ -1,0 +1,66 @@
+"""Values that are equal and differ, where Dynamo's guards compare by ``==``: ``0.0`` and ``-0.0``, ``{1}`` and
+``{True}``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from torch._guards import Guard
+
+_BY_EQUALITY = ("CONSTANT_MATCH", "EQUALS_MATCH")
+_COLLECTIONS = (tuple, list, set, frozenset, slice)
+
+
+def check(builder: Any, guard: Guard) -> None:
+    """Add to each guard of a value that has an equal one the condition that it is not that one."""
+    done = set()
+    for found in builder.check_fn_manager.output_graph.guards:
+        kind = found.create_fn_name()
+        if (kind != "TYPE_MATCH" and kind not in _BY_EQUALITY) or found.name in done:
+            continue
+        same = _condition(builder.get(found), kind)
+        if same is not None and not _is_of_library(builder, found):
+            done.add(found.name)
+            text = f"{found.name} is equal to what it was, and another value"
+            builder.get_guard_manager(found).add_lambda_guard(same, [text], None)
+
+
+def _condition(value: Any, kind: str) -> Callable[[Any], bool] | None:
+    if type(value) is float:
+        if value:
+            return None
+        sign = math.copysign(1.0, value)
+        # a number that is an argument of its program may have any other value
+        return lambda now: bool(now) or math.copysign(1.0, now) == sign
+    if kind not in _BY_EQUALITY:
+        return None
+    if (type(value) is complex and not (value.real and value.imag)) or isinstance(value, _COLLECTIONS):
+        text = spelled(value)
+        return lambda now: spelled(now) == text
+    return None
+
+
+def spelled(value: Any) -> str:
+    """A text that differs for numbers of different types, and for zeros of different signs."""
+    if isinstance(value, (set, frozenset)):
+        return f"{type(value).__name__}{sorted(map(spelled, value))}"
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__}{[spelled(x) for x in value]}"
+    return repr(value) if isinstance(value, (bool, int, float, complex, slice)) else ""
+
+
+def is_negative_zero(value: float) -> bool:
+    """Whether it is the zero that SymPy takes for the other one."""
+    return not value and math.copysign(1.0, value) < 0
+
+
+def _is_of_library(builder: Any, guard: Guard) -> bool:
+    """Whether it is an option of one of PyTorch's own layers (``p`` of dropout), which have no use for a sign."""
+    base = getattr(guard.originating_source, "base", None)
+    if base is None:
+        return False
+    owner = builder.get(base)
+    return isinstance(owner, nn.Module) and type(owner).__module__.startswith("torch.nn.")

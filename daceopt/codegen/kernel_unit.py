@@ -10,7 +10,7 @@ from daceopt.codegen.include import INCLUDE
 from daceopt.ir import types
 from daceopt.ir.graph import Dim
 
-HEADERS = ("cpu.h", "scalar.h")
+HEADERS = ("cpu.h", "vector_math.h", "scalar.h")
 
 
 @dataclass(frozen=True)

@@ -44,15 +44,10 @@ DOP_UNARY(DOP_VECTOR_2_35, atanh)
 DOP_UNARY(DOP_VECTOR_2_35, erf)
 DOP_UNARY(DOP_VECTOR_2_35, log1p)
 DOP_UNARY(DOP_VECTOR_2_35, expm1)
+DOP_UNARY(DOP_VECTOR_2_35, erfc)
 DOP_BINARY(DOP_VECTOR_2_22, pow)
-// without their vector variants, which are not exact at powers of the base or lose signs of zero
-DOP_UNARY(, exp2)
-DOP_UNARY(, log2)
+DOP_UNARY(, log2)  // without their vector variants, which are not exact at powers of the base
 DOP_UNARY(, log10)
-DOP_UNARY(, erfc)
-DOP_BINARY(, atan2)
-DOP_BINARY(, hypot)
-DOP_BINARY(, nextafter)
 int omp_get_max_threads(void) noexcept;
 int omp_get_thread_num(void) noexcept;
 }
@@ -95,17 +90,9 @@ DOP double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 DOP double fma(double a, double b, double c) { return a * b + c; }
 #endif
 
-// exp without a branch. libmvec's leaves its vectors for a lane at which the result is 0, no normal number or infinite,
-// as it is at each masked score: six times as slow with one in three of them. Off by less than one unit in the last
-// place, of results that are no normal numbers as well. x = k ln(2) + r with |r| < 0.35 and ln(2) in two parts, of which
-// k times the first is exact; k is the last bits of a float so large that these are its integers; 2^k in two factors,
-// for it may be out of range where the product with the polynomial is not.
-DOP float exp(float x) {
-  constexpr float last_bits = 12582912.0f, with_bias = last_bits + 127.0f;  // 1.5 * 2^23
-  float inside = x < -104.0f ? -104.0f : x;  // where the result is 0; a NaN passes
-  inside = inside > 89.0f ? 89.0f : inside;  // infinite
-  const float k = fma(inside, 1.44269504f, last_bits) - last_bits;
-  const float r = fma(k, -1.42860677e-6f, fma(k, -0.693145752f, inside));
+// exp(r) * 2^k.
+DOP float powered(float r, float k) {
+  constexpr float with_bias = 12582912.0f + 127.0f;
   float y = 1.39261836e-3f;
   y = fma(y, r, 8.36317905e-3f);
   y = fma(y, r, 4.16665546e-2f);
@@ -116,12 +103,8 @@ DOP float exp(float x) {
   const float half = fma(k, 0.5f, with_bias), rest = (k - (half - with_bias)) + with_bias;
   return y * shifted(half) * shifted(rest);
 }
-DOP double exp(double x) {
-  constexpr double last_bits = 6755399441055744.0, with_bias = last_bits + 1023.0;  // 1.5 * 2^52
-  double inside = x < -746.0 ? -746.0 : x;
-  inside = inside > 710.0 ? 710.0 : inside;
-  const double k = fma(inside, 1.4426950408889634, last_bits) - last_bits;
-  const double r = fma(k, -1.9082149292705877e-10, fma(k, -0.69314718036912382, inside));
+DOP double powered(double r, double k) {
+  constexpr double with_bias = 6755399441055744.0 + 1023.0;
   double y = 2.5100385495510319e-8;
   y = fma(y, r, 2.7620088445409748e-7);
   y = fma(y, r, 2.7557268459997065e-6);
@@ -136,6 +119,26 @@ DOP double exp(double x) {
   y = fma(y, r, 1.0);
   const double half = fma(k, 0.5, with_bias), rest = (k - (half - with_bias)) + with_bias;
   return y * shifted(half) * shifted(rest);
+}
+
+// exp without a branch. libmvec's leaves its vectors for a lane at which the result is 0, no normal number or infinite,
+// as it is at each masked score: six times as slow with one in three of them. Off by less than one unit in the last
+// place, of results that are no normal numbers as well. x = k ln(2) + r with |r| < 0.35 and ln(2) in two parts, of which
+// k times the first is exact; k is the last bits of a float so large that these are its integers; 2^k in two factors,
+// for it may be out of range where the product with the polynomial is not.
+DOP float exp(float x) {
+  constexpr float last_bits = 12582912.0f;  // 1.5 * 2^23
+  float inside = x < -104.0f ? -104.0f : x;  // where the result is 0; a NaN passes
+  inside = inside > 89.0f ? 89.0f : inside;  // infinite
+  const float k = fma(inside, 1.44269504f, last_bits) - last_bits;
+  return powered(fma(k, -1.42860677e-6f, fma(k, -0.693145752f, inside)), k);
+}
+DOP double exp(double x) {
+  constexpr double last_bits = 6755399441055744.0;  // 1.5 * 2^52
+  double inside = x < -746.0 ? -746.0 : x;
+  inside = inside > 710.0 ? 710.0 : inside;
+  const double k = fma(inside, 1.4426950408889634, last_bits) - last_bits;
+  return powered(fma(k, -1.9082149292705877e-10, fma(k, -0.69314718036912382, inside)), k);
 }
 
 // Transposition of tiles. Loops would load or store the lanes of a vector one by one.

@@ -16,6 +16,20 @@ namespace dop {
 
 DOP float exp(float x) { return ::expf(x); }
 DOP double exp(double x) { return ::exp(x); }
+#define DOP_OVERLOADS(name)                            \
+  DOP float name(float x) { return ::name##f(x); }     \
+  DOP double name(double x) { return ::name(x); }
+#define DOP_OVERLOADS_OF_TWO(name)                                        \
+  DOP float name(float a, float b) { return ::name##f(a, b); }            \
+  DOP double name(double a, double b) { return ::name(a, b); }
+DOP_OVERLOADS(exp2)
+DOP_OVERLOADS(log2)
+DOP_OVERLOADS(log10)
+DOP_OVERLOADS(erfc)
+DOP_OVERLOADS_OF_TWO(atan2)
+DOP_OVERLOADS_OF_TWO(hypot)
+DOP_OVERLOADS_OF_TWO(nextafter)
+DOP_OVERLOADS_OF_TWO(fmod)
 
 // Starts `kernel` with one block for each iteration of its grid; without an iteration there is nothing to start.
 template <class... Parameters, class... Arguments>

@@ -21,19 +21,6 @@ DOP float log1p(float x) { return ::log1pf(x); }
 DOP double log1p(double x) { return ::log1p(x); }
 DOP float expm1(float x) { return ::expm1f(x); }
 DOP double expm1(double x) { return ::expm1(x); }
-#define DOP_OVERLOADS(name)                            \
-  DOP float name(float x) { return ::name##f(x); }     \
-  DOP double name(double x) { return ::name(x); }
-#define DOP_OVERLOADS_OF_TWO(name)                                        \
-  DOP float name(float a, float b) { return ::name##f(a, b); }            \
-  DOP double name(double a, double b) { return ::name(a, b); }
-DOP_OVERLOADS(exp2)
-DOP_OVERLOADS(log2)
-DOP_OVERLOADS(log10)
-DOP_OVERLOADS(erfc)
-DOP_OVERLOADS_OF_TWO(atan2)
-DOP_OVERLOADS_OF_TWO(hypot)
-DOP_OVERLOADS_OF_TWO(nextafter)
 DOP float copysign(float a, float b) { return __builtin_copysignf(a, b); }
 DOP double copysign(double a, double b) { return __builtin_copysign(a, b); }
 
@@ -103,8 +90,6 @@ template <class T> DOP T fmod(T a, T b) {
   if constexpr (T(-1) < T(0)) { if (b == T(-1)) return T(0); }
   return b == T(0) ? T(0) : T(a % b);
 }
-DOP float fmod(float a, float b) { return __builtin_fmodf(a, b); }
-DOP double fmod(double a, double b) { return __builtin_fmod(a, b); }
 template <class T> DOP T pymod(T a, T b) {
   const T r = fmod(a, b);
   return (r != T(0)) & ((r < T(0)) != (b < T(0))) ? T(r + b) : r;

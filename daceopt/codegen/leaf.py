@@ -18,7 +18,7 @@ from daceopt.ir import functions, scalar, types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
 from daceopt.ir.schedule import Loop
-from daceopt.ir.tasklet import Assignment, eliminate_dead, share
+from daceopt.ir.tasklet import Assignment, eliminate_dead, share, substitute
 
 _HALVES = ("bfloat16", "float16")  # storing rounds a float to them as a cast does; of others, beyond their range not
 
@@ -180,7 +180,7 @@ class Leaf:
             renaming |= known | self._names.canonical(free - set(known))
             symbol = self._names.value(a.dtype)
             self._types[symbol] = a.dtype
-            self._code.append(Assignment(symbol, a.expr.xreplace(renaming), a.dtype))
+            self._code.append(Assignment(symbol, substitute(a.expr, renaming), a.dtype))
             renaming[a.symbol] = symbol
         by_name = {str(s): v for s, v in renaming.items()}
         for connector, reference in body.writes.items():

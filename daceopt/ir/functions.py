@@ -234,6 +234,7 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "nan": FunctionRow(0, "literal", "dop::nan<{type}>()", lambda: np.nan),
     "uniform": _row(3, "uniform", "uniform", philox.uniform),
     "load": FunctionRow(None, "load", "", lambda array, *index: array[index]),
+    "apart": FunctionRow(1, "same", "{0}", lambda x: x, (lambda x: 1,)),  # its operand, which SymPy takes for another
     "checked": FunctionRow(3, "checked", "dop::checked({0}, {1}, {2}, bad)", checks.require, (None, lambda c, x, k: 1)),
 }
 # how a cast to the type may round and whether it saturates; other types of 8 bits: saturate, or keep infinities
@@ -275,6 +276,7 @@ bit_and, bit_or, bit_xor, bit_not = (CLASSES[f"bit_{n}"] for n in ("and", "or", 
 shift_left, shift_right = (CLASSES[f"shift_{n}"] for n in ("left", "right"))
 floor, ceil, trunc, round_even, sign = (CLASSES[n] for n in ("floor", "ceil", "trunc", "round_even", "sign"))
 isnan, isinf, fmod, pymod, idiv = (CLASSES[n] for n in ("isnan", "isinf", "fmod", "pymod", "idiv"))
+apart: Any = CLASSES["apart"]
 infinity, nan, uniform, load = (CLASSES[n] for n in ("infinity", "nan", "uniform", "load"))
 checked: Any = CLASSES["checked"]
 _RELATIONS: dict[str, Any] = {"<": lt, "<=": le, ">": gt, ">=": ge, "==": eq, "!=": ne}

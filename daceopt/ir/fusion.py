@@ -17,7 +17,7 @@ from daceopt.ir.graph import Dim, Graph
 from daceopt.ir.iteration import fresh_param, rename, unify
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
-from daceopt.ir.tasklet import Assignment, renamed
+from daceopt.ir.tasklet import Assignment, renamed, substitute
 
 MAX_LOCAL_ELEMENTS = 16384  # a row buffer of 64 KiB in float32: stays in the first two cache levels
 
@@ -322,7 +322,7 @@ class _Collapsed:
                 if str(symbol) in names:
                     mapping[symbol] = renamed(symbol, names[str(symbol)])
             target = renamed(assignment.symbol, self._target(stage, str(assignment.symbol)))
-            self.assignments.append(Assignment(target, assignment.expr.xreplace(mapping), assignment.dtype))
+            self.assignments.append(Assignment(target, substitute(assignment.expr, mapping), assignment.dtype))
             mapping[assignment.symbol] = target
 
     def _read(self, access: Access) -> str:

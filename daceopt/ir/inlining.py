@@ -21,7 +21,7 @@ from daceopt.ir.dims import dim
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import fused_label
-from daceopt.ir.tasklet import Assignment, renamed
+from daceopt.ir.tasklet import Assignment, renamed, substitute
 from daceopt.ir.view_index import source_index
 
 
@@ -124,7 +124,7 @@ class _Inlining:
             names[symbol] = renamed(symbol, self._read(stage.reads[str(symbol)], prefix))
         for assignment in stage.assignments:
             target = renamed(assignment.symbol, f"{prefix}_{assignment.symbol}")
-            made = Assignment(target, assignment.expr.xreplace(names), assignment.dtype)
+            made = Assignment(target, substitute(assignment.expr, names), assignment.dtype)
             names[assignment.symbol] = target
             self._code.append(made)
             if str(assignment.symbol) == write:

@@ -17,6 +17,7 @@ from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions
     FUNCTIONS,
     ScalarFunction,
     absolute,
+    apart,
     atan2,
     bit_and,
     bit_not,

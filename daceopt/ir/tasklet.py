@@ -111,11 +111,44 @@ def _check(
 
 
 def substitute(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> sympy.Expr:
-    """Replace symbols by expressions in one simultaneous step; untouched expressions come back as they are."""
+    """Replace symbols by expressions in one simultaneous step; untouched expressions come back as they are.
+
+    Where two symbols become one and SymPy would then cancel what is NaN for infinities, zeros or NaN (``a - b`` and
+    ``a / b``), they stay apart.
+    """
     if expr.is_Symbol:
         return mapping.get(expr, expr)
     hits = {s: mapping[s] for s in expr.free_symbols if s in mapping}
-    return expr.xreplace(hits) if hits else expr
+    if not hits:
+        return expr
+    twins = _twins(expr, hits)
+    if twins and any(cancels(e.func, [a.xreplace(hits) for a in e.args]) for e in sympy.preorder_traversal(expr)):
+        hits |= {s: scalar.apart(hits.get(s, s)) for s in twins}
+    return expr.xreplace(hits)
+
+
+def _twins(expr: sympy.Expr, mapping: Mapping[Any, Any]) -> list[Any]:
+    """The symbols that become what one before them is."""
+    seen: set[Any] = set()
+    found = []
+    for symbol in sorted(expr.free_symbols, key=str) if len(expr.free_symbols) > 1 else ():
+        value = mapping.get(symbol, symbol)
+        found += [symbol] if value in seen else []
+        seen.add(value)
+    return found
+
+
+def cancels(function: Any, args: Sequence[Any]) -> bool:
+    """Is this a sum of terms, or a product of powers, that take one another away, wholly or in part?"""
+    if function not in (sympy.Add, sympy.Mul):
+        return False
+    signs: dict[Any, bool] = {}  # what is added or multiplied -> whether it is taken away
+    for a in (a for a in args if not a.is_number):
+        amount, what = a.as_coeff_Mul() if function is sympy.Add else reversed(a.as_base_exp())
+        negative = bool(amount.could_extract_minus_sign())
+        if signs.setdefault(what, negative) != negative:
+            return True
+    return False
 
 
 def renamed(symbol: sympy.Symbol, name: str) -> sympy.Symbol:
@@ -244,7 +277,8 @@ class _Sharing:
         if expr in self._replaced:
             return self._replaced[expr]
         args = [self._inner(a) for a in expr.args]
-        return expr if all(a is b for a, b in zip(args, expr.args, strict=True)) else expr.func(*args)
+        same = all(a is b for a, b in zip(args, expr.args, strict=True))
+        return expr if same or cancels(expr.func, args) else expr.func(*args)
 
     def _inner(self, expr: sympy.Expr) -> sympy.Expr:
         if expr in self._replaced:

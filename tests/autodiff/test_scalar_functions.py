@@ -58,6 +58,7 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray]] = {
         lambda x: x.clamp(-1, 1),
         np.array([-2.0, -0.5, 0.5, 3.0]),
     ),
+    "apart": (lambda x: x**3 - scalar.apart(x), lambda x: x**3 - x, ANY),
     "narrowed": (
         lambda x: scalar.cast(scalar.cast(x, dace.float32), dace.float64) * x,
         lambda x: x * x,  # the values are exact in float32

@@ -9,7 +9,7 @@ import pytest
 import sympy
 
 from daceopt.ir import scalar
-from daceopt.ir.tasklet import Assignment, SymbolicTasklet, eliminate_dead, free_symbols, fuse, share
+from daceopt.ir.tasklet import Assignment, SymbolicTasklet, eliminate_dead, free_symbols, fuse, share, substitute
 
 F = dace.float32
 x, y, u, o = (scalar.symbol(name, F) for name in "xyuo")
@@ -71,3 +71,33 @@ def test_sharing_does_not_touch_divisors_or_associate() -> None:
 def test_a_repeated_output_becomes_a_copy() -> None:
     pair = (Assignment(u, x + 1, F), Assignment(o, x + 1, F))
     assert share(pair, {x: F}, ["u", "o"]) == (pair[0], Assignment(o, u, F))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda a, b, c: a - b,
+        lambda a, b, c: a / b,
+        lambda a, b, c: 2 * a - b,
+        lambda a, b, c: a * c - b * c + 1,
+        lambda a, b, c: c + (a + 1) / (b + 1),
+        lambda a, b, c: sympy.exp(a) * sympy.exp(-b),
+    ],
+)
+def test_symbols_that_become_one_do_not_cancel(make) -> None:
+    a, b, c = (scalar.symbol(n, dace.float32) for n in "abc")
+    merged = substitute(make(a, b, c), {b: a})
+    assert merged == make(a, scalar.apart(a), c)
+    assert substitute(merged, {a: c}).has(scalar.apart(c))  # nor later
+
+
+def test_what_adds_up_is_one() -> None:
+    a, b = (scalar.symbol(n, dace.float32) for n in "ab")
+    assert substitute(a + b, {b: a}) == 2 * a
+    assert substitute(a * b, {b: a}) == a**2
+
+
+def test_shared_expressions_do_not_cancel() -> None:
+    a, y, z = (scalar.symbol(n, dace.float32) for n in "ayz")
+    code = (Assignment(y, sympy.sin(a), dace.float32), Assignment(z, sympy.sin(a) * 3 - y, dace.float32))
+    assert share(code, {a: dace.float32}, ["y", "z"])[-1].expr == 3 * sympy.sin(a) - y

@@ -41,6 +41,14 @@ def test_variance_does_not_cancel() -> None:
     assert_within_rounding(ours, expected, theirs)
 
 
+def test_a_variance_that_overflows_is_infinite() -> None:
+    x = np.array([[3e38, -1e38, 1, 2], [1e30, 1e30, -1e30, 0], [np.inf, 1, 2, 3]], np.float32)
+    graph, feeds = single("LayerNormalization", [x, np.ones(4, np.float32)])
+    ours = interpret(lowered(graph), feeds)[graph.outputs[0]]
+    assert torch.from_numpy(x).var(1)[:2].isinf().all()
+    np.testing.assert_array_equal(ours, [[0] * 4, [0] * 4, [np.nan] * 4])
+
+
 @pytest.mark.parametrize("op_type", ["LayerNormalization", "InstanceNormalization", "BatchNormalization"])
 def test_equal_numbers_have_no_distance_from_their_mean(op_type: str) -> None:
     """The mean's rounding, over the root of epsilon, was a thousand units in the last place."""

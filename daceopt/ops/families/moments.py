@@ -33,8 +33,11 @@ def moments(b: Builder, x: str, axes: Sequence[int]) -> tuple[str, str]:
 
 
 def variance(square: Any, drift: Any, count: Any) -> Any:
-    """The sum of squared distances from the mean, of those from a rounded one; rounding must not leave it below 0."""
-    return scalar.maximum(square - drift * drift / count, 0)
+    """The sum of squared distances from the mean, of those from a rounded one; rounding must not leave it below 0.
+
+    Where the squares overflow, so does what would be taken off, and there is no difference: it is infinite.
+    """
+    return scalar.select(scalar.isinf(square), square, scalar.maximum(square - drift * drift / count, 0))
 
 
 def centred_sums(b: Builder, x: str, centre: str, axes: Sequence[int], keepdims: bool) -> tuple[str, str]:

@@ -122,3 +122,22 @@ def test_the_zero_of_hardswish_is_negative() -> None:
 
 def test_the_mean_of_nothing_but_nan() -> None:
     check(lambda x: (x.nanmean(1), x.nansum(0)), torch.tensor([[NAN, NAN], [1.0, NAN], [2.0, 3.0]]))
+
+
+CANCELLING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "difference": lambda x: x * 2 - x * 2,
+    "of one and a half": lambda x: (x * 3).sin() - 2 * (x * 3).sin(),
+    "quotient": lambda x: (x + 1) / (x + 1),
+    "of choices": lambda x: torch.where(x > 0, x, x) / x,
+    "of powers": lambda x: x.exp() * x.exp() / x.exp(),
+}
+
+
+@pytest.mark.parametrize("name", CANCELLING)
+def test_equal_operands_are_not_taken_from_one_another(name: str) -> None:
+    """Two nodes that compute the same become one: what both sides then read is still NaN for infinities and NaN."""
+
+    def optimized(fingerprint: str, load: Callable[[], Any], *_: Any, **__: Any) -> Any:
+        return compile_interpreted(fingerprint, load, "cpu")
+
+    check(CANCELLING[name], torch.tensor([NAN, INF, -INF, 0.0, -1.0, 2.0]), pipeline=optimized)

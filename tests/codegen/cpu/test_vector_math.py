@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import dace
 import numpy as np
 import pytest
 import sympy
 
+from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from tests.codegen.cpu.kernels import run
@@ -45,3 +49,62 @@ def test_exp_is_right_to_about_a_unit(kind: type, tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[ends], rounded[ends])
     unit = np.spacing(np.maximum(np.abs(rounded[~ends]), np.finfo(kind).tiny))
     assert float(np.max(np.abs(found[~ends] - exact[~ends]) / unit)) < 1.1
+
+
+ONE: dict[
+    str, tuple[Callable[..., Any], Callable[..., Any], float]
+] = {  # the exact function, and units that it may be off
+    "exp2": (scalar.exp2, np.exp2, 1.8),
+    "log2": (scalar.log2, np.log2, 2.0),
+    "log10": (scalar.log10, np.log10, 2.0),
+    "erfc": (scalar.erfc, np.vectorize(math.erfc, otypes=[np.float64]), 4.0),
+}
+TWO: dict[str, tuple[Callable[..., Any], Callable[..., Any], float]] = {
+    "atan2": (scalar.atan2, np.arctan2, 2.5),
+    "hypot": (scalar.hypot, np.hypot, 2.5),
+    "nextafter": (scalar.nextafter, np.nextafter, 0.0),
+    "fmod": (scalar.fmod, np.fmod, 0.0),
+}
+
+
+def _compared(
+    fn: Callable[..., Any], exact: Callable[..., Any], data: list[np.ndarray], units: float, to: Path
+) -> None:
+    """``fn`` beside ``exact`` of wider numbers: the same signs, zeros and infinities, and at most ``units`` off."""
+    kind = data[0].dtype
+    graph = Graph("function")
+    names = [graph.add_input("x", d.shape, dace.dtypes.typeclass(kind.type)) for d in data]
+    y = Builder(graph).elementwise(fn, *names)
+    graph.add_output(y)
+    found = run(graph, dict(zip(names, data, strict=True)), to)[y]
+    with np.errstate(all="ignore"):
+        wide = exact(*data if units == 0 else (d.astype(np.longdouble) for d in data))
+        rounded = wide.astype(kind)
+    ends = ~np.isfinite(rounded) | (wide == 0)  # others that round to 0 may be the smallest number
+    np.testing.assert_array_equal(found[ends], rounded[ends])
+    signed = ends & ~np.isnan(rounded)
+    np.testing.assert_array_equal(np.signbit(found[signed]), np.signbit(rounded[signed]))
+    unit = np.spacing(np.clip(np.abs(rounded[~ends]), np.finfo(kind).tiny, np.finfo(kind).max / 2))
+    assert float(np.max(np.abs(found[~ends] - wide[~ends]) / unit)) <= units
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ONE)
+def test_functions_of_one(name: str, kind: type, tmp_path: Path) -> None:
+    fn, exact, units = ONE[name]
+    with np.errstate(over="ignore"):
+        powers = np.concatenate([np.exp2(np.arange(-1074.0, 1024)), 10.0 ** np.arange(-300, 300)]).astype(kind)
+    data = np.concatenate([_everything(kind), np.arange(-1080, 1030, 0.5).astype(kind)])
+    _compared(fn, exact, [np.concatenate([data, powers])], units, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("name", TWO)
+def test_functions_of_two(name: str, kind: type, tmp_path: Path) -> None:
+    fn, exact, units = TWO[name]
+    wild, near = _everything(kind), np.random.default_rng(0).normal(size=(2, 1 << 14)).astype(kind)
+    ends = np.array([0, 1, np.inf, np.finfo(kind).tiny, np.finfo(kind).smallest_subnormal, np.finfo(kind).max], kind)
+    corners = np.meshgrid(*[np.concatenate([ends, -ends, np.array([np.nan], kind)])] * 2)
+    second = np.random.default_rng(1).permutation(wild)
+    pairs = [(wild, second), near, (near[0], near[0]), (near[0] * kind(1e6), near[1]), [c.ravel() for c in corners]]
+    _compared(fn, exact, [np.concatenate([p[k] for p in pairs]) for k in range(2)], units, tmp_path)

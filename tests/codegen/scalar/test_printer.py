@@ -36,6 +36,8 @@ KNOWN = {x: F, y: F, n: dace.int8, c: dace.bool_}
         (y / x**2, "(y / dop::ipow<2>(x))"),
         (1 / sympy.sqrt(x), "(1.0f / dop::sqrt(x))"),
         (x**2.5, "(dop::ipow<2>(x) * dop::sqrt(x))"),
+        (x**8, "dop::ipow<8>(x)"),
+        (x**31, "dop::power(x, 31.0f)"),
         (x**y, "dop::power(x, y)"),
         (n * 2 + 1, "int8_t(int8_t(1) + int8_t(int8_t(2) * n))"),
         (n / 2, "(0.5f * float(n))"),

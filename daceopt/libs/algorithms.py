@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, ClassVar
 
-from daceopt._version import __version__
 from daceopt.codegen.compiler import CompileJob, Flags
 from daceopt.ir import types
-from daceopt.libs.base import INCLUDE, Library, Missing, Requirements, headers_digest, register
+from daceopt.libs.base import INCLUDE, OwnCode, Requirements, headers_digest, register
 from daceopt.libs.emission import extent
 from daceopt.ops.core.algorithm import Algorithm
 
@@ -17,19 +16,10 @@ if TYPE_CHECKING:
     from daceopt.ir.nodes.library import DenseNode
 
 
-class Algorithms(Library):
+class Algorithms(OwnCode):
     """Sorting, searching, scanning."""
 
     name: ClassVar[str] = "algorithms"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Never missing."""
-        return None
-
-    def version(self) -> str:
-        """Return daceopt's own version."""
-        return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any algorithm that has a header, over contiguous arrays."""

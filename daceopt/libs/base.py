@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from daceopt._version import __version__
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements
 from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
@@ -69,6 +70,20 @@ class Library:
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Return what the emitted statements need to compile and link."""
         raise NotImplementedError
+
+
+class OwnCode(Library):
+    """C++ of our own: never missing, of daceopt's own version, and needs nothing of the process."""
+
+    portable: ClassVar[bool] = True
+
+    def available(self) -> Missing | None:
+        """Never missing."""
+        return None
+
+    def version(self) -> str:
+        """Return daceopt's own version."""
+        return __version__
 
 
 COLLECTIVES = (

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 import sympy
 
-from daceopt._version import __version__
 from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction, IndexAdd, takes_narrow
 from daceopt.libs import contraction
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import extent
 
 if TYPE_CHECKING:
@@ -21,19 +20,10 @@ if TYPE_CHECKING:
 _PRODUCTS = tuple(dtype for dtype in types.DTYPES if dtype != dace.bool_)
 
 
-class Native(Library):
+class Native(OwnCode):
     """Always there; for products the last choice (integers, or torch without MKL)."""
 
     name: ClassVar[str] = "native"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Never missing."""
-        return None
-
-    def version(self) -> str:
-        """Return daceopt's own version."""
-        return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Contractions of any arithmetic type; IndexAdd of floats and 4 or 8 byte integers."""

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import dace
 import sympy
 
-from daceopt._version import __version__
 from daceopt.codegen.compiler import Flags
 from daceopt.ir import blocked, types
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
-from daceopt.libs.base import INCLUDE, Library, Missing, Requirements, headers_digest, register
+from daceopt.libs.base import INCLUDE, OwnCode, Requirements, headers_digest, register
 from daceopt.libs.emission import boolean, braces, extent
 
 if TYPE_CHECKING:
@@ -22,19 +21,10 @@ _TYPES: dict[Any, str] = {dace.float32: "float", dace.float64: "double", types.B
 _KINDS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights)
 
 
-class NativeConvolution(Library):
+class NativeConvolution(OwnCode):
     """All three passes over any layout; never chosen but by name (``libs.prefer``): it is slow."""
 
     name: ClassVar[str] = "native_convolution"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Never missing."""
-        return None
-
-    def version(self) -> str:
-        """Return daceopt's own version."""
-        return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Floats and bfloat16 in 1 to 3 spatial dimensions."""

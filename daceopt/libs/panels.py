@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import dace
 
-from daceopt._version import __version__
 from daceopt.ir import types
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import held
 
 if TYPE_CHECKING:
@@ -18,19 +17,10 @@ if TYPE_CHECKING:
     from daceopt.ir.nodes.library import DenseNode
 
 
-class Panels(Library):
+class Panels(OwnCode):
     """float32 and float64, for products that ``held_over`` says something of."""
 
     name: ClassVar[str] = "panels"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Never missing."""
-        return None
-
-    def version(self) -> str:
-        """Return daceopt's own version."""
-        return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """One product whose right factor is held, and whose result has unit stride in its rows."""

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt._version import __version__
 from daceopt.ir import types
 from daceopt.ir.nodes.library import Pool, PoolBackward
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import boolean, braces, extent
 
 if TYPE_CHECKING:
@@ -20,19 +19,10 @@ _FLOATS = (dace.float32, dace.float64)
 _BYTES = (dace.int8, dace.uint8)
 
 
-class NativePool(Library):
+class NativePool(OwnCode):
     """Pools of one to three spatial dimensions, float32 and float64; maxima of bytes too."""
 
     name: ClassVar[str] = "pool"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Never missing."""
-        return None
-
-    def version(self) -> str:
-        """Return daceopt's own version."""
-        return __version__
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any pool of floats, maxima of int8 and uint8, in any layouts."""

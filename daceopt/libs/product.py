@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt._version import __version__
 from daceopt.ir import types
 from daceopt.ir.microkernels import MicroProduct
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Library, Missing, OwnCode, Requirements, register, support
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -52,19 +51,10 @@ class TorchProduct(Library):
         return support("product_torch.cpp", header=_HEADER)
 
 
-class NativeProduct(Library):
+class NativeProduct(OwnCode):
     """float32 and float64 in C++ of our own."""
 
     name: ClassVar[str] = "native_product"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Never missing."""
-        return None
-
-    def version(self) -> str:
-        """Return daceopt's own version."""
-        return __version__
 
     def supports(self, node: Any, graph: Graph) -> str | None:
         """Tiles of float32 and float64."""

@@ -145,7 +145,7 @@ class Dispatcher:
             self._note_breaks(backend)
         if backend.frames() != seen or not compiled.fast.broken:
             compiled.fast.refresh()
-        if backend.ran == ran and compiled.fast.find((module, *args), kwargs) is None:
+        if backend.ran == ran and (self.reasons or compiled.fast.find((module, *args), kwargs) is None):
             self._note_eager(compiled.fast)  # else it was compiled, and computes nothing
         return result
 

@@ -18,7 +18,7 @@ from benchmarks.suites import SUITES
 MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-time linear-scaling shared-cache"
 MEASURES += " recipe-time autocast precision apollo-subgraphs"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
-MEASURES += " peak-memory memory-budget disco-search networks-inference networks-training"
+MEASURES += " peak-memory training-peak memory-budget disco-search networks-inference networks-training"
 MEASURES += " guided-operators guided-mbconv guided-bert daceml-networks cuda-kernels"
 
 

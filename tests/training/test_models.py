@@ -85,11 +85,11 @@ NATIVE = {
     "functional-call": Called,
     "forward-hook": _doubled,
     "no-statistics": lambda: _between(nn.BatchNorm1d(5, track_running_stats=False)),
+    "cumulative": lambda: _between(nn.BatchNorm1d(5, momentum=None)),
     "dropout": lambda: _between(nn.Dropout(1.0)),
     "rank-0": Scaled,
 }
 IN_PARTS = {
-    "cumulative": lambda: _between(nn.BatchNorm1d(5, momentum=None)),
     "backward-hook": _doubled_backward,
 }
 

@@ -58,9 +58,10 @@ def test_before_and_after() -> None:
         == """\
 parallel for i1 < 3:
   local panel in thread:
-    for i4 < 8, 20 - 8*i1:
-      for i5 < 6:
-        s0(i1, i4, i5)
+    call transposition:
+      for i4 < 8, 20 - 8*i1:
+        for i5 < 6:
+          s0(i1, i4, i5)
     for i0 < 2:
       for i2 < 3:
         local tile in thread:

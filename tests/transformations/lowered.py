@@ -11,6 +11,7 @@ import numpy as np
 import sympy
 import torch
 
+from daceopt import ops as _ops  # noqa: F401  (says how library nodes are interpreted)
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Graph

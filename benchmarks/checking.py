@@ -69,7 +69,7 @@ def _distance(found: torch.Tensor, exact: torch.Tensor) -> float:
 def reference(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) -> Check:
     """The check for ``model``: results, and with ``training`` gradients of parameters and inputs (:func:`results`)."""
     wide = copy.deepcopy(model).double()
-    exact = results(wide, [_widened(x) for x in inputs], training)()
+    exact = results(wide, [widened(x) for x in inputs], training)()
     return Check(exact, results(copy.deepcopy(model), inputs, training)(), _disturbed(model, inputs, training))
 
 
@@ -111,5 +111,6 @@ def _gradients(model: nn.Module, leaves: Sequence[torch.Tensor], y: torch.Tensor
     return [g for g in torch.autograd.grad(y, wanted, seed, allow_unused=True) if g is not None]
 
 
-def _widened(x: torch.Tensor) -> torch.Tensor:
+def widened(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in float64 if it has floating point."""
     return x.detach().double().requires_grad_(x.requires_grad) if x.is_floating_point() else x

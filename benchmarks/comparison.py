@@ -19,7 +19,7 @@ def compare(
     check: Check,
     budget: Budget,
     *,
-    limit: float,
+    limit: float | None,
     absent: Mapping[str, str],
 ) -> Result:
     """Milliseconds of each contender, with the goal of being at least as fast as the best peer.
@@ -36,8 +36,8 @@ def compare(
     goal, met = at_least(values, 1.0, *(who for who in values if who != OURS))
     if not found.is_steady:
         notes["too noisy to tell"] = f"halves differ by {found.drift:.0%}"
-    verdict = met if found.is_steady else None
-    return Result(case, name, "ms", values, goal, verdict, notes, found.spread, limit * 1e3)
+    verdict, ms = met if found.is_steady else None, None if limit is None else limit * 1e3
+    return Result(case, name, "ms", values, goal, verdict, notes, found.spread, ms)
 
 
 def _steady(contenders: Mapping[str, Contender], budget: Budget) -> Measurement:

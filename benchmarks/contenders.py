@@ -87,13 +87,18 @@ def _eager(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
 
 
 def _channels_last(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
+    images = images_last(inputs)
+    return _of_module(copy.deepcopy(model).to(memory_format=torch.channels_last), images, training)
+
+
+def images_last(inputs: Inputs) -> list[torch.Tensor]:
+    """``inputs``, images with their channels last. Raises Unavailable where there are none."""
     if not any(x.dim() == 4 for x in inputs):
         raise Unavailable("no images among the inputs")
-    images = [
+    return [
         x.detach().contiguous(memory_format=torch.channels_last).requires_grad_(x.requires_grad) if x.dim() == 4 else x
         for x in inputs
     ]
-    return _of_module(copy.deepcopy(model).to(memory_format=torch.channels_last), images, training)
 
 
 def _compiled(mode: str | None) -> Entry:

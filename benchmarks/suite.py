@@ -1,4 +1,5 @@
-"""Fifteen networks beside eager PyTorch in both memory formats, torch.compile, ONNX Runtime and OpenVINO."""
+"""Fifteen networks beside eager PyTorch in both memory formats, torch.compile, ONNX Runtime and OpenVINO: in inference
+and training, in float32 and under autocast, and whole steps with the update."""
 
 from __future__ import annotations
 
@@ -7,50 +8,109 @@ import statistics
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
 from benchmarks import peers as _peers  # noqa: F401  (enters other libraries)
 from benchmarks.checking import reference
 from benchmarks.comparison import compare, entered
-from benchmarks.contenders import AUTOTUNED, ENTRIES, QUICK, enter
-from benchmarks.harness import Budget, Result, case
+from benchmarks.contenders import AUTOTUNED, CHANNELS_LAST, COMPILED, EAGER, ENTRIES, QUICK, Inputs, enter
+from benchmarks.harness import OURS, Budget, Result, case
 from benchmarks.limits import product_limit
+from benchmarks.mixed_precision import Mixed
 from benchmarks.models.suite import SUITE, Example
-
-_MEAN = {False: 1.15, True: 1.5}  # goals of the geometric means, in inference and in training
+from benchmarks.steps import step_reference, steps
 
 
 @case
 def networks_inference(budget: Budget) -> Iterator[Result]:
     """Calls without gradients, in eval mode."""
-    yield from _networks(budget, training=False)
+    yield from networks("inference", budget, 1.15, _of_kind(training=False))
 
 
 @case
 def networks_training(budget: Budget) -> Iterator[Result]:
     """Forward and backward, in training mode."""
-    yield from _networks(budget, training=True)
+    yield from networks("training", budget, 1.5, _of_kind(training=True))
 
 
-def _networks(budget: Budget, training: bool) -> Iterator[Result]:
-    what, ratios = ("training" if training else "inference"), []
+@case
+def networks_inference_autocast(budget: Budget) -> Iterator[Result]:
+    """Calls without gradients under autocast to bfloat16."""
+    yield from networks("inference, bfloat16", budget, 1.15, _of_mixed(training=False))
+
+
+@case
+def networks_training_autocast(budget: Budget) -> Iterator[Result]:
+    """Forward and backward, the forward under autocast to bfloat16."""
+    yield from networks("training, bfloat16", budget, 1.3, _of_mixed(training=True))
+
+
+@case
+def networks_step(budget: Budget) -> Iterator[Result]:
+    """Loss, gradients and update by SGD with momentum: ``training_step`` beside PyTorch's own fused update."""
+    yield from networks("training step", budget, 1.35, whole_step)
+
+
+Row = Callable[[str, str, Callable[[], Example], Budget], Result]
+
+
+def networks(what: str, budget: Budget, mean: float, measured: Row) -> Iterator[Result]:
+    """A row for each network, then the geometric mean of what the best peer takes over ours, whose goal is ``mean``."""
+    ratios = []
     for name in filter(budget.wants, SUITE):
-        result = network(what, name, SUITE[name], training, budget)
+        result = measured(what, name, SUITE[name], budget)
         if result.best is not None:
             ratios.append(result.best)
         yield result
         gc.collect()
     if ratios:
-        mean, least = statistics.geometric_mean(ratios), _MEAN[training]
-        values = {"best peer / ours": mean}
-        yield Result(what, f"mean of {len(ratios)}", "x", values, f"{least:g}x the best peer", mean >= least)
+        found = statistics.geometric_mean(ratios)
+        values = {"best peer / ours": found}
+        yield Result(what, f"mean of {len(ratios)}", "x", values, f"{mean:g}x the best peer", found >= mean)
 
 
-def network(what: str, name: str, make: Callable[[], Example], training: bool, budget: Budget) -> Result:
+def _of_kind(training: bool) -> Row:
+    return lambda what, name, make, budget: network(what, name, make, training, budget)
+
+
+def _of_mixed(training: bool) -> Row:
+    def row(what: str, name: str, make: Callable[[], Example], budget: Budget) -> Result:
+        def mixed() -> Example:
+            model, inputs = make()
+            return Mixed(model), inputs
+
+        return network(what, name, mixed, training, budget, limit=None)  # the rates that are known are of float32
+
+    return row
+
+
+Limit = Callable[[nn.Module, Inputs, bool], float]
+
+
+def network(
+    what: str,
+    name: str,
+    make: Callable[[], Example],
+    training: bool,
+    budget: Budget,
+    limit: Limit | None = product_limit,
+) -> Result:
     """A row of case ``what``: the network that ``make`` gives, beside its peers, in inference or in training."""
     torch.manual_seed(0)
     model, inputs = make()
     model.train(training)
     known = QUICK if budget.repeats == 1 else tuple(who for who in ENTRIES if who != AUTOTUNED)
     contenders, absent = enter(model, inputs, training, entered(known, budget))
-    check, limit = reference(model, inputs, training), product_limit(model, inputs, training)
-    return compare(what, name, contenders, check, budget, limit=limit, absent=absent)
+    check = reference(model, inputs, training)
+    seconds = None if limit is None else limit(model, inputs, training)
+    return compare(what, name, contenders, check, budget, limit=seconds, absent=absent)
+
+
+def whole_step(what: str, name: str, make: Callable[[], Example], budget: Budget) -> Result:
+    """A row: steps with the update, beside those of ``budget.peers`` that are modules of PyTorch."""
+    torch.manual_seed(0)
+    model, inputs = make()
+    known = (EAGER, OURS, CHANNELS_LAST) if budget.repeats == 1 else (EAGER, OURS, CHANNELS_LAST, COMPILED)
+    contenders, absent = steps(model.train(), inputs, entered(known, budget))
+    limit = product_limit(model, inputs, True)
+    return compare(what, name, contenders, step_reference(model, inputs), budget, limit=limit, absent=absent)

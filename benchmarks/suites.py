@@ -3,7 +3,8 @@
 SUITES: dict[str, tuple[str, ...]] = {
     "kernels": ("kernels",),
     "networks": ("networks-inference",),
-    "training": ("networks-training",),
+    "training": ("networks-training", "networks-step"),
+    "bfloat16": ("networks-inference-autocast", "networks-training-autocast"),
     "compile": ("compile-networks", "compile-time", "import-time"),
     "memory": ("peak-memory", "training-peak"),
     "calls": ("tiny-call",),

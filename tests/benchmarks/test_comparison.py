@@ -16,6 +16,7 @@ from benchmarks.harness import CASES, OURS, Budget, Result
 from benchmarks.kernel_set import KERNELS, Applied, Kernel
 from benchmarks.limits import byte_limit, product_limit
 from benchmarks.measurement import Measurement
+from benchmarks.steps import step_reference, steps
 from daceopt.cost.rates import rates
 
 BUDGET = Budget(seconds=0.01, repeats=1)
@@ -132,7 +133,10 @@ def test_the_fast_path_of_attention_is_counted_as_its_products() -> None:
     assert seconds > products / max([rates().product, *(rate for _, rate in rates().products)])
 
 
-@pytest.mark.parametrize("case", ["kernels", "networks-inference", "networks-training"])
+_MIXED = ("networks-inference-autocast", "networks-training-autocast")
+
+
+@pytest.mark.parametrize("case", ["kernels", "networks-inference", "networks-training", "networks-step", *_MIXED])
 def test_a_suite_end_to_end(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def network() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), (torch.randn(2, 3, 8, 8),)
@@ -142,8 +146,21 @@ def test_a_suite_end_to_end(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "KERNELS", {"small": kernel, "other": kernel})
     budget = Budget(seconds=0.01, repeats=1, rows=frozenset({"small"}), peers=(EAGER,))
     rows, means = _split(CASES[case](budget))
-    assert rows and all({OURS, EAGER} <= set(r.values) and r.limit for r in rows)
+    assert rows and all({OURS, EAGER} <= set(r.values) for r in rows)
+    assert all((r.limit is None) is (case in _MIXED) for r in rows)
     assert len(means) == len(rows) and all("mean of 1" in r.measure for r in means)
+
+
+def test_a_step_is_checked_by_what_it_adds_to_the_parameters() -> None:
+    torch.manual_seed(0)
+    model, inputs = nn.Sequential(nn.Linear(8, 8), nn.Tanh()), [torch.randn(4, 8)]
+    check = step_reference(model, inputs)
+    found, absent = steps(model, inputs, [EAGER, contenders.CHANNELS_LAST, OURS])
+    assert set(absent) == {contenders.CHANNELS_LAST} and set(found) == {EAGER, OURS}
+    added = found[EAGER].results()
+    assert check.fault(added) is None
+    assert check.fault([a * 1.001 for a in added]) is not None
+    assert check.fault(found[EAGER].results()) is not None  # momentum has grown: these are the third and fourth step
 
 
 def _split(found: Callable[..., object] | object) -> tuple[list[Result], list[Result]]:

@@ -175,6 +175,16 @@ def test_large_enough_for_threads(library: str) -> None:
     check(library, random(300, 65)[:, ::2], random(33, 90), residual=random(300, 90))
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("rows", [11, 12, 130, 1030])  # around where factors that stand transposed are turned round
+@pytest.mark.parametrize(("inner", "columns"), [(200, 190), (131, 259), (33, 1030)])
+def test_large_factors_that_stand_transposed(library: str, rows: int, inner: int, columns: int) -> None:
+    b = random(columns, inner).T
+    check(library, random(rows, inner), b, bias=random(columns), alpha=0.5, activation="relu")
+    check(library, random(rows, inner), VIEWS["padded"](random(columns, inner)).T, residual=random(rows, columns))
+    check(library, random(2, rows, inner), b, y=np.zeros((rows, 2, columns), np.float32).swapaxes(0, 1))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int8", "uint8", "int16", "int32", "int64", "uint64"])
 def test_element_types(dtype: str) -> None:
     a, b = random(3, 5, 7, dtype=dtype), random(7, 6, dtype=dtype)

@@ -81,38 +81,67 @@ template <> struct Bits<8> { typedef uint64_t type; };
 #define DOP_SHUFFLED(Row, a, b, ...) __builtin_shuffle(a, b, Row{__VA_ARGS__})
 #endif
 
-// y[i, j] = x[j, i] of 8 x 8 elements. Each round interleaves the upper and the lower rows; after three, rows are columns.
-template <class T>
-static inline __attribute__((always_inline)) void transposed_block(const T* x, int64_t x_step, T* y, int64_t y_step) {
+template <class T, int width> struct Lanes;
+template <class T> struct Lanes<T, 8> {
   typedef typename Bits<sizeof(T)>::type Row __attribute__((vector_size(8 * sizeof(T))));
-  Row a[8], b[8];
-#pragma GCC unroll 8
-  for (int k = 0; k < 8; ++k) __builtin_memcpy(&a[k], x + k * x_step, sizeof(Row));
-#pragma GCC unroll 3
-  for (int round = 0; round < 3; ++round) {
-#pragma GCC unroll 4
-    for (int k = 0; k < 4; ++k) {
-      b[2 * k] = DOP_SHUFFLED(Row, a[k], a[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
-      b[2 * k + 1] = DOP_SHUFFLED(Row, a[k], a[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
-    }
-#pragma GCC unroll 8
-    for (int k = 0; k < 8; ++k) a[k] = b[k];
+  DOP Row low(Row a, Row b) { return DOP_SHUFFLED(Row, a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+  DOP Row high(Row a, Row b) { return DOP_SHUFFLED(Row, a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+};
+template <class T> struct Lanes<T, 16> {
+  typedef typename Bits<sizeof(T)>::type Row __attribute__((vector_size(16 * sizeof(T))));
+  DOP Row low(Row a, Row b) { return DOP_SHUFFLED(Row, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
+  DOP Row high(Row a, Row b) {
+    return DOP_SHUFFLED(Row, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
   }
+};
+
+// y[i, j] = x[j, i] of width x width elements. Each round interleaves the upper and the lower rows; after as many as the
+// width's logarithm, rows are columns.
+template <int width, class T>
+static inline __attribute__((always_inline)) void transposed_block(const T* x, int64_t x_step, T* y, int64_t y_step) {
+  typedef Lanes<T, width> Of;
+  typedef typename Of::Row Row;
+  Row a[width], b[width];
+#pragma GCC unroll 16
+  for (int k = 0; k < width; ++k) __builtin_memcpy(&a[k], x + k * x_step, sizeof(Row));
+#pragma GCC unroll 4
+  for (int round = 1; round < width; round *= 2) {
 #pragma GCC unroll 8
-  for (int k = 0; k < 8; ++k) __builtin_memcpy(y + k * y_step, &a[k], sizeof(Row));
+    for (int k = 0; k < width / 2; ++k) {
+      b[2 * k] = Of::low(a[k], a[k + width / 2]);
+      b[2 * k + 1] = Of::high(a[k], a[k + width / 2]);
+    }
+#pragma GCC unroll 16
+    for (int k = 0; k < width; ++k) a[k] = b[k];
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < width; ++k) __builtin_memcpy(y + k * y_step, &a[k], sizeof(Row));
 }
 
-// y[i, j] = x[j, i] for i < rows, j < columns; steps are elements from row to row.
+// y[i, j] = x[j, i] for i < rows, j < columns, which are multiples of width up to what is left over; gives the first row
+// that is.
+template <int width, class T>
+static inline int64_t transposed_rows(int64_t first, int64_t rows, int64_t columns, const T* x, int64_t x_step, T* y,
+                                      int64_t y_step) {
+  const int64_t whole = columns / width * width;
+  int64_t i = first;
+  for (; i + width <= rows; i += width) {
+    for (int64_t j = 0; j < whole; j += width)
+      transposed_block<width>(x + j * x_step + i, x_step, y + i * y_step + j, y_step);
+    for (int64_t k = i; k < i + width; ++k)
+      for (int64_t j = whole; j < columns; ++j) y[k * y_step + j] = x[j * x_step + k];
+  }
+  return i;
+}
+
+// y[i, j] = x[j, i] for i < rows, j < columns; steps are elements from row to row. Blocks are as wide as a line of the cache
+// where that is 16 elements at most: lines that are touched twice would be fetched twice where their distance is a power of 2.
 template <class T>
 static inline void transposed(int64_t rows, int64_t columns, const T* x, int64_t x_step, T* y, int64_t y_step) {
-  const int64_t whole_rows = rows / 8 * 8, whole_columns = columns / 8 * 8;
-  for (int64_t i = 0; i < whole_rows; i += 8) {
-    for (int64_t j = 0; j < whole_columns; j += 8)
-      transposed_block(x + j * x_step + i, x_step, y + i * y_step + j, y_step);
-    for (int64_t k = i; k < i + 8; ++k)
-      for (int64_t j = whole_columns; j < columns; ++j) y[k * y_step + j] = x[j * x_step + k];
-  }
-  for (int64_t i = whole_rows; i < rows; ++i)
+  int64_t i = 0;
+  if (sizeof(T) == 4) i = transposed_rows<16>(i, rows, columns, x, x_step, y, y_step);
+  i = transposed_rows<8>(i, rows, columns, x, x_step, y, y_step);
+  for (; i < rows; ++i)
     for (int64_t j = 0; j < columns; ++j) y[i * y_step + j] = x[j * x_step + i];
 }
 

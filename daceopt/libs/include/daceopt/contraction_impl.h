@@ -220,9 +220,10 @@ void multiply(const Product<T>& p) {
 
 }  // namespace detail
 
-// y = activation(alpha a b + bias + residual); y must have unit stride in its rows or in its columns.
-template <typename Blas, typename T>
-void contract(Product<T> p) try {
+// y = activation(alpha a b + bias + residual); y must have unit stride in its rows or in its columns. `prepare` sees the product
+// that the BLAS is given, whose factors it may replace.
+template <typename Blas, typename T, typename Prepare>
+void contract(Product<T> p, const Prepare& prepare) try {
     using namespace detail;
     if (p.m == 0 || p.n == 0 || count(p.batch) == 0) return;
     if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided");
@@ -235,10 +236,16 @@ void contract(Product<T> p) try {
     std::unique_ptr<T[]> packed_a, packed_b;
     if (!blas_ready(p.a, p.m, p.k)) packed_a = pack(p.a, p.m, p.k, p.batch);
     if (!blas_ready(p.b, p.k, p.n)) packed_b = pack(p.b, p.k, p.n, p.batch);
+    prepare(p);
     multiply<Blas>(p);
     epilogue(p);
 } catch (const std::bad_alloc&) {
     fail("Contraction", "out of memory");
+}
+
+template <typename Blas, typename T>
+void contract(const Product<T>& p) {
+    contract<Blas, T>(p, [](const Product<T>&) {});
 }
 
 }  // namespace daceopt

@@ -25,7 +25,8 @@ class TranspositionCall(KernelStep):
     before:  for i < 32: vector for j < 32: y[i, j] = x[j, i]
     after:   call transposition: for i < 32: for j < 32: y[i, j] = x[j, i]
 
-    The micro-kernel turns blocks of 8 x 8 or 16 x 16 elements round in registers; a vector loop would gather them one by one.
+    The micro-kernel turns blocks of 8 x 8 or 16 x 16 elements round in registers; a vector loop would gather them one
+    by one.
     ``least``: elements along each side of a tile for which it is worth it.
     """
 

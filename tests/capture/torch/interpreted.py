@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from daceopt import pipeline
+from daceopt import libs, pipeline
+from daceopt.codegen import build
 from daceopt.ir import types
 from daceopt.ir.graph import SEED, Graph
 from daceopt.ir.interpret import interpret
@@ -26,6 +27,13 @@ def compile_interpreted(fingerprint: str, load: Callable[[], Any], through: Any 
     forward, *backward = [Interpreted(g, roles, graphs.forward.saved) for g, roles in graphs.directions()]
     made = report(graphs, [])
     return CompiledPair(made, forward, backward[0] if backward else None, source)  # type: ignore[arg-type]
+
+
+def compile_printed(fingerprint: str, load: Callable[[], Any], **_: Any) -> Any:
+    """As ``compile_interpreted``; both directions are printed as C++ too, which may refuse what can be interpreted."""
+    for k, (graph, roles) in enumerate(pipeline.source_of(load, "none").derive().directions()):
+        build.Prepared(graph, roles, libs.implement, k)
+    return compile_interpreted(fingerprint, load)
 
 
 class Interpreted:

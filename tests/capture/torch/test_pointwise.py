@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.capture.torch.checking import check
+from tests.capture.torch.interpreted import compile_printed
 
 nan, inf = float("nan"), float("inf")
 INTEGERS = [torch.int8, torch.int64, torch.uint8]
@@ -223,7 +224,7 @@ def test_powers_of_a_number(base: float) -> None:
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_integers(fn: Fn, dtype: torch.dtype) -> None:
     a = torch.tensor(WHOLE).to(dtype)
-    check(fn, -a if dtype.is_signed else a, torch.tensor(DIVISORS).to(dtype))
+    check(fn, -a if dtype.is_signed else a, torch.tensor(DIVISORS).to(dtype), pipeline=compile_printed)
 
 
 @pytest.mark.parametrize("fn", [torch.add, torch.mul, torch.maximum, torch.minimum, lambda x, y: torch.where(x, x, y)])

@@ -104,8 +104,8 @@ def absolute(t: Translation, self: str) -> str:
 
 @pointwise("sign", "sgn")
 def sign(x: Any) -> Any:
-    """Of NaN it is 0."""
-    return scalar.select(scalar.gt(x, 0), 1, scalar.select(scalar.lt(x, 0), -1, 0))
+    """Of NaN it is 0. Without the number -1, which unsigned types do not have."""
+    return scalar.sign(scalar.select(scalar.isnan(x), 0, x))
 
 
 pointwise("square")(lambda x: x**2)

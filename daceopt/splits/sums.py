@@ -100,9 +100,10 @@ def _of_kernel(graph: Graph, entry: nodes.MapEntry, axis: SplitAxis, summed: fro
     if kernel.forwarded():
         raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded())}, which it writes")
     p = _loop(graph, kernel, axis)
-    check_locals(kernel, p, summed)
+    copied = _copied(kernel, summed) if p not in kernel.outer else {}  # else each item has a sum of its own
+    check_locals(kernel, p, summed | copied.keys())
     for stage in kernel.stages:
-        _check_writes(kernel, stage, p, axis, summed)
+        _check_writes(kernel, stage, p, axis, summed, copied)
     return NodeCut(_sliced(kernel, p, axis), p, summed)
 
 
@@ -119,13 +120,38 @@ def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> Any:
     return loops[0]
 
 
-def _check_writes(kernel: Kernel, stage: Stage, p: Any, axis: SplitAxis, summed: frozenset[str]) -> None:
+def _copied(kernel: Kernel, summed: frozenset[str]) -> dict[str, str]:
+    """Locals that are sums and are written as they are into results (as ``reduction-lowering`` leaves them) -> these."""
+    found: dict[str, str] = {}
+    for stage in kernel.stages:
+        for connector, access in stage.reads.items():
+            if access.array in kernel.locals:
+                found[access.array] = _copy_of(stage, connector, summed) if access.array not in found else ""
+    return {local: result for local, result in found.items() if result}
+
+
+def _copy_of(stage: Stage, connector: str, summed: frozenset[str]) -> str:
+    """The result into which a stage copies what it reads, and nothing else; "" where it does more."""
+    if len(stage.reads) > 1 or len(stage.writes) > 1 or len(stage.assignments) > 1:
+        return ""
+    (write,), (assignment,) = stage.writes.values(), stage.assignments
+    is_copy = assignment.expr.is_Symbol and str(assignment.expr) == connector and write.wcr is None
+    return write.array if is_copy and write.array in summed else ""
+
+
+def _check_writes(
+    kernel: Kernel, stage: Stage, p: Any, axis: SplitAxis, summed: frozenset[str], copied: Mapping[str, str]
+) -> None:
     """Raise CannotSplit where a result is neither a sum over ``p`` nor has its elements for each item."""
-    for access in (a for a in stage.writes.values() if a.array not in kernel.locals):
-        name, free = access.array, p in access.params()
-        if name in summed and (access.wcr != "sum" or free or p not in stage.params):
-            raise CannotSplit(f"kernel {kernel.label}: {name} is no sum over the {axis.items} items of what it reads")
-        if name not in summed and not _is_along(access, p, axis):
+    if any(a.array in copied for a in stage.reads.values()):
+        return
+    for access in stage.writes.values():
+        name = access.array
+        if name in summed or name in copied:
+            if access.wcr != "sum" or p in access.params() or p not in stage.params:
+                result = copied.get(name, name)
+                raise CannotSplit(f"kernel {kernel.label}: {result} is no sum over the {axis.items} items that it reads")
+        elif name not in kernel.locals and not _is_along(access, p, axis):
             raise CannotSplit(f"kernel {kernel.label} writes {name} in another order than its {axis.items} items")
 
 

@@ -20,6 +20,7 @@ from daceopt.splits.along import split_axes
 from daceopt.splits.rolling import roll
 from daceopt.splits.sums import cut_or_sum
 from transformations.local.map_fusion import MapFusion
+from transformations.local.reduction_lowering import ReductionLowering
 
 F = dace.float32
 N = 7
@@ -35,6 +36,13 @@ def _product(b: Builder, x: str, **attributes: Any) -> str:
 
 def _bias(b: Builder, x: str) -> str:
     return b.reduce("sum", lambda v: v * 0.5, b.elementwise(lambda v: v * v, x), axes=(0,))
+
+
+def _lowered(b: Builder, x: str) -> str:
+    """Summed in a local, as reductions over what stands in rows are."""
+    name = b.reduce("sum", None, b.elementwise(lambda v: v * v, x), axes=(0,))
+    ReductionLowering().run(b.graph)
+    return name
 
 
 def _turned(b: Builder, x: str) -> str:
@@ -61,7 +69,7 @@ def _rows(b: Builder, x: str) -> str:
 
 
 SUMS: dict[str, Callable[[Builder, str], str]] = {
-    f.__name__[1:]: f for f in (_product, _bias, _turned, _convolution, _rows)
+    f.__name__[1:]: f for f in (_product, _bias, _lowered, _turned, _convolution, _rows)
 }
 
 

@@ -30,8 +30,8 @@ def cut_or_sum(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
 
 
 def sum_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
-    """How ``node`` is cut along ``axis`` where it sums over all items of it: what it writes is the sum of what it gives
-    for the items of each instance. Raises CannotSplit with the reason why it is not.
+    """How ``node`` is cut along ``axis`` where it sums over its items: what it writes is the sum of what it gives for the
+    items of each instance. Raises CannotSplit with the reason why it is not.
 
     A kernel may also write arrays that have elements for each item. Results of types that are narrower than those in
     which sums are computed are refused: they would be rounded once for each instance.
@@ -121,7 +121,7 @@ def _loop(graph: Graph, kernel: Kernel, axis: SplitAxis) -> Any:
 
 
 def _copied(kernel: Kernel, summed: frozenset[str]) -> dict[str, str]:
-    """Locals that are sums and are written as they are into results (as ``reduction-lowering`` leaves them) -> these."""
+    """Locals that are sums and are copied into results, as ``reduction-lowering`` leaves them -> these results."""
     found: dict[str, str] = {}
     for stage in kernel.stages:
         for connector, access in stage.reads.items():
@@ -149,8 +149,8 @@ def _check_writes(
         name = access.array
         if name in summed or name in copied:
             if access.wcr != "sum" or p in access.params() or p not in stage.params:
-                result = copied.get(name, name)
-                raise CannotSplit(f"kernel {kernel.label}: {result} is no sum over the {axis.items} items that it reads")
+                items = f"the {axis.items} items that it reads"
+                raise CannotSplit(f"kernel {kernel.label}: {copied.get(name, name)} is no sum over {items}")
         elif name not in kernel.locals and not _is_along(access, p, axis):
             raise CannotSplit(f"kernel {kernel.label} writes {name} in another order than its {axis.items} items")
 

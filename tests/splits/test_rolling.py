@@ -22,7 +22,7 @@ from daceopt.ir.render import render
 from daceopt.ir.symbols import size
 from daceopt.ops import lower_all
 from daceopt.splits import CannotSplit
-from daceopt.splits.along import NodeCut, SplitAxis, cut_of, split_axes
+from daceopt.splits.along import NodeCut, SplitAxis, split_axes
 from daceopt.splits.rolling import roll, why_not_together
 from daceopt.splits.sums import cut_or_sum
 from tests.properties.graphs import NOMINAL, Maker

@@ -26,10 +26,11 @@ class InstanceLoops(Transformation):
     Sub-graph instances of GraphTurbo (Zhao et al., OSDI 2023, sections 3 and 4) for a machine whose cores run one
     instance after the other together: equal instances share one body, operands are read and results written in place,
     what stays inside needs the memory of one instance. Sums over the batch, such as gradients of weights, are carried:
-    each instance adds what its items give, in order, so the result is the same in each run. Which nodes, and how many items each, is decided by what of
-    their arrays a cache of ``cache`` bytes holds (``_working_sets.py``); with the ``aim`` of memory by how much less of
-    that they take. The second inside of the first gives nested loops, few large instances of few small ones. ``items``:
-    of an instance, for all that can be cut, instead of that.
+    each instance adds what its items give, in order, so results are the same in each run (``splits/sums.py``). Which
+    nodes, and how many items each, is decided by what of their arrays a cache of ``cache`` bytes holds
+    (``_working_sets.py``); with the ``aim`` of memory by how much less of that they take. The second inside of the
+    first gives nested loops, few large instances of few small ones. ``items``: of an instance, for all that can be cut,
+    instead of that.
     """
 
     level: ClassVar[str] = "local"

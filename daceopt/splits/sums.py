@@ -30,8 +30,8 @@ def cut_or_sum(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
 
 
 def sum_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
-    """How ``node`` is cut along ``axis`` where it sums over its items: what it writes is the sum of what it gives for the
-    items of each instance. Raises CannotSplit with the reason why it is not.
+    """How ``node`` is cut along ``axis`` where it sums over its items: what it writes is the sum of what it gives
+    for the items of each instance. Raises CannotSplit with the reason why it is not.
 
     A kernel may also write arrays that have elements for each item. Results of types that are narrower than those in
     which sums are computed are refused: they would be rounded once for each instance.

@@ -204,17 +204,22 @@ def describes(class_name: str) -> Callable[[Describe], Describe]:
     return register
 
 
+def nest_of(graph: Graph, node: Any) -> LoopNest | None:
+    """The loop nest that a library node stands for; None where nobody has described it."""
+    describe = next((NESTS[c.__name__] for c in type(node).__mro__ if c.__name__ in NESTS), None)
+    return None if describe is None else describe(graph, node)
+
+
 def flows(graph: Graph, node: Any) -> Flows:
     """(array read, array written) -> how the one goes into the other, for all that depend on each other.
 
     Opaque for nodes that nobody has described, and for what is read at run-time indices.
     """
-    describe = next((NESTS[c.__name__] for c in type(node).__mro__ if c.__name__ in NESTS), None)
     if isinstance(node, nodes.MapEntry):
         return _of_kernel(graph, node)
-    if describe is None:
+    nest = nest_of(graph, node)
+    if nest is None:
         return _unknown(graph, node)
-    nest = describe(graph, node)
     found: Flows = {}
     for (a, read), (w, write) in product(nest.reads, nest.writes):
         way = flow(nest.extents, read, graph.shape(a), write, graph.shape(w))

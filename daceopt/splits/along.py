@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import sympy
@@ -20,10 +21,11 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Pool, PoolBackward
 from daceopt.ir.parts import surely
 from daceopt.ir.provenance import label_of
-from daceopt.ir.relations import Flow, Flows, flows, kernel_flows
+from daceopt.ir.relations import Flow, Flows, flows, kernel_flows, nest_of
 from daceopt.splits.rules import CannotSplit, division
 
 Place = tuple[str, int]  # an array and one of its dimensions
+Accesses = Sequence[tuple[str, Sequence[Any]]]  # arrays, and at which index each
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,20 @@ class SplitAxis:
 @dataclass(frozen=True)
 class NodeCut:
     """How a node is cut: which of the arrays that it reads are cut with it; the others are read whole. ``param``: the
-    loop of a kernel that goes along the axis."""
+    loop of a kernel that goes along the axis. ``summed``: results that are sums over the items; an instance gives the
+    sum over its own (``splits/sums.py``)."""
 
     sliced: frozenset[str]
     param: Any = None
+    summed: frozenset[str] = frozenset()
 
 
 def split_axes(graph: Graph) -> list[SplitAxis]:
     """The axes of ``graph``, the one along which most is written first.
 
     Dimensions belong to one axis where nodes, views and parts map them to each other one to one (GraphTurbo, Zhao et
-    al., OSDI 2023, Algorithm 1, with flows instead of a rule for each operator).
+    al., OSDI 2023, Algorithm 1, with flows instead of a rule for each operator), or where a node sums over them
+    together, as gradients of weights do over the batch.
     """
     classes = _Classes()
     for name in graph.arrays():
@@ -67,6 +72,9 @@ def split_axes(graph: Graph) -> list[SplitAxis]:
             for d, relation in enumerate(flow.dims):
                 if relation.kind == "bijective" and relation.axis is not None:
                     classes.join((read, d), (result, relation.axis))
+    for node in graph.nodes():
+        for place, other in _summed_together(graph, node):
+            classes.join_where_apart(place, other)
     written = {n for node in graph.nodes() for n in graph.outputs_of(node) if n is not None}
     found = [axis for places in classes.all() if (axis := _axis(graph, places)) is not None]
     return sorted(found, key=lambda axis: -sum(assumed(graph.size(n)) for n in axis.dims if n in written))
@@ -76,22 +84,25 @@ class _Classes:
     """Sets of places that grow together."""
 
     def __init__(self) -> None:
-        self._above: dict[Place, Place] = {}
+        self._class_of: dict[Place, list[Place]] = {}
 
-    def _top(self, place: Place) -> Place:
-        while (above := self._above.setdefault(place, place)) != place:
-            self._above[place] = self._above[above]
-            place = above
-        return place
+    def _of(self, place: Place) -> list[Place]:
+        return self._class_of.setdefault(place, [place])
 
     def join(self, one: Place, other: Place) -> None:
-        self._above[self._top(one)] = self._top(other)
+        small, large = sorted((self._of(one), self._of(other)), key=len)
+        if small is not large:
+            large += small
+            self._class_of |= dict.fromkeys(small, large)
+
+    def join_where_apart(self, one: Place, other: Place) -> None:
+        """Not where an array would have two of its dimensions in one set."""
+        small, large = sorted((self._of(one), self._of(other)), key=len)
+        if not {name for name, _ in small} & {name for name, _ in large}:
+            self.join(one, other)
 
     def all(self) -> list[list[Place]]:
-        found: dict[Place, list[Place]] = {}
-        for place in list(self._above):
-            found.setdefault(self._top(place), []).append(place)
-        return list(found.values())
+        return list({id(places): places for places in self._class_of.values()}.values())
 
 
 def _same_memory(graph: Graph, name: str) -> Iterator[tuple[Place, Place]]:
@@ -108,6 +119,33 @@ def _same_memory(graph: Graph, name: str) -> Iterator[tuple[Place, Place]]:
         for e, (m, t) in enumerate(zip(graph.shape(source), graph.strides(source), strict=True)):
             if s != 0 and t != 0 and not same(n, 1) and not same(m, 1) and same(n * s, m * t):
                 yield (name, d), (source, e)
+
+
+def _summed_together(graph: Graph, node: Any) -> Iterator[tuple[Place, Place]]:
+    """Dimensions of what ``node`` reads along which one loop walks that no result goes along."""
+    for extents, reads, writes in _nests(graph, node):
+        for p, extent in extents.items():
+            if any(p in getattr(e, "free_symbols", ()) for _, index in writes for e in index):
+                continue
+            places = [(name, d) for name, index in reads for d, e in enumerate(index) if e == p]
+            yield from pairwise(place for place in places if same(graph.shape(place[0])[place[1]], extent))
+
+
+def _nests(graph: Graph, node: Any) -> Iterator[tuple[Mapping[Any, Dim], Accesses, Accesses]]:
+    """The loops of ``node``, statement by statement: their extents, what is read at which indices, what is written."""
+    if not isinstance(node, nodes.MapEntry):
+        if (nest := nest_of(graph, node)) is not None:
+            yield nest.extents, nest.reads, nest.writes
+        return
+    try:
+        kernel = Kernel.extract(graph, node)
+    except Unsupported:
+        return
+    for stage in kernel.stages:
+        read = [(c, a) for c, a in stage.reads.items() if a.array not in kernel.locals]
+        reads = [(a.array, settled_access(stage, c).index) for c, a in read]
+        extents = {p: kernel.extents[p] for p in stage.params}
+        yield extents, reads, [(a.array, a.index) for a in stage.writes.values()]
 
 
 def _axis(graph: Graph, places: list[Place]) -> SplitAxis | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,7 @@ def kernel_split(graph: Graph, entry: nodes.MapEntry, axis: int) -> Division:
     if kernel.forwarded():
         raise CannotSplit(f"kernel {kernel.label} reads {min(kernel.forwarded())}, which it writes")
     p = index[own]
-    _check_locals(kernel, p)
+    check_locals(kernel, p)
     return Division(_axes(graph, kernel, p, first), lambda b, piece: _emit(b, kernel, p, piece))
 
 
@@ -58,12 +58,13 @@ def _axes(graph: Graph, kernel: Kernel, p: sympy.Symbol, first: str) -> dict[str
     return axes
 
 
-def _check_locals(kernel: Kernel, p: sympy.Symbol) -> None:
-    """Raise CannotSplit where one iteration of ``p`` reads what another has written."""
+def check_locals(kernel: Kernel, p: sympy.Symbol, summed: Collection[str] = ()) -> None:
+    """Raise CannotSplit where one iteration of ``p`` reads what another has written, or several write to one element of
+    an array that is none of ``summed``."""
     for stage in kernel.stages:
         for conn, access in stage.writes.items():
             inside = access.array in kernel.locals and p in kernel.outer  # one value for each iteration of p
-            if p in stage.reduced(conn) and not inside:
+            if p in stage.reduced(conn) and not inside and access.array not in summed:
                 raise CannotSplit(f"kernel {kernel.label} reduces over {p} into {access.array}")
     written = {a.array: a.index for s in kernel.stages for a in s.writes.values() if a.array in kernel.locals}
     for access in (a for s in kernel.stages for a in s.reads.values() if a.array in kernel.locals):

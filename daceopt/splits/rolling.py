@@ -11,6 +11,7 @@ import sympy
 from dace import nodes
 
 from daceopt.ir import parts, scalar
+from daceopt.ir.builder import Builder
 from daceopt.ir.graph import SEED, Dim, Graph, dim
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.provenance import label_of
@@ -46,8 +47,9 @@ def roll(
     after:   for k < n // 8: z[8*k : 8*k + 8] = g(f(x[8*k : 8*k + 8]))
              for k < 1:      z[n - n % 8 :] = g(f(x[n - n % 8 :]))        (where n is not divisible)
 
-    What is cut is read through views and written into place; what stays inside is as large as one instance. Returns
-    the loops. Raises CannotSplit, and changes nothing, as :func:`why_not_together` says.
+    What is cut is read through views and written into place; what stays inside is as large as one instance. A sum over
+    the items is carried from instance to instance, each of which adds the sum over its own, in order. Returns the
+    loops. Raises CannotSplit, and changes nothing, as :func:`why_not_together` says.
     """
     if not isinstance(axis.items, int) and not axis.items.is_Symbol:
         raise CannotSplit(f"instances of {instance} of {axis.items} items: expected a number of items, or a size")
@@ -86,7 +88,8 @@ class _Rolling:
         inside = set(members)
         self._members = [n for n in graph.nodes() if n in inside]
         self._cuts = cuts
-        written = _written(graph, self._members)
+        self._summed = dict.fromkeys(n for m in self._members for n in graph.outputs_of(m) if n in cuts[m].summed)
+        written = _written(graph, self._members) - self._summed.keys()
         self._inner = written | self._wholes(written)
         # as they are before the writers of parts are gone
         self._parts = {n: graph.part(n) for n in self._inner if graph.is_part(n)}
@@ -147,7 +150,33 @@ class _Rolling:
         for name in self._results:
             parts.as_views(graph, name)  # the writers of its parts are gone
         targets = [{n: self._target(n, run, len(runs)) for n in self._results} for run in runs]
-        return [self._loop(run, target) for run, target in zip(runs, targets, strict=True)]
+        sums = {name: self._zeros(name) for name in self._summed}
+        loops = []
+        for run, target in zip(runs, targets, strict=True):
+            finals = {name: self._final(name, run is runs[-1]) for name in self._summed}
+            loops.append(self._loop(run, target, sums, finals))
+            sums = finals
+        for name, total in sums.items():
+            if total != name:
+                self._b.copy(total, out=name)
+        return loops
+
+    @property
+    def _b(self) -> Builder:
+        return Builder(self._graph, self._label)
+
+    def _zeros(self, name: str) -> str:
+        graph = self._graph
+        with graph.made_for(origins=graph.origins.get(name, ())):
+            start = graph.add_array("zeros", graph.shape(name), graph.dtype(name))
+            return self._b.full(graph.shape(name), 0, graph.dtype(name), out=start)
+
+    def _final(self, name: str, is_last: bool) -> str:
+        """Where a loop leaves the sum ``name``: values that are carried stand in rows."""
+        graph = self._graph
+        if is_last and graph.is_contiguous(name):
+            return name
+        return graph.add_array(graph.source.names.get(name, name), graph.shape(name), graph.dtype(name))
 
     def _target(self, name: str, run: _Run, count: int) -> str:
         """Where the loop of ``run`` writes the result ``name``: a part of it where there is another loop."""
@@ -162,12 +191,18 @@ class _Rolling:
 
     # ---------------------------------------------------------------- the body
 
-    def _loop(self, run: _Run, targets: Mapping[str, str]) -> Repeat:
+    def _loop(
+        self, run: _Run, targets: Mapping[str, str], sums: Mapping[str, str], finals: Mapping[str, str]
+    ) -> Repeat:
+        """``sums``: what has been summed before the loop, and ``finals``: where it is left, by result."""
         body = _Body(self, run)
+        before = {name: body.loop.carry(sums[name]) for name in self._summed}
         for described, cut, origins in zip(self._nodes, self._in_order_cuts(), self._origins, strict=True):
             body.add(described, cut, origins)
         stacked = [(body.inner(n), targets[n], self._axis.dims[n], False) for n in self._results]
-        return body.loop.finish([], [], stacked, trips=run.trips, blocks=True)
+        totals = [body.total(name, start) for name, start in before.items()]
+        ends = [finals[name] for name in self._summed]
+        return body.loop.finish(totals, ends, stacked, trips=run.trips, blocks=True)
 
     def _in_order_cuts(self) -> list[NodeCut]:
         return [self._cuts[n] for n in self._members]
@@ -179,6 +214,7 @@ class _Body:
     def __init__(self, rolling: _Rolling, run: _Run):
         self._graph, self._axis, self._run = rolling._graph, rolling._axis, run
         self._inside, self._parts, self._bases = rolling._inner, rolling._parts, rolling._bases
+        self._summed = rolling._summed
         self.loop = LoopBuilder(self._graph, rolling._label)
         self._made: dict[str, str] = {}
         self._slices: dict[str, str] = {}
@@ -212,8 +248,15 @@ class _Body:
     def _strides(self, name: str) -> tuple[Dim, ...] | None:
         return self._graph.strides(name) or None
 
+    def total(self, name: str, before: str) -> str:
+        """The sum ``name`` over the items so far: what it was ``before``, and that of the instance."""
+        with self.loop.graph.made_for(origins=self._graph.origins.get(name, ())):
+            return str(self.loop.b.elementwise(lambda total, own: total + own, before, self.inner(name)))
+
     def _extents(self, name: str) -> list[Dim]:
         shape = list(self._graph.shape(name))
+        if name in self._summed:
+            return shape
         shape[self._axis.dims[name]] = dim(self._axis.each(self._graph, name) * self._run.size)
         return shape
 

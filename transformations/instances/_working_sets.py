@@ -20,6 +20,8 @@ _CALL = 64 << 10  # bytes that memory moves while a kernel starts: some 6 us at 
 _OPEN = 1 << 10  # items of a batch whose size is open
 _WORTH = 3  # bytes of memory that must get free for a byte of weights that is read again
 _ROUNDS = 4  # what gains nothing by itself may once its neighbours have grown
+_CARRIED = 3  # as large as a sum: that before an instance, its own, that behind it
+_ADDED = 4  # times an instance moves a sum: its own is written and read, that before it read, that behind it written
 AIMS = ("cache", "memory")
 
 
@@ -91,6 +93,7 @@ class _Growth:
             for node in {stream.writer, *stream.readers} & cuts.keys():
                 self._touched[node].append(stream)
         self._weights = {node: self._whole_bytes(node) for node in cuts}
+        self._sums = {node: sum(map(self._bytes, cut.summed)) for node, cut in cuts.items()}
         self._fresh = {node: self._given_bytes(node) for node in cuts}
         self._gains: dict[frozenset[Any], tuple[float, int]] = {}
 
@@ -148,7 +151,7 @@ class _Growth:
     def _all_streams(self) -> Iterator[_Stream]:
         graph = self._graph
         for node in self._cuts:
-            for name in (n for n in graph.outputs_of(node) if n is not None):
+            for name in (n for n in graph.outputs_of(node) if n is not None and n not in self._cuts[node].summed):
                 readers = tuple(sorted(set(graph.all_consumers(name)), key=self._order.__getitem__))
                 yield _Stream(self._per_item(name), node, readers, graph.is_kept(name))
 
@@ -207,7 +210,8 @@ class _Facts:
         self._growth, self._members, inside = growth, members, set(members)
         self._inner = [s for m in members for s in growth._touched[m] if s.writer is m]
         self._inside = inside
-        self._weights = sum(growth._weights[m] for m in members)
+        self._sums = sum(growth._sums[m] for m in members)
+        self._weights = sum(growth._weights[m] for m in members) + _ADDED * self._sums
 
     @cached_property
     def _most(self) -> int:
@@ -245,12 +249,13 @@ class _Facts:
         return self._saved - (trips - 1) * self._weights - trips * len(self._members) * _CALL
 
     def bytes_not_held(self, width: int) -> float:
-        """What arrays that end inside need no longer."""
+        """With ``width`` items at a time: what arrays that end inside need no longer, without what sums need."""
         growth = self._growth
         trips = -(-growth._count // width)
         ends = (s for s in self._inner if not s.kept and all(r in self._inside for r in s.readers))
         held = sum(s.bytes for s in ends) * (growth._count - width)
-        return held - _WORTH * ((trips - 1) * self._weights + trips * len(self._members) * _CALL)
+        moved = (trips - 1) * self._weights + trips * len(self._members) * _CALL
+        return held - _CARRIED * self._sums - _WORTH * moved
 
 
 def _widths(count: int) -> list[int]:

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 from daceopt.errors import DaceoptError
 from daceopt.ir.graph import Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation, label_of
-from daceopt.splits.along import NodeCut, SplitAxis, cut_of, split_axes
+from daceopt.splits.along import NodeCut, SplitAxis, split_axes
 from daceopt.splits.rolling import roll
 from daceopt.splits.rules import CannotSplit
+from daceopt.splits.sums import cut_or_sum
 from daceopt.transformations.instances._working_sets import AIMS, CacheBudget, InstanceGroup, groups
 
 
@@ -24,10 +25,12 @@ class InstanceLoops(Transformation):
 
     Sub-graph instances of GraphTurbo (Zhao et al., OSDI 2023, sections 3 and 4) for a machine whose cores run one
     instance after the other together: equal instances share one body, operands are read and results written in place,
-    what stays inside needs the memory of one instance. Which nodes, and how many items each, is decided by what of
-    their arrays a cache of ``cache`` bytes holds (``_working_sets.py``); with the ``aim`` of memory by how much less of
-    that they take. The second inside of the first gives nested loops, few large instances of few small ones. ``items``:
-    of an instance, for all that can be cut, instead of that.
+    what stays inside needs the memory of one instance. Sums over the batch, such as gradients of weights, are carried:
+    each instance adds what its items give, in order, so results are the same in each run (``splits/sums.py``). Which
+    nodes, and how many items each, is decided by what of their arrays a cache of ``cache`` bytes holds
+    (``_working_sets.py``); with the ``aim`` of memory by how much less of that they take. The second inside of the
+    first gives nested loops, few large instances of few small ones. ``items``: of an instance, for all that can be cut,
+    instead of that.
     """
 
     level: ClassVar[str] = "local"
@@ -47,7 +50,7 @@ class InstanceLoops(Transformation):
         cuts: dict[Any, NodeCut] = {}
         for node in graph.nodes():
             try:
-                cuts[node] = cut_of(graph, node, axis)
+                cuts[node] = cut_or_sum(graph, node, axis)
             except CannotSplit as error:
                 if any(n in axis.dims for n in graph.inputs_of(node) if n is not None):
                     yield NearMiss(node, str(error))
@@ -75,7 +78,7 @@ def _again(graph: Graph, axis: SplitAxis, group: InstanceGroup) -> tuple[SplitAx
     """The axis with the arrays that other loops have made since."""
     names = {n for m in group.members for n in graph.outputs_of(m)}
     axis = next(found for found in split_axes(graph) if names & found.dims.keys() and found.items == axis.items)
-    return axis, {m: cut_of(graph, m, axis) for m in group.members}
+    return axis, {m: cut_or_sum(graph, m, axis) for m in group.members}
 
 
 def _title(group: InstanceGroup, axis: SplitAxis) -> str:

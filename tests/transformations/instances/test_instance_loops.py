@@ -173,7 +173,9 @@ def test_what_gains_by_instances_is_decided_by_the_cache() -> None:
     (site,) = InstanceLoops(cache=16 << 20).run(graph).sites
     assert "8 of 64 items at a time" in site or "4 of 64 items at a time" in site
     (loop,) = _loops(graph)
-    assert all(loop.body.shape(n)[0] <= 8 for node in loop.body.nodes() for n in loop.body.outputs_of(node) if n)
+    (total,) = loop.body.outputs[:1]  # of the items so far, and of an instance
+    rows = {loop.body.shape(n) for node in loop.body.nodes() for n in loop.body.outputs_of(node) if n}
+    assert all(shape == loop.body.shape(total) or shape[0] <= 8 for shape in rows)
     assert InstanceLoops(cache=1 << 30).run(_chain(64)).sites == []  # it fits as it is
 
 
@@ -202,6 +204,17 @@ def test_another_aim_is_refused() -> None:
         InstanceLoops(aim="speed")
 
 
-def test_a_sum_over_the_batch_ends_an_instance() -> None:
-    found = look(InstanceLoops(items=4), _chain(64))
-    assert any("no elements for each of 64 items" in str(m) for m in found if isinstance(m, NearMiss))
+def test_what_reads_a_sum_over_the_batch_is_behind_the_instances_that_add_to_it() -> None:
+    graph = _chain(64)
+    assert [site.split(" ")[0] for site in InstanceLoops(items=4).run(graph).sites] == ["3"]
+    (loop,) = _loops(graph)
+    assert len(loop.carried) == 1
+
+
+def test_a_maximum_over_the_batch_ends_an_instance() -> None:
+    graph = Graph("largest")
+    b = Builder(graph)
+    rows = b.elementwise(lambda v: v * v, graph.add_input("x", (64, 8), F))
+    graph.add_output(b.reduce("max", None, rows, axes=(0,)))
+    found = look(InstanceLoops(items=4), graph)
+    assert any("is no sum over the 64 items" in str(m) for m in found if isinstance(m, NearMiss))

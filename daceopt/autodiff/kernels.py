@@ -11,7 +11,7 @@ import sympy
 from dace import nodes
 
 from daceopt.autodiff import gathers, reductions
-from daceopt.autodiff.partials import Pullback, needed_assignments, pull_back
+from daceopt.autodiff.partials import Pullback, equal_values, needed_assignments, pull_back
 from daceopt.autodiff.placement import place
 from daceopt.autodiff.results import told_from_results
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
@@ -117,17 +117,27 @@ class StageAdjoint:
         return groups
 
     def _emit(self, targets: list[GradientTarget], pulled: Pullback) -> Contributions:
-        """One kernel with one output per target; partial reads are put in their place afterwards."""
+        """One kernel with one output for targets that are alike; partial reads are put in their place afterwards."""
         writes, results, finish = {}, [], []
-        for k, t in enumerate(targets):
-            access, done = self._destination(t)
+        for k, alike in enumerate(self._alike(targets, pulled)):
+            access, done = self._destination(alike[0])
             conn = f"dx{k}"
             writes[conn] = access
-            dtype = self.b.graph.dtype(t.array)
-            results.append(Assignment(scalar.symbol(conn, dtype), t.value, dtype))
-            finish.append((t.array, done))
+            dtype = self.b.graph.dtype(alike[0].array)
+            results.append(Assignment(scalar.symbol(conn, dtype), alike[0].value, dtype))
+            finish.append(([t.array for t in alike], done))
         self._emit_stage(writes, results, pulled)
-        return [(array, done()) for array, done in finish]
+        return [(array, gradient) for arrays, done in finish for gradient in [done()] for array in arrays]
+
+    def _alike(self, targets: list[GradientTarget], pulled: Pullback) -> list[list[GradientTarget]]:
+        """Targets of one gradient together: terms of a sum that are read at the same place, of one shape and type."""
+        graph, found = self.b.graph, dict[Any, list[GradientTarget]]()
+        reads = {scalar.symbol(c, graph.dtype(a.array)): graph.dtype(a.array) for c, a in self.reads.items()}
+        names = equal_values(pulled.assignments, reads)
+        for t in targets:
+            dtype, shape = graph.dtype(t.array), tuple(graph.shape(t.array))
+            found.setdefault((t.value.xreplace(names), t.index, shape, dtype), []).append(t)
+        return list(found.values())
 
     def _destination(self, t: GradientTarget) -> tuple[Access, Any]:
         """Where the stage writes the gradient, and the step that brings it to the shape of the array read."""

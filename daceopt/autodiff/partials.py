@@ -68,6 +68,22 @@ def needed_assignments(
     return tuple(reversed(kept)), needed
 
 
+def equal_values(
+    assignments: Iterable[Assignment], dtypes: Mapping[sympy.Symbol, Any]
+) -> dict[sympy.Symbol, sympy.Symbol]:
+    """Symbol -> the first one that holds the same value in the same type, of those that ``assignments`` give one;
+    ``dtypes``: the types of what they read."""
+    known = dict(dtypes)
+    names: dict[sympy.Symbol, sympy.Symbol] = {}
+    first: dict[tuple[sympy.Expr, Any], sympy.Symbol] = {}
+    for a in assignments:
+        value = a.expr.xreplace(names)
+        is_same = value.is_Symbol and known.get(value) == a.dtype
+        names[a.symbol] = value if is_same else first.setdefault((value, a.dtype), a.symbol)
+        known[a.symbol] = a.dtype
+    return names
+
+
 class _Fresh:
     def __init__(self, used: set[str]):
         self._used, self._count = used, 0

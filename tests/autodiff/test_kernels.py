@@ -9,8 +9,10 @@ import pytest
 import sympy
 import torch
 
+from daceopt.autodiff import differentiate
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.tasklet import Assignment
 from tests.autodiff.checking import check
@@ -55,6 +57,31 @@ def test_several_results_of_one_kernel() -> None:
         lambda x, y: (x * y, x + y.exp()),
         (3, 4),
         (4,),
+    )
+
+
+@pytest.mark.parametrize(("value", "arrays"), [(lambda u, v, w: u + v + w, 1), (lambda u, v, w: u + v - w, 2)])
+def test_terms_of_a_sum_share_their_gradient(value: Any, arrays: int) -> None:
+    """One array for operands whose gradient is the same; the numbers of each are PyTorch's."""
+
+    def build(b: Builder, *terms: str) -> str:
+        return b.elementwise(lambda u, v, w: sympy.exp(value(u, v, w)), *terms)
+
+    check(build, lambda x, y, z: value(x, y, z).exp(), (3, 4), (3, 4), (3, 4))
+    graph = Graph("terms")
+    terms = [graph.add_input(n, (3, 4), dace.float64) for n in "xyz"]
+    graph.add_output(build(Builder(graph, "v"), *terms))
+    gradients = differentiate(graph, graph.outputs, terms).grad_inputs
+    assert None not in gradients.values() and len({*gradients.values()}) == arrays
+
+
+def test_operands_of_other_shapes_have_gradients_of_their_own() -> None:
+    check(
+        lambda b, x, y, z: b.elementwise(lambda u, v, w: u + v + w, x, y, z),
+        lambda x, y, z: x + y + z,
+        (3, 4),
+        (4,),
+        (3, 4),
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from benchmarks.checking import results
 from benchmarks.contenders import Inputs
@@ -30,7 +31,10 @@ def product_limit(model: nn.Module, inputs: Inputs, training: bool) -> float:
     """Seconds of a network's products and convolutions at the rate of the best library's, plus those of reading inputs
     and parameters and writing results (and gradients) once. PyTorch's own counter says how many those are."""
     run = results(copy.deepcopy(model), inputs, training)
-    with FlopCounterMode(display=False) as counter, _counted_attention():
+    counter = FlopCounterMode(
+        display=False, custom_mapping={torch.ops.aten.convolution_backward: _convolution_gradients}
+    )
+    with counter, _counted_layers():
         found = run()
     moved = _bytes([*inputs, *model.parameters(), *found])
     machine = rates()
@@ -38,15 +42,27 @@ def product_limit(model: nn.Module, inputs: Inputs, training: bool) -> float:
     return machine.seconds(moved, 0.0, threads=torch.get_num_threads()) + counter.get_total_flops() / product
 
 
+def _convolution_gradients(
+    gradient: Sequence[int], x: Sequence[int], weight: Sequence[int], *rest: Any, out_shape: object = None
+) -> int:
+    """Operations of a convolution's gradients: as many as forward for each of the input's and the weight's.
+
+    PyTorch's own formula takes the weight's gradient of a convolution in groups for a dense one.
+    """
+    *_, transposed, _output_padding, _groups, asked = rest
+    return sum(asked[:2]) * conv_flop_count([*x], [*weight], [*gradient], transposed=transposed)
+
+
 @contextmanager
-def _counted_attention() -> Iterator[None]:
-    """Layers of transformers as operators that the counter knows, not as the one of PyTorch's fast path."""
-    before = torch.backends.mha.get_fastpath_enabled()
+def _counted_layers() -> Iterator[None]:
+    """Transformers' and recurrent layers as operators that the counter knows, not as one of PyTorch's fast paths."""
+    attention, (library, *_) = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.set_flags(False)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        torch.backends.mha.set_fastpath_enabled(attention)
+        torch.backends.mkldnn.set_flags(library)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:

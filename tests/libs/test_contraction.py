@@ -185,6 +185,41 @@ def test_large_factors_that_stand_transposed(library: str, rows: int, inner: int
     check(library, random(2, rows, inner), b, y=np.zeros((rows, 2, columns), np.float32).swapaxes(0, 1))
 
 
+BATCHES = {
+    "of columns": lambda x: VIEWS["columns"](x),
+    "inside rows": lambda x: np.ascontiguousarray(x.swapaxes(0, 1)).swapaxes(0, 1),
+    "twice, one order": lambda x: np.ascontiguousarray(x.reshape(2, -1, *x.shape[1:]).transpose(1, 0, 3, 2)).transpose(
+        1, 0, 3, 2
+    ),
+    "padded": lambda x: VIEWS["padded"](x),
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+}
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("view", BATCHES)
+def test_a_batch_that_shares_its_right_factor(library: str, view: str) -> None:
+    columns = 70
+    a, b = BATCHES[view](random(6, 67, 70)), random(columns, 70).T
+    shape = (*a.shape[:-1], columns)
+    check(library, a, b, bias=random(columns), residual=random(*shape), alpha=0.5, activation="relu")
+    check(library, a, b, bias=random(*shape[:-1], 1), y=VIEWS["padded"](np.zeros(shape, np.float32)))
+    check(library, a, np.broadcast_to(b, (*shape[:-2], 70, columns)), y=VIEWS["columns"](np.zeros(shape, np.float32)))
+
+
+@pytest.mark.share(2)
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("rows", "inner"), [(66, 1024), (130, 1050)])
+def test_a_batch_whose_results_stand_transposed(library: str, rows: int, inner: int) -> None:
+    a, b = random(3, rows, inner), random(70, inner).T
+    shape = (3, rows, 70)
+    standing = np.zeros((3, 70, rows), np.float32).swapaxes(1, 2)
+    check(library, a, b, y=standing, bias=random(70), residual=VIEWS["columns"](random(*shape)), activation="relu")
+    check(library, a, b, y=np.zeros((3, 70, 2 * rows), np.float32)[..., :rows].swapaxes(1, 2), alpha=0.5)
+    check(library, VIEWS["padded"](a), b, y=standing.copy(order="K"), bias=random(3, rows, 1))
+
+
 @pytest.mark.parametrize("dtype", ["float64", "int8", "uint8", "int16", "int32", "int64", "uint64"])
 def test_element_types(dtype: str) -> None:
     a, b = random(3, 5, 7, dtype=dtype), random(7, 6, dtype=dtype)

@@ -220,10 +220,10 @@ void multiply(const Product<T>& p) {
 
 }  // namespace detail
 
-// y = activation(alpha a b + bias + residual); y must have unit stride in its rows or in its columns. `prepare` sees the product
-// that the BLAS is given, whose factors it may replace.
-template <typename Blas, typename T, typename Prepare>
-void contract(Product<T> p, const Prepare& prepare) try {
+// y = activation(alpha a b + bias + residual); y must have unit stride in its rows or in its columns. `run`
+// multiplies what the BLAS can be given, and may replace its factors and its batch.
+template <typename T, typename Run>
+void contract_by(Product<T> p, const Run& run) try {
     using namespace detail;
     if (p.m == 0 || p.n == 0 || count(p.batch) == 0) return;
     if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided");
@@ -236,8 +236,7 @@ void contract(Product<T> p, const Prepare& prepare) try {
     std::unique_ptr<T[]> packed_a, packed_b;
     if (!blas_ready(p.a, p.m, p.k)) packed_a = pack(p.a, p.m, p.k, p.batch);
     if (!blas_ready(p.b, p.k, p.n)) packed_b = pack(p.b, p.k, p.n, p.batch);
-    prepare(p);
-    multiply<Blas>(p);
+    run(p);
     epilogue(p);
 } catch (const std::bad_alloc&) {
     fail("Contraction", "out of memory");
@@ -245,7 +244,7 @@ void contract(Product<T> p, const Prepare& prepare) try {
 
 template <typename Blas, typename T>
 void contract(const Product<T>& p) {
-    contract<Blas, T>(p, [](const Product<T>&) {});
+    contract_by<T>(p, [](const Product<T>& product) { detail::multiply<Blas>(product); });
 }
 
 }  // namespace daceopt

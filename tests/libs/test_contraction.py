@@ -201,7 +201,7 @@ BATCHES = {
 @pytest.mark.parametrize("view", BATCHES)
 def test_a_batch_that_shares_its_right_factor(library: str, view: str) -> None:
     columns = 70
-    a, b = BATCHES[view](random(6, 67, 70)), random(columns, 70).T
+    a, b = BATCHES[view](random(34, 67, 70)), random(columns, 70).T  # more rows than one copy has
     shape = (*a.shape[:-1], columns)
     check(library, a, b, bias=random(columns), residual=random(*shape), alpha=0.5, activation="relu")
     check(library, a, b, bias=random(*shape[:-1], 1), y=VIEWS["padded"](np.zeros(shape, np.float32)))
@@ -210,14 +210,14 @@ def test_a_batch_that_shares_its_right_factor(library: str, view: str) -> None:
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
-@pytest.mark.parametrize(("rows", "inner"), [(66, 1024), (130, 1050)])
-def test_a_batch_whose_results_stand_transposed(library: str, rows: int, inner: int) -> None:
-    a, b = random(3, rows, inner), random(70, inner).T
-    shape = (3, rows, 70)
-    standing = np.zeros((3, 70, rows), np.float32).swapaxes(1, 2)
+@pytest.mark.parametrize(("count", "rows", "inner"), [(3, 66, 1024), (18, 130, 1050)])
+def test_a_batch_whose_results_stand_transposed(library: str, count: int, rows: int, inner: int) -> None:
+    a, b = random(count, rows, inner), random(70, inner).T
+    shape = (count, rows, 70)
+    standing = np.zeros((count, 70, rows), np.float32).swapaxes(1, 2)
     check(library, a, b, y=standing, bias=random(70), residual=VIEWS["columns"](random(*shape)), activation="relu")
-    check(library, a, b, y=np.zeros((3, 70, 2 * rows), np.float32)[..., :rows].swapaxes(1, 2), alpha=0.5)
-    check(library, VIEWS["padded"](a), b, y=standing.copy(order="K"), bias=random(3, rows, 1))
+    check(library, a, b, y=np.zeros((count, 70, 2 * rows), np.float32)[..., :rows].swapaxes(1, 2), alpha=0.5)
+    check(library, VIEWS["padded"](a), b, y=standing.copy(order="K"), bias=random(count, rows, 1))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int8", "uint8", "int16", "int32", "int64", "uint64"])

@@ -20,12 +20,11 @@ bool pays(const Product<float>& p) {
     return p.batch.empty() && p.b.col != 1 && p.m >= kFew && (p.m < kMany || p.n < kMany) && p.n * p.k >= kSmall;
 }
 
-void multiply(Product<float>& p) {
-    if (folding::multiply_transposed(p, memory(kResult), multiply)) return;
-    folding::gather_rows(p, memory(kRows));
+void multiply(Product<float> p) {
+    if (folding::multiply_transposed(p, memory(kResult), multiply) || folding::multiply_copied(p, memory(kRows), multiply)) return;
     if (pays(p)) {
         float* rows = static_cast<float*>(memory(kTransposed)(p.k * p.n * sizeof(float)));
-        folding::copy_rows(p.b, p.k, p.n, {}, rows);
+        folding::copy_rows(p.b, p.k, p.n, {}, {0, 1}, rows);
         p.b = {rows, p.n, 1, {}};
     }
     detail::multiply<OneDnn>(p);

@@ -75,10 +75,10 @@ def _orders(nodes: Sequence[Any], after: Successors, before: Successors, touched
 def _by_bound(graph: Graph, orders: Sequence[list[Any]]) -> list[tuple[int, list[Any]]]:
     """Bytes below which the plan of each does not stay, the least first; all 0, in the order given, where sizes are
     open."""
-    bounds = [least_arena(graph, graph.saved, o) for o in orders]
-    known = [b for b in bounds if b is not None]
-    bounds = known if len(known) == len(bounds) else [0] * len(orders)
-    return sorted(zip(bounds, orders, strict=True), key=lambda found: found[0])
+    found = [least_arena(graph, graph.saved, o) for o in orders]
+    bounds = [b for b in found if b is not None]
+    bounds = bounds if len(bounds) == len(found) else [0] * len(found)
+    return sorted(zip(bounds, orders, strict=True), key=lambda pair: pair[0])
 
 
 def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Successors]:

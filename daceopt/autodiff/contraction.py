@@ -9,10 +9,11 @@ import sympy
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.ir import types
 from daceopt.ir.affine import same
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder, reshaped_strides
-from daceopt.ir.graph import Shape, dim
+from daceopt.ir.graph import Graph, Shape, dim
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.view_index import nominal
 
@@ -21,12 +22,15 @@ _MOST_ORDERS = 24  # of dimensions before the last: four of them
 
 @adjoint(Contraction)
 def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Collection[str]) -> Contributions:
-    """dA = alpha dY B^T, dB = alpha A^T dY, dBias = dY summed to its shape, dC = dY."""
+    """dA = alpha dY B^T, dB = alpha A^T dY, dBias = dY summed to its shape, dC = dY. Of X X^T: alpha (dY + dY^T) X."""
     names = node.operands(b.graph)
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
     left, right = names["A"], names["B"]
     factor = g if b.graph.dtype(g) == b.graph.dtype(left) else b.cast(g, b.graph.dtype(left))
     found: Contributions = []
+    if left in wanted and right in wanted and _is_gram(b.graph, left, right):
+        found.append(_gram_gradient(b, left, right, factor, node.alpha))
+        wanted = {*wanted} - {left, right}
     if left in wanted:
         product = b.matmul(factor, _transposed(b, right), alpha=node.alpha)
         found.append((left, _unbroadcast(b, product, b.graph.shape(left))))
@@ -37,6 +41,30 @@ def contraction_adjoint(b: Builder, node: Contraction, grads: Grads, wanted: Col
     if names.get("C") in wanted:
         found.append((names["C"], g))
     return found
+
+
+def _is_gram(graph: Graph, left: str, right: str) -> bool:
+    """Is B the transpose of A, in the same memory, and dY no larger than A? Then one sum of dY and its transpose takes
+    the place of an array like A and of a product. Half types would round that sum."""
+    shape, other = graph.shape(left), _exchanged(graph.shape(right))
+    if len(shape) != len(other) or not all(same(n, m) for n, m in zip(shape, other, strict=True)):
+        return False
+    (buffer, start), (root, begin) = graph.root(left), graph.root(right)
+    steps = zip(graph.strides(left), _exchanged(graph.strides(right)), shape, strict=True)
+    is_one = buffer == root and same(start, begin) and all(same(n, 1) or same(s, t) for s, t, n in steps)
+    return is_one and not types.is_narrow(graph.dtype(left)) and nominal(shape[-2]) <= nominal(shape[-1])
+
+
+def _exchanged(extents: Shape) -> Shape:
+    return (*extents[:-2], extents[-1], extents[-2])
+
+
+def _gram_gradient(b: Builder, left: str, right: str, g: str, alpha: float) -> tuple[str, str]:
+    """What both operands contribute, as one contribution to that which is no view, so that it stands as its array."""
+    both = b.elementwise(lambda v, w: v + w, g, _transposed(b, g), label="symmetrised_gradient")
+    if b.graph.is_view(left) and not b.graph.is_view(right):
+        return right, b.matmul(right, both, alpha=alpha)
+    return left, b.matmul(both, left, alpha=alpha)
 
 
 def _unbroadcast(b: Builder, g: str, shape: Shape) -> str:

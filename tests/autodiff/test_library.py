@@ -74,6 +74,94 @@ def test_transposed_operands() -> None:
     )
 
 
+def _turned(b: Builder, x: str) -> str:
+    rank = len(b.graph.shape(x))
+    return str(b.transpose(x, [*range(rank - 2), rank - 1, rank - 2]))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_product_with_its_own_transpose_takes_one_product(is_first: bool, batch: tuple[int, ...]) -> None:
+    """Seeds are not symmetric: dX = a (dY + dY^T) X, or X (dY + dY^T) where the transpose comes first."""
+
+    def build(b: Builder, x: str) -> str:
+        y = b.elementwise(lambda v: v * v, x)
+        return str(b.matmul(*((y, _turned(b, y)) if is_first else (_turned(b, y), y)), alpha=0.5))
+
+    def reference(x: Any) -> Any:
+        y = x * x
+        return 0.5 * (y @ y.mT if is_first else y.mT @ y)
+
+    shape = (*batch, 4, 6) if is_first else (*batch, 6, 4)
+    derivative = check(build, reference, shape)[1]
+    products = [n for n in derivative.backward.nodes() if isinstance(n, Contraction)]
+    assert len(products) == 1
+    made = derivative.backward.shape(products[0].operands(derivative.backward)["Y"])
+    assert made == shape, "it stands as the array itself"
+
+
+OTHER_FACTORS = {
+    "another array": lambda b, x, y: b.matmul(x, _turned(b, y)),
+    "a square that is not transposed": lambda b, x, y: b.matmul(b.matmul(x, x), y),
+    "rows that are shifted": lambda b, x, y: b.matmul(b.slice(x, [0], [3]), _turned(b, b.slice(x, [1], [4]))),
+    "one row for all": lambda b, x, y: b.matmul(b.slice(x, [0], [1]), _turned(b, x)),
+    "a factor that is reversed": lambda b, x, y: b.matmul(x, _turned(b, b.slice(x, [3], [-1], steps=[-1]))),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FACTORS)
+def test_factors_that_differ_in_more_have_a_product_each(name: str) -> None:
+    references = {
+        "another array": lambda x, y: x @ y.T,
+        "a square that is not transposed": lambda x, y: x @ x @ y,
+        "rows that are shifted": lambda x, y: x[:3] @ x[1:].T,
+        "one row for all": lambda x, y: x[:1] @ x.T,
+        "a factor that is reversed": lambda x, y: x @ x.flip(0).T,
+    }
+    derivative = check(OTHER_FACTORS[name], references[name], (4, 4), (4, 4))[1]
+    assert sum(isinstance(n, Contraction) for n in derivative.backward.nodes()) >= 2
+
+
+def test_a_gram_matrix_larger_than_its_factor_is_not_symmetrised() -> None:
+    derivative = check(lambda b, x: b.matmul(x, _turned(b, x)), lambda x: x @ x.T, (6, 2))[1]
+    assert sum(isinstance(n, Contraction) for n in derivative.backward.nodes()) == 2
+
+
+def test_a_detached_factor_contributes_nothing() -> None:
+    class Half(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x * 2) @ (x * 2).detach().mT
+
+    _check_gram(Half(), torch.randn(2, 3, 5))
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_the_gradient_of_a_gram_matrix_rounds_as_two_products_do(is_first: bool) -> None:
+    class Gram(torch.nn.Module):
+        def forward(self, x: Any) -> Any:
+            y = x.sin()
+            return y @ y.mT if is_first else y.mT @ y
+
+    torch.manual_seed(1)
+    _check_gram(Gram(), torch.randn((8, 13, 32) if is_first else (8, 32, 13)))
+
+
+def _check_gram(model: torch.nn.Module, x: torch.Tensor) -> None:
+    """Native float32 against float64 and PyTorch's own float32, with a seed that is not symmetric."""
+    found = []
+    for run, dtype in (
+        (model, torch.float32),
+        (model, torch.float64),
+        (optimized_module(model, fallback="raise"), torch.float32),
+    ):
+        leaf = x.to(dtype, copy=True).requires_grad_()
+        y = run(leaf)
+        y.backward(torch.linspace(-1, 1, y.numel()).view(y.shape).to(dtype))
+        found.append(leaf.grad)
+    peer, wide, ours = found
+    assert_within_rounding(ours, wide, peer)
+
+
 def test_the_gradient_of_a_bias_rounds_as_a_sum_does() -> None:
     """oneDNN's, which comes beside the weights' gradient, was off by 1.3e-5 here where PyTorch's is by 2e-7."""
     torch.manual_seed(0)

@@ -13,6 +13,7 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from tests.properties.graphs import Maker
+from transformations.hardware import memory_ordering
 from transformations.hardware.memory_ordering import MemoryOrdering
 
 F = dace.float32
@@ -57,6 +58,38 @@ def test_inputs_outputs_and_saved_arrays_do_not_count() -> None:
     graph = _branches(3)
     graph.saved = [n for n in graph.arrays() if graph.shape(n) == (4096,) and n not in graph.inputs]
     assert MemoryOrdering(least=0.5).run(graph).sites == []  # what is left are sums of four bytes
+
+
+def test_what_is_made_early_and_needed_late_is_made_late() -> None:
+    """From the inputs on, ``early`` runs before the chain, as all that is ready grows alike; from the outputs back, the
+    sum of the chain's start comes late. Only a change that shrinks, from the outputs back, keeps two arrays alive."""
+    graph = Graph("late")
+    b = Builder(graph, "v")
+    x = graph.add_input("x", (1024,), F)
+    start = b.elementwise(lambda v: v + 1, x)
+    early = b.elementwise(lambda v: v + 2, x)
+    chain = b.elementwise(lambda v, w: v + w, start, x)
+    total = b.reduce("sum", None, start, axes=(0,))
+    turned = b.elementwise(lambda v, w: v * w, start, chain)
+    joined = b.elementwise(lambda v, w: v * w, chain, turned)
+    for _ in range(2):
+        joined = b.elementwise(lambda v, w: v * w, joined, early)
+    graph.add_output(b.elementwise(lambda v, w: v + w, total, b.reduce("sum", None, joined, axes=(0,))))
+    array = 4 * 1024
+    assert plan(graph).arena_bytes >= 3 * array
+    assert MemoryOrdering().run(graph).sites == [""]
+    graph.validate()
+    assert plan(graph).arena_bytes < 2.1 * array
+
+
+def test_an_order_that_cannot_gain_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At least one large array is alive in every order, and in this one no more is."""
+    planned = []
+    monkeypatch.setattr(memory_ordering, "plan", lambda *a, **k: planned.append(a) or memory_plan.plan(*a, **k))
+    graph = _branches(6)
+    assert MemoryOrdering().run(graph).sites == [""] and len(planned) > 1
+    planned.clear()
+    assert MemoryOrdering().run(graph).sites == [] and len(planned) == 1
 
 
 @pytest.mark.parametrize("seed", range(20))

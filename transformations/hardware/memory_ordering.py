@@ -13,6 +13,7 @@ from daceopt.ir.graph import Dim, Graph
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 Successors = dict[Any, list[Any]]  # node -> the nodes that need it, each once
+Touched = dict[Any, dict[str, int]]  # node -> the arena's buffers that it reads or writes, and their bytes
 
 
 @dataclass(frozen=True)
@@ -24,38 +25,60 @@ class MemoryOrdering(Transformation):
 
     The best order is NP-complete (Sethi, Complete register allocation problems, 1975). This is list scheduling: of the
     nodes that are ready, the one after which least is alive runs next. It is tried from the inputs on and from the
-    outputs back, which runs each node as late as its readers allow; and in the order that the graph has, but with nodes
-    that free more than they write as soon as they can run (a weight's gradient, before the one that goes on). Memory is
-    planned for that of which least is alive at once; it is taken if its arena is smaller by the share ``least`` than in
-    the order that the graph has.
+    outputs back, which runs each node as late as its readers allow; in the order that the graph has, but with nodes
+    that free more than they write as soon as they can run (a weight's gradient, before the one that goes on), or with
+    those that write more than they free as late as they can (what is computed again); and with the former of the order
+    from the outputs back. Memory is planned for at most ``plans`` of these orders, those of which least is alive at
+    once, as long as that could be less than what is planned already. The smallest arena is taken if it is smaller by
+    the share ``least`` than in the order that the graph has.
     """
 
     level: ClassVar[str] = "hardware"
     changes_dataflow: ClassVar[bool] = False
     sites_are_independent: ClassVar[bool] = True
     least: float = 0.02
+    plans: int = 3
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         nodes = graph.nodes()
         after, before = _dependences(graph, nodes)
         touched = {node: _buffers(graph, node) for node in nodes}
-        forth = _scheduled(nodes, after, touched)
-        back = _scheduled(nodes[::-1], before, touched)[::-1]
-        orders = _promising(graph, [nodes, forth, back, _scheduled(nodes, after, touched, kept=True)])
-        sizes = [_number(plan(graph, graph.saved, order=o, lending=True).arena_bytes) for o in orders]
-        if min(sizes) < sizes[0] * (1 - self.least):
-            yield Site(graph, (), {"order": orders[sizes.index(min(sizes))]})
+        nearest = self._sized(graph, nodes) * (1 - self.least)
+        found = None
+        for bound, order in _by_bound(graph, _orders(nodes, after, before, touched))[: self.plans]:
+            if bound < nearest and (size := self._sized(graph, order)) < nearest:
+                nearest, found = size, order
+        if found is not None:
+            yield Site(graph, (), {"order": found})
+
+    @staticmethod
+    def _sized(graph: Graph, order: Sequence[Any]) -> int:
+        return _number(plan(graph, graph.saved, order=order, lending=True).arena_bytes)
 
     def apply(self, site: Site) -> None:
         site.graph.order = site["order"]
 
 
-def _promising(graph: Graph, orders: list[Any]) -> list[Any]:
-    """The first, and that of the others of which least is alive at once; all where sizes are open."""
-    first, *others = orders
-    bounds = [least_arena(graph, graph.saved, o) for o in others]
-    known = [b for b in bounds if b is not None]
-    return [first, others[bounds.index(min(known))]] if len(known) == len(bounds) else orders
+def _orders(nodes: Sequence[Any], after: Successors, before: Successors, touched: Touched) -> list[list[Any]]:
+    """What is tried, each once. Forward, what frees memory runs early; back, what makes it runs late."""
+    back = _scheduled(nodes[::-1], before, touched)[::-1]
+    found = [
+        _scheduled(nodes, after, touched),
+        _scheduled(nodes, after, touched, kept=True),
+        _scheduled(nodes[::-1], before, touched, kept=True)[::-1],
+        _scheduled(back, after, touched, kept=True),
+        back,
+    ]
+    return [list(order) for order in dict.fromkeys(map(tuple, found)) if order != tuple(nodes)]
+
+
+def _by_bound(graph: Graph, orders: Sequence[list[Any]]) -> list[tuple[int, list[Any]]]:
+    """Bytes below which the plan of each does not stay, the least first; all 0, in the order given, where sizes are
+    open."""
+    found = [least_arena(graph, graph.saved, o) for o in orders]
+    bounds = [b for b in found if b is not None]
+    bounds = bounds if len(bounds) == len(found) else [0] * len(found)
+    return sorted(zip(bounds, orders, strict=True), key=lambda pair: pair[0])
 
 
 def _dependences(graph: Graph, nodes: Sequence[Any]) -> tuple[Successors, Successors]:
@@ -80,9 +103,7 @@ def _buffers(graph: Graph, node: Any) -> dict[str, int]:
     return {r: _number(aligned_bytes(graph, r)) for r in inside}
 
 
-def _scheduled(
-    nodes: Sequence[Any], after: Successors, touched: dict[Any, dict[str, int]], kept: bool = False
-) -> list[Any]:
+def _scheduled(nodes: Sequence[Any], after: Successors, touched: Touched, kept: bool = False) -> list[Any]:
     """``nodes`` so that each runs before those ``after`` it; of those that are ready, the one of least growth. Growth
     counts as none with ``kept``, so that only shrinking changes the order."""
     alive = _Alive(touched, kept)
@@ -109,7 +130,7 @@ def _scheduled(
 class _Alive:
     """Buffers while nodes run: alive from the first to the last node that touches them, forward or backward."""
 
-    def __init__(self, touched: dict[Any, dict[str, int]], only_shrinking: bool = False):
+    def __init__(self, touched: Touched, only_shrinking: bool = False):
         self._touched, self._most = touched, 0 if only_shrinking else None
         self._alive: set[str] = set()
         self._users: dict[str, set[Any]] = {}

@@ -36,8 +36,8 @@ def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
     """The call of which a tensor is a result, and where it stands among several."""
     path: tuple[int, ...] = ()
     while node.target is operator.getitem and isinstance(_value(node.args[0]), (tuple, list)):
-        path = (node.args[1], *path)  # type: ignore[assignment]
-        node = node.args[0]  # type: ignore[assignment]
+        path = (node.args[1], *path)
+        node = node.args[0]
     return node, path
 
 

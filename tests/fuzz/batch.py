@@ -55,6 +55,8 @@ class Trial(batch.Trial):
 
     def _compare_disturbed(self, found: Outcome, error: AssertionError) -> None:
         """Once more, allowing what other roundings of eager PyTorch's operators make of the call."""
+        if ": strides" in str(error) and execution.strides(found) == execution.promised_strides(self.program):
+            raise batch.Skipped("PyTorch's shape rules give other strides") from error
         for what, theirs in self.eager.values.items():
             if not isinstance(theirs, torch.Tensor):
                 continue

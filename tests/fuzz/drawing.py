@@ -10,7 +10,8 @@ import torch
 
 T = TypeVar("T")
 SIZES = (1, 2, 3, 5, 8)
-FLOATS = (torch.float32, torch.float64, torch.bfloat16)
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Impossible(Exception):

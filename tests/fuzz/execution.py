@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.utils._pytree as pytree
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from tests.fuzz.program import Program
@@ -56,6 +57,20 @@ def _gradients(results: Sequence[Any], wanted: list[torch.Tensor]) -> list[Any]:
     with _disable_current_modes():  # they pass through bfloat16, whose units in the last place are no rounding of ours
         cotangents = [cotangent(r) for r in outputs]
     return [False if g is None else g for g in torch.autograd.grad(outputs, wanted, cotangents, allow_unused=True)]
+
+
+def strides(outcome: Outcome) -> list[tuple[int, ...]]:
+    """Of its results."""
+    found = outcome.values.items()
+    return [t.stride() for what, t in found if what.startswith("result") and isinstance(t, torch.Tensor)]
+
+
+def promised_strides(program: Program) -> list[tuple[int, ...]]:
+    """Those of results by PyTorch's shape rules, which a trace knows, where its operators may give others."""
+    with FakeTensorMode(), torch.no_grad():
+        module, arguments = program.make()
+        leaves = pytree.tree_leaves(module(*arguments))
+    return [t.stride() for t in leaves if isinstance(t, torch.Tensor)]
 
 
 def _shared(tensors: Sequence[torch.Tensor]) -> list[int]:

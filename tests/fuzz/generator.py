@@ -14,16 +14,22 @@ import torch
 
 from tests.fuzz import execution
 from tests.fuzz.changes import CHANGES, WITHOUT_NAME
-from tests.fuzz.drawing import SIZES, Drawing, Impossible, made
+from tests.fuzz.drawing import FLOATS, INTEGERS, SIZES, Drawing, Impossible, made
 from tests.fuzz.layers import LAYERS
 from tests.fuzz.program import Line, Program
+from tests.fuzz.several import SEVERAL
 from tests.fuzz.statements import STATEMENTS
 
 LARGEST = 2000  # elements of a tensor
 BOUND = 1e3  # values beyond it lose digits
-CLOSE = {torch.float32: 1e-4, torch.float64: 1e-4, torch.bfloat16: 0.1}  # eager's own error, relative to the largest
+CLOSE = {
+    torch.float32: 1e-4,
+    torch.float64: 1e-4,
+    torch.bfloat16: 0.1,
+    torch.float16: 0.02,
+}  # eager's own error, relative to the largest
 
-Family = Callable[[Drawing], str]
+Family = Callable[[Drawing], Any]
 Table = tuple[tuple[Family, float], ...]
 
 
@@ -78,7 +84,12 @@ class _Maker:
     def _statement(self, d: Drawing) -> Line:
         if d.chance(0.24):
             return _line(d, _drawn(CHANGES if d.chance(0.84) else WITHOUT_NAME, d))
-        text = f"v{len(self.program.lines)} = {_drawn(LAYERS if d.chance(0.3) else STATEMENTS, d)}"
+        name = f"v{len(self.program.lines)}"
+        if d.chance(0.08):
+            expression, count = _drawn(SEVERAL, d)
+            names = [name, *(f"{name}0{k}" for k in range(count - 1))]
+            return _line(d, f"{', '.join(names)} = {expression}")
+        text = f"{name} = {_drawn(LAYERS if d.chance(0.3) else STATEMENTS, d)}"
         if d.chance(0.04):
             text = f"with torch.no_grad():\n    {text}"
         return _line(d, text)
@@ -89,7 +100,7 @@ def _line(d: Drawing, text: str) -> Line:
     return Line(text, tuple(used))
 
 
-def _drawn(table: Table, d: Drawing) -> str:
+def _drawn(table: Table, d: Drawing) -> Any:
     family = d.rng.choices([f for f, _ in table], [weight for _, weight in table])[0]
     return family(d)
 
@@ -99,7 +110,7 @@ def _inputs(rng: random.Random) -> dict[str, str]:
 
 
 def _input(rng: random.Random) -> str:
-    kinds = [torch.float32] * 8 + [torch.float64, torch.bfloat16, torch.int64, torch.bool]
+    kinds = [torch.float32] * 16 + list(FLOATS[1:]) * 2 + [torch.int64, torch.bool] * 2 + list(INTEGERS)
     dtype = rng.choice(kinds)
     shape = [rng.choice(SIZES) if rng.random() < 0.98 else 0 for _ in range(rng.choice((0, 1, 2, 2, 3, 3, 4)))]
     text = made(rng.randrange(10**6), shape, dtype)
@@ -116,7 +127,7 @@ def _results(rng: random.Random, program: Program, tensors: dict[str, torch.Tens
     """The last value and a few others, as a tensor, a tuple or a dictionary."""
     names = [n for n in tensors if n.startswith("v")]
     inputs = [n for n in tensors if n not in names]
-    unread = [n for n in names if not any(re.search(rf"(?<!^){n}\b", line.text) for line in program.lines)]
+    unread = [n for n in names if not any(_reads(line, n) for line in program.lines)]
     chosen = list(dict.fromkeys(names[-1:] + (unread[-5:] if rng.random() < 0.5 else [])))
     chosen = list(dict.fromkeys(chosen + rng.sample(names, min(len(names), rng.randint(0, 2)))))
     if inputs and (not chosen or rng.random() < 0.08):
@@ -127,6 +138,10 @@ def _results(rng: random.Random, program: Program, tensors: dict[str, torch.Tens
     if rng.random() < 0.25:
         return "{" + ", ".join(f'"{n}": {n}' for n in chosen) + "}"
     return f"({', '.join(chosen)},)" if rng.random() < 0.8 else f"[{', '.join(chosen)}]"
+
+
+def _reads(line: Line, name: str) -> bool:
+    return bool(re.search(rf"(?<!^)\b{name}\b", line.text.replace(" = ", " = (", 1).partition(" = ")[2] or line.text))
 
 
 def values(program: Program) -> dict[str, torch.Tensor] | None:

@@ -105,6 +105,8 @@ def indexed(d: Drawing) -> str:
             ),
             lambda: f"{a}[..., {d.indices(2, 2, below=t.shape[-1])}]",
             lambda: f"{a}.take({d.indices(2, 3, below=t.numel())})",
+            lambda: f"{a}[{d.indices(2, below=size)} % {t.shape[0]}, ..., None]",
+            lambda: f"{a}.index_select({k}, {d.indices(count, below=size)}.to(torch.int32))",
             lambda: f"torch.take_along_dim({a}, {d.indices(*along, below=size)}, {k})",
         )
     )()
@@ -125,7 +127,8 @@ def scattered(d: Drawing) -> str:
     source = d.parameter(*t.shape, dtype=t.dtype)
     index = d.indices(*t.shape, below=size)
     lines = d.indices(size, below=size)
-    reduce = d.choice(("sum", "amax", "amin", "mean", "prod"))
+    reduce, extreme = d.choice(("sum", "amax", "amin", "mean", "prod")), d.choice(("amax", "amin", "mean"))
+    first, row = d.indices(2, below=t.shape[0]), d.parameter(*t.shape[1:], dtype=t.dtype)
     return d.choice(
         (
             f"{a}.scatter_add({k}, {index}, {source})",
@@ -133,6 +136,13 @@ def scattered(d: Drawing) -> str:
             f"{a}.index_add({k}, {lines}, {source}, alpha=0.5)",
             f"{a}.scatter({k}, {d.indices(*t.shape, below=1)} * 0, 0.5)",
             f"{a}.index_fill({k}, {lines}, {d.number()})",
+            f"{a}.index_put(({first},), {row}, accumulate=True)",
+            f"{a}.index_put(({d.mask(a)},), torch.tensor(0.5, dtype={t.dtype}))",
+            f"{a}.index_reduce({k}, {lines}, {source}, {extreme!r}, include_self={d.flag()})",
+            f"{a}.scatter_reduce({k}, {index}, {source}, {reduce!r}, include_self=False)",
+            f"{a}.diagonal_scatter({a}.diagonal() * 2)"
+            if t.dim() > 1
+            else f"{a}.index_copy({k}, {lines} * 0 + torch.arange({size}), {source})",
             f"({a} + 1).slice_scatter({a} * 2, {k})",
             f"({a} * 2).select_scatter({a}.select({k}, 0) * 3, {k}, {size - 1})",
         )
@@ -152,8 +162,58 @@ def losses(d: Drawing) -> str:
             f"F.cross_entropy({a}, {target}, label_smoothing=0.1, reduction='sum')",
             f"F.cosine_similarity({a}, {a}.flip(0), dim=1)",
             f"F.binary_cross_entropy_with_logits({a}, {a}.sigmoid())",
+            f"F.kl_div(F.log_softmax({a}, 1), F.softmax({a}.detach() + 1, 1), reduction='batchmean')",
+            f"F.huber_loss({a}, {a}.flip(0).detach(), reduction={d.choice(('none', 'sum', 'mean'))!r})",
+            f"F.nll_loss(F.log_softmax({a}, 1), {target}, ignore_index=0, reduction='sum')",
+            f"F.soft_margin_loss({a}, {a}.sign().detach() + 0.5)",
+            f"F.multi_margin_loss({a}, {target})",
+            f"F.poisson_nll_loss({a} * 0.2, {a}.abs().detach())",
         )
     )
+
+
+def trained(d: Drawing) -> str:
+    """Layers as they are in training, with masks that drop nothing and statistics that a call renews."""
+    a = d.floating(1, lambda t: t.dtype == torch.float32 and t.numel() > 0)
+    t = d.tensors[a]
+    last, channels = t.shape[-1], t.shape[min(1, t.dim() - 1)]
+    mean, scale = d.parameter(channels), d.parameter(channels)
+    options = [
+        lambda: f"F.dropout({a}, 0.0, training=True)",
+        lambda: f"{d.module('nn.Dropout(0.0)')}({a}) * 2",
+        lambda: f"F.alpha_dropout({a}, 0.0, training=True)",
+        lambda: f"{d.module('nn.PReLU()')}({a})",
+        lambda: f"F.gumbel_softmax({a}, dim=-1) * 0 + {a}",
+        lambda: f"{d.module(f'nn.Bilinear({last}, {last}, 2)')}({a}, {a})",
+    ]
+    if t.dim() > 1:
+        options += [
+            lambda: f"F.batch_norm({a}, None, None, {scale}, {mean}, training=True)",
+            lambda: f"F.group_norm({a}, 1)",
+            lambda: f"F.group_norm({a}, {channels}, {scale}, {mean})",
+        ]
+    if t.dim() in (3, 4):
+        rank = t.dim() - 2
+        norm = d.choice(("track_running_stats=True", "affine=True", "track_running_stats=True, momentum=None"))
+        batch = d.choice(("momentum=None", "affine=False", "eps=0.1, momentum=0.5", "track_running_stats=False"))
+        mode, around = d.choice(("circular", "replicate", "zeros")), d.choice(("same", "valid"))
+        options += [
+            lambda: f"{d.module(f'nn.InstanceNorm{rank}d({channels}, {norm})')}({a})",
+            lambda: f"{d.module(f'nn.BatchNorm{rank}d({channels}, {batch})')}({a})",
+            lambda: f"{d.module(f'nn.Conv{rank}d({channels}, 2, 3, padding=1, padding_mode={mode!r})')}({a})",
+            lambda: f"{d.module(f'nn.Conv{rank}d({channels}, 2, 2, padding={around!r})')}({a})",
+            lambda: f"F.dropout{rank}d({a}, 0.0)",
+            lambda: f"F.local_response_norm({a}, 2)",
+            lambda: f"F.lp_pool{rank}d({a}.abs() + 0.1, 2, 2)",
+        ]
+    if t.dim() == 4:
+        options += [
+            lambda: f"F.unfold({a}, 2, padding=1)",
+            lambda: f"F.fold(F.unfold({a}, 2), {a}.shape[2:], 2)",
+            lambda: f"F.interpolate({a}, size=(3, 4), mode='bilinear', align_corners={d.flag()})",
+            lambda: f"F.pixel_unshuffle(F.pad({a}, (0, {last % 2}, 0, {t.shape[2] % 2})), 2)",
+        ]
+    return d.choice(options)()
 
 
 LAYERS = (
@@ -164,5 +224,6 @@ LAYERS = (
     (indexed, 2.5),
     (embedded, 1),
     (scattered, 1.5),
-    (losses, 0.7),
+    (losses, 1),
+    (trained, 2.5),
 )

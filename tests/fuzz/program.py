@@ -23,11 +23,11 @@ def draw(seed, *shape, dtype=torch.float32, low=-3, high=4):
     own = torch.Generator().manual_seed(seed)
     if dtype == torch.bool:
         return torch.randn(shape, generator=own) > 0
-    if dtype == torch.int64:
-        return torch.randint(low, high, shape, generator=own)
+    if not dtype.is_floating_point:
+        return torch.randint(low, high, shape, generator=own).to(dtype)
     return torch.randn(shape, generator=own).to(NARROW).to(dtype)
 '''
-_WIDTHS = {"torch.float32": "torch.float64", "torch.bfloat16": "torch.float64"}
+_WIDTHS = dict.fromkeys(("torch.float32", "torch.bfloat16", "torch.float16"), "torch.float64")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.fuzz.drawing import FLOATS, Drawing, Impossible
+from tests.fuzz.drawing import FLOATS, INTEGERS, Drawing, Impossible
 
 UNARY = (
     "torch.tanh({})",
@@ -102,7 +102,7 @@ def logic(d: Drawing) -> str:
 
 
 def integers(d: Drawing) -> str:
-    a = d.pick(lambda t: t.dtype == torch.int64)
+    a = d.pick(lambda t: t.dtype in INTEGERS)
     texts = (
         "{} // 2",
         "{} % 3",
@@ -114,13 +114,27 @@ def integers(d: Drawing) -> str:
         "-{}",
         "{} / 2",
         "{}.bitwise_not()",
+        "{} >> 1",
+        "{} | 5",
+        "torch.div({}, 2, rounding_mode='trunc')",
+        "torch.remainder({}, -3)",
+        "torch.fmod({}, 3)",
+        "torch.bitwise_xor({}, {} + 1)",
+        "{}.sign()",
+        "{} ** 2",
+        "torch.where({} > 0, {}, -1)",
+        "{}.square()",
+        "torch.gcd({}, {} + 2)",
+        "{}.sqrt()" if d.chance(0.1) else "({} & 7).to(torch.float32).sqrt()",
     )
     return d.choice(texts).replace("{}", a)
 
 
 def cast(d: Drawing) -> str:
     name = d.pick()
-    kinds = ("torch.float32", "torch.float64", "torch.bfloat16", "torch.int64", "torch.bool")
+    if d.tensors[name].dtype in FLOATS and d.chance(0.3):
+        return f"({name} * 4).to({d.choice(INTEGERS[:4])})"
+    kinds = (*FLOATS, torch.bool, *(INTEGERS if d.tensors[name].dtype not in FLOATS else INTEGERS[:1]))
     return f"{name}.to({d.choice(kinds)})"
 
 
@@ -135,6 +149,11 @@ def choose(d: Drawing) -> str:
             f"{a}.clamp(min=-0.7)",
             f"torch.clamp({a}, max=0.9)",
             f"torch.addcmul({a}, {a}, {a}, value=0.5)",
+            f"torch.where({d.mask(a)}, {d.number()}, {a})",
+            f"{a}.masked_fill({d.mask(a)}, torch.tensor({d.number()}, dtype={d.tensors[a].dtype}))",
+            f"{a}.clamp({a}.mean(), {a}.amax() + 1)" if d.tensors[a].numel() else f"{a} + 1",
+            f"{a}.masked_scatter({d.mask(a)}, {a}.flip(0) * 2)" if d.tensors[a].dim() else f"{a} * 2",
+            f"torch.addcdiv({a}, {a}, {a}.abs() + 1, value=-0.5)",
         )
     )
 
@@ -166,6 +185,14 @@ def view(d: Drawing) -> str:
             lambda: f"{a}.roll({d.choice((1, -2))}, {k})",
             lambda: f"torch.tril({a})" if d.chance(0.5) else f"{a}.contiguous()",
             lambda: f"{a}.repeat_interleave(2, {k})" if d.chance(0.5) else f"{a}.mT",
+            lambda: f"{a}.tensor_split({d.choice((2, 3))}, {k})[{d.choice((0, 1, -1))}]",
+            lambda: f"{a}.unflatten({k}, ({n}, 1))" if d.chance(0.5) else f"{a}.swapaxes(0, -1)[..., ::2]",
+            lambda: f"{a}.repeat({', '.join(str(d.choice((1, 2))) for _ in range(t.dim() + d.chance(0.3)))})",
+            lambda: f"{a}.unsqueeze(0).expand(2, *{a}.shape)[:, ::2]",
+            lambda: f"{a}.rot90(1, (0, {d.choice((1, -1))}))" if t.dim() > 1 else f"{a}.broadcast_to(2, {n})",
+            lambda: f"{a}.diag_embed()" if t.dim() < 4 and d.chance(0.5) else f"{a}.transpose(0, -1).ravel()",
+            lambda: f"{a}.as_strided(({n}, 2), (1, 0))" if t.dim() == 1 else f"{a}.movedim((0, 1), (-1, 0))",
+            lambda: f"{a}.view_as({a})" if d.chance(0.3) else f"{a}.triu(1)",
         )
     )()
 
@@ -219,6 +246,12 @@ def join(d: Drawing) -> str:
             f"torch.cat([{b}, {a}, {a}], {k})",
             f"torch.stack([{a}, {same}], {k})",
             f"torch.stack([{same}, {a}], -1)",
+            f"torch.cat([{a}.narrow({k}, 0, 0), {b}], {k})",
+            f"torch.cat([{a}, {b}.to(torch.float32)], {k})",
+            f"torch.hstack([{a}, {same}])",
+            f"torch.cat([p * (i + 1) for i, p in enumerate({a}.split(2, {k}))], {k})",
+            f"torch.stack([p for p in {a}.unbind({k})][::-1], {k})",
+            f"sum({a}.unbind({k}))",
         )
     )
 
@@ -251,7 +284,66 @@ def reduction(d: Drawing) -> str:
 
 def count(d: Drawing) -> str:
     a = d.pick(lambda t: t.dtype not in FLOATS and t.dim() >= 1)
-    return f"{a}.{d.choice(('any', 'all', 'sum', 'cumsum', 'count_nonzero'))}({d.axis(a)})"
+    k, keep = d.axis(a), d.flag()
+    if d.tensors[a].dtype != torch.bool and d.chance(0.5):
+        one = d.choice(("amax", "amin", "prod", "sum", "argmax", "any"))
+        return f"{a}.{one}({k}, keepdim={keep})"
+    if d.chance(0.4):
+        return f"{a}.{d.choice(('sum', 'prod', 'cumsum', 'mean'))}({k}, dtype={d.choice((*FLOATS[:3], torch.int32))})"
+    return f"{a}.{d.choice(('any', 'all', 'sum', 'cumsum', 'count_nonzero'))}({k})"
+
+
+def hollow(d: Drawing) -> str:
+    """Reductions of axes without elements, and results without any."""
+    a = d.pick(lambda t: t.dim() >= 1)
+    k, keep = d.axis(a), d.flag()
+    none = f"{a}.narrow({k}, 0, 0)"
+    return d.choice(
+        (
+            f"{none}.sum({k}, keepdim={keep})",
+            f"{none}.prod({k}, keepdim={keep})",
+            f"{none}.any({k}, keepdim={keep})",
+            f"{none}.all({k})",
+            f"{none}.cumsum({k})",
+            f"torch.cat([{none}, {a} + 1, {none}], {k})",
+            f"{none}.sum() + {a}",
+            f"{none}.flatten()",
+            f"{a}[:0] * 2",
+        )
+    )
+
+
+def scalars(d: Drawing) -> str:
+    """Numbers of Python and tensors of one element, which take part in the types of results in their own way."""
+    a = d.pick(lambda t: t.dim() >= 1)
+    k, number = d.axis(a), d.choice(("2", "0.5", "True", "-1", "3.0"))
+    one = d.choice(("2.5", "2", "True", "0.25, dtype=torch.float64", "3, dtype=torch.int32"))
+    return d.choice(
+        (
+            f"{a} * {a}.shape[{k}]",
+            f"{a} / max(1, {a}.numel())",
+            f"{a} * ({a}.size({k}) ** 0.5)",
+            f"{a} * {number}",
+            f"{number} - {a} * 1",
+            f"{number} / ({a}.abs() * 1 + 1)",
+            f"{a} * torch.tensor({one})",
+            f"torch.tensor({one}) + {a}.abs()",
+            f"{a} + torch.arange({a}.shape[-1])",
+            f"{a} * torch.linspace(-1, 1, {a}.shape[-1])",
+            f"{a} + torch.full(({a}.shape[-1],), {number})",
+            f"{a} * (1 if {a}.shape[0] > 2 else -1)",
+            f"{a} + ({a}.dim() if {a}.is_floating_point() else 1)",
+            f"{a} > {number}",
+            f"torch.full_like({a}, {a}.shape[0] / 2)",
+            f"{a}.new_full({a}.shape, 2) + {a}",
+            f"{a}.new_ones({a}.shape[{k}]) * {a}.shape[{k}]",
+            f"torch.where({a} > 0, 1, 0)",
+            f"torch.where({a} > 0, 1.0, {a})",
+            f"torch.eye({a}.shape[-1]) + {a}.sum()",
+            f"{a}.float() ** {d.choice(('2', '3', '0', '1'))}",
+            f"({a}.abs() + 1) ** {d.choice(('0.5', '-1', '1.5', '-2.0'))}",
+        )
+    )
 
 
 def ordered(d: Drawing) -> str:
@@ -285,6 +377,8 @@ STATEMENTS = (
     (join, 2),
     (padded, 1.5),
     (reduction, 3),
-    (count, 0.5),
+    (count, 1),
+    (hollow, 0.4),
+    (scalars, 2),
     (ordered, 1.5),
 )

@@ -233,3 +233,30 @@ def test_padding_of_an_encoder_in_evaluation(inside):
         return seen
 
     check(scenario, fallback="silent")
+
+
+def _transposed_twice(y):
+    z = y.t_()
+    z.t_()
+    same = [y]
+    same[0].unsqueeze_(1)
+    return z is y, z * z.shape[0] + y.shape[1], len(y), y.ndim, [row * 2 for row in y], y.stride(1)
+
+
+RESHAPED = {
+    "transpose_": lambda y: (y.transpose_(0, -1) * y.shape[0], y.stride(), y.is_contiguous(), y.reshape(y.shape)),
+    "unsqueeze_": lambda y: (y.unsqueeze_(0).dim(), y * y.size(-3) ** 0.5, [part + 1 for part in y]),
+    "squeeze_": lambda y: (y.unsqueeze_(0).squeeze_(), y.size(0), *y),
+    "as_strided_": lambda y: (torch.as_strided_(y, (2, 2), (1, 2)), y * y.shape[0], y.numel()),
+    "function": lambda y: (torch.Tensor.swapaxes_(y, 0, 1), torch.ops.aten.t_(y), y * y.shape[1]),
+    "operator": lambda y: (torch.ops.aten.unsqueeze_.default(y, 1), y * y.shape[0], y.shape),
+    "names": _transposed_twice,
+}
+
+
+@pytest.mark.parametrize("change", RESHAPED.values(), ids=RESHAPED)
+def test_a_tensor_whose_shape_is_changed_in_place_has_that_shape(change):
+    def scenario(optimize):
+        return optimize(module(lambda self, x: change(x * 2)))(normal(3, 4))
+
+    check(scenario)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from daceopt.ir import scalar
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.render import render
 from daceopt.transformations.local.input_to_constant import InputToConstant
 from tests.transformations.lowered import apply, finish, start
@@ -54,6 +55,18 @@ def test_conditions() -> None:
     mask = b.constant(np.ones((3, 4), bool))
     finish(graph, b.elementwise(lambda m, v: scalar.select(m, v, 0), mask, x))
     assert len(apply(InputToConstant(), graph, special=True).sites) == 1 and not graph.constants
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_flags_that_are_results_themselves(value: bool) -> None:
+    """As a number: SymPy's own truth values have no type in scalar code."""
+    graph, b, (x,) = start((3, 4))
+    out = graph.add_array("out", (3, 4), dace.bool_)
+    b.elementwise(lambda m, v: m, b.constant(np.full((3, 4), value)), x, out=out)
+    assert len(apply(InputToConstant(), finish(graph, out), special=True).sites) == 1
+    (assignment,) = Kernel.extract(graph, graph.nodes()[0]).stages[0].assignments
+    assert assignment.expr == int(value)
+    assert scalar.Types({}).strong(assignment.expr) == dace.int64 and assignment.dtype == dace.bool_
 
 
 def test_run_time_indices_may_be_outside() -> None:

@@ -75,7 +75,7 @@ def _literal(value: np.ndarray, dtype: Any) -> Any | None:
     if value.dtype.kind == "f" and (not np.isfinite(first) or (first == 0 and np.signbit(first))):
         return None
     if value.dtype.kind == "b":
-        return sympy.true if first else sympy.false
+        return sympy.Integer(bool(first))
     number = first.item()
     exact = sympy.Integer(number) if float(number).is_integer() else sympy.Float(number, 17)
     return scalar.cast(exact, dtype)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -11,29 +13,48 @@ from torch import fx
 
 
 def with_gradient(node: fx.Node, operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
-    """Those of ``operands`` that have a gradient by PyTorch's formula; all of them where it cannot be asked."""
-    if node.op not in ("call_function", "call_method") or isinstance(node.target, torch._ops.HigherOrderOperator):
+    """Those of ``operands`` that have a gradient by PyTorch's formula; all of them where it cannot be asked.
+
+    For one of several results of a call they are the call's operands: each may depend on others (of ``meshgrid``).
+    """
+    call, path = _origin(node)
+    if call.op not in ("call_function", "call_method") or isinstance(call.target, torch._ops.HigherOrderOperator):
         return operands
-    wanted = [x for x in operands if _requires_grad(x.meta.get("example_value"))]
+    given = call.all_input_nodes if path else operands
+    wanted = [x for x in given if _requires_grad(x.meta.get("example_value"))]
     if not wanted:
         return operands
     try:
-        found = _gradients(node, wanted)
+        found = _gradients(call, path, wanted)
     except Exception:  # a call with another's fake tensors may fail in any way
         return operands
     absent = {x for x, gradient in zip(wanted, found) if gradient is None}
-    return [x for x in operands if x not in absent]
+    return [x for x in given if x not in absent]
 
 
-def _gradients(node: fx.Node, wanted: Sequence[fx.Node]) -> Sequence[torch.Tensor | None]:
+def _origin(node: fx.Node) -> tuple[fx.Node, tuple[int, ...]]:
+    """The call of which a tensor is a result, and where it stands among several."""
+    path: tuple[int, ...] = ()
+    while node.target is operator.getitem and isinstance(_value(node.args[0]), (tuple, list)):
+        path = (node.args[1], *path)
+        node = node.args[0]
+    return node, path
+
+
+def _gradients(call: fx.Node, path: tuple[int, ...], wanted: Sequence[fx.Node]) -> Sequence[torch.Tensor | None]:
     with wanted[0].meta["example_value"].fake_mode, torch.enable_grad(), torch.random.fork_rng(devices=[]):
-        values = {x: _fresh(x.meta.get("example_value")) for x in node.all_input_nodes}
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda x: _written(values[x]))
-        target = getattr(args[0], str(node.target)) if node.op == "call_method" else node.target
-        rest = args[1:] if node.op == "call_method" else args
-        results = [r for r in pytree.tree_leaves(target(*rest, **kwargs)) if _requires_grad(r)]
+        values = {x: _fresh(x.meta.get("example_value")) for x in call.all_input_nodes}
+        args, kwargs = fx.map_arg((call.args, call.kwargs), lambda x: _written(values[x]))
+        target = getattr(args[0], str(call.target)) if call.op == "call_method" else call.target
+        rest = args[1:] if call.op == "call_method" else args
+        found = reduce(operator.getitem, path, target(*rest, **kwargs))
+        results = [r for r in pytree.tree_leaves(found) if _requires_grad(r)]
         grads = [torch.ones_like(r) for r in results]
         return torch.autograd.grad(results, [values[x] for x in wanted], grads, allow_unused=True)
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("example_value") if isinstance(node, fx.Node) else None
 
 
 def _fresh(value: Any) -> Any:

@@ -34,6 +34,7 @@ OURS = "daceopt_backend"
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
+_RESHAPING = frozenset({"as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"})
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
 
 
@@ -113,7 +114,25 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "Make it with enable_nested_tensor=False.")
-    return original(self, tx, args, kwargs)
+    found = original(self, tx, args, kwargs)
+    return _reshaped(args[0], tx) if args and _name(self.value) in _RESHAPING else found
+
+
+def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    found = original(self, tx, name, args, kwargs)
+    return _reshaped(self, tx) if name in _RESHAPING else found
+
+
+def _reshaped(variable: Any, tx: Any) -> Any:
+    """The tensor whose shape a call changed, of which Dynamo would keep the shape that it had before."""
+    changed = variable.realize()
+    changed.synchronize_attributes(tx)
+    return changed
+
+
+def _name(function: Any) -> str:
+    """Of a function of torch, or of an operator with or without its overload."""
+    return str(getattr(function, "__name__", "")).partition(".")[0]
 
 
 def _float_of_tensor(original: Method, self: Any, tx: Any) -> Any:
@@ -236,6 +255,7 @@ _REPLACED: Iterable[tuple[Any, str, Method]] = (
     (builder.VariableBuilder, "wrap_symfloat", _wrap_float),
     (ctx_manager.InferenceModeVariable, "enter", _enter_inference_mode),
     (tensor.TensorVariable, "var_getattr", _attribute_of_tensor),
+    (tensor.TensorVariable, "call_method", _call_method),
     (tensor.TensorVariable, "nb_float_impl", _float_of_tensor),
     (torch_functions.TorchInGraphFunctionVariable, "call_function", _call_torch),
     (symbolic_convert.InstructionTranslatorBase, "_format_value", _format),

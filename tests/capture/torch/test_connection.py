@@ -39,3 +39,9 @@ def test_a_count_of_what_is_not_zero_requires_a_gradient_and_has_none() -> None:
     check(lambda x: x.norm(0), X)
     check(lambda x: torch.linalg.vector_norm(x, 0, dim=1), X)
     check(lambda x, y: x.norm(0) + y.floor().sum(), X, Y)
+
+
+def test_one_of_several_results_depends_on_its_own_operands() -> None:
+    check(lambda x, y: torch.meshgrid(x[0], y[0].exp(), indexing="ij")[0] * 2, X, Y)
+    check(lambda x, y: (x.sin(), torch.meshgrid(x[0], y[0], indexing="xy")[1]), X, Y)
+    check(lambda x, y: torch.broadcast_tensors(x, y[:1])[0] + 1, X, Y)

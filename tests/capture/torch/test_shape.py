@@ -35,6 +35,7 @@ VIEWS = {
     "chunk": lambda x: x.chunk(3, dim=2),
     "unbind": lambda x: x.unbind(1),
     "unbind_one": lambda x: x[:1].unbind(0),
+    "unbind_none": lambda x: (x + 1, *x[:0].unbind(0)),
     "flatten": lambda x: x.flatten(1),
     "unflatten": lambda x: x.unflatten(2, (2, -1)),
     "narrow": lambda x: x.narrow(2, 1, 2),

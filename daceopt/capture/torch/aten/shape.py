@@ -180,11 +180,13 @@ def _parts(t: Translation, name: str, dimension: int) -> Any:
 def unbind(t: Translation, self: str, dim: int) -> Any:
     shape = t.shape_of(self)
     axis = dim % len(shape)
+    if not t.promised:  # of an axis without elements
+        return ()
     if len(t.promised) == 1:
         return (drop_axes(t, self, [axis]),)
     part = Promise((*shape[:axis], 1, *shape[axis + 1 :]), t.dtype)
     sizes = t.integers([1] * len(t.promised))
-    found = t.operator("Split", self, sizes, axis=axis, results=[part] * len(t.promised)) if t.promised else ()
+    found = t.operator("Split", self, sizes, axis=axis, results=[part] * len(t.promised))
     return tuple(drop_axes(t, n, [axis]) for n in found)
 
 

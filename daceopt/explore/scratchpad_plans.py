@@ -26,7 +26,7 @@ FINER = 1_000
 """Nodes of all instances where these are made smaller for want of room: such plans are simulated several times."""
 
 _ROUNDS, _SLOWER, _LESS = 3, 1.05, 0.75
-"""How often instances are made smaller: as long as that is no slower than this, and leaves this much spilled or less."""
+"""How often instances are made smaller: while that is no slower than this, and leaves this much spilled or less."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +75,32 @@ _FINER = "smaller instances where results found no room"
 
 def _finer(start: Planned, tried: Callable[[tuple[str, ...]], Planned | None]) -> list[Planned]:
     """Plans with more instances of those sub-graphs that keep results out of the buffers: of those that run while a
-    result finds no room, and of those and its readers; each again while that leaves less without room."""
-    found = []
-    for readers in (False, True):
-        finer: tuple[int, ...] = ()
-        before = SpillCharges(start.graph, start.run)
-        for _ in range(_ROUNDS):
-            charged = before.running.keys() | (before.reading.keys() if readers else set())
-            finer = (*finer, *sorted(charged))
-            plan = tried(_instances("shared", finer)) if charged else None
-            if plan is None:
-                break
-            found.append(plan)
-            after = SpillCharges(plan.graph, plan.run)
-            if after.total > _LESS * before.total or plan.run.seconds > _SLOWER * start.run.seconds:
-                break
-            before = after
+    result finds no room; then, unless that alone is too slow, of its readers as well."""
+    limit = _SLOWER * start.run.seconds
+    found = _path(start, limit, tried, readers=False)
+    if found and found[0].run.seconds <= limit:
+        found += _path(start, limit, tried, readers=True)
+    return found
+
+
+def _path(
+    start: Planned, limit: float, tried: Callable[[tuple[str, ...]], Planned | None], readers: bool
+) -> list[Planned]:
+    """Each with smaller instances than the one before, which has left less without room and was fast enough."""
+    found: list[Planned] = []
+    finer: tuple[int, ...] = ()
+    before = SpillCharges(start.graph, start.run)
+    while len(found) < _ROUNDS:
+        charged = before.running.keys() | (before.reading.keys() if readers else set())
+        finer = (*finer, *sorted(charged))
+        plan = tried(_instances("shared", finer)) if charged else None
+        if plan is None:
+            break
+        found.append(plan)
+        after = SpillCharges(plan.graph, plan.run)
+        if after.total > _LESS * before.total or plan.run.seconds > limit:
+            break
+        before = after
     return found
 
 

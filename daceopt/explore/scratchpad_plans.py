@@ -75,10 +75,11 @@ _FINER = "smaller instances where results found no room"
 
 def _finer(start: Planned, tried: Callable[[tuple[str, ...]], Planned | None]) -> list[Planned]:
     """Plans with more instances of those sub-graphs that keep results out of the buffers: of those that run while a
-    result finds no room; then, unless that alone is too slow, of its readers as well."""
-    limit = _SLOWER * start.run.seconds
+    result finds no room; then, where that alone is fast enough and makes room, of its readers as well."""
+    limit, spilled = _SLOWER * start.run.seconds, SpillCharges(start.graph, start.run).total
     found = _path(start, limit, tried, readers=False)
-    if found and found[0].run.seconds <= limit:
+    first = found[0] if found else start
+    if first.run.seconds <= limit and SpillCharges(first.graph, first.run).total <= _LESS * spilled and found:
         found += _path(start, limit, tried, readers=True)
     return found
 

@@ -18,6 +18,7 @@ from daceopt.transformations.instances._splitting_information import (
     Budget,
     Way,
     best_of,
+    finer,
     information,
     lighter,
 )
@@ -325,6 +326,17 @@ class Merging:
                 finer = lighter(group.best, group.ways, group.profile.peak, self.budget)
                 group.information = finer or group.information
                 light |= {leader} if finer else set()
+
+    def refine(self, leader: int) -> bool:
+        """Split a group at least twice as finely, as it is split; False where that cannot be."""
+        group = self.groups[leader]
+        best = group.best
+        if best is None or best.way is None:
+            return False
+        found = finer(best, group.ways[best.way], group.profile.peak, self.budget)
+        if found is not None:
+            group.information = {best.way: found}
+        return found is not None
 
     def _is_whole(self, leader: int) -> bool:
         best = self.groups[leader].best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, gcd
 from typing import Any, TypeVar
 
@@ -123,6 +123,18 @@ def lighter(best: AxisSplit, ways: Mapping[Key, Way], peak: float, budget: Budge
                 found[key] = AxisSplit(best.count, factor, way.depth, best.clusters, 0, needed, key)
                 break
     return found
+
+
+def finer(split: AxisSplit, way: Way, peak: float, budget: Budget) -> AxisSplit | None:
+    """The same split with the next factor that is at least twice as large; None where none divides the axis, or
+    neighbours share elements, which more instances would compute more often."""
+    if way.halo:
+        return None
+    possible = factors(way.extent // split.clusters, budget.machine.cores)
+    factor = next((f for f in possible if f >= 2 * split.factor), None)
+    if factor is None:
+        return None
+    return replace(split, factor=factor, footprint=footprint(way, peak, factor * split.clusters))
 
 
 def footprint(way: Way, peak: float, instances: int) -> int:

@@ -41,8 +41,9 @@ class InstanceGrouping(Transformation):
     (algorithm 2). Axes are followed from node to node by their flows, and whether a node can be split by the rules of
     ``daceopt.splits``, so no operator is named here. ``machine``: a name or file of ``cost.machines``, or a model (this
     CPU where it is empty). ``buffer``: the one for which instances are sized, ``local`` or ``shared``; where it is
-    empty, the one for which a model says that data moves faster. What cannot be split stays as it is; the near misses
-    say why.
+    empty, the one for which a model says that data moves faster. ``finer``: positions of sub-graphs, each as often as
+    its factor becomes the next that is at least twice as large, so that there is room for results that wait. What
+    cannot be split stays as it is; the near misses say why. Raises DaceoptError for positions that do not exist.
     """
 
     level: ClassVar[str] = "hardware"
@@ -50,15 +51,34 @@ class InstanceGrouping(Transformation):
     sites_are_independent: ClassVar[bool] = True
     machine: Any = ""
     buffer: str = ""
+    finer: tuple[int, ...] = ()
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
         if graph.sub_graphs or not graph.nodes():
             return
         planned = [cuts_of(graph, node) for node in graph.nodes()]
         merging = self._grouped(graph, planned)
+        position = 0
         for leader in merging.clusters.topological():
+            why_not = self._refined(merging, leader, position)
             members = sorted(merging.clusters.members(leader))
-            yield from _Decision(graph, planned, merging, leader, members).found()
+            found = list(_Decision(graph, planned, merging, leader, members).found())
+            yield from found
+            if any(isinstance(one, Site) for one in found):
+                position += 1
+                yield from (NearMiss(planned[members[0]].node, reason) for reason in why_not)
+        if any(not 0 <= k < position for k in self.finer):
+            expected = f"expected positions of its {position} sub-graphs, from 0"
+            raise DaceoptError(f"{self.name}: finer={self.finer!r}; {expected}")
+
+    def _refined(self, merging: Merging, leader: int, position: int) -> list[str]:
+        """Split a group more finely, as often as ``finer`` has its position; why not, where that cannot be."""
+        for _ in range(self.finer.count(position)):
+            if not merging.refine(leader):
+                return [
+                    "cannot be split more finely: no larger factor divides its axis, or its instances share elements"
+                ]
+        return []
 
     def _grouped(self, graph: Graph, planned: Sequence[Cuts]) -> Merging:
         """For the buffer that is asked for, or the one for which data moves faster."""

@@ -45,6 +45,16 @@ def test_figure_3a_each_stage_has_its_own_number_of_instances() -> None:
     assert all(set(group.axes.values()) == {0} for group in graph.sub_graphs)
 
 
+def test_sub_graphs_are_split_more_finely_where_asked() -> None:
+    """As often as their positions stand there; the first has one instance for each image already."""
+    graph = stages()
+    found = InstanceGrouping(machine=tiny(512), buffer="local", finer=(0, 2, 3, 3)).run(graph)
+    assert _factors(graph) == [8, 4, 4, 4]
+    assert sum("cannot be split more finely" in reason for reason in found.near_misses) == 1
+    with pytest.raises(DaceoptError, match="positions of its 4 sub-graphs"):
+        InstanceGrouping(machine=tiny(512), buffer="local", finer=(4,)).run(stages())
+
+
 @pytest.mark.parametrize("images", [8, 1])
 def test_figure_5_a_conv_and_an_identity_block_become_one_sub_graph(images: int) -> None:
     """Figure 5(a): straight patterns are layers up to where branches meet; (c): all of it."""

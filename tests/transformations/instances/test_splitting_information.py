@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.transformations.instances.machines import tiny
-from transformations.instances._splitting_information import Budget, Way, best_of, factors, footprint, information
+from transformations.instances._splitting_information import (
+    Budget,
+    Way,
+    best_of,
+    factors,
+    finer,
+    footprint,
+    information,
+)
 
 
 def _best(ways: dict[str, Way], peak: int, size: int, clusters: int = 1):  # type: ignore[no-untyped-def]
@@ -53,3 +63,14 @@ def test_what_every_instance_reads_does_not_shrink() -> None:
 def test_what_no_axis_divides_may_fit_as_a_whole() -> None:
     found = _best({}, 1024, 1024)
     assert (found.factor, found.axis) == (1, -1)
+
+
+def test_finer_is_the_next_factor_that_is_at_least_twice_as_large() -> None:
+    budget, way = Budget(tiny(1024), "local"), Way(18, 0, 0.0, 0)
+    split = best_of(information({"batch": way}, 1536, 3, budget).values())
+    assert split is not None and split.factor == 2
+    found = finer(split, way, 1536, budget)
+    assert found == replace(split, factor=9, footprint=footprint(way, 1536, 9))
+    whole = finer(found, way, 1536, budget)
+    assert whole is not None and whole.factor == 18 and finer(whole, way, 1536, budget) is None
+    assert finer(split, replace(way, halo=0.01), 1536, budget) is None  # neighbours would share more

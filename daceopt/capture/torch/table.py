@@ -23,8 +23,10 @@ _RULES: dict[Any, AtenRule] = {}
 _COMPLEX: dict[Any, AtenRule] = {}  # for calls with complex tensors
 
 # ATen runs them whole. PyTorch's decomposition of log_ndtr chooses between branches one of which overflows: its
-# derivative is NaN there. That of renorm has no derivative in half precision.
-_LEFT = ("renorm", "special_log_ndtr")
+# derivative is NaN there. That of renorm has no derivative in half precision. That of linspace computes integers in
+# float32.
+_BOUNDS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+_LEFT = ("renorm", "special_log_ndtr", *(f"{name}.{kind}" for name in ("linspace", "logspace") for kind in _BOUNDS))
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,17 @@ ARANGES: list[Callable[[], torch.Tensor]] = [
     lambda: torch.linspace(0, 1, 7),
     lambda: torch.linspace(3, -2, 5, dtype=torch.float64),
     lambda: torch.linspace(0, 1, 1),
+    lambda: torch.linspace(0, 10**9, 7, dtype=torch.int64),  # float32 would be off by 42
+    lambda: torch.linspace(-(2**60), 2**60 + 1, 9, dtype=torch.int64),
+    lambda: torch.linspace(255, 0, 100, dtype=torch.uint8),
+    lambda: torch.linspace(-3, 7, 100, dtype=torch.bfloat16),
+    lambda: torch.linspace(0, 7, 100, dtype=torch.float16),
+    lambda: torch.linspace(torch.tensor(4), torch.tensor(-(10**9)), 50, dtype=torch.int64),
+    lambda: torch.linspace(torch.tensor(0.5), 7, 3),
+    lambda: torch.linspace(2, 1, 0),
     lambda: torch.logspace(0, 2, 5),
+    lambda: torch.logspace(0, 30, 31, base=2, dtype=torch.int64),
+    lambda: torch.logspace(-1, torch.tensor(3.0), 5, dtype=torch.float64),
     lambda: torch.tril_indices(3, 4),
     lambda: torch.triu_indices(4, 3, 1),
     lambda: torch.eye(4),
@@ -53,6 +63,18 @@ ARANGES: list[Callable[[], torch.Tensor]] = [
 @pytest.mark.parametrize("fn", ARANGES)
 def test_ranges(fn: Callable[[], torch.Tensor]) -> None:
     check(lambda x: (fn(), x), torch.ones(1))
+
+
+def test_ranges_that_are_left_to_aten() -> None:
+    """Complex ones, long ones, and those between numbers that are known when running."""
+    check(lambda x: (torch.linspace(0, 1 + 2j, 7), x + 1), torch.ones(1), native=False)
+    check(lambda x: (torch.linspace(0, 10**9, 100_000, dtype=torch.int64), x + 1), torch.ones(1), native=False)
+
+    def fn(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Any:
+        n = x.shape[0]
+        return torch.linspace(a, b, 9, dtype=torch.int64), torch.linspace(0, 1, n) + x, torch.logspace(n, b, 5)
+
+    check(fn, torch.rand(3), torch.tensor(-(10**9)), torch.tensor(3), dynamic=True, native=False)
 
 
 def test_dynamic_sizes() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from daceopt.capture.torch.table import translates
-from daceopt.capture.torch.translation import Translation
+from daceopt.capture.torch.translation import Translation, to_numpy
+from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 
 _LARGEST_CONSTANT = 1 << 16  # elements; more are computed in each call
@@ -70,6 +72,19 @@ def arange(t: Translation, end: Any, start: Any = 0, step: Any = 1, **options: A
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float))
+
+
+@translates("linspace", "logspace")
+def spaced(t: Translation, start: Any, end: Any, steps: Any, base: float = 10.0, **options: Any) -> str:
+    """PyTorch's own numbers: its form of them in Python computes integers in float32."""
+    (count,) = t.shape
+    if not (isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(end)):
+        raise Unsupported("numbers that are not known before running, or too many of them to keep")
+    assert t.call is not None
+    dtype = types.to_torch(t.dtype)
+    if t.call.target._schema.name == "aten::logspace":
+        return t.b.constant(to_numpy(torch.logspace(start, end, count, base, dtype=dtype)))
+    return t.b.constant(to_numpy(torch.linspace(start, end, count, dtype=dtype)))
 
 
 @translates("eye", "eye.m")

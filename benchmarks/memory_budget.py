@@ -57,8 +57,8 @@ def _within(model: nn.Module, inputs: list[torch.Tensor], share: str, notes: dic
     """A step within a share of what eager PyTorch saves; None where that is not possible."""
     recipe = recipes.get("cpu")
     own = optimized_module(copy.deepcopy(model).train(), recipe=recipe, memory_budget=share, fallback="raise")
-    call = step(own, inputs)
     try:
+        call = step(own, inputs)
         call()
     except MemoryBudgetError as error:
         notes[share] = str(error)

@@ -78,8 +78,7 @@ def _finer(start: Planned, tried: Callable[[tuple[str, ...]], Planned | None]) -
     result finds no room; then, where that alone is fast enough and makes room, of its readers as well."""
     limit, spilled = _SLOWER * start.run.seconds, SpillCharges(start.graph, start.run).total
     found = _path(start, limit, tried, readers=False)
-    first = found[0] if found else start
-    if first.run.seconds <= limit and SpillCharges(first.graph, first.run).total <= _LESS * spilled and found:
+    if found and found[0].run.seconds <= limit and SpillCharges(found[0].graph, found[0].run).total <= _LESS * spilled:
         found += _path(start, limit, tried, readers=True)
     return found
 

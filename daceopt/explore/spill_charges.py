@@ -29,23 +29,25 @@ class SpillCharges:
         self.total = 0
         homes = instance_of(graph)
         at = [homes[layer.nodes[0]][0] if layer.nodes[0] in homes else None for layer in run.layers]
-        lives_of, sizes = self._looked_up(run)
+        lives_of, sizes = _looked_up(run)
         for name in (n for n in run.spilled if run.placements[n].level == _MEMORY):
             self.total += sizes[name]
             lives = lives_of[name]
             fullest = max(range(lives[0], lives[-1] + 1), key=lambda k: run.occupancy[k][_SHARED])
-            self._charge(self.running, {at[fullest]}, sizes[name])
-            self._charge(self.reading, {at[k] for k in lives[1:]}, sizes[name])
+            _charge(self.running, {at[fullest]}, sizes[name])
+            _charge(self.reading, {at[k] for k in lives[1:]}, sizes[name])
 
-    def _looked_up(self, run: Run) -> tuple[dict[str, list[int]], dict[str, int]]:
-        """The layers that write and read each array, in order, and the bytes of those that are written."""
-        lives: dict[str, list[int]] = {}
-        sizes: dict[str, int] = {}
-        for k, layer in enumerate(run.layers):
-            sizes.update(layer.writes)
-            for name in dict.fromkeys((*layer.reads, *layer.writes)):
-                lives.setdefault(name, []).append(k)
-        return lives, sizes
 
-    def _charge(self, account: Counter[int], positions: set[int | None], size: int) -> None:
-        account.update({k: size for k in positions if k is not None})
+def _looked_up(run: Run) -> tuple[dict[str, list[int]], dict[str, int]]:
+    """The layers that write and read each array, in order, and the bytes of those that are written."""
+    lives: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    for k, layer in enumerate(run.layers):
+        sizes.update(layer.writes)
+        for name in dict.fromkeys((*layer.reads, *layer.writes)):
+            lives.setdefault(name, []).append(k)
+    return lives, sizes
+
+
+def _charge(account: Counter[int], positions: set[int | None], size: int) -> None:
+    account.update({k: size for k in positions if k is not None})

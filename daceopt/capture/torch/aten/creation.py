@@ -81,10 +81,10 @@ def spaced(t: Translation, start: Any, end: Any, steps: Any, base: float = 10.0,
     if not (isinstance(count, int) and count <= _LARGEST_CONSTANT and _is_number(start) and _is_number(end)):
         raise Unsupported("numbers that are not known before running, or too many of them to keep")
     assert t.call is not None
-    dtype = types.to_torch(t.dtype)
-    if t.call.target._schema.name == "aten::logspace":
-        return t.b.constant(to_numpy(torch.logspace(start, end, count, base, dtype=dtype)))
-    return t.b.constant(to_numpy(torch.linspace(start, end, count, dtype=dtype)))
+    known = {"steps": count, "dtype": types.to_torch(t.dtype)}
+    is_logarithmic = t.call.target._schema.name == "aten::logspace"
+    values = torch.logspace(start, end, base=base, **known) if is_logarithmic else torch.linspace(start, end, **known)
+    return t.b.constant(to_numpy(values))
 
 
 @translates("eye", "eye.m")

@@ -10,8 +10,8 @@
 namespace daceopt::folding {
 
 // Below these a copy costs more than one product saves (docs/decisions/dense-libraries.md).
-constexpr int64_t kWide = 64;               // columns that each copied row is multiplied by
-constexpr int64_t kDeep = 1024;             // terms of each sum that is written transposed
+constexpr int64_t kWide = 64;                // columns that each copied row is multiplied by
+constexpr int64_t kDeep = 1024;              // terms of each sum that is written transposed
 constexpr int64_t kWork = int64_t(1) << 20;  // multiplications of the whole batch
 constexpr int64_t kLong = 2048;              // rows of a product; more would need more memory, and are not faster
 constexpr int64_t kTile = 64;

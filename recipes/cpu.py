@@ -87,6 +87,9 @@ FUSION = (
 FUSION_OF_WHOLE_IMAGES = tuple("layout-search{blocked=False}" if step == "layout-search" else step for step in FUSION)
 """The same for what cannot follow images in blocks of channels."""
 
+RELUS = ("relu-absorption",)
+"""Activations in convolutions, for programs that may run twice; what it watches cannot be split."""
+
 MEMORY = ("memory-ordering", "transient-reuse")
 """One buffer for arrays that are not alive at the same time (5.4)."""
 
@@ -110,4 +113,4 @@ LOOPS = (
 )
 """The loops of each kernel, and what calls in loops keep."""
 
-cpu = Recipe("cpu", (*CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *MEMORY, *LOOPS))
+cpu = Recipe("cpu", (*CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *RELUS, *MEMORY, *LOOPS))

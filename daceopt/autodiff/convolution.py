@@ -7,6 +7,7 @@ from typing import Any
 
 from daceopt.autodiff.activation import before_activation
 from daceopt.autodiff.rules import Contributions, Grads, adjoint
+from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 
@@ -15,6 +16,8 @@ from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, Convo
 def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Collection[str]) -> Contributions:
     """dX, dW and dB by their own passes; the residual Z receives dY."""
     names = node.operands(b.graph)
+    if scaled := names.keys() & {"S", "T"}:
+        raise Unsupported(f"{node.label} has an epilogue of {sorted(scaled)}; differentiate before it is fused")
     g = before_activation(b, node.activation, names["Y"], grads[names["Y"]])
     window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
     found: Contributions = []

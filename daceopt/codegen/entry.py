@@ -98,6 +98,7 @@ def entry_source(program: FrameProgram, manifest: Manifest) -> str:
         status_include='#include "daceopt/status.h"' if program.status_header else "",
         clear="daceopt::clear_status();" if program.status_header else "",
         library_failed=_LIBRARY_CHECK if program.status_header else "",
+        attempt=_ATTEMPT if program.status_header else "program();",
         at_end="if (daceopt::at_end) daceopt::at_end();" if program.status_header else "",
         abi=ABI_VERSION,
         ok=OK,
@@ -223,6 +224,16 @@ _LIBRARY_CHECK = f"""
     if (daceopt::status.failed)
         return report(daceopt::status.index ? {BAD_INDEX} : {FAILED}, daceopt::status.message);"""
 
+_ATTEMPT = """{
+        const daceopt::Careless careless;
+        program();
+    }
+    if (daceopt::status.doubt) {
+        daceopt::clear_status();
+        status = 0;
+        program();
+    }"""
+
 _CHECK = """
     if (status & {kind}) return report({code}, "{message}");"""
 
@@ -271,7 +282,8 @@ int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbol
     static void* const handle = __dace_init_{name}({init_values});
     if (!handle) return report({failed}, "the program could not be initialised");
     {clear}{earlier}
-    __program_{name}(handle{values});{library_failed}
+    const auto program = [&] {{ __program_{name}(handle{values}); }};
+    {attempt}{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
     return {ok};
 }}

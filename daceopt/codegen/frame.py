@@ -151,7 +151,7 @@ class FrameBuilder:
     def _begin_changes(self, reports: bool) -> None:
         """What has failed by now has changed no input; from here on arguments are written."""
         status = f"{self._buffer(FrameBuffer(STATUS, 1, dace.int32))}[0]"
-        failed = f"{status} || daceopt::status.failed" if reports else status
+        failed = f"{status} || daceopt::status.failed || daceopt::status.doubt" if reports else status
         self._run(f"if ({failed}) return;\n{status} = {checks.CHANGING};", "changes")
         self.uses_status = True
 

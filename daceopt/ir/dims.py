@@ -43,6 +43,15 @@ def span(shape: Shape, strides: Shape) -> Dim:
     return dim(1 + sum((s - 1) * t for s, t in zip(shape, strides)))
 
 
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Are there no gaps between the elements, in whatever order they stand?"""
+    longer = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    if not all(isinstance(s, int) for _, s in longer):
+        return False
+    longer.sort(key=lambda pair: -pair[1])
+    return tuple(s for _, s in longer) == row_major([n for n, _ in longer])
+
+
 def assumed(extent: Dim) -> int:
     """A number to compare extents by where sizes are open."""
     return extent if isinstance(extent, int) else int(extent.subs(dict.fromkeys(extent.free_symbols, 7)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from daceopt.ir.nodes.library import DenseNode
 
 _ORDER = {
-    Convolution: (("X", "W", "B", "Z"), ("Y",)),
+    Convolution: (("X", "W", "B", "S", "T", "Z"), ("Y",)),
     ConvolutionBackwardData: (("dY", "W"), ("dX",)),
     ConvolutionBackwardWeights: (("X", "dY"), ("dW",)),
 }
@@ -118,6 +118,9 @@ def _forward(t: dict[str, Any], call: dict[str, Any]) -> None:
     import torch
 
     y = torch.ops.aten.convolution(_pad(t["X"], call), t["W"], t.get("B"), *_arguments(call))
+    per_channel = (-1, *[1] * (y.dim() - 2))
+    y = y * t["S"].view(per_channel) if "S" in t else y
+    y = y + t["T"].view(per_channel) if "T" in t else y
     y = y + t["Z"] if "Z" in t else y
     t["Y"].copy_(y.relu() if call["relu"] else y)
 

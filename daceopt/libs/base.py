@@ -99,6 +99,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Pool": ("pool",),
     "PoolBackward": ("pool",),
     "IndexAdd": ("native", "torch_device"),
+    "NanWatch": ("native",),
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),
     "MicroProduct": ("torch_product", "native_product"),

@@ -1,4 +1,4 @@
-"""Our own C++: scattered addition, and plain loops for products that no library serves."""
+"""Our own C++: scattered addition, plain loops for products that no library serves, and the search for NaN."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import dace
 import sympy
 
 from daceopt.ir import types
-from daceopt.ir.nodes.library import Contraction, IndexAdd, takes_narrow
+from daceopt.ir.dims import is_dense
+from daceopt.ir.nodes.library import Contraction, IndexAdd, NanWatch, takes_narrow
 from daceopt.libs import contraction
 from daceopt.libs.base import OwnCode, Requirements, register, support
 from daceopt.libs.emission import extent
@@ -26,18 +27,22 @@ class Native(OwnCode):
     name: ClassVar[str] = "native"
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Contractions of any arithmetic type; IndexAdd of floats and 4 or 8 byte integers."""
+        """Contractions of any arithmetic type; IndexAdd of floats and 4 or 8 byte integers; NanWatch of float32."""
         if isinstance(node, Contraction):
             return contraction.why_not(node, graph, (*_PRODUCTS, *node.narrow))
         if isinstance(node, IndexAdd):
             return _why_not_index_add(node, graph)
+        if isinstance(node, NanWatch):
+            return why_not_watched(graph, node.operands(graph)["X"])
         return "no plain loops for this kind of node"
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
-        """One call into ``src/contraction_native.cpp`` or ``src/index_add.cpp``."""
+        """One call into ``src/contraction_native.cpp``, ``src/index_add.cpp`` or ``src/nan_watch.cpp``."""
         if isinstance(node, Contraction):
             return contraction.emit(node, graph, "contraction_native")
         names = node.operands(graph)
+        if isinstance(node, NanWatch):
+            return f"*Seen = daceopt::watch_for_nan(X, {extent(graph.size(names['X']))});"
         rows, count = graph.shape(names["dW"])[0], graph.size(names["Index"])
         width = sympy.Mul(*graph.shape(names["dW"])[1:])
         return f"daceopt::index_add(Index, {extent(count)}, dY, dW, {extent(rows)}, {extent(width)});"
@@ -49,7 +54,17 @@ class Native(OwnCode):
             ctype = types.cpp(graph.dtype(names["Y"]))
             macro = "DACEOPT_NARROW=1" if takes_narrow(node, graph) else f"DACEOPT_T={ctype}"
             return support("contraction_native.cpp", header="contraction.h", define=macro)
+        if isinstance(node, NanWatch):
+            return support("nan_watch.cpp", header="nan_watch.h")
         return support("index_add.cpp", header="index_add.h")
+
+
+def why_not_watched(graph: Graph, name: str) -> str | None:
+    """Why no :class:`NanWatch` looks at the array; None where one may."""
+    if graph.dtype(name) != dace.float32:
+        return f"{name} has element type {graph.dtype(name)}, expected float32"
+    dense = is_dense(graph.shape(name), graph.strides(name))
+    return None if dense else f"{name} has gaps (strides {graph.strides(name)})"
 
 
 def _why_not_index_add(node: IndexAdd, graph: Graph) -> str | None:

@@ -50,7 +50,8 @@ class NativeConvolution(OwnCode):
 
         shape = _shape(node, graph, names)
         if isinstance(node, Convolution):
-            rest = f"{operand('X')}, {operand('W')}, {row('B')}, {operand('Z')}, {operand('Y')}"
+            rows = ", ".join(map(row, "BST"))
+            rest = f"{operand('X')}, {operand('W')}, {rows}, {operand('Z')}, {operand('Y')}"
             return f"daceopt::convolution_native({shape}, {rest}, {boolean(node.activation == 'relu')});"
         if isinstance(node, ConvolutionBackwardData):
             return f"daceopt::convolution_native_data({shape}, {operand('dY')}, {operand('W')}, {operand('dX')});"

@@ -12,6 +12,7 @@ import dace
 
 from daceopt.codegen.compiler import Flags
 from daceopt.ir.blocked import BLOCK, image_shape
+from daceopt.ir.dims import is_dense
 from daceopt.ir.nodes.library import (
     Convolution,
     ConvolutionBackwardData,
@@ -20,7 +21,7 @@ from daceopt.ir.nodes.library import (
     takes_narrow,
 )
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import braces, element, extent, first_iteration, held
+from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -73,9 +74,8 @@ class OneDnn(Library):
             return f"{rank} spatial dimensions, expected 1 to 3"
         if any(p < 0 for p in node.pads):
             return f"negative padding {list(node.pads)}"
-        if getattr(node, "activation", None) is not None:
-            return f"activation {node.activation!r}: oneDNN's turns NaN into 0"
-        return _why_not_strides(graph, names) or _why_not_blocked(node, graph, names)
+        unable = _why_no_epilogue(node, graph, names) if isinstance(node, Convolution) else None
+        return unable or _why_not_strides(graph, names) or _why_not_blocked(node, graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/onednn_convolution.cpp``; ``src/onednn_weights.cpp`` keeps its weights."""
@@ -91,7 +91,8 @@ class OneDnn(Library):
         shared = f"daceopt::Window{{{window}}}, {extent(node.group)}, daceopt::Layout::{_LAYOUTS[node.layout]}"
         declared, kept = _kept(node, graph)
         if isinstance(node, Convolution):
-            return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Z', 'Y')}, {shared}{kept});"
+            epilogue = f"{{{tensor('S', 'T', 'Z')}, {boolean(node.activation == 'relu')}}}"
+            return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Y')}, {epilogue}, {shared}{kept});"
         if isinstance(node, ConvolutionBackwardData):
             return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{kept});"
         return f"daceopt::onednn_convolution_backward_weights({tensor('X', 'dY', 'dW')}, {shared});"
@@ -137,6 +138,17 @@ def _tensor(graph: Graph, connector: str, name: str | None, is_blocked: bool) ->
         return f"daceopt::Tensor{{(void*)({connector}), {dims}, {dims}, {element(graph.dtype(name))}, true}}"
     layout = f"{braces(graph.shape(name))}, {braces(graph.strides(name))}"
     return f"daceopt::Tensor{{(void*)({connector}), {layout}, {element(graph.dtype(name))}}}"
+
+
+def _why_no_epilogue(node: Convolution, graph: Graph, names: dict[str, str]) -> str | None:
+    wide = {graph.dtype(name) for name in names.values()} == {dace.float32}
+    if not wide and (node.activation or {"S", "T"} & names.keys()):
+        return "factors of bfloat16: their sums get nothing but a bias and a residual"
+    if node.activation and not node.doubtful:
+        return f"activation {node.activation!r}: oneDNN's turns NaN into 0, or -inf into NaN"
+    if node.activation and not is_dense(graph.shape(names["Y"]), graph.strides(names["Y"])):
+        return f"activation {node.activation!r} of a result with gaps (strides {graph.strides(names['Y'])})"
+    return None
 
 
 def _why_not_blocked(node: Any, graph: Graph, names: dict[str, str]) -> str | None:

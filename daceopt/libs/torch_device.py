@@ -110,6 +110,8 @@ def _why_not_convolution(node: Any, graph: Graph) -> str | None:
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, _FLOATS))}"
     if len(found) > 1:
         return f"element types {sorted(map(str, found))}, expected one"
+    if scaled := names.keys() & {"S", "T"}:
+        return f"an epilogue with {' and '.join(sorted(scaled))}"
     if node.blocked(graph):
         return f"operands {sorted(node.blocked(graph))} in blocks of channels"
     kernel = graph.shape(names["W" if "W" in names else "dW"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import HostCall, IndexAdd
+from daceopt.ir.nodes.library import HostCall, IndexAdd, NanWatch
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ir.region import Region
 from daceopt.ops.core.algorithm import Algorithm
@@ -32,6 +32,12 @@ def index_add_split(graph: Graph, node: IndexAdd, axis: int) -> Division:
         b.copy(result, out=part)
 
     return Division({target: own}, build)
+
+
+@splits(NanWatch)
+def nan_watch_split(graph: Graph, node: NanWatch, axis: int) -> Division:
+    """Refused."""
+    raise CannotSplit(f"{node.label} says whether all is computed again")
 
 
 @splits(HostCall)

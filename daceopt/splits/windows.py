@@ -30,7 +30,7 @@ def convolution_split(graph: Graph, node: Convolution, axis: int) -> Division:
         return _along(graph, node, {"X": 0, "Z": 0}, {"Y": 0})
     _refuse_blocks(graph, node)
     if own == 1:
-        return _channels(graph, node, {"X": 1}, {"W": 0, "B": 0, "Z": 1}, {"Y": 1})
+        return _channels(graph, node, {"X": 1}, {"W": 0, "B": 0, "S": 0, "T": 0, "Z": 1}, {"Y": 1})
     return _halo(graph, node, own, {"Z": own}, {"Y": own})
 
 

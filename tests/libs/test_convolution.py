@@ -211,6 +211,36 @@ def test_epilogues(library: str, last: bool, name: str) -> None:
     assert torch.equal(z, kept)
 
 
+@pytest.mark.parametrize("library", [*LIBRARIES, "native_convolution"])
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", ["block", "depthwise", "odd channels"])
+def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> None:
+    """In registers, and, outside of careless runs, exactly."""
+    case = CASES[name] if name in CASES else Case((2, 16, 9, 9), (21, 16, 3, 3), (1, 1), (1, 1, 1, 1))
+    x, w, (b, s, t) = make(case.x, last), make(case.w, False), (make(case.w[:1], False) for _ in range(3))
+    per_channel = (-1, *[1] * (x.dim() - 2))
+
+    def expected(dtype: torch.dtype, z: torch.Tensor | None, relu: bool) -> torch.Tensor:
+        y = reference(case, x.to(dtype), w.to(dtype), b.to(dtype)) * s.to(dtype).view(per_channel)
+        y = y + t.to(dtype).view(per_channel) + (0 if z is None else z.to(dtype))
+        return y.relu() if relu else y
+
+    z = make(tuple(expected(torch.float32, None, False).shape), last)
+    ways = [(given, relu) for given in (None, z) for relu in (False, True)]
+    results = [torch.empty_like(z) for _ in ways]
+    calls = [
+        (
+            Convolution(**case.attributes, activation="relu" if relu else None, doubtful=relu),
+            {"X": x, "W": w, "B": b, "S": s, "T": t} | ({} if given is None else {"Z": given}),
+            {"Y": out},
+        )
+        for (given, relu), out in zip(ways, results, strict=True)
+    ]
+    execute(library, *calls)
+    for (given, relu), out in zip(ways, results, strict=True):
+        assert_within_rounding(out, expected(torch.float64, given, relu), expected(torch.float32, given, relu))
+
+
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_residual_in_another_layout(library: str) -> None:
     case = CASES["block"]

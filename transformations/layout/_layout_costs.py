@@ -19,6 +19,7 @@ from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import library
 from daceopt.libs.convolution_times import times
 from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
+from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of
 
 POOLS = (library.Pool, library.PoolBackward)
 LAST, _BLOCKED = "last", "blocked"
@@ -118,6 +119,7 @@ class _Reading:
             self._add_kernel(node)
         elif isinstance(node, CONVOLUTIONS):
             self._add_convolution(node)
+            self._add_epilogue(node)
         elif isinstance(node, POOLS):
             self._want(node.operands(self._graph).values(), _POOL, _has_channels_inside)
         else:
@@ -139,6 +141,18 @@ class _Reading:
         ]
         self.calls[node] = NodeAccesses(accesses, modes | {_BLOCKED: modes[_BLOCKED] * _DOUBT})
         self.problem.walks.append(self.calls[node])
+
+    def _add_epilogue(self, node: Any) -> None:
+        """What a convolution does in registers is no pass over memory, where the result has the layout of the sums."""
+        reader = reader_of(self._graph, node) if isinstance(node, library.Convolution) else None
+        found = None if reader is None else extracted(self._graph, node, reader)
+        if not isinstance(found, Epilogue) or (found.activation and self._graph.saved):
+            return
+        images = [self._graph.writes(node)["Y"], *self._graph.outputs_of(reader)]
+        images += [found.residual] if found.residual else []
+        seconds = sum(self._seconds(n) for n in images)
+        accesses = [Walked(self._graph.root(n)[0], self._modes(n, False), seconds) for n in images]
+        self.problem.walks.append(NodeAccesses(accesses))
 
     def _modes(self, name: str, is_blocked: bool) -> tuple[str, ...]:
         """The layout in which a library takes the image ``name`` as it is, in each layout of its array."""

@@ -19,6 +19,7 @@ from daceopt.passes.integer_program import solver
 
 Layout = int  # position among the layouts of an array
 Choice = dict[str, Layout]  # array -> its layout; others have their first
+_NOISE = 0.1  # of the time of one call: its measurements differ by as much between quiet and busy minutes
 _PATIENCE = 5.0  # seconds
 
 
@@ -57,6 +58,13 @@ class NodeAccesses:
     def best(self, choice: Choice) -> tuple[Hashable, float]:
         """The fastest mode, and its seconds."""
         return min(self.seconds(choice).items(), key=lambda pair: pair[1], default=(None, 0.0))
+
+    def settled(self, choice: Choice) -> Hashable:
+        """The mode that all accesses suit, unless the fastest saves more than a measurement's noise; else that one."""
+        seconds, (fastest, least) = self.seconds(choice), self.best(choice)
+        given = {access.modes[choice.get(access.array, 0)] for access in self.accesses}
+        kept = given.pop() if len(given) == 1 else fastest
+        return kept if kept in seconds and least >= (1 - _NOISE) * seconds[kept] else fastest
 
 
 @dataclass

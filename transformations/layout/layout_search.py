@@ -66,10 +66,12 @@ def _better(wide: Reading, choice: Choice) -> Choice | None:
     """The layouts that are best as measured, if they are better by enough than ``choice``."""
     if not wide.calls:
         return None
-    found = wide.problem.solve()
+    seconds = wide.problem.seconds
+    found, plain = wide.problem.solve(), min(wide.problem.uniform(), key=seconds)
+    found = found if seconds(found) < (1 - WORTH) * seconds(plain) else plain  # one layout is what fuses best
     own = {name: choice.get(name, 0) for name in wide.known}
-    before = wide.problem.seconds(own) + sum(_left_to_library(walk, own) for walk in wide.calls.values())
-    return found if wide.problem.seconds(found) < (1 - WORTH) * before else None
+    before = seconds(own) + sum(_left_to_library(walk, own) for walk in wide.calls.values())
+    return found if seconds(found) < (1 - WORTH) * before else None
 
 
 def _left_to_library(walk: NodeAccesses, choice: Choice) -> float:
@@ -96,7 +98,7 @@ def _moved(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
 
 def _calls(graph: Graph, reading: Reading, choice: Choice) -> Iterator[Site]:
     """The layouts in which convolutions work, and the images in blocks: one site, for they belong together."""
-    modes = {node: walk.best(choice)[0] for node, walk in reading.calls.items()}
+    modes = {node: walk.settled(choice) for node, walk in reading.calls.items()}
     modes = {node: mode for node, mode in modes.items() if node.layout != mode}
     blocks = [name for name, layout in choice.items() if layout == 2]
     users = dict.fromkeys(u for n in blocks for u in (*graph.producers(n), *graph.all_consumers(n)))

@@ -14,12 +14,13 @@ from daceopt.ir import types
 from daceopt.ir.affine import quotient
 from daceopt.ir.builder import Builder
 from daceopt.ir.dataflow import address, is_bijective
+from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.region import Region
 from daceopt.ir.tasklet import eliminate_dead, free_symbols
-from daceopt.ops.families.strided import is_dense, why_not_laid_out
+from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
 

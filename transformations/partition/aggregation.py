@@ -17,7 +17,8 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.library import Contraction
 from daceopt.passes.aggregation_rules import TABLE_1, AggregationRule, RuleSet
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.local.epilogue_fusion import EpilogueFusion, is_product, why_no_epilogue
+from daceopt.transformations.local._epilogues import is_product, why_no_epilogue
+from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.panel_fusion import PanelFusion, why_no_panels
 from daceopt.transformations.partition._aggregating import Growth, Judge
 from daceopt.transformations.partition.cluster_extraction import is_eligible

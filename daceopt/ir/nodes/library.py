@@ -218,15 +218,18 @@ class _ConvolutionBase(_Window):
 
 @dace.library.node
 class Convolution(_ConvolutionBase):
-    """Cross-correlation: ``Y = activation(conv(X, W) + B + Z)``.
+    """Cross-correlation: ``Y = activation((conv(X, W) + B) * S + T + Z)``, of which S is 1 where it is not given.
 
-    X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B: [O]; Z and Y: [N, O, e...].
+    X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B, S and T: [O]; Z and Y: [N, O, e...].
     The arrays' strides are the physical layout (channels first or last). X, Z and Y, and their gradients below, may
     also stand in blocks of 16 channels: [N, C/16, d..., 16] in rows (``ir/blocked.py``), each as it is.
+
+    ``doubtful``: the activation may make NaN of -inf. Whatever that reaches, a :class:`NanWatch` looks at.
     """
 
-    required, optional, results = ("X", "W"), ("B", "Z"), ("Y",)
+    required, optional, results = ("X", "W"), ("B", "S", "T", "Z"), ("Y",)
     activation = _activation()
+    doubtful = Property(dtype=bool, default=False, desc="NaN may stand for what -inf becomes, until a careful run")
     held_over = _held_over()
     packed = _packed()
 
@@ -307,6 +310,21 @@ class IndexAdd(DenseNode):
     def flops(self, graph: Graph) -> sympy.Expr:
         """One addition per element of dY."""
         return _size(graph, self.operands(graph)["dY"])
+
+
+@dace.library.node
+class NanWatch(DenseNode):
+    """Where X has a NaN, all that was computed is computed again, carefully: without what makes NaN of other numbers.
+
+    ``Seen``: int32 [1], 1 where the run is in doubt. X: any shape without gaps, float32.
+    """
+
+    required, results = ("X",), ("Seen",)
+    has_side_effects_ = True
+
+    def flops(self, graph: Graph) -> sympy.Expr:
+        """A comparison per element."""
+        return _size(graph, self.operands(graph)["X"])
 
 
 @dace.library.node

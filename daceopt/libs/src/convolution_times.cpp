@@ -74,7 +74,7 @@ struct Call {
     void run(Layout layout) {
         const Tensor a = image(x, x_dims, layout), c = image(y, y_dims, layout), none{nullptr, {}, {}};
         const Tensor b{w.data(), w_dims, strides_of(w_dims, false)};
-        if (pass == 0) return onednn_convolution(a, b, none, none, c, window, groups, layout);
+        if (pass == 0) return onednn_convolution(a, b, none, c, {none, none, none}, window, groups, layout);
         if (pass == 1) return onednn_convolution_backward_data(c, b, a, window, groups, layout);
         onednn_convolution_backward_weights(a, c, b, window, groups, layout);
     }

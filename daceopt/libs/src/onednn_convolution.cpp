@@ -15,9 +15,11 @@ using dnnl::prop_kind;
 enum Pass : int64_t { kForward, kBackwardData, kBackwardWeights };
 
 struct Problem {  // descriptions in the caller's layouts; src and dst also name their gradients
-    memory::desc src, weights, bias, dst, residual, added;  // added: the residual in the layout of the result
+    memory::desc src, weights, bias, dst;
+    memory::desc scale, shift, residual, added;  // of the epilogue; added: the residual in the layout of the result
     memory::dims strides, dilations, pads_begin, pads_end;
     Layout layout;
+    bool clamps = false;  // the epilogue ends with the relu that turns -inf into NaN
 };
 
 memory::desc describe_weights(const Tensor& w, int64_t groups) {
@@ -34,7 +36,15 @@ memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
     return describe({nullptr, y.dims, y.strides, residual.type, y.is_blocked});
 }
 
-Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+memory::desc describe_per_channel(const Tensor& numbers, size_t rank) {
+    memory::dims dims(rank, 1);
+    dims[1] = numbers.dims[0];
+    return memory::desc(dims, data_type_of(numbers.type), memory::dims(rank, 1));
+}
+
+bool clamps(const Epilogue& epilogue) { return epilogue.relu && !careful; }
+
+Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
                          const Window& window, int64_t groups, Layout layout) {
     Problem p;
     p.layout = layout;
@@ -42,7 +52,13 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
     p.weights = describe_weights(w, groups);
     p.dst = describe(y);
     if (bias.data) p.bias = memory::desc(bias.dims, data_type_of(bias.type), memory::format_tag::x);
-    if (residual.data) p.residual = describe(residual), p.added = in_layout_of_result(residual, y);
+    if (epilogue.scale.data) p.scale = describe_per_channel(epilogue.scale, y.dims.size());
+    if (epilogue.shift.data) p.shift = describe_per_channel(epilogue.shift, y.dims.size());
+    if (epilogue.residual.data) {
+        p.residual = describe(epilogue.residual);
+        p.added = in_layout_of_result(epilogue.residual, y);
+    }
+    p.clamps = clamps(epilogue);
     p.strides = window.strides;
     for (int64_t d : window.dilations) p.dilations.push_back(d - 1);
     p.pads_begin = window.pads_begin;
@@ -55,10 +71,20 @@ struct Choice {
     memory::desc src, dst, added;
 };
 
-dnnl::post_ops operations(const Choice& c) {
+dnnl::post_ops operations(const Problem& p, const Choice& c) {
     dnnl::post_ops found;
+    if (!p.scale.is_zero()) found.append_binary(algorithm::binary_mul, p.scale);
+    if (!p.shift.is_zero()) found.append_binary(algorithm::binary_add, p.shift);
     if (!c.added.is_zero()) found.append_binary(algorithm::binary_add, c.added);
+    if (p.clamps) {
+        found.append_prelu(0);
+        found.append_eltwise(algorithm::eltwise_linear, 1, 0);  // -0 + 0 = 0
+    }
     return found;
+}
+
+bool has_operations(const Problem& p) {
+    return p.clamps || !p.scale.is_zero() || !p.shift.is_zero() || !p.added.is_zero();
 }
 
 // What is added in the layout of the kernel's own choice, which is that of its result; kernels take no other there.
@@ -66,10 +92,10 @@ memory::desc free_added(const Problem& p) {
     return p.added.is_zero() || p.added.get_data_type() != p.dst.get_data_type() ? p.added : any(p.added);
 }
 
-memory::desc added_of(const dnnl::convolution_forward::primitive_desc& pd) {
+memory::desc added_of(const dnnl::convolution_forward::primitive_desc& pd, int place) {
     algorithm kind;
     memory::desc added;
-    pd.get_primitive_attr().get_post_ops().get_params_binary(0, kind, added);
+    pd.get_primitive_attr().get_post_ops().get_params_binary(place, kind, added);
     return added.get_format_kind() == memory::format_kind::any ? pd.dst_desc() : added;
 }
 
@@ -77,9 +103,9 @@ dnnl::convolution_forward::primitive_desc forward(const Problem& p, const Choice
     const auto weights = any(p.weights);
     if (p.bias.is_zero())
         return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, c.dst, p.strides,
-                p.dilations, p.pads_begin, p.pads_end, attributes(operations(c))};
+                p.dilations, p.pads_begin, p.pads_end, attributes(operations(p, c))};
     return {engine(), prop_kind::forward_training, algorithm::convolution_direct, c.src, weights, p.bias, c.dst, p.strides,
-            p.dilations, p.pads_begin, p.pads_end, attributes(operations(c))};
+            p.dilations, p.pads_begin, p.pads_end, attributes(operations(p, c))};
 }
 
 // Backward passes name the forward pass that they belong to; that of narrow factors has narrow operands throughout, also
@@ -164,30 +190,54 @@ std::shared_ptr<Entry> entry_of(const Descriptor& pd, const dnnl::primitive& pri
     return entry;
 }
 
-// y = y + residual
-std::shared_ptr<Entry> make_addition(const Problem& p) {
-    const dnnl::binary::primitive_desc pd(engine(), algorithm::binary_add, p.dst, p.added, p.dst, attributes());
+// y = y * operand or y + operand
+std::shared_ptr<Entry> make_pass(algorithm kind, const memory::desc& y, const memory::desc& operand, const memory::desc& wanted) {
+    const dnnl::binary::primitive_desc pd(engine(), kind, y, wanted, y, attributes());
     auto entry = entry_of(pd, dnnl::binary(pd));
-    entry->add(DNNL_ARG_SRC_0, p.dst, p.dst, false);
-    entry->add(DNNL_ARG_SRC_1, p.residual, p.added, false);
-    entry->add(DNNL_ARG_DST, p.dst, p.dst, true);
+    entry->add(DNNL_ARG_SRC_0, y, y, false);
+    entry->add(DNNL_ARG_SRC_1, operand, wanted, false);
+    entry->add(DNNL_ARG_DST, y, y, true);
     return entry;
+}
+
+std::shared_ptr<Entry> make_forward(const Problem& p);
+
+// The epilogue in passes of its own, but for what clamps.
+std::shared_ptr<Entry> make_in_passes(const Problem& p) {
+    Problem plain = p;
+    plain.scale = plain.shift = plain.residual = plain.added = memory::desc();
+    plain.clamps = false;
+    auto first = make_forward(plain);
+    Entry* last = first.get();
+    const auto pass = [&](algorithm kind, const memory::desc& operand, const memory::desc& wanted) {
+        if (operand.is_zero()) return;
+        last->after = make_pass(kind, p.dst, operand, wanted);
+        last = last->after.get();
+    };
+    pass(algorithm::binary_mul, p.scale, p.scale);
+    pass(algorithm::binary_add, p.shift, p.shift);
+    pass(algorithm::binary_add, p.residual, p.added);
+    return first;
 }
 
 std::shared_ptr<Entry> make_forward(const Problem& p) {
     const auto pd = fastest(p, prefers_blocked(p), forward);
-    if (!p.added.is_zero() && speed_of(pd.impl_info_str()) == Speed::kReference) {
-        Problem plain = p;
-        plain.residual = plain.added = memory::desc();
-        auto entry = make_forward(plain);
-        entry->after = make_addition(p);
-        return entry;
-    }
+    if (has_operations(p) && speed_of(pd.impl_info_str()) == Speed::kReference) return make_in_passes(p);
     auto entry = entry_of(pd, dnnl::convolution_forward(pd));
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
     if (!p.bias.is_zero()) entry->add(DNNL_ARG_BIAS, p.bias, p.bias, false);
-    if (!p.residual.is_zero()) entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, p.residual, added_of(pd), false);
+    int place = 0;
+    const auto operand = [&](int kind, const memory::desc& given, const memory::desc& wanted) {
+        entry->add(DNNL_ARG_ATTR_MULTIPLE_POST_OP(place) | kind, given, wanted, false);
+        ++place;
+    };
+    if (!p.scale.is_zero()) operand(DNNL_ARG_SRC_1, p.scale, p.scale);
+    if (!p.shift.is_zero()) operand(DNNL_ARG_SRC_1, p.shift, p.shift);
+    if (!p.residual.is_zero()) operand(DNNL_ARG_SRC_1, p.residual, added_of(pd, place));
+    const memory::desc slope = memory::desc(memory::dims(p.dst.get_ndims(), 1), memory::data_type::f32, memory::dims(p.dst.get_ndims(), 1));
+    if (p.clamps) operand(DNNL_ARG_WEIGHTS, slope, slope);
+    entry->clamps = p.clamps;
     entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
     return entry;
 }
@@ -210,10 +260,10 @@ std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
     return entry;
 }
 
-Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
            const Window& window, int64_t groups, Layout layout) {
-    Key key{pass, groups, static_cast<int64_t>(layout)};
-    for (const auto* tensor : {&x, &w, &bias, &residual, &y}) append(key, *tensor);
+    Key key{pass, groups, static_cast<int64_t>(layout), clamps(epilogue)};
+    for (const auto* tensor : {&x, &w, &bias, &y, &epilogue.scale, &epilogue.shift, &epilogue.residual}) append(key, *tensor);
     for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
     return key;
 }
@@ -224,11 +274,23 @@ bool is_empty(const Tensor& x) {
     return false;
 }
 
-// The sum over no images.
-void zero(const Tensor& x) {
+int64_t elements_of(const Tensor& x) {
     int64_t count = 1;
     for (int64_t n : x.dims) count *= n;
-    if (x.data) std::memset(x.data, 0, count * bytes_of(x.type));
+    return count;
+}
+
+// The sum over no images.
+void zero(const Tensor& x) {
+    if (x.data) std::memset(x.data, 0, elements_of(x) * bytes_of(x.type));
+}
+
+// The larger of each number and 0, or NaN. The image has no gaps.
+void clamp(const Tensor& x) {
+    auto* values = static_cast<float*>(x.data);
+    const int64_t count = elements_of(x);
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < count; ++i) values[i] = values[i] <= 0 ? 0 : values[i];
 }
 
 Cache& cache() {
@@ -237,6 +299,7 @@ Cache& cache() {
 }
 
 const Tensor kNone{nullptr, {}, {}};
+const Epilogue kNothing{kNone, kNone, kNone};
 
 // A tensor of bfloat16 as floats in the same layout, for CPUs without units that multiply it.
 class Widened {
@@ -269,24 +332,31 @@ bool lacks_units(std::initializer_list<const Tensor*> tensors) {
 
 }  // namespace
 
-void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
                         const Window& window, int64_t groups, Layout layout, WeightMemory* kept) {
     if (is_empty(y)) return;
     guarded("Convolution", [&] {
-        if (lacks_units({&x, &w, &bias, &residual, &y})) {
-            const Widened a(x), b(w), c(bias), d(residual), result(y);
-            onednn_convolution(a.tensor(), b.tensor(), c.tensor(), d.tensor(), result.tensor(), window, groups, layout);
+        if (lacks_units({&x, &w, &bias, &epilogue.residual, &y})) {
+            const Widened a(x), b(w), c(bias), d(epilogue.residual), result(y);
+            const Epilogue wide{epilogue.scale, epilogue.shift, d.tensor(), epilogue.relu};
+            onednn_convolution(a.tensor(), b.tensor(), c.tensor(), result.tensor(), wide, window, groups, layout);
             return result.round();
         }
-        const Entry& entry = cache().get(key_of(kForward, x, w, bias, residual, y, window, groups, layout), [&] {
-            return make_forward(describe_problem(x, w, bias, residual, y, window, groups, layout));
+        const Entry& entry = cache().get(key_of(kForward, x, w, bias, y, epilogue, window, groups, layout), [&] {
+            return make_forward(describe_problem(x, w, bias, y, epilogue, window, groups, layout));
         });
-        std::vector<void*> data{x.data, w.data};
+        static float slope = 0;
+        std::vector<void*> data{x.data, w.data}, operands;
         if (bias.data) data.push_back(bias.data);
-        if (residual.data && !entry.after) data.push_back(residual.data);
+        for (const auto* x : {&epilogue.scale, &epilogue.shift, &epilogue.residual})
+            if (x->data) operands.push_back(x->data);
+        if (!entry.after) data.insert(data.end(), operands.begin(), operands.end());
+        if (entry.clamps) data.push_back(&slope);
         data.push_back(y.data);
         entry.run(data, kept);
-        if (entry.after) entry.after->run({y.data, residual.data, y.data});
+        auto operand = operands.begin();
+        for (const Entry* pass = entry.after.get(); pass; pass = pass->after.get()) pass->run({y.data, *operand++, y.data});
+        if (epilogue.relu && !entry.clamps) clamp(y);
     });
 }
 
@@ -299,8 +369,8 @@ void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const T
             onednn_convolution_backward_data(a.tensor(), b.tensor(), result.tensor(), window, groups, layout);
             return result.round();
         }
-        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, kNone, dy, window, groups, layout), [&] {
-            return make_backward_data(describe_problem(dx, w, kNone, kNone, dy, window, groups, layout));
+        const Entry& entry = cache().get(key_of(kBackwardData, dx, w, kNone, dy, kNothing, window, groups, layout), [&] {
+            return make_backward_data(describe_problem(dx, w, kNone, dy, kNothing, window, groups, layout));
         });
         entry.run({dy.data, w.data, dx.data}, kept);
     });
@@ -315,8 +385,8 @@ void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, cons
             onednn_convolution_backward_weights(a.tensor(), b.tensor(), weights.tensor(), window, groups, layout);
             return weights.round();
         }
-        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, kNone, kNone, dy, window, groups, layout), [&] {
-            return make_backward_weights(describe_problem(x, dw, kNone, kNone, dy, window, groups, layout));
+        const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, kNone, dy, kNothing, window, groups, layout), [&] {
+            return make_backward_weights(describe_problem(x, dw, kNone, dy, kNothing, window, groups, layout));
         });
         entry.run({x.data, dy.data, dw.data});
     });

@@ -150,6 +150,55 @@ struct Maximum {
     }
 };
 
+// Maxima alone, in lanes of channels: of a few lanes at a time the largest so far stands in registers.
+template <typename T>
+struct Largest {
+    static constexpr int64_t kWidth = 32;
+    const T* x;
+    T* y;
+    std::vector<const T*> taps;
+    int64_t count = 0, offset = 0;
+
+    void prepare(const PoolShape&, const Part&) {}
+
+    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
+        count = row.count;
+        offset = start.out;
+        taps.clear();
+    }
+
+    void window(int64_t, const Range& range, int64_t in_offset) {
+        if (range.first < range.last) taps.push_back(x + in_offset);  // all lanes of a pixel or none
+    }
+
+    void end() {
+        if (taps.empty()) {
+            std::fill_n(y + offset, count, T(Maximum<T, uint8_t>::kLowest));
+            return;
+        }
+        int64_t l = 0;
+        for (; l + kWidth <= count; l += kWidth) {
+            T top[kWidth];
+#pragma omp simd
+            for (int64_t k = 0; k < kWidth; ++k) top[k] = taps[0][l + k];
+            for (size_t t = 1; t < taps.size(); ++t) {
+                const T* in = taps[t] + l;
+#pragma omp simd
+                for (int64_t k = 0; k < kWidth; ++k) top[k] = larger(in[k], top[k]);
+            }
+#pragma omp simd
+            for (int64_t k = 0; k < kWidth; ++k) y[offset + l + k] = top[k];
+        }
+        for (; l < count; ++l) {
+            T top = taps[0][l];
+            for (size_t t = 1; t < taps.size(); ++t) top = larger(taps[t][l], top);
+            y[offset + l] = top;
+        }
+    }
+
+    static T larger(T v, T top) { return v > top || v != v ? v : top; }
+};
+
 template <typename T>
 void clear(const PoolShape& s, const Part& part, T* dx) {
     T* image = dx + part.image * s.in_strides[0];
@@ -318,6 +367,7 @@ struct AverageBackward {
 
 template <typename T, typename Where>
 void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
+    if (!where && along_channels(shape)) return visit(shape, [&] { return Largest<T>{x, y, {}}; });
     visit(shape, [&] { return Maximum<T, Where>{x, y, where, {}, {}}; });
 }
 

@@ -77,7 +77,8 @@ def _store_image(memory: Memory, node: Any, connector: str, value: np.ndarray) -
 def _convolution(memory: Memory, node: Any) -> None:
     given = _read_images(memory, node)
     y = _convolve(node, _tensor(given["X"]), _tensor(given["W"]), _tensor(given.get("B"))).numpy()
-    _store_image(memory, node, "Y", _finish(y + given.get("Z", 0.0), node))
+    scale, shift = (np.reshape(given.get(c, n), (-1, *[1] * (y.ndim - 2))) for c, n in (("S", 1.0), ("T", 0.0)))
+    _store_image(memory, node, "Y", _finish(y * scale + shift + given.get("Z", 0.0), node))
 
 
 @interprets("ConvolutionBackwardData")
@@ -192,6 +193,12 @@ def _index_add(memory: Memory, node: Any) -> None:
     result = np.zeros(memory.array(out).shape)
     np.add.at(result, given["Index"], given["dY"])
     memory.store_sums(out, result)
+
+
+@interprets("NanWatch")
+def _nan_watch(memory: Memory, node: Any) -> None:
+    """Nothing is computed with short cuts here, so there is nothing to repeat."""
+    memory.store(memory.graph.writes(node)["Seen"], np.zeros(1))
 
 
 @interprets("HostCall")

@@ -90,7 +90,7 @@ def _in_blocks(index: Index) -> Index:
 
 @describes("Convolution")
 def _convolution(graph: Graph, node: Any) -> LoopNest:
-    return _convolved(graph, node, "X", "W", "Y", {"B": "bias", "Z": "Y"})
+    return _convolved(graph, node, "X", "W", "Y", {**dict.fromkeys("BST", "bias"), "Z": "Y"})
 
 
 @describes("ConvolutionBackwardData")

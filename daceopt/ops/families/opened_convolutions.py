@@ -36,7 +36,7 @@ def why_not_opened(graph: Graph, node: Depthwise) -> str | None:
         return f"operands of {', '.join(sorted(map(str, found)))}; expected float32 or float64"
     if any(not isinstance(k, int) for k in weights[2:]) or prod(weights[2:]) > MOST_READS:
         return f"a window of {' x '.join(map(str, weights[2:]))} elements; at most {MOST_READS} are a statement"
-    if "Z" in names or getattr(node, "activation", None):
+    if names.keys() & {"S", "T", "Z"} or getattr(node, "activation", None):
         return "an epilogue, which was fused into it"
     if isinstance(node, ConvolutionBackwardData) and any(s != 1 for s in node.window(len(weights) - 2)[0]):
         return "the gradient of windows that are not side by side"

@@ -6,7 +6,8 @@ from typing import Any
 
 from dace import nodes
 
-from daceopt.ir.graph import Graph, Shape, row_major
+from daceopt.ir.dims import is_dense
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -46,12 +47,3 @@ def why_not_laid_out(graph: Graph, array: str, strides: Shape, apart: Any) -> st
             if node is not apart and not takes(node, graph.shape(name), own):
                 return f"{label_of(node)} takes {name} in other strides than {own}"
     return None
-
-
-def is_dense(shape: Shape, strides: Shape) -> bool:
-    """Are there no gaps between the elements, in whatever order they stand?"""
-    longer = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
-    if not all(isinstance(s, int) for _, s in longer):
-        return False
-    longer.sort(key=lambda pair: -pair[1])
-    return tuple(s for _, s in longer) == row_major([n for n, _ in longer])

@@ -56,9 +56,10 @@ void for_space(const int64_t (&extents)[3], Visitor visit) {
             for (o[2] = 0; o[2] < extents[2]; ++o[2]) visit(o);
 }
 
-template <typename X, typename W, typename B, typename Z, typename Y>
-void convolution_native(const ConvolutionShape& c, Operand<X> x, Operand<W> w, const B* bias, Operand<Z> z, Operand<Y> y,
-                        bool relu) {
+// y = (conv(x, w) + bias) * scale + shift + z, or the larger of it and 0; what is null is left out.
+template <typename X, typename W, typename B, typename S, typename T, typename Z, typename Y>
+void convolution_native(const ConvolutionShape& c, Operand<X> x, Operand<W> w, const B* bias, const S* scale, const T* shift,
+                        Operand<Z> z, Operand<Y> y, bool relu) {
 #pragma omp parallel for collapse(2)
     for (int64_t n = 0; n < c.batch; ++n)
         for (int64_t feature = 0; feature < c.groups * c.out_channels; ++feature)
@@ -70,6 +71,8 @@ void convolution_native(const ConvolutionShape& c, Operand<X> x, Operand<W> w, c
                         sum += double(x.at(n, first + a, i)) * double(w.at(feature, a, k));
                 });
                 if (bias) sum += double(bias[feature]);
+                if (scale) sum *= double(scale[feature]);
+                if (shift) sum += double(shift[feature]);
                 if (z.data) sum += double(z.at(n, feature, o));
                 y.at(n, feature, o) = relu && sum <= 0 ? 0.0 : sum;
             });

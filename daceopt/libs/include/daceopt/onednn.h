@@ -81,8 +81,16 @@ private:
     std::vector<std::shared_ptr<const Copy>> copies_;  // the last used one first
 };
 
-// y = conv(x, w) + bias + residual
-void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, const Tensor& y,
+// What is done to a result in registers: value * scale + shift + residual, each where it is there (the first two have one
+// number of float32 per channel), then the larger of it and 0. That is oneDNN's parametric relu with a slope of 0, which
+// keeps NaN and turns -inf into one: only careless runs use it (status.h), careful ones make a pass.
+struct Epilogue {
+    Tensor scale, shift, residual;
+    bool relu = false;
+};
+
+// y = epilogue(conv(x, w) + bias)
+void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
                         const Window& window, int64_t groups, Layout layout = Layout::kFastest, WeightMemory* kept = nullptr);
 void onednn_convolution_backward_data(const Tensor& dy, const Tensor& w, const Tensor& dx, const Window& window, int64_t groups,
                                       Layout layout = Layout::kFastest, WeightMemory* kept = nullptr);

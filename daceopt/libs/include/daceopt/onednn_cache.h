@@ -82,6 +82,7 @@ struct Entry {
     std::vector<Argument> arguments;
     std::string implementation;
     std::shared_ptr<Entry> after;  // what is left to do, where no fast kernel does all of it
+    bool clamps = false;           // negative numbers are 0 when it ends
 
     void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
         Argument argument{name, given, wanted, output, nullptr};

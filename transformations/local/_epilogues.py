@@ -1,0 +1,336 @@
+"""What a product or a convolution can do to its result in registers: found in a kernel, and moved into the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import dace
+import sympy
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir import scalar
+from daceopt.ir.blocked import BLOCK
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.library import Contraction, Convolution
+from daceopt.ir.relations import Relation, flow
+from daceopt.ops.families.strided import takes
+
+_VECTORS = {"B": "bias", "S": "scale", "T": "shift", "Bias": "bias"}  # connectors of a number per channel
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """``activation((y + B) * S + T + residual)`` of the product ``y``.
+
+    ``vectors``: what each connector of a number per channel gets, as scalar code over what the kernel reads;
+    ``residual``: an array. ``others``: products that get epilogues of their own, so that theirs is the residual.
+    """
+
+    vectors: Mapping[str, Any] = field(default_factory=dict)
+    residual: str | None = None
+    activation: str | None = None
+    others: tuple[tuple[Any, Epilogue], ...] = ()
+
+
+def is_product(node: Any) -> bool:
+    """May ``node`` get an epilogue?"""
+    return isinstance(node, (Contraction, Convolution)) and node.activation is None
+
+
+def reader_of(graph: Graph, node: Any) -> Any | None:
+    """The kernel that alone reads the product of ``node``."""
+    if not is_product(node):
+        return None
+    product = graph.writes(node)["Y"]
+    readers = graph.all_consumers(product)
+    alone = len(readers) == 1 and not graph.is_kept(product) and isinstance(readers[0], nodes.MapEntry)
+    return readers[0] if alone else None
+
+
+def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
+    """What ``kernel``, the only reader of the product of ``node``, computes; or why that is no epilogue. The kernel may
+    be a planned one."""
+    product = graph.writes(node)["Y"]
+    if graph.views_of(product):
+        return "the product is read through a view"
+    if len(kernel.stages) != 1 or len(kernel.stages[0].writes) != 1:
+        return "the reader has several stages or results"
+    stage = kernel.stages[0]
+    write = next(iter(stage.writes.values()))
+    if graph.is_part(write.array) and not takes(node, graph.shape(write.array), graph.strides(write.array)):
+        return f"{write.array} is a part with other strides than {node.label} writes"
+    reading = _Reading(graph, kernel, stage, write)
+    own = [c for c, a in stage.reads.items() if a.array == product]
+    mixed = write.wcr or graph.dtype(write.array) != graph.dtype(product)
+    if mixed or len(own) != 1 or not reading.is_image(own[0]):
+        return "the reader reduces, converts or reorders the product"
+    types = [a.dtype for a in stage.assignments] + [graph.dtype(a.array) for a in stage.reads.values()]
+    if any(t != graph.dtype(product) for t in types):
+        return "the reader mixes element types"
+    value = reading.value
+    argument = _relu_argument(value)
+    found = reading.match(node, value if argument is None else argument)
+    if isinstance(found, Epilogue) and argument is not None:
+        return Epilogue(found.vectors, found.residual, "relu", found.others)
+    return found
+
+
+def absorb(graph: Graph, node: Any, reader: Any, found: Epilogue, **attributes: Any) -> Any:
+    """Let ``node`` do what ``reader`` does; returns the node that stands in its place, with ``attributes``."""
+    kernel = Kernel.extract(graph, reader)
+    out = graph.result(reader, 0)
+    reads = kernel.stages[0].reads
+    others = [(other, graph.writes(other)["Y"], own) for other, own in found.others]
+    twin = _replaced(graph, (node, reader), found, reads, out, activation=found.activation, **attributes)
+    for other, product, own in others:
+        _replaced(graph, (other,), own, reads, product)
+    return twin
+
+
+def _replaced(
+    graph: Graph,
+    members: tuple[Any, ...],
+    found: Epilogue,
+    stage_reads: Mapping[str, Access],
+    out: str,
+    **attributes: Any,
+) -> Any:
+    """Put the first of ``members`` with the epilogue ``found`` in the place of all; it writes ``out``."""
+    node = members[0]
+    reads = graph.reads(node)
+    kept = {p: getattr(node, p) for p in _attributes(node)}
+    graph.take_out(members)
+    reads |= _vectors(graph, node, found.vectors, stage_reads, reads)
+    if found.residual is not None:
+        reads[_residual_connector(node)] = found.residual
+    twin = type(node)(node.label, inputs=list(reads), outputs=["Y"], **(kept | attributes))
+    graph.add_node(twin, reads, {"Y": out})
+    return twin
+
+
+def _vectors(
+    graph: Graph, node: Any, wanted: Mapping[str, Any], reads: Mapping[str, Access], held: Mapping[str, str]
+) -> dict[str, str]:
+    """The array of each vector: one that is read as it is, or computed of such."""
+    bare = {c: reads[str(e)].array for c, e in wanted.items() if str(e) in reads and c not in held}
+    found = {c: name for c, name in bare.items() if len(graph.shape(name)) == 1}
+    computed = {c: e for c, e in wanted.items() if c not in found}
+    if not computed:
+        return found
+    used = {str(s) for e in computed.values() for s in e.free_symbols}
+    given = {c: reads[c].array for c in reads if c in used}
+    given |= {f"own_{c}": held[c] for c in computed if c in held}  # a bias that the node had before: both are added
+    size = graph.size(next(iter(given.values())))
+    names = {
+        c: graph.add_array(f"{node.label}_{_VECTORS[c]}", (size,), graph.dtype(next(iter(given.values()))))
+        for c in computed
+    }
+
+    def values(_: Any, **symbols: Any) -> dict[str, Any]:
+        return {f"out_{c}": e + symbols.get(f"own_{c}", 0) for c, e in computed.items()}
+
+    operands = {c: (name, partial(_at, graph.shape(name))) for c, name in given.items()}
+    results = {f"out_{c}": (name, partial(_at, (size,))) for c, name in names.items()}
+    Builder(graph).map((size,), operands, results, values, f"{node.label}_epilogue")
+    return found | names
+
+
+def _at(shape: Shape, channel: Any) -> tuple[Any, ...]:
+    """The index of a channel's number in an array of ``shape``."""
+    own = _long_dimension(shape)
+    return tuple(channel if d == own else 0 for d in range(len(shape)))
+
+
+def _long_dimension(shape: Shape) -> int | None:
+    """The only dimension that is longer than 1; None where there are none or several."""
+    longer = [d for d, n in enumerate(shape) if n != 1]
+    return longer[0] if len(longer) == 1 else None
+
+
+def _attributes(node: Any) -> tuple[str, ...]:
+    return (
+        ("alpha",) if isinstance(node, Contraction) else ("strides", "pads", "dilations", "group", "layout", "packed")
+    )
+
+
+def _residual_connector(node: Any) -> str:
+    return "C" if isinstance(node, Contraction) else "Z"
+
+
+class _Reading:
+    """A kernel of one stage, and how it reads what."""
+
+    def __init__(self, graph: Graph, kernel: Kernel, stage: Stage, write: Access):
+        self._graph, self._kernel, self._stage, self._write = graph, kernel, stage, write
+        values: dict[Any, Any] = {}
+        for assignment in stage.assignments:
+            values[assignment.symbol] = assignment.expr.xreplace(values)
+        self.value = next(v for s, v in values.items() if str(s) in stage.writes)
+
+    def is_image(self, connector: str) -> bool:
+        """Is each element read for the one at its own index?"""
+        graph, access = self._graph, self._stage.reads[connector]
+        shape, out = graph.shape(access.array), graph.shape(self._write.array)
+        return flow(self._kernel.extents, access.index, shape, self._write.index, out).is_equal
+
+    def is_vector(self, node: Any, connector: str) -> bool:
+        """Is it a number for each channel of the result (convolution), or for each place of its last dimension?"""
+        graph, access = self._graph, self._stage.reads[connector]
+        shape, out = graph.shape(access.array), graph.shape(self._write.array)
+        own = _long_dimension(shape)
+        if own is None or not graph.is_contiguous(access.array):
+            return False
+        if isinstance(node, Convolution) and "Y" in node.blocked(graph):
+            _, channel, *_, inside = map(sympy.sympify, self._write.index)
+            place = sympy.sympify(access.index[own])
+            return bool(shape[own] == BLOCK * out[1] and sympy.expand(place - BLOCK * channel - inside) == 0)
+        axis = len(out) - 1 if isinstance(node, Contraction) else 1
+        way = flow(self._kernel.extents, access.index, shape, self._write.index, out)
+        return way.dims[own] == Relation("bijective", axis)
+
+    def match(self, node: Any, value: Any) -> Epilogue | str:
+        """``value`` as ``(product + B) * S + T + residual``, in the terms that ``node`` has left."""
+        product = self._graph.writes(node)["Y"]
+        symbol = next(c for c, a in self._stage.reads.items() if a.array == product)
+        steps = _Steps.of(value, symbol)
+        if steps is None:
+            return "the reader is not a sum of the product, scaled or not, and other arrays"
+        vectors = self._vectors(node, steps)
+        if isinstance(vectors, str):
+            return vectors
+        return self._rest(node, vectors, steps)
+
+    def _vectors(self, node: Any, steps: _Steps) -> dict[str, Any] | str:
+        """What is added to the product before it is scaled, and the factors."""
+        if steps.factors == 1:
+            return {}
+        held = self._graph.reads(node).keys()
+        if not self._scales(node) or held & {"S", "T", "Z"}:
+            return f"{node.label} scales no result"
+        found = {"S": steps.factors} | ({"B": steps.inner} if steps.inner != 0 else {})
+        wrong = [e for e in found.values() if not self._is_of_vectors(node, e)]
+        return f"{wrong[0]} is not a number per channel" if wrong else found
+
+    def _scales(self, node: Any) -> bool:
+        graph = self._graph
+        wide = all(graph.dtype(n) == dace.float32 for n in node.operands(graph).values())
+        return isinstance(node, Convolution) and wide and graph.options.target == "cpu"
+
+    def _is_of_vectors(self, node: Any, expr: Any) -> bool:
+        names = {str(s) for s in expr.free_symbols}
+        return bool(names) and all(c in self._stage.reads and self.is_vector(node, c) for c in names)
+
+    def _rest(self, node: Any, vectors: dict[str, Any], steps: _Steps) -> Epilogue | str:
+        """What is added last: numbers per channel, an image, or what another product is in its own epilogue."""
+        held = self._graph.reads(node).keys()
+        sums: list[Any] = []
+        images: list[Any] = []
+        for term in steps.added:
+            (sums if self._is_of_vectors(node, term) else images).append(term)
+        if sums:
+            bare = len(sums) == 1 and str(sums[0]) in self._stage.reads
+            first = next(c for c in _VECTORS if c in node.optional)  # the bias
+            slot = first if steps.factors == 1 and first not in held and bare else "T"
+            if slot in held or (slot == "T" and not self._scales(node)):
+                return f"{sums[0]} is neither a bias nor a residual"
+            vectors[slot] = sympy.Add(*sums)
+        if not images:
+            return Epilogue(vectors)
+        if _residual_connector(node) in held:
+            return f"{images[0]} is neither a bias nor a residual"
+        if len(images) == 1 and self._is_plain_image(images[0]):
+            return Epilogue(vectors, self._stage.reads[str(images[0])].array)
+        return self._beside(node, vectors, sympy.Add(*images))
+
+    def _is_plain_image(self, term: Any) -> bool:
+        return str(term) in self._stage.reads and self.is_image(str(term))
+
+    def _beside(self, node: Any, vectors: dict[str, Any], rest: Any) -> Epilogue | str:
+        """The rest as another product with an epilogue of numbers per channel."""
+        for other, connector in self._products(node, rest):
+            steps = _Steps.of(rest, connector)
+            own = None if steps is None else self._vectors(other, steps)
+            if steps is None or not isinstance(own, dict) or not own or steps.added:
+                continue
+            return Epilogue(vectors, self._stage.reads[connector].array, None, ((other, Epilogue(own)),))
+        return f"{rest} is neither a bias nor a residual"
+
+    def _products(self, node: Any, rest: Any) -> Iterator[tuple[Any, str]]:
+        graph = self._graph
+        for connector in sorted(map(str, rest.free_symbols)):
+            access = self._stage.reads.get(connector)
+            other = None if access is None else graph.producer(access.array)
+            if (
+                access is None
+                or other is None
+                or other is node
+                or not is_product(other)
+                or reader_of(graph, other) is None
+            ):
+                continue
+            if not graph.views_of(access.array) and self.is_image(connector):
+                yield other, connector
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """``(symbol + inner) * factors + added[0] + ...``"""
+
+    inner: Any
+    factors: Any
+    added: tuple[Any, ...]
+
+    @staticmethod
+    def of(value: Any, connector: str) -> _Steps | None:
+        """``value`` in these steps, each once; None where it has other ones."""
+        main, added = _split(sympy.Add, value, connector)
+        scaled, factors = _split(sympy.Mul, main, connector)
+        symbol, inner = _split(sympy.Add, scaled, connector)
+        if symbol is None or str(symbol) != connector or not symbol.is_Symbol:
+            return None
+        if not factors:  # the sum was one sum
+            return _Steps(sympy.S.Zero, sympy.S.One, (*added, *inner))
+        return _Steps(sympy.Add(*inner), sympy.Mul(*factors), tuple(added))
+
+
+def _split(kind: Any, value: Any, connector: str) -> tuple[Any, list[Any]]:
+    """The one argument of a sum or product that has the symbol, and the others."""
+    if value is None:
+        return None, []
+    args = kind.make_args(value)
+    having = [a for a in args if any(str(s) == connector for s in a.free_symbols)]
+    return (having[0], [a for a in args if a is not having[0]]) if len(having) == 1 else (None, [])
+
+
+def _relu_argument(value: Any) -> Any:
+    """v where ``value`` is max(v, 0) in a form that keeps NaN, else None."""
+    if isinstance(value, scalar.maximum) and 0 in value.args:
+        return next((v for v in value.args if v != 0), None)
+    if isinstance(value, scalar.select) and isinstance(value.args[0], (scalar.le, scalar.lt)):
+        condition, zero, v = value.args
+        return v if zero == 0 and condition.args == (v, 0) else None
+    return None
+
+
+def why_no_epilogue(graph: Graph, node: Any, kernel: Kernel) -> str | None:
+    """Why ``node`` cannot do what ``kernel``, the only reader of its product, does, exactly; None where it can."""
+    found = epilogue_of(graph, node, kernel)
+    if isinstance(found, str):
+        return found
+    if found.activation and isinstance(node, Convolution):
+        return "a relu inside of the convolution would turn NaN into 0, or -inf into NaN"
+    return None
+
+
+def extracted(graph: Graph, node: Any, reader: Any) -> Epilogue | str:
+    """The epilogue that the kernel ``reader`` is, or why it is none."""
+    try:
+        return epilogue_of(graph, node, Kernel.extract(graph, reader))
+    except Unsupported as error:
+        return str(error)

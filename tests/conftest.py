@@ -87,7 +87,7 @@ def built() -> None:
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path) -> Path:
-    """A cache folder in which nothing is but DaCe's precompiled headers, which take seconds and are the same always."""
+    """A cache folder in which nothing is but the precompiled header of frames, which is the same always."""
     from daceopt.codegen.compiler import _prelude
     from daceopt.store.cache import default_cache
 

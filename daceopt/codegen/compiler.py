@@ -169,7 +169,7 @@ def _write_object(store: Cache, folder: Path, name: str, job: CompileJob) -> Non
 
 
 def _prelude(store: Cache) -> Path | None:
-    """Return what frames and entries include, precompiled: 0.4 s once, 0.07 s less for each; None unless gcc compiles."""
+    """Return what frames and entries include, precompiled: 0.4 s once, 0.07 s less each; None unless gcc compiles."""
     if system.require_compiler().family != "gcc":
         return None
     command = _command(CompileJob("", "frame"))

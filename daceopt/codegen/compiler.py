@@ -84,6 +84,7 @@ class Requirements:
 
 
 _always = Flags()
+_preludes: dict[tuple[Path, str], Path] = {}  # by the cache's folder and the key
 
 
 def always(flags: Flags) -> None:
@@ -174,7 +175,11 @@ def _prelude(store: Cache) -> Path | None:
         return None
     command = _command(CompileJob("", "frame"))
     name = key("prelude", command, _own_headers(), system.fingerprint())
-    return store.build("prelude", name, lambda folder: _write_prelude(folder, command)) / _PRELUDE
+    found = _preludes.get((store.folder, name))
+    if found is None or not found.exists():  # whether it is whole is looked at once in a process: that reads all of it
+        found = store.build("prelude", name, lambda folder: _write_prelude(folder, command)) / _PRELUDE
+        _preludes[store.folder, name] = found
+    return found
 
 
 def _write_prelude(folder: Path, compiler: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,14 +26,16 @@ def pytest_configure(config: pytest.Config) -> None:
             prefix="daceopt-tests-", ignore_cleanup_errors=True
         )
         os.environ[_CACHE] = str(Path(folder.name) / "cache")
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False  # xdist runs files of many tests first; of time it knows nothing
     for name in ("DACEOPT_TRACE", "DACEOPT_DISABLE_CACHE", "DACEOPT_LOGS"):
         os.environ.pop(name, None)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest looks at the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests beyond their share get the mark ``breadth``. An address in a name differs between processes, and workers
-    that run in parallel refuse to start."""
+    that run in parallel refuse to start. These get long files first, so that none of them is left alone with one."""
     for item in items:
         share = item.get_closest_marker("share")
         indices = getattr(item, "callspec", None) and item.callspec.indices  # type: ignore[attr-defined]
@@ -41,6 +44,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     named = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if named:
         raise pytest.UsageError(f"give these parameters ids that are the same in each process: {named[:3]}")
+    yield
+    if hasattr(config, "workerinput"):
+        weights = Counter[Path]()
+        for item in items:
+            weights[item.path] += _LONG if _is_long(item) else 1
+        items.sort(key=lambda item: (-weights[item.path], item.path))
+
+
+_LONG = 60  # about how many tests take as long as one of those
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Also those that have a process of their own for hundreds of cases."""
+    return item.get_closest_marker("slow") is not None or "worker" in getattr(item, "fixturenames", ())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -87,7 +104,7 @@ def built() -> None:
 
 @pytest.fixture
 def fresh_cache(tmp_path: Path) -> Path:
-    """A cache folder in which nothing is but DaCe's precompiled headers, which take seconds and are the same always."""
+    """A cache folder in which nothing is but the precompiled header of frames, which is the same always."""
     from daceopt.codegen.compiler import _prelude
     from daceopt.store.cache import default_cache
 

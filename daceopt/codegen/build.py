@@ -161,7 +161,8 @@ class Prepared:
             kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
         around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
         calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
-        own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", needs.flags, "entry")
+        beside = replace(needs.flags, headers=())  # which the frame calls
+        own = CompileJob(entry.entry_source(self._program(needs), self.manifest), "entry", beside, "entry")
         return [*kernels, calls, own, *needs.jobs]
 
     def _sources(self) -> Sources:

@@ -17,6 +17,7 @@ import numpy as np
 
 from daceopt.codegen.build import Prepared, Roles
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects, link
+from daceopt.codegen.kernel_unit import support_header
 from daceopt.errors import BuildError
 from daceopt.ir.graph import Graph
 from daceopt.runtime.executable import LIBRARY, Executable, Exports, open_library
@@ -27,7 +28,6 @@ logger = logging.getLogger("daceopt.build")
 
 _QUICK = Flags(compile=("-O1",))
 _UNIT_CHARACTERS = 400_000  # of source in one translation unit, about: more takes much memory
-_SUPPORT_CHARACTERS = 3_000  # library sources up to this size are joined; larger ones are compiled once per machine
 
 
 class Bundle:
@@ -117,7 +117,9 @@ def _library(jobs: Sequence[CompileJob]) -> ctypes.CDLL:
 
 
 def _joinable(job: CompileJob) -> bool:
-    return job.kind != "kernel" or not job.flags.includes or len(job.source) <= _SUPPORT_CHARACTERS
+    """Not a library's own file, which has options of its own: it is compiled once per machine, whatever else there is
+    in a bundle; joined with others it would be compiled for each combination of them."""
+    return job.kind != "kernel" or not job.flags.includes or not job.flags.compile
 
 
 def _joined(jobs: Iterable[CompileJob]) -> Iterator[CompileJob]:
@@ -129,12 +131,18 @@ def _joined(jobs: Iterable[CompileJob]) -> Iterator[CompileJob]:
         size, unit = 0, []
         for job in members:
             unit.append(job)
-            size += len(job.source)
+            size += _own_characters(job.source)
             if size >= _UNIT_CHARACTERS:
                 yield _unit(unit)
                 size, unit = 0, []
         if unit:
             yield _unit(unit)
+
+
+def _own_characters(source: str) -> int:
+    """Without the header that all kernels begin with: the compiler skips it from the second on."""
+    header = support_header("")
+    return len(source) - (len(header) if source.startswith(header) else 0)
 
 
 def _unit(jobs: Sequence[CompileJob]) -> CompileJob:

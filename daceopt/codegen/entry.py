@@ -245,10 +245,7 @@ _EARLIER = """
     if (status) return report({earlier}, "a kernel failed");"""
 
 _TEMPLATE = """\
-#include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <exception>
+#include <daceopt/frame.h>
 {status_include}
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
@@ -271,11 +268,6 @@ int report(int code, const char* text) {{
     std::snprintf(message, sizeof message, "%s", text);
     return code;
 }}
-
-using std::max;
-using std::min;
-[[maybe_unused]] int64_t int_floor(int64_t a, int64_t b) {{ return a / b - (a % b != 0 && (a < 0) != (b < 0)); }}
-[[maybe_unused]] int64_t int_ceil(int64_t a, int64_t b) {{ return -int_floor(-a, b); }}
 
 int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols, int64_t& status) {{
 {symbols}

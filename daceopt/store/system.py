@@ -73,6 +73,17 @@ def require_compiler() -> Compiler:
 
 
 @cache
+def program(name: str) -> Path | None:
+    """Return where gcc finds a program of its own, such as a linker; None where it has none, or another compiler is."""
+    found = compiler()
+    if found is None or found.family != "gcc":
+        return None
+    done = subprocess.run([*found.command, f"-print-prog-name={name}"], capture_output=True, text=True, timeout=60)
+    path = shutil.which(done.stdout.strip())
+    return Path(path) if path else None
+
+
+@cache
 def openmp_works() -> bool:
     """Compile and run a two-line OpenMP program; False when the compiler or its OpenMP runtime is missing."""
     found = compiler()

@@ -21,7 +21,7 @@ MODULE = """
     import torch, daceopt
     from torch import nn
     torch.manual_seed(0)
-    reference = nn.Sequential(nn.Linear(4, 3), nn.Tanh())
+    reference = nn.Sequential(nn.LayerNorm(4), nn.Tanh())
     x = torch.randn(2, 4)
     expected = reference(x)
     expected.sum().backward()

@@ -9,13 +9,12 @@ import pytest
 from daceopt.codegen import target, toolchain
 from daceopt.codegen.toolchain import Toolchain
 from daceopt.store import system
-from tests.codegen.cuda.emulated import EMULATION, FLAGS
+from tests.codegen.cuda.emulated import EMULATION, FLAGS, header
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this test, kernels for cuda are compiled for the emulation."""
-    flags = [f for f in FLAGS if f != "-shared"]
-    command = (*system.require_compiler().command, *flags, "-include", str(EMULATION))
+    command = (*system.require_compiler().command, *FLAGS, "-include", str(header()))
     emulated = Toolchain(lambda: command, fingerprint=EMULATION.read_text)
     monkeypatch.setitem(toolchain._TOOLCHAINS, "cuda", emulated)
 

@@ -30,8 +30,9 @@ def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> K
         return None
     stages = []
     for stage in kernel.stages:
-        writes = {c: _moved(a, graph, source, result) for c, a in stage.writes.items()}
-        if None in writes.values():
+        moved = {c: _moved(a, graph, source, result) for c, a in stage.writes.items()}
+        writes = {c: a for c, a in moved.items() if a is not None}
+        if len(writes) < len(moved):
             return None
         stages.append(replace(stage, writes=writes))
     return replace(kernel, stages=stages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import Any
 import dace
 import sympy
 
+from daceopt.codegen.lines import Line, stored_as_bits
 from daceopt.codegen.names import Names
 from daceopt.codegen.scalar.algebra import simplify
 from daceopt.codegen.scalar.printer import Printer, converted, statements
@@ -20,6 +22,7 @@ from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment, eliminate_dead, share, substitute
 
+_NAME = re.compile(r"\bv\d+\b")  # of a value
 _HALVES = ("bfloat16", "float16")  # storing rounds a float to them as a cast does; of others, beyond their range not
 
 
@@ -98,15 +101,6 @@ def identity(op: str, dtype: types.DType) -> str:
     return f"{types.cpp(dtype)}({0 if op == 'sum' else 1})"
 
 
-@dataclass(frozen=True)
-class Line:
-    """A line of code, and the value that it defines from the values ``uses``, where it does nothing else."""
-
-    text: str
-    defines: str = ""
-    uses: frozenset[str] = frozenset()
-
-
 class Leaf:
     """Code of one iteration of ``bodies``; ``accumulators`` collect their reductions, ``registers`` need no memory;
     ``guard``: what stands before a store into a buffer, where not every thread is to do it.
@@ -115,8 +109,9 @@ class Leaf:
     (``before``): gcc takes them for changed by the loop's stores, whose pointers are not restricted any more inside of
     a parallel region, and does not vectorise a loop that loads one anew for the next iteration. Where the loop surely
     runs, so are positions looked up (of a checked index inside, gcc makes a gather) and functions of such values
-    computed (gcc would call them again in each). ``packed``: where an element stands that was loaded with its
-    neighbours, and is stored with them; None: in its array.
+    computed (gcc would call them again in each). ``unrolled``: the loop between ``inner`` and the code, if there is
+    one, for each of whose iterations there are such values. ``packed``: where an element stands that was loaded with
+    its neighbours, and is stored with them; None: in its array.
     """
 
     def __init__(
@@ -127,11 +122,12 @@ class Leaf:
         registers: Set[str],
         guard: Callable[[KernelBuffer], str] = lambda _: "",
         inner: Loop | None = None,
+        unrolled: Loop | None = None,
         packed: Callable[[Reference], str | None] = lambda _: None,
     ):
         self._packed = packed
         self._names, self._accumulators, self._registers = names, accumulators, registers
-        self._guard, self._inner = guard, inner
+        self._guard, self._inner, self._unrolled = guard, inner, unrolled
         self._surely_runs = inner is not None and isinstance(inner.extent, int) and inner.extent > 0 and not inner.rest
         self.checks_index, self.checks_before = False, False
         self._sure: set[sympy.Expr] = set()  # loads that the code printed now surely does
@@ -154,11 +150,32 @@ class Leaf:
         self._finish()
 
     def lines(self) -> list[str]:
-        return [line.text for line in self._lines if line.defines not in self._before]
+        here = [line.text for line in self._lines if line.defines not in self._before]
+        return [*(f"const {cpp} {name} = {name}_at[{self._step}];" for name, cpp in self._arrays.items()), *here]
 
     def before(self) -> list[str]:
         """What stands before the loop ``inner``."""
-        return [line.text for line in self._lines if line.defines in self._before]
+        lines = [line.text for line in self._lines if line.defines in self._before]
+        if self._unrolled is None or not lines:
+            return lines
+        arrays = [f"{cpp} {name}_at[{self._unrolled.extent}];" for name, cpp in self._arrays.items()]
+        start = f"for (int64_t {self._step} = 0; {self._step} < {self._unrolled.extent}; ++{self._step}) {{"
+        kept = [f"{name}_at[{self._step}] = {name};" for name in self._arrays]
+        return [*arrays, start, *(f"  {line}" for line in (*lines, *kept)), "}"]
+
+    @property
+    def _step(self) -> str:
+        assert self._unrolled is not None
+        return self._names.loop(self._unrolled.param)
+
+    @cached_property
+    def _arrays(self) -> dict[str, str]:
+        """The values of each iteration of ``unrolled`` that are computed before and used inside, with their types."""
+        if self._unrolled is None:
+            return {}
+        used = {name for line in self._lines if line.defines not in self._before for name in _NAME.findall(line.text)}
+        made = [line for line in self._lines if line.defines in self._before and line.defines in used]
+        return {line.defines: line.text.removeprefix("const ").partition(" ")[0] for line in made}
 
     @cached_property
     def _before(self) -> frozenset[str]:
@@ -285,7 +302,10 @@ class Leaf:
         self._types |= {a.symbol: a.dtype for a in code}
         printer = Printer(self._types, loads=self._load, computed=self._calls)
         self._lines += self._defined(code, printer)
-        self._lines += [Line(statement) for _, statement in self._stores]
+        stores = [
+            stored_as_bits(self._lines, statement, self._same) for _, statement in self._stores
+        ]  # which may add lines
+        self._lines += [Line(statement) for statement in stores]
         self.checks_index |= any(a.expr.has(scalar.checked) for a in code)
         self._elements = {k: v for k, v in self._elements.items() if k[0].array not in self._written or k[0].local}
         self._code, self._stores, self._written = [], [], {}
@@ -345,11 +365,24 @@ class Leaf:
             self._lines.append(Line(f"const int64_t {known} = {code};", known, uses))
         return known
 
+    def _is_clamped(self, index: sympy.Expr, extent: Dim) -> bool:
+        """Is it an integer that was brought inside of its axis, so that nothing is left to check?"""
+        if not isinstance(index, scalar.minimum) or not isinstance(extent, int) or extent < 1:
+            return False
+        low, high = index.args
+        is_inside = high == extent - 1 and isinstance(low, scalar.maximum) and low.args[1] == 0
+        return is_inside and types.is_integer(scalar.Types(self._types).strong(index, dace.int64))
+
     def _load(self, array: sympy.Symbol, index: list[str], places: Sequence[sympy.Expr]) -> str:
         reference = self._loads[array]
         given = zip(index, places, reference.whole, strict=True)
         is_sure = scalar.load(array, *places) in self._sure
-        terms = [self._place(text, expr if is_sure else None, *axis) for text, expr, axis in given]
+        terms = [
+            f"{text} * {self._names.size_text(axis[1])}"
+            if self._is_clamped(expr, axis[0])
+            else self._place(text, expr if is_sure else None, *axis)
+            for text, expr, axis in given
+        ]
         base = self._names.address(reference)
         element = f"{self._names.buffer(reference.buffer)}[{' + '.join([*terms, *([base] if base != '0' else [])])}]"
         value = loaded(element, reference.buffer.dtype)

@@ -43,6 +43,9 @@ CASES = {
     "ceil with padding": Case((1, 5, 10, 9), (3, 2), (2, 2), (1, 1), ceil_mode=True),
     "overlap": Case((2, 64, 16, 16), (3, 3), (1, 1), (1, 1)),
     "global": Case((2, 64, 4, 4), (4, 4), (1, 1), (0, 0)),
+    "large": Case((2, 3, 16, 20), (6, 8), (5, 8), (2, 3), ceil_mode=True),
+    "large 3d": Case((2, 3, 5, 6, 12), (2, 3, 6), (2, 2, 5), (1, 0, 1)),
+    "long row": Case((2, 3, 100), (40,), (30,), (20,)),
     "one channel": Case((2, 1, 6, 6), (2, 2), (2, 2), (0, 0)),
 }
 
@@ -137,3 +140,15 @@ def test_nan_and_infinity_are_maxima(last: bool) -> None:
     y = torch.zeros_like(expected, memory_format=torch.channels_last if last else torch.contiguous_format)
     execute("pool", (Pool(kind="max", kernel=[2, 2], strides=[2, 2]), {"X": x}, {"Y": y}))
     np.testing.assert_array_equal(y, expected)
+
+
+def test_places_of_equal_maxima_and_of_nan_in_large_windows() -> None:
+    """The first of equal ones in the order of rows, the last NaN."""
+    x = (make((3, 5, 12, 16), False) * 3).round()
+    x[:, 1, 3, 5] = x[:, 1, 2, 6] = x[:, 2, 9, 1] = torch.nan
+    x[:, 3] = -torch.inf
+    expected, flat = F.max_pool2d(x, (6, 8), return_indices=True)
+    y, where = torch.zeros_like(expected), torch.zeros(expected.shape, dtype=torch.uint8)
+    execute("pool", (Pool(kind="max", kernel=[6, 8], strides=[6, 8]), {"X": x}, {"Y": y, "Workspace": where}))
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_array_equal(where, flat // 16 % 6 * 8 + flat % 8)

@@ -49,7 +49,7 @@ def mirrored() -> Graph:
 
 
 def doubled() -> Graph:
-    return looked_up(lambda i, x: scalar.load(x, scalar.idiv(i[0], 2)), (40,), (20,))
+    return looked_up(lambda i, x: scalar.load(x, scalar.idiv(i[0], 2)), (60,), (30,))
 
 
 def shown(graph: Graph) -> str:
@@ -225,10 +225,10 @@ def test_numbers_are_no_expressions() -> None:
 
 
 def test_pieces_are_shared_by_threads_one_after_the_other() -> None:
-    graph = joined(50)
+    graph = joined(12)
     apply(IndexSetSplitting(), graph)
     apply(Threading(work=1), graph)
-    assert shown(graph).count("parallel for i0 < 50") == 2
+    assert shown(graph).count("parallel for i0 < 12") == 2
 
 
 def test_built() -> None:

@@ -83,6 +83,24 @@ def test_an_array_that_stands_in_memory_as_it_is_copied() -> None:
     assert len(apply(RelayoutFusion(), graph).sites) == 1 and len(graph.kernels()) == 2
 
 
+def test_a_copy_that_is_a_result_is_written_by_the_kernel_that_it_is_from() -> None:
+    """As images in groups of channels become images again; who reads the groups reads on."""
+    graph, b, (x,) = start((2, 3, 4, 5))
+    grouped = b.elementwise(lambda v: v + 1, x)
+    whole, rest = b.copy(b.reshape(grouped, (2, 12, 5))), b.elementwise(lambda v: v * v, grouped)
+    finish(graph, whole, rest)
+    before = graph.copy()
+    assert len(apply(RelayoutFusion(), graph, special=True).sites) == 1
+    assert f"out0 -> {whole}[i0, 4*i1 + i2, i3]" in render(graph) and len(graph.kernels()) == 2
+    assert_same_gradients(before, graph)
+
+
+def test_a_result_whose_axes_the_source_has_as_one_stays_a_copy() -> None:
+    graph, b, (x,) = start((2, 12))
+    finish(graph, b.copy(b.reshape(b.elementwise(lambda v: v + 1, x), (2, 3, 4))))
+    assert apply(RelayoutFusion(), graph).sites == []
+
+
 @pytest.mark.parametrize(
     "copied",
     [

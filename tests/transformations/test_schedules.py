@@ -175,7 +175,7 @@ accumulate s0.out0:
 
 @pytest.mark.parametrize(
     ("shape", "axes", "rows"),
-    [((60, 50), (0,), 6), ((35, 50), (0,), 7), ((12, 50), (0,), 6), ((8, 50), (0,), 4), ((20, 30, 50), (1,), 6)],
+    [((60, 50), (0,), 6), ((35, 50), (0,), 7), ((12, 50), (0,), 12), ((8, 50), (0,), 8), ((20, 30, 50), (1,), 6)],
 )
 def test_as_many_rows_as_divide_them(shape: Any, axes: Any, rows: int) -> None:
     assert f"unroll for i{axes[0]} < {rows}:" in _after(_sum(shape, *axes), *COLUMNS)

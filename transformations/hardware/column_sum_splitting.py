@@ -9,7 +9,7 @@ import sympy
 from daceopt.cost.limits import limits
 from daceopt.ir import schedule, types
 from daceopt.ir.references import Reference
-from daceopt.ir.schedule import Loop
+from daceopt.ir.schedule import MOST_IN_OWN_TYPE, Loop
 from daceopt.ir.schedule_edits import split_loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, chosen
 
@@ -25,8 +25,9 @@ class ColumnSumSplitting(Scheduling):
     before:  for i < m: vector for j < 512: s[j] += x[i, j]
     after:   for i_block < m / 8: vector for j < 512: unrolled for i < 8: s[j] += x[8 * i_block + i, j]
 
-    In registers where a nest does nothing else. Where the rows are those of a kernel's shared loop, in an array beside
-    the accumulators, which is half as large:
+    In registers where a nest does nothing else. A nest of at most 16 rows, as those of an embedding's bag, has no other
+    accumulators then. Where the rows are those of a kernel's shared loop, in an array beside the accumulators, which is
+    half as large:
 
     before:  for i < m: { vector for j < 512: s[j] += x[i, j]; ... }
     after:   for i_block < m / 8: for i < 8: { vector for j < 512: s[j] += x[8 * i_block + i, j]; ... }
@@ -40,8 +41,9 @@ class ColumnSumSplitting(Scheduling):
     enough: int | None = None
 
     def decide(self, form: Form) -> Form | None:
-        if form.shared:
-            return self._of_shared(form)
+        by_rows = self._of_shared(form) if form.shared else None
+        if by_rows is not None:
+            return by_rows
         rows = [self._rows(form, nest) for nest in form.nests]
         if max(rows, default=0) < _LEAST:
             return None
@@ -56,11 +58,13 @@ class ColumnSumSplitting(Scheduling):
             return 0
         if any(e.atoms(sympy.Function, sympy.Mod) for e in _indices(nest) if loop.param in e.free_symbols):
             return 0  # of several dimensions in one: parts of it would begin in the middle of a row
-        writes = [r for body in form.bodies_of(nest) for r in body.writes.values()]
-        kept = [r.params() & {loop.param, vector.param} for r in writes if r.wcr in _ROUNDED_ONCE]
-        if len(kept) < len(writes) or any(params != {vector.param} for params in kept):
+        own = {loop.param, vector.param}  # a value of one iteration may stand in any order of the loops
+        every = [r for body in form.bodies_of(nest) for r in body.writes.values()]
+        writes = [r for r in every if r.wcr is not None or not (r.buffer.local and own <= r.params())]
+        kept = [r.params() & own for r in writes if r.wcr in _ROUNDED_ONCE]
+        if not kept or len(kept) < len(writes) or any(params != {vector.param} for params in kept):
             return 0
-        return self._divisor(loop.extent)
+        return loop.extent if loop.extent <= MOST_IN_OWN_TYPE else self._divisor(loop.extent)
 
     def _divisor(self, extent: int) -> int:
         return next((k for k in range(min(self.rows, extent - 1), 0, -1) if extent % k == 0), 0)
@@ -87,6 +91,8 @@ def _sums_columns(form: Form, nest: Nest, rows: Loop) -> bool:
 def _is_wide_sum(write: Reference, rows: Loop, column: schedule.Param) -> bool:
     own = types.computed(write.buffer.dtype)
     wide = write.wcr == "sum" and schedule.collected(own, "sum") != own
+    if write.buffer.local:  # of one iteration of the shared loop
+        return False
     return wide and column in write.params() and rows.param not in write.params()
 
 
@@ -96,5 +102,7 @@ def _indices(nest: Nest) -> list[sympy.Expr]:
 
 def _split(nest: Nest, rows: int) -> Nest:
     *before, loop, vector = nest.loops
+    if rows == loop.extent:
+        return Nest((*before, vector), replace(loop, kind="unroll", body=nest.body))
     outer, inner, mapping = split_loop(loop, rows, "block")
     return Nest((*before, outer, vector), replace(inner, kind="unroll", body=schedule.substituted(nest.body, mapping)))

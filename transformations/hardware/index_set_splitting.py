@@ -23,8 +23,7 @@ from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep
 
 _GAIN = 0.8  # of what is read, counted as ``PlainPiece.cost`` does
-_SHARED = 64  # iterations of shared loops, from which on threads have enough of them
-_FEW = 16  # the same where it is these or none that is cut
+_SHARED = 16  # iterations of shared loops, from which on threads have enough of them
 _PARTS = {"sum": operator.add, "max": scalar.maximum, "min": scalar.minimum, "prod": operator.mul}
 
 
@@ -41,7 +40,7 @@ class IndexSetSplitting(KernelStep):
     does nothing else: each piece then reduces by itself within the other loops, which share what it is put together of.
     """
 
-    most: int = 12
+    most: int = 27
 
     def match_at(self, graph: Any, node: Any) -> Iterable[Site | NearMiss]:
         kernel = Kernel.extract(graph, node)
@@ -81,7 +80,7 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
     if others or kernel.locals or len(set(kept)) != 1 or not all(k in _PARTS for k in kinds):
         return None
     known = kernel.most(kept[0])
-    if not (known.is_Integer and known >= _FEW) or not set(kinds.values()) <= {dace.float32, dace.float64}:
+    if not (known.is_Integer and known >= _SHARED) or not set(kinds.values()) <= {dace.float32, dace.float64}:
         return None
     params = (*kept[0], *(p for p in stage.params if p not in kept[0]))
     return replace(kernel, stages=[replace(stage, params=params)], outer=kept[0])

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from daceopt.ir import schedule, types
+from daceopt.ir.graph import Dim
 from daceopt.ir.schedule_edits import split_loop
 from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least
+
+_VECTOR = 16  # elements of the widest vectors
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class LaneSumSplitting(Scheduling):
     after:   for j_chunk: vector for j < 256: s += x[256 * j_chunk + j]
 
     256 elements in 16 lanes are 16 additions each: the error stays below that of a pairwise sum, and the additions of
-    one chunk need not wait for those of the last. ``size``: elements, of each lane and vector alike.
+    one chunk need not wait for those of the last. ``size``: elements, of each lane and vector alike; where a somewhat
+    smaller number of whole vectors divides the loop, that, so that all chunks are equally long.
     """
 
     size: int = 256
@@ -30,9 +34,13 @@ class LaneSumSplitting(Scheduling):
             if not self._is_long(form, nest):
                 nests.append(nest)
                 continue
-            outer, inner, mapping = split_loop(nest.loops[-1], self.size, "chunk")
+            outer, inner, mapping = split_loop(nest.loops[-1], self._chunk(nest.loops[-1].extent), "chunk")
             nests.append(Nest((*nest.loops[:-1], outer, inner), schedule.substituted(nest.body, mapping)))
         return form.with_nests(nests) if mapping else None
+
+    def _chunk(self, extent: Dim) -> int:
+        whole = range(self.size, self.size // 2, -_VECTOR) if isinstance(extent, int) else ()
+        return next((n for n in whole if extent % n == 0), self.size)
 
     def _is_long(self, form: Form, nest: Nest) -> bool:
         if not nest.loops or nest.loops[-1].kind != "vector" or not at_least(nest.loops[-1].extent, self.size + 1):

@@ -22,6 +22,7 @@ from daceopt.ir.region import Region
 from daceopt.ir.tasklet import eliminate_dead, free_symbols
 from daceopt.ops.families.strided import why_not_laid_out
 from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.transformations.local._copied_results import move, written_where_copied
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,9 @@ class RelayoutFusion(Transformation):
     after:   y: (B, H, S, D) strides (SHD, D, HD, 1) = Contraction(a, b)    z is a view of y
 
     Heads of attention are put side by side again in this form, and their gradients. A copy of anything that stands in
-    memory as it is copied goes as well: the gradient of a bias leaves one behind. Rausch et al., DaCeML, sections 5.1
-    (transpositions join products) and 5.4 (layouts of intermediates).
+    memory as it is copied goes as well: the gradient of a bias leaves one behind. Where the copy is a result of the
+    program, the kernel that makes the source writes there instead. Rausch et al., DaCeML, sections 5.1 (transpositions
+    join products) and 5.4 (layouts of intermediates).
     """
 
     level: ClassVar[str] = "local"
@@ -47,13 +49,19 @@ class RelayoutFusion(Transformation):
             reason = copy.why_not_a_view(graph) or (
                 None if stays else _why_not_stored(graph, copy.source, strides, node)
             )
+            moved = written_where_copied(graph, copy.source, copy.result, node) if reason and stays else None
             if reason is None:
                 yield Site(graph, (node,), {"copy": copy, "strides": None if stays else strides})
+            elif moved is not None:
+                yield Site(graph, (node,), {"copy": copy, "moved": moved})
             elif not stays and isinstance(graph.producer(copy.source), Contraction):
                 yield NearMiss(node, reason)
 
     def apply(self, site: Site) -> None:
         graph, copy, (node,) = site.graph, site["copy"], site.nodes
+        if "moved" in site.found:
+            move(graph, copy.source, copy.result, node, site["moved"])
+            return
         if site["strides"] is not None:
             graph.set_strides(copy.source, site["strides"])
         b = Builder(graph, "relayout")

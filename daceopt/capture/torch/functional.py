@@ -45,6 +45,7 @@ KEPT = (
     _aten.rms_norm.default,
     _aten.scaled_dot_product_attention.default,
     _aten.one_hot.default,
+    _aten._pad_circular.default,
     _aten.lstm.input,
     _aten.gru.input,
     _aten.rnn_tanh.input,

@@ -15,13 +15,14 @@ import sympy
 from daceopt.codegen.names import Names
 from daceopt.ir import schedule
 from daceopt.ir.references import Reference, StatementInstance
-from daceopt.ir.schedule import Do, Loop, Sequence, Tree
+from daceopt.ir.schedule import Accumulate, Do, Loop, Sequence, Tree
 
 
 class Hoisted:
     """``bodies``: the statements with symbols in the place of such positions; ``lines(loop)`` defines them.
 
-    ``inner``: id of a first statement -> the vector loop directly around it.
+    ``inner``: id of a first statement -> the vector loop directly around it, or around the unrolled loop around it,
+    which ``unrolled`` has then.
     """
 
     def __init__(self, names: Names, tree: Tree, bodies: Mapping[int, StatementInstance]):
@@ -29,8 +30,12 @@ class Hoisted:
         self._before: dict[int, dict[Any, Any]] = {}  # key of a loop -> position -> its symbol
         self.bodies = dict(bodies)
         self.inner: dict[int, Loop] = {}
+        self.unrolled: dict[int, Loop] = {}
         for loop in (n for n in schedule.loops(tree) if n.kind.endswith("vector")):
-            if _is_run(loop.body):
+            unrolled = _unrolled(loop.body)
+            if unrolled is not None:
+                self.unrolled[_key(loop)] = unrolled
+            if unrolled is not None or _is_run(loop.body):
                 self.inner[_key(loop)] = loop
             for do in schedule.dos(loop):
                 body = self.bodies[do.statement]
@@ -60,6 +65,15 @@ class Hoisted:
 
 def _is_run(tree: Tree) -> bool:
     return isinstance(tree, Do) or (isinstance(tree, Sequence) and all(isinstance(c, Do) for c in tree.children))
+
+
+def _unrolled(tree: Tree) -> Loop | None:
+    """The unrolled loop that is one iteration, and collects in it at most."""
+    while isinstance(tree, Accumulate):
+        tree = tree.body
+    if not isinstance(tree, Loop) or tree.kind != "unroll" or not isinstance(tree.extent, int) or tree.rest is not None:
+        return None
+    return tree if _is_run(tree.body) else None
 
 
 def _key(loop: Loop) -> int:

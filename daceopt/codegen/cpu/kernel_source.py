@@ -102,7 +102,8 @@ class Emitter:
     def _leaf(self, run: Sequence[Do]) -> Leaf:
         registers = {a for a, scope in self._scopes.items() if scope == "register"}
         bodies = [self._hoisted.bodies[do.statement] for do in run]
-        leaf = Leaf(self._names, bodies, self._innermost, registers, inner=self._hoisted.inner.get(id(run[0])))
+        inner, unrolled = (loops.get(id(run[0])) for loops in (self._hoisted.inner, self._hoisted.unrolled))
+        leaf = Leaf(self._names, bodies, self._innermost, registers, inner=inner, unrolled=unrolled)
         self._checks |= leaf.checks_index or leaf.checks_before
         return leaf
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kParallelPoolElements = 16384;
 constexpr int64_t kChannelBlock = 32;
+constexpr int64_t kLongRow = 32;  // elements of a window's row that are worth vectors of their own
 
 enum { kDepth, kHeight, kWidth };
 
@@ -363,10 +364,139 @@ struct AverageBackward {
     void end() {}
 };
 
+// Large windows of an image in rows: whole columns are reduced over the rows of a window, by vectors, and then what each
+// window has of these.
+bool by_columns(const PoolShape& s, bool of_one_row = false) {
+    return !along_channels(s) && s.in_strides[4] == 1 && s.dilation[kWidth] == 1 && s.kernel[kWidth] >= 4 &&
+           (s.kernel[kDepth] * s.kernel[kHeight] >= 4 || of_one_row) && s.out[kWidth] * s.kernel[kWidth] <= 2 * s.in[kWidth];
+}
+
+// Calls begin(d, h), then row(r, in) for each row r of the windows of one row of results that is inside of the image, then
+// window(w, start, first, last, out, where) for each of these: it begins at column `start` and has [first, last).
+template <typename T, typename Make>
+void visit_columns(const PoolShape& s, const T* x, Make make) {
+    const int64_t parts = s.batch * s.channels, size = s.in[0] * s.in[1] * s.in[2];
+#pragma omp parallel if (parts * size > kParallelPoolElements)
+    {
+        auto visitor = make();
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < parts; ++i) {
+            const int64_t n = i / s.channels, c = i % s.channels;
+            const T* image = x + n * s.in_strides[0] + c * s.in_strides[1];
+            for (int64_t o = 0; o < s.out[kDepth] * s.out[kHeight]; ++o) {
+                const int64_t d = o / s.out[kHeight], h = o % s.out[kHeight];
+                visitor.begin(d, h);
+                for (int64_t r = 0; r < s.kernel[kDepth] * s.kernel[kHeight]; ++r) {
+                    const int64_t z = d * s.stride[kDepth] - s.pad[kDepth] + r / s.kernel[kHeight] * s.dilation[kDepth];
+                    const int64_t y = h * s.stride[kHeight] - s.pad[kHeight] + r % s.kernel[kHeight] * s.dilation[kHeight];
+                    if (z < 0 || z >= s.in[kDepth] || y < 0 || y >= s.in[kHeight]) continue;
+                    visitor.row(r, image + z * s.in_strides[2] + y * s.in_strides[3]);
+                }
+                for (int64_t w = 0; w < s.out[kWidth]; ++w) {
+                    const int64_t start = w * s.stride[kWidth] - s.pad[kWidth];
+                    const auto place = [&](const int64_t (&steps)[5]) {
+                        return n * steps[0] + c * steps[1] + d * steps[2] + h * steps[3] + w * steps[4];
+                    };
+                    visitor.window(w, start, std::max<int64_t>(start, 0), std::min(start + s.kernel[kWidth], s.in[kWidth]),
+                                   place(s.out_strides), place(s.where_strides));
+                }
+            }
+        }
+    }
+}
+
+template <typename T>
+struct AverageColumns {
+    const PoolShape& s;
+    T* y;
+    bool padding;
+    std::vector<T> sum;
+    std::vector<int64_t> widths;  // elements along each row of the windows
+    int64_t slice = 0;
+
+    AverageColumns(const PoolShape& shape, T* result, bool with_padding)
+        : s(shape), y(result), padding(with_padding), sum(shape.in[kWidth]) {
+        for (int64_t w = 0; w < s.out[kWidth]; ++w) widths.push_back(elements(s, kWidth, w, padding));
+    }
+
+    void begin(int64_t d, int64_t h) {
+        slice = elements(s, kDepth, d, padding) * elements(s, kHeight, h, padding);
+        std::fill(sum.begin(), sum.end(), T(0));
+    }
+
+    void row(int64_t, const T* in) {
+        T* total = sum.data();
+        const int64_t count = s.in[kWidth];
+#pragma omp simd
+        for (int64_t w = 0; w < count; ++w) total[w] += in[w];
+    }
+
+    void window(int64_t w, int64_t, int64_t first, int64_t last, int64_t out, int64_t) {
+        T total = 0;
+        const T* column = sum.data();
+        if (last - first >= kLongRow) {
+#pragma omp simd reduction(+ : total)
+            for (int64_t i = first; i < last; ++i) total += column[i];
+        } else {
+            for (int64_t i = first; i < last; ++i) total += column[i];
+        }
+        y[out] = total / T(std::max<int64_t>(slice * widths[w], 1));
+    }
+};
+
+template <typename T, typename Where>
+struct MaximumColumns {
+    static constexpr T kLowest = Maximum<T, Where>::kLowest;
+    const PoolShape& s;
+    T* y;
+    Where* where;
+    std::vector<T> best;
+    std::vector<int32_t> rows;  // of the window, where each column has its maximum
+
+    MaximumColumns(const PoolShape& shape, T* result, Where* positions)
+        : s(shape), y(result), where(positions), best(shape.in[kWidth]), rows(shape.in[kWidth]) {}
+
+    void begin(int64_t, int64_t) {
+        std::fill(best.begin(), best.end(), T(kLowest));
+        std::fill(rows.begin(), rows.end(), -1);
+    }
+
+    void row(int64_t r, const T* in) {
+        T* top = best.data();
+        int32_t* at = rows.data();
+        const int64_t count = s.in[kWidth];
+#pragma omp simd
+        for (int64_t w = 0; w < count; ++w) {
+            const T v = in[w];
+            const bool better = v > top[w] || v != v || at[w] < 0;
+            top[w] = better ? v : top[w];
+            at[w] = better ? int32_t(r) : at[w];
+        }
+    }
+
+    // The first of equal maxima in the order of rows, the last of what is no number: as one after the other.
+    void window(int64_t, int64_t start, int64_t first, int64_t last, int64_t out, int64_t place) {
+        T top = kLowest;
+        int64_t found = -1;
+        for (int64_t i = first; i < last; ++i) {
+            if (rows[i] < 0) continue;
+            const T v = best[i];
+            const int64_t position = rows[i] * s.kernel[kWidth] + i - start;
+            const bool better = v != v ? top == top || position > found : v > top || (v == top && position < found);
+            if (found >= 0 && !better) continue;
+            top = v;
+            found = position;
+        }
+        y[out] = top;
+        if (where) where[place] = Where(std::max<int64_t>(found, 0));
+    }
+};
+
 }  // namespace
 
 template <typename T, typename Where>
 void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
+    if (by_columns(shape)) return visit_columns(shape, x, [&] { return MaximumColumns<T, Where>(shape, y, where); });
     if (!where && along_channels(shape)) return visit(shape, [&] { return Largest<T>{x, y, {}}; });
     visit(shape, [&] { return Maximum<T, Where>{x, y, where, {}, {}}; });
 }
@@ -385,6 +515,8 @@ void max_pool_backward(const PoolShape& shape, const T* dy, const Where* where, 
 
 template <typename T>
 void average_pool(const PoolShape& shape, const T* x, T* y, bool padding) {
+    if (by_columns(shape, shape.kernel[kWidth] >= kLongRow))
+        return visit_columns(shape, x, [&] { return AverageColumns<T>(shape, y, padding); });
     visit(shape, [&] { return Average<T>{x, y, {padding, {}}, {}}; });
 }
 

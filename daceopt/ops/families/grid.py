@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, dim
 from daceopt.ir.operands import required
 from daceopt.ops.core.registry import FLOATS, NUMBERS, Names, Operator, lowering, supports
 from daceopt.ops.families.interpolation import EXPRESSIONS, cubic_weight
@@ -26,18 +27,27 @@ _CUBIC_COEFFICIENT = -0.75
 
 @lowering("GridSample", types=NUMBERS)
 def grid_sample(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
-    """out[n, c, o...] = x[n, c, p...] interpolated, where grid[n, o..., :] is p in reverse, scaled to -1 ... 1."""
+    """out[n, c, o...] = x[n, c, p...] interpolated, where grid[n, o..., :] is p in reverse, scaled to -1 ... 1.
+
+    Where the taps of a position stand, and what they weigh, is the same for all channels, and computed once.
+    """
     x, grid, out = required(inputs, 0), required(inputs, 1), required(outputs, 0)
-    extents = b.graph.shape(x)[2:]
-    sampler = _Sampler(node, extents)
-    reads: dict[str, Any] = {"x": (x, lambda *i: (None,) * (2 + len(extents)))}
-    for k in range(len(extents)):
-        reads[f"g{k}"] = (grid, lambda *i, k=k: (i[0], *i[2:], len(extents) - 1 - k))
-    dtype = b.graph.dtype(x)
+    extents, dtype = b.graph.shape(x)[2:], b.graph.dtype(x)
+    taps = _Sampler(node, extents).taps_of(b, grid)
+    size = dim(sympy.Mul(*extents))
+    image = b.reshape(x, (*b.graph.shape(x)[:2], size))
+    reads: dict[str, Any] = {"x": (image, lambda *i: (*i[:2], None))}
+    for t, arrays in enumerate(taps):
+        reads |= {f"{kind}{t}": (name, lambda *i: (i[0], *i[2:])) for kind, name in zip("kw", arrays) if name}
 
     def element(i: Any, x: Any, **at: Any) -> Any:
-        value = sampler.sample(x, i[:2], [at[f"g{k}"] for k in range(len(extents))])
-        return value if types.is_float(dtype) else scalar.cast(value, dtype)
+        terms = []
+        for t in range(len(taps)):
+            place = scalar.cast(at[f"k{t}"], _INT64)
+            value = scalar.select(scalar.ge(place, 0), scalar.load(x, scalar.clamped(place, size)), 0)
+            terms.append(at[f"w{t}"] * value if f"w{t}" in at else value)
+        total = sympy.Add(*terms)
+        return total if types.is_float(dtype) else scalar.cast(total, dtype)
 
     b.map(b.graph.shape(out), reads, {"out": (out, lambda *i: i)}, element, label="grid_sample")
 
@@ -51,16 +61,40 @@ class _Sampler:
         self.padding = node.attribute("padding_mode", "zeros")
         self.aligned = bool(node.attribute("align_corners", 0))
 
-    def sample(self, x: Any, lead: Any, grid: list[Any]) -> Any:
-        """The weighted sum over the taps around the position ``grid`` (one coordinate in -1 ... 1 per axis)."""
+    def taps_of(self, b: Builder, grid: str) -> list[tuple[str, str | None]]:
+        """For each tap an array [n, o...] of places in the image, row-major, -1 outside, and one of weights, None where
+        all are 1."""
+        rank, kind, shape = len(self.extents), types.computed(b.graph.dtype(grid)), b.graph.shape(grid)[:-1]
+        reads = {f"g{k}": (grid, lambda *i, k=k: (*i, rank - 1 - k)) for k in range(rank)}
+        count, weighs = len(self.taps) ** rank, len(self.taps) > 1
+        places = [b.graph.add_array("places", shape, self._index_type()) for _ in range(count)]
+        weights = [b.graph.add_array("weights", shape, kind) if weighs else None for _ in range(count)]
+        writes = {f"k{t}": (name, lambda *i: i) for t, name in enumerate(places)}
+        writes |= {f"w{t}": (name, lambda *i: i) for t, name in enumerate(weights) if name is not None}
+
+        def element(i: Any, **at: Any) -> Any:
+            found: dict[str, Any] = {}
+            for t, (place, weight) in enumerate(self._taps_at([at[f"g{k}"] for k in range(rank)])):
+                found |= {f"k{t}": scalar.cast(place, self._index_type())} | ({f"w{t}": weight} if weighs else {})
+            return found
+
+        b.map(shape, reads, writes, element, label="grid_places")
+        return list(zip(places, weights))
+
+    def _index_type(self) -> Any:
+        size = dim(sympy.Mul(*self.extents))
+        return types.from_name("int32" if isinstance(size, int) and size < 1 << 31 else "int64")
+
+    def _taps_at(self, grid: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """(place, weight) of the taps around the position ``grid`` (one coordinate in -1 ... 1 per axis)."""
         axes = [self._axis(g, n) for g, n in zip(grid, self.extents)]
-        terms = []
         for chosen in itertools.product(*axes):
-            value = scalar.load(x, *lead, *(index for index, _, _ in chosen))
+            flat: Any = sympy.S.Zero
+            for (index, _, _), n in zip(chosen, self.extents):
+                flat = flat * n + index
             for _, _, inside in chosen:
-                value = value if inside is None else scalar.select(inside, value, 0)
-            terms.append(sympy.Mul(*(weight for _, weight, _ in chosen), value))
-        return sympy.Add(*terms)
+                flat = flat if inside is None else scalar.select(inside, flat, -1)
+            yield flat, sympy.Mul(*(weight for _, weight, _ in chosen))
 
     def _axis(self, g: Any, n: Any) -> list[tuple[Any, Any, Any]]:
         """(index, weight, whether it is inside: None where always) of each tap along one axis."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
+
+import sympy
 
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
@@ -31,16 +34,21 @@ def grid_sampler(
 
 
 def _unknown(t: Translation, y: str, grid: str) -> str:
-    """NaN where a coordinate is none: weights of such positions are NaN, and no padding hides them."""
-    rank = len(t.shape) - 2
+    """NaN where a coordinate is none: weights of such positions are NaN, and no padding hides them. Which positions are
+    of this kind is the same for all channels."""
+    rank, places = len(t.shape) - 2, (t.shape[0], *t.shape[2:])
+    known = t.graph.add_array("known", places, types.computed(t.dtype))
+    reads: dict[str, Any] = {f"g{k}": (grid, lambda *i, k=k: (*i, k)) for k in range(rank)}
+    t.b.map(places, reads, {"out": (known, lambda *i: i)}, lambda i, **at: _one_or_nan(at.values()))
     out = t.graph.add_array(t.label, t.shape, t.dtype)
-    reads: dict[str, Any] = {f"g{k}": (grid, lambda *i, k=k: (i[0], *i[2:], k)) for k in range(rank)}
-    reads["y"] = (y, lambda *i: i)
-
-    def element(i: Any, y: Any, **at: Any) -> Any:
-        for g in at.values():
-            y = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), y)
-        return y
-
-    t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, element)
+    reads = {"known": (known, lambda *i: (i[0], *i[2:])), "y": (y, lambda *i: i)}
+    chosen = lambda i, known, y: scalar.select(scalar.isnan(known), scalar.nan(), y)  # noqa: E731
+    t.b.map(t.shape, reads, {"out": (out, lambda *i: i)}, chosen)
     return str(out)
+
+
+def _one_or_nan(coordinates: Iterable[Any]) -> Any:
+    found: Any = sympy.Float(1)
+    for g in coordinates:
+        found = scalar.select(scalar.logical_or(scalar.isnan(g), scalar.isinf(g)), scalar.nan(), found)
+    return found

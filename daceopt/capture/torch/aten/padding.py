@@ -11,6 +11,7 @@ from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import dim
+from daceopt.ops.families.bordering import MOST_REPEATED
 
 
 @translates("constant_pad_nd")
@@ -26,17 +27,36 @@ def constant_pad(t: Translation, self: str, pad: list[Any], value: Any) -> str:
 @translates("reflection_pad1d", "reflection_pad2d", "reflection_pad3d")
 def reflection_pad(t: Translation, self: str, padding: list[Any]) -> str:
     """PyTorch has refused padding that is not shorter than its axis."""
-    begins = _added(t, self, padding)[: len(t.shape)]
-    return str(t.operator("MirrorPad", self, begins=begins, domain="daceopt"))
+    return _bordered(t, self, _added(t, self, padding), "reflect")
 
 
 @translates("replication_pad1d", "replication_pad2d", "replication_pad3d")
 def replication_pad(t: Translation, self: str, padding: list[Any]) -> str:
-    return _extended(t, self, padding, "edge")
+    pads = _added(t, self, padding)
+    if max(pads) <= MOST_REPEATED:
+        return _bordered(t, self, pads, "edge")
+    return str(t.operator("Pad", self, t.integers(pads), mode="edge"))
 
 
-def _extended(t: Translation, name: str, padding: list[Any], mode: str) -> str:
-    return str(t.operator("Pad", name, t.integers(_added(t, name, padding)), mode=mode))
+@translates("_pad_circular")
+def circular_pad(t: Translation, self: str, pad: list[Any]) -> str:
+    """Negative padding removes elements, before others go on at their other end."""
+    pads, rank = _pads(t, self, pad), len(t.shape)
+    starts = [max(-p, 0) for p in pads[:rank]]
+    ends = [dim(n - max(-p, 0)) for n, p in zip(t.shape_of(self), pads[rank:])]
+    kept, added = t.b.slice(self, starts, ends), [max(p, 0) for p in pads]
+    if any(p < 0 for p in pads) and not _holds(t.shape_of(kept), added):
+        raise Unsupported("padding by more elements than are left")
+    return _bordered(t, kept, added, "wrap")
+
+
+def _holds(shape: Any, added: list[int]) -> bool:
+    """Does an array of this shape surely have as many elements along each axis as are added on either side?"""
+    return all(isinstance(n, int) and n >= p for p, n in zip(added, (*shape, *shape)) if p)
+
+
+def _bordered(t: Translation, name: str, pads: list[int], mode: str) -> str:
+    return str(t.operator("BorderPad", name, begins=pads[: len(t.shape)], mode=mode, domain="daceopt"))
 
 
 def _added(t: Translation, name: str, padding: list[Any]) -> list[int]:

@@ -1,0 +1,86 @@
+"""Kernels whose result is copied, element after element, to a result of the program: they write it there themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from dace import nodes
+
+from daceopt.errors import Unsupported
+from daceopt.ir.builder import Builder
+from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
+from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.region import Region
+
+
+def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> Kernel | None:
+    """The kernel that makes ``source`` with ``result`` in its place; None where it must not, or ``copy``, a kernel that
+    copies one to the other in row-major order, does something else, too."""
+    producer = graph.producer(source)
+    if not isinstance(producer, nodes.MapEntry) or not _may_move(graph, source, result, copy):
+        return None
+    try:
+        kernel = Kernel.extract(graph, producer)
+    except Unsupported:
+        return None
+    if kernel.schedule is not None or any(a.array == source for s in kernel.stages for a in s.reads.values()):
+        return None
+    stages = []
+    for stage in kernel.stages:
+        moved = {c: _moved(a, graph, source, result) for c, a in stage.writes.items()}
+        writes = {c: a for c, a in moved.items() if a is not None}
+        if len(writes) < len(moved):
+            return None
+        stages.append(replace(stage, writes=writes))
+    return replace(kernel, stages=stages)
+
+
+def move(graph: Graph, source: str, result: str, copy: Any, kernel: Kernel) -> None:
+    """Put ``kernel`` in the place of the one that makes ``source`` and of ``copy``; readers of the source read on."""
+    graph.take_out([graph.producer(source), copy])
+    kernel.emit(graph)
+    if graph.consumers(source) or graph.views_of(source):
+        graph.replace_uses(source, Builder(graph, "relayout").reshape(result, graph.shape(source)))
+
+
+def _may_move(graph: Graph, source: str, result: str, copy: Any) -> bool:
+    if result not in graph.outputs or not graph.is_contiguous(result) or len(graph.outputs_of(copy)) != 1:
+        return False
+    if (
+        graph.is_kept(source)
+        or not graph.desc(source).transient
+        or graph.strides(source) != row_major(graph.shape(source))
+    ):
+        return False
+    if any(graph.is_part(n) or graph.parts_of(n) for n in (source, result)):
+        return False
+    return not any(isinstance(n, Region) or getattr(n, "in_place", None) for n in graph.all_consumers(source))
+
+
+def _moved(write: Access, graph: Graph, source: str, result: str) -> Access | None:
+    if write.array != source:
+        return write
+    index = _regrouped(write.index, graph.shape(source), graph.shape(result))
+    return None if index is None else replace(write, array=result, index=index)
+
+
+def _regrouped(index: Sequence[Dim], shape: Shape, result: Shape) -> tuple[Any, ...] | None:
+    """The index of an element of an array of ``shape`` in one of ``result``, whose axes are each some of the former
+    together; None where an axis is divided."""
+    rest = [(i, n) for i, n in zip(index, shape, strict=True) if n != 1]
+    found: list[Any] = []
+    for extent in result:
+        place: Any = 0
+        count: Dim = 1
+        while dim(count - extent) != 0:
+            if not rest:
+                return None
+            i, n = rest.pop(0)
+            place, count = place * n + i, dim(prod((count, n)))
+            if isinstance(count, int) and isinstance(extent, int) and count > extent:
+                return None
+        found.append(place)
+    return None if rest else tuple(found)

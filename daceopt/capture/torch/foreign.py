@@ -1,14 +1,15 @@
-"""What stands for code that TorchDynamo leaves whole in its graphs: operators that users registered, functions that it was
-told not to look into. Its effects are traced below Dynamo, so a graph of the same calls is another one when it changes.
+"""What stands for code that TorchDynamo leaves whole in its graphs: operators that users registered, and functions that
+it was told not to look into. What these do is traced below Dynamo, so a graph of the same calls is another one when it
+changes.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -88,7 +89,7 @@ def _libraries() -> Iterator[str]:
 
 def _state(file: str) -> str:
     try:
-        found = os.stat(file)
+        found = Path(file).stat()
     except OSError:
         return never_again(file)
     return f"{found.st_size} {found.st_mtime_ns}"

@@ -1,4 +1,4 @@
-"""Users' operators and functions that TorchDynamo does not look into: what they compute is part of a graph's identity."""
+"""Users' operators, and functions that TorchDynamo does not look into, are part of a graph's identity."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from daceopt.capture.torch import guards
+from daceopt.capture.torch import guards, refusals
 from daceopt.capture.torch.connection import differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
@@ -28,6 +28,7 @@ def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     _check_devices({n.name: v for n, v in zip(placeholders, values) if isinstance(v, torch.Tensor)})
     _check_storage(graph)
     _check_transforms(graph)
+    refusals.check(graph, values)
     join_undropped(graph.graph)
     results = graph.graph.output_node().args[0]
     given = tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)

@@ -40,6 +40,11 @@ def text_of(value: Any) -> str:
     return "\n".join(_Walk().lines(value))
 
 
+def never_again(what: str) -> str:
+    """The text of what nothing stable describes: another one each time."""
+    return f"{what} of process {os.getpid()}, {uuid.uuid4()}"
+
+
 def is_own(module: str | None) -> bool:
     """Does a module belong to daceopt?"""
     return (module or "").partition(".")[0] == "daceopt"
@@ -97,7 +102,7 @@ class _Walk:
 
     def _function(self, function: FunctionType) -> Iterator[str]:
         yield f"function {function.__module__}.{function.__qualname__}"
-        if not _is_known(function.__module__):
+        if not is_known(function.__module__):
             yield from self._source(function)
         if _is_users(function.__module__):
             yield from self._globals(function)
@@ -122,7 +127,7 @@ class _Walk:
 
     def _class(self, cls: type) -> Iterator[str]:
         yield f"class {cls.__module__}.{cls.__qualname__}"
-        if _is_known(cls.__module__):
+        if is_known(cls.__module__):
             return
         yield from self._source(cls)
         for base in cls.__bases__ if _is_users(cls.__module__) else ():
@@ -145,7 +150,7 @@ class _Walk:
         try:
             yield inspect.getsource(module or thing)
         except (OSError, TypeError):
-            yield f"{thing.__qualname__} of process {os.getpid()}, {uuid.uuid4()}"
+            yield never_again(thing.__qualname__)
         self._seen[id(module)] = module
 
     # ---------------------------------------------------------------- objects
@@ -168,7 +173,7 @@ class _Walk:
         if text and not _ADDRESS.search(text):
             yield text
         elif not is_own(kind.__module__):
-            yield f"{kind.__qualname__} of process {os.getpid()}, {uuid.uuid4()}"
+            yield never_again(kind.__qualname__)
 
 
 def _content(cell: Any) -> Any:
@@ -187,7 +192,7 @@ def _names(code: CodeType) -> set[str]:
     return found
 
 
-def _is_known(name: str | None) -> bool:
+def is_known(name: str | None) -> bool:
     """Whether the version of daceopt, of Python or of a package that is in every key stands for a module."""
     root = (name or "").partition(".")[0]
     return is_own(root) or root in _VERSIONED or (root in sys.stdlib_module_names and root != "__main__")
@@ -196,7 +201,7 @@ def _is_known(name: str | None) -> bool:
 @functools.cache
 def _is_users(name: str | None) -> bool:
     """Whether a module is neither known nor of an installed package."""
-    return not _is_known(name) and not _is_installed((name or "").partition(".")[0])
+    return not is_known(name) and not _is_installed((name or "").partition(".")[0])
 
 
 def _is_installed(root: str) -> bool:

@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from daceopt.capture.torch.calls import AtenCall, Item, Operand
+from daceopt.capture.torch.foreign import has_derivative
 from daceopt.capture.torch.functional import DynamoInterpreter, trace
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.translation import DOMAIN, Importer, Translation
@@ -84,6 +85,10 @@ def _traced(b: Builder, call: AtenCall, inputs: Names, outputs: Names, grads_out
     by = [k for k, w in enumerate(wanted) if w and _has_gradient(call.operands[k])]
     if not given or not by:
         return [None] * len(inputs)
+    if not has_derivative(call.target):
+        raise Unsupported(
+            f"{call.target} has no derivative of its own; expected one by torch.library.register_autograd"
+        )
 
     def vjp(*values: torch.Tensor) -> list[torch.Tensor | None]:
         operands = list(values[: len(inputs)])

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from daceopt.capture.torch.foreign import text_of_target, text_of_value
+
 
 def fingerprint(module: GraphModule, parts: Iterable[object]) -> str:
     """SHA-256 over the graph (targets, arguments, kinds of results, subgraphs, constants) and ``parts`` (their
@@ -41,6 +43,8 @@ def _add_graph(digest: Any, module: GraphModule) -> None:
         target = _target(node.target) if node.op in ("call_function", "call_method") else ""
         arguments = _text(node.args, positions) + _text(node.kwargs, positions)
         digest.update(f"{node.op} {target} {arguments} {_kinds(node.meta.get('example_value'))}\n".encode())
+        if node.op == "call_function":
+            digest.update(text_of_target(node.target).encode())
         if node.op in ("get_attr", "call_module"):
             _add_attribute(digest, module, str(node.target))
 
@@ -68,7 +72,7 @@ def _add_attribute(digest: Any, module: GraphModule, target: str) -> None:
         digest.update(describe(value).encode())
         digest.update(_bytes(value))
     else:
-        digest.update(type(value).__qualname__.encode())
+        digest.update(text_of_value(value).encode())
 
 
 def _bytes(tensor: torch.Tensor) -> memoryview:
@@ -87,4 +91,4 @@ def _text(value: Any, positions: dict[Node, int]) -> str:
         return f"slice{_text((value.start, value.stop, value.step), positions)}"
     if isinstance(value, float):
         return value.hex()
-    return f"{type(value).__name__} {value}"
+    return f"{type(value).__name__} {text_of_value(value)}"

@@ -1,0 +1,95 @@
+"""What stands for code that TorchDynamo leaves whole in its graphs: operators that users registered, and functions that
+it was told not to look into. What these do is traced below Dynamo, so a graph of the same calls is another one when it
+changes.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch._library.custom_ops import OPDEFS
+from torch._library.simple_registry import singleton as registry
+from torch._ops import OpOverload, OpOverloadPacket
+
+from daceopt.store.identity import is_known, never_again, text_of
+
+_OF_PYTORCH = frozenset("aten prims prim daceopt".split())  # namespaces that the versions in every key stand for
+_REGISTERED = re.compile(r"registered at (.*):\d+")
+_DEFINITION = "torch/_library/custom_ops.py"  # where PyTorch registers what ``OPDEFS`` has
+_FAKE = "torch/_library/fake_impl.py"  # and what the registry of fake implementations has
+_PARTS = "_init_fn _backend_fns _abstract_fn _setup_context_fn _backward_fn _vmap_fn _torch_dispatch_fns".split()
+
+
+def text_of_target(target: Any) -> str:
+    """A text that changes whenever what a node calls may compute something else; empty for what is of PyTorch."""
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
+        packet = target.overloadpacket if isinstance(target, OpOverload) else target
+        return _operator(packet._qualified_op_name, packet.overloads())
+    inner = isinstance(target, (MethodType, partial)) or getattr(target, "__closure__", None)
+    if isinstance(target, (FunctionType, MethodType, partial, type)) and (inner or not is_known(target.__module__)):
+        return text_of(target)
+    return ""
+
+
+def text_of_value(value: Any) -> str:
+    """The text of a constant among a node's arguments; what prints as an address is described by what it holds."""
+    text = str(value)
+    return text_of(value) if callable(value) or " at 0x" in text else text
+
+
+def has_derivative(target: OpOverload) -> bool:
+    """Whether autograd knows the operator itself. Of a kernel that stands alone it records whatever that calls, if
+    anything, which no trace shows."""
+    keys = ("Autograd", "AutogradCPU", "AutogradCUDA", "CompositeImplicitAutograd")
+    own = target.namespace in _OF_PYTORCH
+    return own or any(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key) for key in keys)
+
+
+def _operator(name: str, overloads: list[str]) -> str:
+    if name.partition("::")[0] in _OF_PYTORCH:
+        return ""
+    qualified = [name if overload == "default" else f"{name}.{overload}" for overload in overloads]
+    return "\n".join(line for one in qualified for line in _overload(one))
+
+
+def _overload(name: str) -> Iterator[str]:
+    """The schema with its default arguments, and the code: of Python itself, of C++ the libraries in this process."""
+    table = torch._C._dispatch_dump(name)
+    yield table.partition("debug:")[0]
+    files = set(_REGISTERED.findall(table))
+    definition, fake = OPDEFS.get(name), registry.find(name).fake_impl.kernels
+    yield text_of([kernel.func for kernel in fake])
+    if definition is not None:
+        yield text_of([getattr(definition, part, None) for part in _PARTS])
+    written = {f for f in files if f.endswith((".py", ">")) and not _is_described(f, definition is not None)}
+    if written:
+        yield never_again(f"kernels of {name}")
+    if any(not f.endswith((".py", ">")) for f in files):
+        yield from _libraries()
+
+
+def _is_described(file: str, defined: bool) -> bool:
+    return file.endswith(_FAKE) or (defined and file.endswith(_DEFINITION))
+
+
+def _libraries() -> Iterator[str]:
+    """Extensions in this process that are of no package whose version is in every key."""
+    modules = [m for n, m in list(sys.modules.items()) if not is_known(n)]
+    files = {str(getattr(m, "__file__", None)) for m in modules} | set(torch.ops.loaded_libraries)
+    for file in sorted(f for f in files if ".so" in f):
+        yield f"{file} {_state(file)}"
+
+
+def _state(file: str) -> str:
+    try:
+        found = Path(file).stat()
+    except OSError:
+        return never_again(file)
+    return f"{found.st_size} {found.st_mtime_ns}"

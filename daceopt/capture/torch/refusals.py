@@ -1,0 +1,94 @@
+"""Calls that eager PyTorch refuses because of element types, where its shape rules and our programs would go on: the
+difference of a bool, the variance of integers, labels of another type.
+
+Each such call of a graph is tried on one number: ATen says in its kernels what it lacks, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import fx
+
+from daceopt.errors import Unsupported
+
+_OF_TYPES = re.compile(
+    "not implemented for '|dtype|scalar type|can't be cast|converted to type|bool (tensor|input)|floating point"
+    "|of type |Integers to negative|deterministic implementation"
+)
+
+_PYTHON = frozenset("torch torch.functional torch.nn.functional torch._tensor".split())  # modules
+
+
+def check(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Raise Unsupported, with ATen's own words, for a graph of Dynamo of which eager PyTorch refuses a call."""
+    if torch.is_autocast_enabled("cpu") or not all(map(_is_on_host, inputs)):
+        return
+    nodes = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method")]
+    if any("autocast" in getattr(n.target, "__name__", "") for n in nodes):
+        return  # the types in which calls compute are not those of their operands
+    tried = [n for n in nodes if _is_pytorch(n.target) and _may_be_refused(n)]
+    if not tried:
+        return
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for node in tried:
+            _try(node)
+
+
+def _try(node: fx.Node) -> None:
+    try:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), _one)
+        if node.op == "call_method":
+            getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        else:
+            node.target(*args, **kwargs)  # type: ignore[operator]
+    except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
+        if _OF_TYPES.search(str(error)):
+            raise Unsupported(f"eager PyTorch refuses {node.name}: {error}") from None
+    except Exception:  # of a size, or an index, that does not fit one number
+        return
+
+
+def _one(node: fx.Node) -> Any:
+    """The value of a node with one number in each tensor, and 1 for each size."""
+    return pytree.tree_map(_shrunk, node.meta.get("example_value"))
+
+
+def _shrunk(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.ones((1,) * value.ndim, dtype=value.dtype)
+    return 1 if isinstance(value, torch.SymInt) else value
+
+
+def _is_on_host(value: Any) -> bool:
+    return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
+
+
+def _is_pytorch(target: Any) -> bool:
+    """Calls whose only effect is their result, and that run no code of users."""
+    if isinstance(target, str):
+        return True
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(target).startswith("aten")
+    of_python = target.__module__ in _PYTHON if isinstance(target, FunctionType) else False
+    return of_python or (isinstance(target, BuiltinFunctionType) and "functorch" not in str(target.__module__))
+
+
+def _may_be_refused(node: fx.Node) -> bool:
+    """Calls on numbers of one floating type are not, but where only deterministic ones are allowed."""
+    values = [x.meta.get("example_value") for x in node.all_input_nodes]
+    given = [*pytree.tree_leaves([node.args, node.kwargs]), *pytree.tree_leaves(values)]
+    if not list(_tensors(node)) or any(v is None for v in values) or any(isinstance(g, torch.Generator) for g in given):
+        return False
+    types = {t.dtype for x in node.all_input_nodes for t in _tensors(x)}
+    mixed = len(types) > 1 or any(not d.is_floating_point for d in types) or any(isinstance(a, bool) for a in node.args)
+    return mixed or torch.are_deterministic_algorithms_enabled()
+
+
+def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
+    yield from (t for t in pytree.tree_leaves(node.meta.get("example_value")) if isinstance(t, torch.Tensor))

@@ -1,0 +1,91 @@
+"""Users' operators, and functions that TorchDynamo does not look into, are part of a graph's identity."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from daceopt import optimized_module
+from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.capture.torch.foreign import text_of_target
+from daceopt.errors import Unsupported
+
+Make = Callable[[float], object]
+
+
+def _operator(scale: float, default: float = 1.0, slope: float = 2.0) -> object:
+    def forward(x: torch.Tensor, k: float = default) -> torch.Tensor:
+        return x * scale * k
+
+    made = torch.library.custom_op("daceopt_tests::scaled", forward, mutates_args=())
+    made.register_fake(lambda x, k=default: torch.empty_like(x))
+    made.register_autograd(lambda ctx, grad: (grad * slope, None))
+    return torch.ops.daceopt_tests.scaled
+
+
+def _function(scale: float) -> object:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return x * scale
+
+    return inner
+
+
+def _custom(scale: float) -> object:
+    class Scaled(torch.autograd.Function):
+        factor = scale
+
+        @staticmethod
+        def forward(ctx, x):
+            return x * Scaled.factor
+
+    return Scaled.apply
+
+
+@pytest.mark.parametrize(
+    "make",
+    [_operator, lambda v: _operator(1.0, v), lambda v: _operator(1.0, 1.0, v), _function, _custom],
+    ids=["kernel", "default argument", "derivative", "function", "autograd.Function"],
+)
+def test_what_a_call_computes_tells_graphs_apart(make: Make) -> None:
+    def identity(value: float) -> str:
+        graph = torch.fx.Graph()
+        graph.output((graph.call_function(make(value), (graph.placeholder("x"),)),))
+        return fingerprint(torch.fx.GraphModule(nn.Module(), graph), [])
+
+    assert identity(2.0) == identity(2.0) != identity(3.0)
+
+
+def test_kernels_that_nobody_can_read_never_come_again() -> None:
+    library = torch.library.Library("daceopt_tests", "FRAGMENT")
+    library.define("taken_apart(Tensor x) -> Tensor")
+    library.impl("taken_apart", lambda x: x * 2, "CompositeImplicitAutograd")
+    operator = torch.ops.daceopt_tests.taken_apart
+    assert text_of_target(operator) != text_of_target(operator)
+    library._destroy()
+
+
+def test_what_is_pytorch_s_has_no_text() -> None:
+    for target in (torch.sin, torch.ops.aten.sin.default, torch.nn.functional.gelu, torch._C._nn.gelu):
+        assert text_of_target(target) == ""
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_a_kernel_without_a_derivative_is_refused_where_one_is_wanted() -> None:
+    """Eager PyTorch records what such a kernel calls; a graph that has no gradient there would be silently another."""
+    library = torch.library.Library("daceopt_tests", "FRAGMENT")
+    library.define("bare(Tensor x) -> Tensor")
+    library.impl("bare", lambda x: x * 2, "CPU")
+    library.impl("bare", torch.empty_like, "Meta")
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.daceopt_tests.bare(x) + x
+
+    ours, x = optimized_module(Net(), fallback="raise"), torch.ones(3)
+    assert torch.equal(ours(x), x * 3)
+    with pytest.raises(Unsupported, match="no derivative of its own; expected one by torch.library.register_autograd"):
+        ours(x.requires_grad_())
+    library._destroy()

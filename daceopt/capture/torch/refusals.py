@@ -51,7 +51,7 @@ def _try(node: fx.Node) -> None:
         if node.op == "call_method":
             getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:
-            node.target(*args, **kwargs)  # type: ignore[operator]
+            node.target(*args, **kwargs)
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         if _OF_TYPES.search(str(error)):
             raise Unsupported(f"eager PyTorch refuses {node.name}: {error}") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -23,6 +24,10 @@ _OF_TYPES = re.compile(
 )
 
 _PYTHON = frozenset("torch torch.functional torch.nn.functional torch._tensor".split())  # modules
+_OTHERS = frozenset(
+    "truediv floordiv mod and or xor lshift rshift fill std var std_mean var_mean argmax argmin index_add "
+    "cross_entropy one_hot hardswish glu smooth_l1_loss huber_loss".split()
+)  # beside point-wise operators
 
 
 def check(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
@@ -32,7 +37,7 @@ def check(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
     nodes = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method")]
     if any("autocast" in getattr(n.target, "__name__", "") for n in nodes):
         return  # the types in which calls compute are not those of their operands
-    tried = [n for n in nodes if _is_pytorch(n.target) and _may_be_refused(n)]
+    tried = [n for n in nodes if _is_tried(n.target) and _may_be_refused(n)]
     if not tried:
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
@@ -46,8 +51,7 @@ def _try(node: fx.Node) -> None:
         if node.op == "call_method":
             getattr(args[0], str(node.target))(*args[1:], **kwargs)
         else:
-            called: Any = node.target
-            called(*args, **kwargs)
+            node.target(*args, **kwargs)
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         if _OF_TYPES.search(str(error)):
             raise Unsupported(f"eager PyTorch refuses {node.name}: {error}") from None
@@ -63,21 +67,29 @@ def _one(node: fx.Node) -> Any:
 def _shrunk(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return torch.ones((1,) * value.ndim, dtype=value.dtype)
-    return 1 if isinstance(value, torch.SymInt) else value
+    if isinstance(value, torch.SymFloat):  # its own value would become an assumption
+        return 1.0
+    return 1 if isinstance(value, (torch.SymInt, torch.SymBool)) else value
 
 
 def _is_on_host(value: Any) -> bool:
     return not isinstance(value, torch.Tensor) or value.device.type == "cpu"
 
 
-def _is_pytorch(target: Any) -> bool:
-    """Calls whose only effect is their result, and that run no code of users."""
-    if isinstance(target, str):
-        return True
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return str(target).startswith("aten")
-    of_python = target.__module__ in _PYTHON if isinstance(target, FunctionType) else False
-    return of_python or (isinstance(target, BuiltinFunctionType) and "functorch" not in str(target.__module__))
+def _is_tried(target: Any) -> bool:
+    """Calls whose kernels check what they get: others may read beyond one number."""
+    module = "" if isinstance(target, (str, BuiltinFunctionType)) else getattr(target, "__module__", "")
+    name = (target if isinstance(target, str) else getattr(target, "__name__", "")).strip("_")
+    if module and (module not in _PYTHON or not isinstance(target, FunctionType)):
+        return False
+    return any(name in _OTHERS or _is_pointwise(name) for name in (name, name.removeprefix("i")))
+
+
+@cache
+def _is_pointwise(name: str) -> bool:
+    packet = getattr(torch.ops.aten, name, None)
+    overloads = packet.overloads() if isinstance(packet, torch._ops.OpOverloadPacket) else ()
+    return any(torch.Tag.pointwise in getattr(packet, o).tags for o in overloads)
 
 
 def _may_be_refused(node: fx.Node) -> bool:

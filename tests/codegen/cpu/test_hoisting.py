@@ -12,6 +12,7 @@ from daceopt.ir import scalar
 from daceopt.ir import schedule_edits as edits
 from daceopt.ir.kernel import Kernel
 from daceopt.ops.families.indexing import position
+from daceopt.passes.transform import Transformation
 from tests.transformations.lowered import finish, size_symbol, start
 
 
@@ -128,3 +129,33 @@ def test_an_element_that_is_written_stays() -> None:
     edits.commit(graph, entry, edits.bind(edits.of(graph, entry), "i1", "vector"))
     text = kernel_source(graph, Kernel.extract(graph, entry)).text
     assert text.index("= p1[i0];") < text.index("#pragma omp simd") < text.index("+= ")
+
+
+def test_rows_of_a_bag_are_looked_up_before_their_columns_are_summed() -> None:
+    """One after the other, in an array; the sums stay in registers."""
+    graph, b, (x,) = start((50, 64))
+    index, out = graph.add_input("index", (4000, 10), dace.int64), graph.add_array("y", (4000, 64), dace.float32)
+    reads = {"v": (x, lambda i, r, j: (None, j)), "k": (index, lambda i, r, j: (i, r))}
+    writes = {"o": (out, lambda i, r, j: (i, j), "sum")}
+    b.map((4000, 10, 64), reads, writes, lambda i, v, k: scalar.load(v, position(k, 50)))
+    finish(graph, out)
+    for step in ("vectorization", "reduction-ordering", "column-sum-splitting"):
+        Transformation.parse(step).run(graph)
+    (entry,) = graph.kernels()
+    lines = [line.strip() for line in kernel_source(graph, Kernel.extract(graph, entry)).text.splitlines()]
+    loop = lines.index("#pragma omp simd")
+    (place,) = (line.split()[1] for line in lines if line.startswith("int64_t") and "_at[10];" in line)
+    assert any("dop::index(" in line for line in lines[:loop])
+    inside = lines[loop : lines.index("}", loop)]
+    assert f"{place.replace('10];', 'i')}" in " ".join(inside) and "dop::index(" not in " ".join(inside)
+
+
+def test_a_place_that_was_brought_inside_is_not_checked() -> None:
+    graph, b, (x, y) = start((50,), (8,))
+    index, out = graph.add_input("index", (8,), dace.int64), graph.add_array("y", (8,), dace.float32)
+    reads = {"v": (x, lambda i: (None,)), "k": (index, lambda i: (i,)), "f": (y, lambda i: (i,))}
+    b.map((8,), reads, {"o": (out, lambda i: (i,))}, lambda i, v, k, f: scalar.load(v, scalar.clamped(k, 50)) * f)
+    finish(graph, out)
+    (entry,) = graph.kernels()
+    text = kernel_source(graph, Kernel.extract(graph, entry)).text
+    assert "dop::index(" not in text and "status" not in text and "dop::minimum(" in text

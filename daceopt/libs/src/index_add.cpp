@@ -12,18 +12,18 @@ namespace {
 constexpr int64_t kParallelAdditions = 16384;
 constexpr int64_t kMinColumns = 64;  // per thread; narrower pieces of rows would share cache lines and waste vectors
 
-struct Block {  // of the result
+struct AddedBlock {  // of the result
     int64_t first_row, last_row, first_column, last_column;
 };
 
 // Wide rows are cut into columns, which balances any distribution of indices; narrow ones go to threads whole.
-Block block_of(int64_t me, int64_t threads, int64_t rows, int64_t width) {
+AddedBlock block_of(int64_t me, int64_t threads, int64_t rows, int64_t width) {
     if (width >= kMinColumns * threads) return {0, rows, width * me / threads, width * (me + 1) / threads};
     return {rows * me / threads, rows * (me + 1) / threads, 0, width};
 }
 
 template <typename Index, typename T>
-void add_block(const Index* index, int64_t count, const T* y, T* w, int64_t rows, int64_t width, const Block& block) {
+void add_block(const Index* index, int64_t count, const T* y, T* w, int64_t rows, int64_t width, const AddedBlock& block) {
     for (int64_t i = 0; i < count; ++i) {
         const int64_t row = index[i] < 0 ? int64_t(index[i]) + rows : int64_t(index[i]);
         if (row < block.first_row || row >= block.last_row) continue;

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -31,11 +31,20 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
+from benchmarks.models.data_parallel import STEPS
 
 ROOT = Path(__file__).parents[1]
 CAPS = (1, 5, 25, 1000)  # megabytes of a bucket of DistributedDataParallel
 ADDRESS = "10.213.7.{}"
-Step = Callable[[torch.Tensor, torch.Tensor], object]
+Step = Callable[..., object]
+
+
+class Work(NamedTuple):
+    """A module, the loss of its result (and of targets), and a batch."""
+
+    module: nn.Module
+    loss: Callable[..., torch.Tensor]
+    batch: tuple[torch.Tensor, ...]
 
 
 class Encoder(nn.Module):
@@ -62,37 +71,61 @@ def perceptron() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(1024, 10))
 
 
-NETWORKS: Mapping[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "perceptron": (perceptron, (64, 512)),
-    "encoder": (Encoder, (8, 64, 256)),
+def _classified(make: Callable[[], nn.Module], *shape: int) -> Callable[[], Work]:
+    """A batch of ``shape`` and a class for each of its rows."""
+
+    def work() -> Work:
+        return Work(make(), functional.cross_entropy, (torch.randn(shape), torch.randint(0, 10, shape[:1])))
+
+    return work
+
+
+def _itself(loss: torch.Tensor) -> torch.Tensor:
+    return loss
+
+
+def _of_paper(name: str) -> Callable[[], Work]:
+    """A network of the paper's evaluation: its module computes the loss."""
+
+    def work() -> Work:
+        module, batch = STEPS[name]()
+        return Work(module, _itself, batch)
+
+    return work
+
+
+NETWORKS: Mapping[str, Callable[[], Work]] = {
+    "perceptron": _classified(perceptron, 64, 512),
+    "encoder": _classified(Encoder, 8, 64, 256),
+    **{name: _of_paper(name) for name in STEPS},
 }
 
 
 # ---------------------------------------------------------------- a worker
 
 
-def contenders(make: Callable[[], nn.Module]) -> dict[str, Step]:
+def contenders(work: Work) -> dict[str, Step]:
     """Name -> step; each has a model and an optimizer of its own."""
-    torch.manual_seed(0)
-    model = make()
+    model = work.module
     found: dict[str, Step] = {}
     for cap in CAPS:
-        found[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap))
+        found[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap), work.loss)
     for strategy in ("auto", "none", "sharded"):
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
         optimizer = torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
-        found[f"daceopt, {strategy}"] = daceopt.training_step(
-            ours, functional.cross_entropy, optimizer, fallback="raise"
-        )
+        found[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, optimizer, fallback="raise")
     return found
 
 
-def _eager(model: nn.Module) -> Step:
+def _eager(model: nn.Module, loss: Callable[..., torch.Tensor]) -> Step:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
-    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+    def step(*batch: torch.Tensor) -> None:
         optimizer.zero_grad()
-        functional.cross_entropy(model(x), y).backward()
+        if loss is _itself:
+            loss(model(*batch)).backward()
+        else:
+            loss(model(*batch[:-1]), batch[-1]).backward()
         optimizer.step()
 
     return step
@@ -102,9 +135,9 @@ def worker(network: str, steps: int, out: str) -> None:
     """One rank: rank 0 writes the seconds of each contender's steps."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    make, shape = NETWORKS[network]
-    chosen = contenders(make)
-    x, y = torch.randn(shape), torch.randint(0, 10, shape[:1])
+    torch.manual_seed(0)
+    work = NETWORKS[network]()
+    chosen = contenders(work)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     names = list(chosen)
     for k in range(steps + 3):
@@ -112,7 +145,7 @@ def worker(network: str, steps: int, out: str) -> None:
         for name in [*names[turn:], *names[:turn]]:
             dist.barrier()
             began = time.perf_counter()
-            chosen[name](x, y)
+            chosen[name](*work.batch)
             if k >= 3:  # what compiles, and makes the optimizer's state, is over
                 seconds[name].append(time.perf_counter() - began)
     if dist.get_rank() == 0:

@@ -18,7 +18,7 @@ from benchmarks.suites import SUITES
 MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-time linear-scaling shared-cache"
 MEASURES += " recipe-time precision apollo-subgraphs"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
-MEASURES += " peak-memory training-peak memory-budget disco-search networks-inference networks-training"
+MEASURES += " sub-batches peak-memory training-peak memory-budget disco-search networks-inference networks-training"
 MEASURES += " networks-inference-autocast networks-training-autocast networks-step"
 MEASURES += " guided-operators guided-mbconv guided-bert daceml-networks cuda-kernels"
 

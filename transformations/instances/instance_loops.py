@@ -44,7 +44,7 @@ class InstanceLoops(Transformation):
             raise DaceoptError(f"{self.name}: aim {self.aim!r}; expected one of {', '.join(AIMS)}")
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        axis = next((found for found in split_axes(graph) if _is_batch(found)), None)
+        axis = next((found for found in split_axes(graph) if _is_batch(graph, found)), None)
         if axis is None:
             return
         cuts: dict[Any, NodeCut] = {}
@@ -66,12 +66,15 @@ class InstanceLoops(Transformation):
         roll(graph, group.members, cuts, axis, group.items)
 
 
-def _is_batch(axis: SplitAxis) -> bool:
-    """Is it the first dimension of most arrays (instances of rows of an image would need their neighbours' rows), and
-    of a number of items that is known, or is a size itself (and not what other instances have left)?"""
+def _is_batch(graph: Graph, axis: SplitAxis) -> bool:
+    """Is it the first dimension of most arrays (instances of rows of an image would need their neighbours' rows), also
+    of such that have more than a number per item (channels have those), and of a number of items that is known, or is a
+    size itself (and not what other instances have left)?"""
     if not isinstance(axis.items, int) and not axis.items.is_Symbol:
         return False
-    return 2 * sum(d == 0 for d in axis.dims.values()) > len(axis.dims)
+    first = [name for name, d in axis.dims.items() if d == 0]
+    written = [sum(n != 1 for n in graph.shape(name)) for name in first if graph.producers(name)]
+    return 2 * len(first) > len(axis.dims) and max(written, default=0) > 1
 
 
 def _again(graph: Graph, axis: SplitAxis, group: InstanceGroup) -> tuple[SplitAxis, dict[Any, NodeCut]]:

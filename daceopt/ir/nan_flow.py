@@ -29,9 +29,14 @@ _FALSE = (scalar.lt, scalar.le, scalar.gt, scalar.ge, scalar.eq)
 """Comparisons that are false where an argument is NaN."""
 
 
-def watch_points(graph: Graph, names: Iterable[str]) -> list[str]:
+Reached = dict[str, list[str] | None]
+"""Array -> those that a NaN in it reaches; None where it has to be looked at itself."""
+
+
+def watch_points(graph: Graph, names: Iterable[str], known: Reached | None = None) -> list[str]:
     """Arrays of which one has a NaN if any of ``names`` had one where its elements are read: results, and what nodes
-    read that may lose it."""
+    read that may lose it. ``known`` keeps what was found of each array, while ``graph`` stays as it is."""
+    known = {} if known is None else known
     found: dict[str, None] = {}
     waiting, seen = list(names), set[str]()
     while waiting:
@@ -39,22 +44,26 @@ def watch_points(graph: Graph, names: Iterable[str]) -> list[str]:
         if name in seen:
             continue
         seen.add(name)
-        try:
-            reached = _reached(graph, name)
-        except Unsupported:
+        if name not in known:
+            known[name] = _reached(graph, name)
+        reached = known[name]
+        if reached is None:
             found[name] = None
         else:
             waiting += reached
     return list(found)
 
 
-def _reached(graph: Graph, name: str) -> list[str]:
-    """The arrays that a NaN in ``name`` reaches through each of its readers. Raises Unsupported where one is lost, and
-    where ``name`` outlives the program."""
+def _reached(graph: Graph, name: str) -> list[str] | None:
+    """The arrays that a NaN in ``name`` reaches through each of its readers; None where one may lose it, and where
+    ``name`` outlives the program."""
     if graph.is_kept(name):
-        raise Unsupported(f"{name} is a result")
+        return None
     aliases = frozenset(graph.aliases(name))
-    return [result for node in graph.all_consumers(name) for result in nan_results(graph, node, aliases)]
+    try:
+        return [result for node in graph.all_consumers(name) for result in nan_results(graph, node, aliases)]
+    except Unsupported:
+        return None
 
 
 def nan_results(graph: Graph, node: Any, names: Collection[str]) -> list[str]:

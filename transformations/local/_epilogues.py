@@ -321,8 +321,11 @@ def _relu_argument(value: Any) -> Any:
 def why_no_epilogue(graph: Graph, node: Any, kernel: Kernel) -> str | None:
     """Why ``node`` cannot do what ``kernel``, the only reader of its product, does, exactly; None where it can."""
     found = epilogue_of(graph, node, kernel)
-    if isinstance(found, str):
-        return found
+    return found if isinstance(found, str) else why_inexact(node, found)
+
+
+def why_inexact(node: Any, found: Epilogue) -> str | None:
+    """Why ``node`` does not compute the epilogue for all numbers; None where it does."""
     if found.activation and isinstance(node, Convolution):
         return "a relu inside of the convolution would turn NaN into 0, or -inf into NaN"
     return None

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import Convolution
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.local._epilogues import absorb, extracted, reader_of
+from daceopt.transformations.local._epilogues import absorb, extracted, reader_of, why_inexact
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,11 @@ class EpilogueFusion(Transformation):
         if reader is None:
             return
         found = extracted(graph, node, reader)
-        if isinstance(found, str):
-            yield NearMiss(node, found)
-        elif found.activation and isinstance(node, Convolution):
-            yield NearMiss(node, "a relu inside of the convolution would turn NaN into 0, or -inf into NaN")
-        else:
+        reason = found if isinstance(found, str) else why_inexact(node, found)
+        if reason is None:
             yield Site(graph, (node, reader), {"epilogue": found})
+        else:
+            yield NearMiss(node, reason)
 
     def apply(self, site: Site) -> None:
         node, reader = site.nodes

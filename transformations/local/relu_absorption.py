@@ -12,7 +12,7 @@ import sympy
 from daceopt.errors import Unsupported
 from daceopt.ir.dims import assumed
 from daceopt.ir.graph import Graph
-from daceopt.ir.nan_flow import watch_points
+from daceopt.ir.nan_flow import Reached, watch_points
 from daceopt.ir.nodes.collective import Collective
 from daceopt.ir.nodes.library import Convolution, HostCall, NanWatch
 from daceopt.ir.region import Region
@@ -75,6 +75,7 @@ class ReluAbsorption(Transformation):
 def _candidates(graph: Graph) -> Iterator[_Candidate]:
     """Convolutions by oneDNN with a relu that is all that reads them, whose NaN can be watched."""
     readers: set[Any] = set()
+    known: Reached = {}
     for node in graph.nodes():
         reader = reader_of(graph, node) if isinstance(node, Convolution) and _is_onednn(graph, node) else None
         if reader is None or reader in readers:  # a sum of two convolutions is one's
@@ -83,7 +84,7 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         if isinstance(found, str) or not found.activation:
             continue
         out = graph.result(reader, 0)
-        watched = tuple(watch_points(graph, [out]))
+        watched = tuple(watch_points(graph, [out], known))
         if not any(native.why_not_watched(graph, name) for name in (out, *watched)):
             readers.add(reader)
             yield _Candidate(node, reader, found, watched, 2 * _bytes(graph, out))

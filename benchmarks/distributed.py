@@ -1,10 +1,11 @@
 """Seconds a training step of data-parallel workers on a network of a given bandwidth and latency.
 
-    python -m benchmarks.distributed [--rate 1gbit] [--latency 0ms] [--world 2] [--network perceptron]
+    python -m benchmarks.distributed [--rate 1gbit] [--latency 0ms] [--world 2] [--network perceptron] [--compiled]
 
 Workers are processes of one thread in network namespaces, which this program makes and removes; where the kernel
 forbids them it says so and ends with 3. All contenders stand in each worker and take their steps in turns:
-DistributedDataParallel with buckets of 1, 5, 25 and 1000 MB, then ``data_parallel`` with its strategies.
+DistributedDataParallel with buckets of 1, 5, 25 and 1000 MB, where asked under torch.compile as well, then
+``data_parallel`` with its strategies.
 """
 
 from __future__ import annotations
@@ -31,10 +32,14 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 import daceopt
+from benchmarks.disco_search import prepared
 from benchmarks.models.data_parallel import STEPS
+from daceopt.distributed.allreduce_time import bandwidth_of
+from daceopt.distributed.baselines import BOTH, OPERATORS, baselines, moved
 
 ROOT = Path(__file__).parents[1]
 CAPS = (1, 5, 25, 1000)  # megabytes of a bucket of DistributedDataParallel
+_DEFAULT_CAP = 25  # its own choice
 ADDRESS = "10.213.7.{}"
 Step = Callable[..., object]
 
@@ -104,12 +109,15 @@ NETWORKS: Mapping[str, Callable[[], Work]] = {
 # ---------------------------------------------------------------- a worker
 
 
-def contenders(work: Work) -> dict[str, Step]:
-    """Name -> step; each has a model and an optimizer of its own."""
+def contenders(work: Work, compiled: bool) -> dict[str, Step]:
+    """Name -> step; each has a model and an optimizer of its own. ``compiled``: DDP under torch.compile as well."""
     model = work.module
     found: dict[str, Step] = {}
     for cap in CAPS:
         found[f"DDP, {cap} MB"] = _eager(DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=cap), work.loss)
+    if compiled:
+        parallel = DistributedDataParallel(copy.deepcopy(model), bucket_cap_mb=_DEFAULT_CAP)
+        found[f"DDP, {_DEFAULT_CAP} MB, torch.compile"] = _eager(torch.compile(parallel, dynamic=False), work.loss)
     for strategy in ("auto", "none", "sharded"):
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
         optimizer = torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
@@ -131,13 +139,13 @@ def _eager(model: nn.Module, loss: Callable[..., torch.Tensor]) -> Step:
     return step
 
 
-def worker(network: str, steps: int, out: str) -> None:
+def worker(network: str, steps: int, out: str, compiled: bool) -> None:
     """One rank: rank 0 writes the seconds of each contender's steps."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     work = NETWORKS[network]()
-    chosen = contenders(work)
+    chosen = contenders(work, compiled)
     seconds: dict[str, list[float]] = {name: [] for name in chosen}
     names = list(chosen)
     for k in range(steps + 3):
@@ -199,13 +207,14 @@ def _join(hub: str, name: str, k: int, rate: str, latency: str) -> None:
         _run(*added, "parent", "1:", "handle", "2:", "netem", "delay", latency)
 
 
-def measure(world: int, rate: str, latency: str, network: str, steps: int, out: Path) -> dict[str, list[float]]:
+def measure(given: argparse.Namespace, out: Path) -> dict[str, list[float]]:
     """Seconds of each step by contender."""
-    own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", network]
-    own += ["--steps", str(steps), "--out", str(out)]
+    world = given.world
+    own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", given.network]
+    own += ["--steps", str(given.steps), "--out", str(out), *(["--compiled"] if given.compiled else [])]
     shared = {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "net0"}
     shared |= {"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": "29500"}
-    with namespaces(world, rate, latency) as names:
+    with namespaces(world, given.rate, given.latency) as names:
         children = []
         for rank, name in enumerate(names):
             environment = {**os.environ, **shared, "RANK": str(rank)}
@@ -233,6 +242,33 @@ def table(seconds: Mapping[str, list[float]]) -> list[str]:
     return lines + [f"| {n} | {median:.1f} | {least:.1f} | {ratio:.2f} |" for n, median, least, ratio in rows]
 
 
+# ---------------------------------------------------------------- the simulator
+
+
+def simulated(network: str, world: int, rate: str) -> dict[str, float]:
+    """Seconds of a step by the simulator that the search asks: strategy as the measured ones are called -> seconds.
+
+    Computations are estimated for one thread, reductions go by a ring over links of ``rate``. The simulator is told
+    nothing of what was measured here. Empty for networks that do not compute their loss themselves.
+    """
+    if network not in STEPS:
+        return {}
+    torch.manual_seed(0)
+    found = prepared(STEPS[network]())
+    problem = found.problem(world, bandwidth_of(rate))
+    moves = baselines(problem, found.groups)
+    return {f"daceopt, {k}": moved(problem, moves[v]).time.seconds for k, v in (("auto", BOTH), ("none", OPERATORS))}
+
+
+def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, float]) -> list[str]:
+    """A line for each strategy that was simulated: simulated, measured, and how far off that is."""
+    lines = []
+    for name, value in expected.items():
+        actual = statistics.median(seconds[name])
+        lines.append(f"{name}: simulated {1e3 * value:.1f} ms, measured {1e3 * actual:.1f}, {value / actual - 1:+.1%}")
+    return lines
+
+
 def main() -> int:
     """Measure, or be a worker."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,23 +277,24 @@ def main() -> int:
     parser.add_argument("--world", type=int, default=2)
     parser.add_argument("--network", choices=sorted(NETWORKS), default="perceptron")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--compiled", action="store_true", help="DistributedDataParallel under torch.compile, too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--out", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        worker(given.network, given.steps, given.out)
+        worker(given.network, given.steps, given.out, given.compiled)
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which removes what was made
     out = Path(os.environ.get("TMPDIR", "/tmp")) / f"daceopt-distributed-{os.getpid()}.json"
     try:
-        seconds = measure(given.world, given.rate, given.latency, given.network, given.steps, out)
+        seconds = measure(given, out)
     except Forbidden as error:
         print(f"skipped: network namespaces cannot be made here: {error}")
         return 3
     finally:
         out.unlink(missing_ok=True)
     print(f"{given.network}, {given.world} workers, {given.rate}, {given.latency}, {given.steps} steps")
-    print("\n".join(table(seconds)))
+    print("\n".join([*table(seconds), *comparison(seconds, simulated(given.network, given.world, given.rate))]))
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Time against memory: forward and backward within budgets from all to a fifth of what eager PyTorch saves."""
+"""Time against memory: forward and backward within budgets from all to a fifth of what eager PyTorch saves, and whole
+training steps within half of it."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from benchmarks.contenders import EAGER, Call, step
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.named import MODELS
 from benchmarks.models.perceptron import perceptron
+from benchmarks.models.suite import SUITE
+from benchmarks.steps import our_step, steps
 from daceopt import optimized_module, recipes
 from daceopt.cost.measure import interleave
 from daceopt.errors import MemoryBudgetError
@@ -35,7 +38,7 @@ NETWORKS: dict[str, Callable[[], tuple[nn.Module, list[torch.Tensor]]]] = {
 def memory_budget(budget: Budget) -> Iterator[Result]:
     """Milliseconds of forward and backward: a perceptron of 16 layers, the demo's BERT and ResNet; eager PyTorch, no
     budget, and each budget that can be held. Notes: the bytes planned, and why a budget is not among them."""
-    for name, make in NETWORKS.items():
+    for name, make in ((n, m) for n, m in NETWORKS.items() if budget.wants(n)):
         torch.manual_seed(0)
         model, inputs = make()
         calls: dict[str, Call] = {EAGER: step(copy.deepcopy(model).train(), inputs)}
@@ -65,3 +68,25 @@ def _within(model: nn.Module, inputs: list[torch.Tensor], share: str, notes: dic
         return None
     notes[share] = "; ".join(own.daceopt.stats.choices)
     return call
+
+
+@case
+def budget_step(budget: Budget) -> Iterator[Result]:
+    """Milliseconds of whole training steps of the fifteen networks: eager PyTorch with the fused update, ours, and ours
+    within half of what eager PyTorch saves and of the gradients."""
+    for name in filter(budget.wants, SUITE):
+        torch.manual_seed(0)
+        model, inputs = SUITE[name]()
+        contenders, _ = steps(model.train(), inputs, (EAGER, OURS))
+        calls = {who: contender.call for who, contender in contenders.items()}
+        notes = {}
+        try:
+            calls[_HELD] = our_step(copy.deepcopy(model), inputs, _HELD)
+            calls[_HELD]()
+        except MemoryBudgetError as error:
+            del calls[_HELD]
+            notes[_HELD] = str(error)
+        values = {who: s * 1e3 for who, s in interleave(calls, seconds=budget.seconds).items()}
+        bound = f"{_HELD} in at most {_SLOWER} of the time without a budget"
+        goal = at_most(values.get(_HELD, float("inf")), _SLOWER * values[OURS], bound)
+        yield Result("budget-step", name, "ms", values, *goal, notes=notes)

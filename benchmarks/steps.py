@@ -39,7 +39,7 @@ def step_reference(model: nn.Module, inputs: Inputs) -> Check:
 
 def _contender(name: str, model: nn.Module, inputs: Inputs) -> Contender:
     if name == OURS:
-        call = _of_ours(model, inputs)
+        call = our_step(model, inputs)
     elif name == EAGER:
         call = _of_torch(model, inputs)
     elif name == CHANNELS_LAST:
@@ -56,8 +56,9 @@ def _loss(result: torch.Tensor) -> torch.Tensor:
     return result.square().mean()
 
 
-def _of_ours(model: nn.Module, inputs: Inputs) -> Call:
-    step = training_step(model, _loss, _optimizer(model), fallback="raise")
+def our_step(model: nn.Module, inputs: Inputs, memory_budget: str | None = None) -> Call:
+    """A step of ``model`` as one program, within ``memory_budget`` if there is one."""
+    step = training_step(model, _loss, _optimizer(model), fallback="raise", memory_budget=memory_budget)
     return lambda: step(*inputs)
 
 

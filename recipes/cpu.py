@@ -88,7 +88,7 @@ FUSION_OF_WHOLE_IMAGES = tuple("layout-search{blocked=False}" if step == "layout
 """The same for what cannot follow images in blocks of channels."""
 
 RELUS = ("relu-absorption",)
-"""Activations in convolutions, for programs that may run twice; what it watches cannot be split."""
+"""Activations in convolutions, for programs that may run twice."""
 
 MEMORY = ("memory-ordering", "transient-reuse")
 """One buffer for arrays that are not alive at the same time (5.4)."""

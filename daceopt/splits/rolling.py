@@ -214,7 +214,6 @@ class _Body:
     def __init__(self, rolling: _Rolling, run: _Run):
         self._graph, self._axis, self._run = rolling._graph, rolling._axis, run
         self._inside, self._parts, self._bases = rolling._inner, rolling._parts, rolling._bases
-        self._summed = rolling._summed
         self.loop = LoopBuilder(self._graph, rolling._label)
         self._made: dict[str, str] = {}
         self._slices: dict[str, str] = {}
@@ -255,7 +254,7 @@ class _Body:
 
     def _extents(self, name: str) -> list[Dim]:
         shape = list(self._graph.shape(name))
-        if name in self._summed:
+        if name not in self._axis.dims:  # each instance has one of its own
             return shape
         shape[self._axis.dims[name]] = dim(self._axis.each(self._graph, name) * self._run.size)
         return shape

@@ -12,7 +12,7 @@ from daceopt.ir import types
 from daceopt.ir.affine import same
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
-from daceopt.ir.nodes.library import Contraction, ConvolutionBackwardWeights, IndexAdd
+from daceopt.ir.nodes.library import Contraction, ConvolutionBackwardWeights, IndexAdd, NanWatch
 from daceopt.ir.provenance import label_of
 from daceopt.splits.along import NodeCut, SplitAxis, cut_of, settled_access
 from daceopt.splits.kernels import check_locals
@@ -33,8 +33,9 @@ def sum_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
     """How ``node`` is cut along ``axis`` where it sums over its items: what it writes is the sum of what it gives
     for the items of each instance. Raises CannotSplit with the reason why it is not.
 
-    A kernel may also write arrays that have elements for each item. Results of types that are narrower than those in
-    which sums are computed are refused: they would be rounded once for each instance.
+    A kernel may also write arrays that have elements for each item. Results that nobody reads are not added up. Those
+    of types that are narrower than those in which sums are computed are refused: they would be rounded once for each
+    instance.
     """
     summed = {n for n in graph.outputs_of(node) if n is not None and n not in axis.dims}
     for name in sorted(summed):
@@ -54,7 +55,7 @@ def sum_of(graph: Graph, node: Any, axis: SplitAxis) -> NodeCut:
     sliced = frozenset(reads[c] for c in wanted)
     if any(n in sliced for c, n in reads.items() if c not in wanted):
         raise CannotSplit(f"{label_of(node)} reads one array both cut and whole")
-    return NodeCut(sliced, summed=frozenset(summed))
+    return NodeCut(sliced, summed=frozenset(n for n in summed if graph.is_kept(n) or graph.all_consumers(n)))
 
 
 # -------------------------------------------------------------------- library nodes
@@ -80,10 +81,16 @@ def _of_rows(graph: Graph, node: IndexAdd, axis: SplitAxis) -> Axes:
     return {"Index": own, "dY": own}
 
 
+def _of_watch(graph: Graph, node: NanWatch, axis: SplitAxis) -> Axes:
+    """Each instance looks at its own items."""
+    return {"X": axis.dims.get(graph.reads(node)["X"], 0)}
+
+
 _SUMS: dict[type, Callable[[Graph, Any, SplitAxis], Axes]] = {
     Contraction: _of_contraction,
     ConvolutionBackwardWeights: _of_weights,
     IndexAdd: _of_rows,
+    NanWatch: _of_watch,
 }
 
 

@@ -99,6 +99,7 @@ class _Growth:
 
     def run(self) -> list[InstanceGroup]:
         clusters = Clusters(self._successors())
+        self._join_lookers(clusters)
         streams = sorted(self._streams, key=lambda s: -s.bytes)
         for _ in range(_ROUNDS):
             before = len(clusters)
@@ -115,6 +116,14 @@ class _Growth:
                 gain, items = self._gain(members)
                 found += [InstanceGroup(members, items)] if gain > 0 and len(members) > 1 else []
         return found
+
+    def _join_lookers(self, clusters: Clusters[Any]) -> None:
+        """What only looks at an array stands with what writes it: alone it would keep all of it from ending inside."""
+        for node, cut in self._cuts.items():
+            if not cut.summed and not any(n in self._axis.dims for n in self._graph.outputs_of(node)):
+                writers = {w for name in cut.sliced for w in self._graph.producers(name)}
+                if len(writers) == 1 and writers <= self._cuts.keys():
+                    clusters.merge(*writers, node)
 
     def _sorted(self, members: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(sorted(members, key=self._order.__getitem__))
@@ -151,7 +160,7 @@ class _Growth:
     def _all_streams(self) -> Iterator[_Stream]:
         graph = self._graph
         for node in self._cuts:
-            for name in (n for n in graph.outputs_of(node) if n is not None and n not in self._cuts[node].summed):
+            for name in (n for n in graph.outputs_of(node) if n in self._axis.dims):
                 readers = tuple(sorted(set(graph.all_consumers(name)), key=self._order.__getitem__))
                 yield _Stream(self._per_item(name), node, readers, graph.is_kept(name))
 

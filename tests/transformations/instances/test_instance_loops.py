@@ -19,6 +19,7 @@ from daceopt.codegen import memory_plan
 from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import NanWatch
 from daceopt.ir.region import Repeat, everything, regions
 from daceopt.modules.backend import Backend
 from daceopt.passes.transform import NearMiss, look
@@ -131,6 +132,22 @@ def test_built() -> None:
     assert re.search(r"CheckedWeights::Use use\(checked\); .*use\.in\(\w+ == 0\)", module.daceopt.source())
 
 
+def test_relus_in_convolutions_are_watched_in_each_instance() -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 1), nn.ReLU(), nn.Conv2d(8, 2, 1)).eval()
+    module = optimized_module(copy.deepcopy(plain), recipe=RECIPE, fallback="raise")
+    images = torch.randn(7, 3, 6, 6)
+    with torch.no_grad():
+        for where, value in ((0, 0.0), (3, torch.nan), (6, -torch.inf), (2, 3e38), (0, 0.0)):
+            x = images.clone()
+            x[where, :, 2, 2] = value
+            assert torch.equal(module(x).isnan(), plain(x).isnan())
+            torch.testing.assert_close(module(x), plain(x), equal_nan=True)
+    (graph,) = _checked(plain, images)
+    assert {NanWatch in map(type, g.nodes()) for g in everything(graph)} == {True, False}  # in the loops alone
+    assert all(NanWatch in map(type, loop.body.nodes()) for loop in _loops(graph))
+
+
 def test_a_batch_of_open_size_built() -> None:
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -197,6 +214,18 @@ def test_memory_falls_by_the_number_of_instances() -> None:
     (site, *_) = InstanceLoops(aim="memory").run(graph).sites
     assert site.startswith("5 nodes")  # with what lies between the ends of the skip
     assert memory_plan.plan(graph).arena_bytes < before / 8
+
+
+def test_what_looks_for_nan_does_not_keep_what_it_looks_at() -> None:
+    graph = _network(1 << 12)
+    product = next(n for node in graph.nodes() for n in graph.outputs_of(node) if graph.shape(n) == (1 << 12, 1 << 14))
+    seen = graph.add_array("seen", (1,), dace.int32)
+    graph.add_node(NanWatch("watch"), {"X": product}, {"Seen": seen})
+    before = memory_plan.plan(graph).arena_bytes
+    (site, *_) = InstanceLoops(aim="memory").run(graph).sites
+    assert site.startswith("6 nodes")
+    assert memory_plan.plan(graph).arena_bytes < before / 8
+    assert not any(isinstance(node, NanWatch) for node in graph.nodes())
 
 
 def test_another_aim_is_refused() -> None:

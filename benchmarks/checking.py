@@ -70,10 +70,15 @@ def reference(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) 
     """The check for ``model``: results, and with ``training`` gradients of parameters and inputs (:func:`results`)."""
     wide = copy.deepcopy(model).double()
     exact = results(wide, [widened(x) for x in inputs], training)()
-    return Check(exact, results(copy.deepcopy(model), inputs, training)(), _disturbed(model, inputs, training))
+    others = disturbed(model, inputs, lambda other, moved: results(other, moved, training))
+    return Check(exact, results(copy.deepcopy(model), inputs, training)(), others)
 
 
-def _disturbed(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) -> Results:
+def disturbed(
+    model: nn.Module, inputs: Sequence[torch.Tensor], of: Callable[[nn.Module, Sequence[torch.Tensor]], Results]
+) -> Results:
+    """What ``of`` gives for a copy of ``model`` and ``inputs`` with all numbers moved by a unit in the last place or
+    none, another way at each call."""
     noise = torch.Generator().manual_seed(0)
 
     def moved(x: torch.Tensor) -> torch.Tensor:
@@ -87,7 +92,7 @@ def _disturbed(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool)
         with torch.no_grad():
             for parameter in other.parameters():
                 parameter.copy_(moved(parameter))
-        return results(other, [moved(x) for x in inputs], training)()
+        return of(other, [moved(x) for x in inputs])()
 
     return call
 

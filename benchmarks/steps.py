@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from benchmarks.checking import Check, Results, widened
+from benchmarks.checking import Check, Results, disturbed, widened
 from benchmarks.contenders import CHANNELS_LAST, COMPILED, EAGER, Call, Contender, Inputs, Unavailable, images_last
 from benchmarks.harness import OURS
 from daceopt import training_step
@@ -34,7 +34,9 @@ def step_reference(model: nn.Module, inputs: Inputs) -> Check:
     wide = copy.deepcopy(model).double()
     exact = _updates(wide, _of_torch(wide, [widened(x) for x in inputs], fused=False))()
     narrow = copy.deepcopy(model)
-    return Check(exact, _updates(narrow, _of_torch(narrow, inputs, fused=False))())
+    found = _updates(narrow, _of_torch(narrow, inputs, fused=False))()
+    others = disturbed(model, inputs, lambda other, moved: _updates(other, _of_torch(other, tuple(moved), fused=False)))
+    return Check(exact, found, others)
 
 
 def _contender(name: str, model: nn.Module, inputs: Inputs) -> Contender:

@@ -28,7 +28,7 @@ def command() -> tuple[str, ...]:
 
 
 def arithmetic(source: str) -> tuple[str, ...]:
-    """The flags that fit a kernel's values: integers wrap around, where C++ lets the compiler assume that none does, and
+    """The flags that fit a kernel's values: integers wrap around, where C++ lets the compiler assume that none does and
     make an endless loop of it. Kernels without integers keep what it concludes from that about their loops."""
     return ("-fwrapv",) if _INTEGER_VALUES.search(source) else ()
 

@@ -203,7 +203,10 @@ def _given(job: CompileJob, folder: Path) -> str:
 
 def _command(job: CompileJob) -> tuple[str, ...]:
     """The compiler with all flags but those that name files."""
-    compiler = job.toolchain.command() if job.kind == "kernel" else host(*_FRAME)
+    if job.kind == "kernel":
+        compiler = (*job.toolchain.command(), *job.toolchain.arithmetic(job.source))
+    else:
+        compiler = host(*_FRAME)
     return (*compiler, *job.flags.compile, *_always.compile)
 
 

@@ -17,17 +17,18 @@ class Toolchain:
     ``command``: the compiler with its flags, to which the job's own, the source and ``-c -o`` are added; raises
     BuildError with what to install. ``language``: ``c++`` is read from standard input, others from a file. ``link``:
     what the linker takes for objects of it. ``fingerprint`` stands for all that decides about the object and is no
-    part of the command or the source.
+    part of the command or the source. ``arithmetic``: flags for what the kernels of a source compute.
     """
 
     command: Callable[[], tuple[str, ...]]
     language: str = "c++"
     link: Callable[[], tuple[str, ...]] = tuple
     fingerprint: Callable[[], str] = str
+    arithmetic: Callable[[str], tuple[str, ...]] = lambda source: ()
 
 
 _TOOLCHAINS = {
-    "cpu": Toolchain(cpu.command),
+    "cpu": Toolchain(cpu.command, arithmetic=cpu.arithmetic),
     "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version),
 }
 

@@ -131,7 +131,9 @@ def _settings() -> Iterator[None]:
         logger.addFilter(_is_no_failure)
     timed, guards.profile_guard_manager = guards.profile_guard_manager, _not_timed
     try:
-        with config.patch(allow_rnn=True, skip_nnmodule_hook_guards=False, suppress_errors=False):
+        with config.patch(
+            allow_rnn=True, allow_empty_graphs=True, skip_nnmodule_hook_guards=False, suppress_errors=False
+        ):
             yield
     finally:
         guards.profile_guard_manager = timed

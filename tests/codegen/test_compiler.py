@@ -69,6 +69,12 @@ def test_kernel_flags_keep_infinities_nan_and_signed_zeros(store: Cache, tmp_pat
     assert function(float("inf"), float("nan"), -0.0) == 63
 
 
+def test_only_kernels_that_compute_integers_are_told_that_they_wrap() -> None:
+    for source, wraps in ((SQUARE, False), ("const int64_t v0 = p0[i0];", True), ("int32_t a1 = 0;", True)):
+        assert ("-fwrapv" in compiler._command(CompileJob(source))) is wraps
+    assert "-fwrapv" not in compiler._command(CompileJob("const int64_t v0 = 1;", "frame"))
+
+
 def test_rejected_source_is_shown_and_kept(store: Cache) -> None:
     with pytest.raises(BuildError, match=r"rejected kernel relu_3(?s:.*)'nonsense'") as raised:
         compile_objects([CompileJob("int f() { return nonsense; }", label="relu_3")], store)

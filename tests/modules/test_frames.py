@@ -103,3 +103,15 @@ def test_sizes_of_another_instance_are_not_taken_for_sizes_that_vary():
             x = normal(count * len(nets))
             torch.testing.assert_close(net(x), x.sin() * 2)
             assert net.daceopt.stats.programs == programs
+
+
+def test_a_call_that_computes_nothing_does_not_keep_later_ones_from_being_compiled():
+    def forward(self, x, more=None):
+        return [x] if more is None else [x * t for t in more]
+
+    net, x = optimized_module(module(forward), fallback="silent"), normal(3)
+    for more, programs in ((None, 0), ([], 0), ([x], 1), ((x, x), 2), (None, 2)):
+        for found, expected in zip(net(x, more), forward(None, x, more), strict=True):
+            torch.testing.assert_close(found, expected)
+        assert net.daceopt.stats.programs == programs
+    assert net.daceopt.stats.eager_calls == 0

@@ -194,6 +194,35 @@ def test_batches_of_none_and_one():
     check(scenario)
 
 
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+def test_integers_wrap_around(built, dtype):
+    """C++ may assume that they do not: comparisons vanish, and the power was an endless loop."""
+
+    def forward(self, a, b):
+        small = a.abs()
+        return [
+            a + 1 > a,
+            small < 0,
+            torch.div(a * 2, 2, rounding_mode="trunc"),
+            -a > 0,
+            a - b < a,
+            1 << small,
+            torch.where(small < 0, a, b),
+            small.clamp(min=0),
+            a * -1 <= 0,
+            a**3,
+            a ** b.abs().clamp(max=9),
+            a * a * a < a,
+        ]
+
+    def scenario(optimize):
+        least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        a = torch.tensor([least, most, least + 1, most - 1, 0, 1, -1, 5] * 3, dtype=dtype)
+        return optimize(module(forward))(a, a.roll(3))
+
+    check(scenario)
+
+
 def test_sparse_and_nested_tensors():
     def scenario(optimize):
         net, x = optimize(module(lambda self, x: x @ torch.ones(3, 2, dtype=x.dtype))), normal(2, 3)

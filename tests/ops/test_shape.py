@@ -132,6 +132,8 @@ REFUSED = [
     ("Slice", [X, ints(2), ints(2**31 - 1), ints(1), ints(-1)], X[:, :0], {}, "an end of INT_MAX for a step backward"),
     ("Tile", [X, ints(1, -1, 1)], X, {}, "expected 0 or more"),
     ("Reshape", [X, ints(5, 5)], np.zeros((5, 5), np.float32), {}, "has 24 elements"),
+    ("Transpose", [X], X[:, 0, 0], {"perm": [0]}, "no order of 3 axes"),
+    ("Transpose", [X], X[:, :, :2], {"perm": [0, 1, 1]}, "no order of 3 axes"),
     ("Expand", [X, ints(2, 5, 4)], np.zeros((2, 5, 4), np.float32), {}, "does not broadcast"),
     ("Expand", [X, ints(2, 2, 4)], X[:, :2], {}, "does not broadcast"),
     ("Split", [X, ints(1, 1)], X[:1], {}, "expected one for each output"),

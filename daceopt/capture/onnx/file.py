@@ -131,12 +131,20 @@ def _opsets(model: onnx.ModelProto) -> list[tuple[str, int]]:
 
 
 def _checked(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    """The model itself. The checker wants a name, and the shape of each result, which inference finds as well."""
+    model.graph.name = model.graph.name or "graph"
+    results = [v.type.tensor_type for v in model.graph.output if v.type.HasField("tensor_type")]
+    open_shapes = [tensor for tensor in results if not tensor.HasField("shape")]
+    for tensor in open_shapes:
+        tensor.shape.SetInParent()
     try:
         onnx.checker.check_model(model)
     except Exception as error:  # ValidationError, or whatever the C++ side meets in a damaged model
         raise ModelFileError(
             f"{name}: fails the ONNX checker: {_first_lines(error)}. Repair or export it again"
         ) from error
+    for tensor in open_shapes:
+        tensor.ClearField("shape")
     return model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 
 from daceopt.store import system
@@ -10,6 +11,8 @@ COMMON = ("-std=c++17", "-pipe", "-fopenmp", "-fPIC", "-fvisibility=hidden", "-f
 # Nothing here gives up infinities, NaN or signed zeros: masks of -inf and isnan() must keep working. No product is
 # rounded only with what is added to it: a number that two kernels compute, each for itself, must be the same in both.
 _KERNEL = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+
+_INTEGER_VALUES = re.compile(r"\bu?int\d+_t [av]\d")  # as kernels name what they compute and what they collect
 
 
 def host(*specific: str) -> tuple[str, ...]:
@@ -22,6 +25,12 @@ def host(*specific: str) -> tuple[str, ...]:
 def command() -> tuple[str, ...]:
     """What compiles a kernel."""
     return host(*_KERNEL, *target_flags())
+
+
+def arithmetic(source: str) -> tuple[str, ...]:
+    """The flags that fit a kernel's values: integers wrap around, where C++ lets the compiler assume that none does and
+    make an endless loop of it. Kernels without integers keep what it concludes from that about their loops."""
+    return ("-fwrapv",) if _INTEGER_VALUES.search(source) else ()
 
 
 @cache

@@ -49,6 +49,12 @@ def transpose(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None
     b.transpose(x, node.attribute("perm") or reverse, out=outputs[0])
 
 
+@supports("Transpose")
+def why_not_transpose(graph: Graph, node: Operator) -> str | None:
+    perm, rank = node.attribute("perm"), len(graph.shape(graph.operand(node, 0)))
+    return f"perm {list(perm)} is no order of {rank} axes" if perm and sorted(perm) != list(range(rank)) else None
+
+
 @lowering("Expand", types=ANY)
 def expand(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     b.expand(required(inputs, 0), b.graph.shape(required(outputs, 0)), out=outputs[0])

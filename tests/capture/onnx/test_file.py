@@ -48,6 +48,15 @@ def test_loads_path_bytes_and_model(tmp_path):
     assert initializers(loaded)["w"].shape == (3, 4)
 
 
+@pytest.mark.parametrize("opset", [6, 17])
+def test_what_inference_finds_need_not_be_declared(opset):
+    built = model(opset=opset)
+    built.graph.output[0].type.tensor_type.ClearField("shape")
+    built.graph.name = ""
+    found = load(built).graph.output[0].type.tensor_type
+    assert [d.dim_value for d in found.shape.dim] == [2, 4]
+
+
 def test_element_types_survive():
     arrays = {"a": np.arange(3).astype(ml_dtypes.bfloat16), "b": np.arange(3, dtype=np.float16), "c": np.array([True])}
     nodes = [helper.make_node("Identity", ["x"], ["y"])]

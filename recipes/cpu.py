@@ -6,6 +6,7 @@ It goes the way of Rausch et al., DaCeML (ICS 2022), section 5.6; comments say w
 from daceopt.passes.recipe import Recipe
 
 CLEANUP = (
+    "quantized-products",  # before their weights are folded into floats
     # what is known before running, and what does nothing (Rausch et al., DaCeML, section 5.1: cleanup)
     "constant-folding",
     "uniform-folding",

@@ -10,6 +10,7 @@ from daceopt.libs import (
     native_convolution,
     onednn,
     onednn_product,
+    onednn_quantized,
     panels,
     plain,
     pool,

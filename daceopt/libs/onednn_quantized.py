@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import dace
 import sympy
 
+from daceopt.ir.dims import dim, row_major
 from daceopt.ir.nodes.library import is_constant
 from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedProduct, bounds, clamps
 from daceopt.libs import onednn
@@ -49,27 +50,28 @@ class OneDnnQuantized(Library):
             return "for products and convolutions of 8-bit integers only"
         names = node.operands(graph)
         found = {c: graph.dtype(n) for c, n in names.items()}
-        if found["X"] not in BYTES or found["W"] != dace.int8 or found["Y"] not in (*BYTES, dace.float32):
-            return f"element types {sorted(map(str, found.values()))}; expected 8-bit integers, weights of int8"
+        if not {found["X"], found["W"]} <= set(BYTES) or found["Y"] not in (*BYTES, dace.float32):
+            return f"element types {sorted(map(str, found.values()))}; expected 8-bit integers"
         if any(found.get(c, dace.float64) != dace.float64 for c in "SB"):
             return "scales and shifts of other types than float64"
-        if not is_constant(graph, names["W"]) or not graph.is_contiguous(names["W"]):
-            return f"weights {names['W']} are no constant in rows"
-        return why_no_units() or _why_not_layout(node, graph, names)
+        return why_no_units() or _why_not_weights(node, graph, names["W"]) or _why_not_layout(node, graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/onednn_quantized.cpp``."""
         assert isinstance(node, (QuantizedConvolution, QuantizedProduct))
         names = node.operands(graph)
-        declared = "static daceopt::PackedWeights packed; "
+        declared, kept = "static daceopt::PackedWeights packed; ", ", &packed"
+        if not is_constant(graph, names["W"]):
+            declared, kept = "", ""
         rescaling = _requantization(node, graph, names)
         if isinstance(node, QuantizedConvolution):
             tensors = ", ".join(_tensor(graph, c, names[c]) for c in "XWY")
             window = ", ".join(braces(v) for v in node.window(node.spatial(graph)))
-            rest = f"daceopt::Window{{{window}}}, {extent(node.group)}, &packed"
+            rest = f"daceopt::Window{{{window}}}, {extent(node.group)}{kept}"
             return f"{declared}daceopt::onednn_quantized_convolution({tensors}, {rescaling}, {rest});"
-        tensors = ", ".join(_matrix(graph, c, names[c]) for c in "XWY")
-        return f"{declared}daceopt::onednn_quantized_product({tensors}, {rescaling}, &packed);"
+        lead = len(graph.shape(names["W"])) - 2
+        tensors = ", ".join(_matrices(graph, c, names[c], lead) for c in "XWY")
+        return f"{declared}daceopt::onednn_quantized_product({tensors}, {rescaling}{kept});"
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """Our sources, oneDNN's headers, and the library with its folder as run path."""
@@ -77,6 +79,16 @@ class OneDnnQuantized(Library):
         sources = ("onednn_quantized.cpp", "onednn_weights.cpp")
         parts = [support(s, header="quantized.h", flags=onednn.flags(), version=version) for s in sources]
         return sum(parts, Requirements())
+
+
+def _why_not_weights(node: DenseNode, graph: Graph, name: str) -> str | None:
+    if not graph.is_contiguous(name):
+        return f"weights {name} are not contiguous (strides {graph.strides(name)})"
+    if is_constant(graph, name) and graph.dtype(name) == dace.int8:
+        return None
+    if isinstance(node, QuantizedProduct):
+        return None
+    return f"weights {name} are no constant of int8"
 
 
 def _why_not_layout(node: DenseNode, graph: Graph, names: dict[str, str]) -> str | None:
@@ -91,7 +103,8 @@ def _requantization(node: QuantizedConvolution | QuantizedProduct, graph: Graph,
     closely = dtype in BYTES and clamps(node, dtype)
     low, high = bounds(node, dtype) if closely else (0, 0)
     shift = "B" if "B" in names else "nullptr"
-    return f"daceopt::Requantization{{S, {shift}, {node.zero_x}, {node.zero_y}, {boolean(closely)}, {low}, {high}}}"
+    count, zeros = extent(graph.size(names["S"])), f"{node.zero_x}, {getattr(node, 'zero_w', 0)}, {node.zero_y}"
+    return f"daceopt::Requantization{{S, {shift}, {count}, {zeros}, {boolean(closely)}, {low}, {high}}}"
 
 
 def _tensor(graph: Graph, connector: str, name: str) -> str:
@@ -99,11 +112,13 @@ def _tensor(graph: Graph, connector: str, name: str) -> str:
     return f"daceopt::Tensor{{(void*)({connector}), {layout}, {element(graph.dtype(name))}}}"
 
 
-def _matrix(graph: Graph, connector: str, name: str) -> str:
-    """All rows of the last dimension, one below the other."""
-    *lead, columns = graph.shape(name)
-    shape = (sympy.Mul(*lead), columns)
-    return f"daceopt::Tensor{{(void*)({connector}), {braces(shape)}, {braces((columns, 1))}, {element(graph.dtype(name))}}}"
+def _matrices(graph: Graph, connector: str, name: str, lead: int) -> str:
+    """A batch over the first ``lead`` dimensions, where there are some; rows over those between and the last one."""
+    shape = graph.shape(name)
+    batch = (sympy.Mul(*shape[:lead]),) if lead else ()
+    dims = tuple(map(dim, (*batch, sympy.Mul(*shape[lead:-1]), shape[-1])))
+    layout = f"{braces(dims)}, {braces(row_major(dims))}"
+    return f"daceopt::Tensor{{(void*)({connector}), {layout}, {element(graph.dtype(name))}}}"
 
 
 register(OneDnnQuantized())

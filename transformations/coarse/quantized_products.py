@@ -30,11 +30,12 @@ class _Quantized:
     """What a node gets: ``y = t * scale + shift`` of the sums ``t``, then to integers if ``zero_y`` is one."""
 
     x: str
-    weights: np.ndarray
+    weights: np.ndarray | str
     scale: np.ndarray
     out: str
     shift: np.ndarray | None = None
     zero_x: int = 0
+    zero_w: int = 0
     zero_y: int | None = None
     low: int = -255
     high: int = 255
@@ -70,15 +71,19 @@ class QuantizedProducts(Transformation):
     def apply(self, site: Site) -> None:
         graph, node, found = site.graph, site.nodes[0], site["quantized"]
         hint = graph.source.names.get(found.out, found.out)
-        reads = {"X": found.x, "W": graph.add_constant(f"{hint}_weights", found.weights)}
+        given = isinstance(found.weights, str)
+        weights = found.weights if given else graph.add_constant(f"{hint}_weights", found.weights)
+        reads = {"X": found.x, "W": weights}
         reads["S"] = graph.add_constant(f"{hint}_scale", np.ascontiguousarray(found.scale, np.float64))
         if found.shift is not None and np.any(found.shift):
             reads["B"] = graph.add_constant(f"{hint}_shift", np.ascontiguousarray(found.shift, np.float64))
         settings = {"zero_x": found.zero_x, "zero_y": found.zero_y or 0, "low": found.low, "high": found.high}
         kind: Any = QuantizedProduct
+        if given:
+            settings["zero_w"] = found.zero_w
         if is_op(node, "Conv", "QLinearConv"):
             kind = QuantizedConvolution
-            kernel = list(found.weights.shape[2:])
+            kernel = list(graph.shape(weights)[2:])
             settings |= window(graph, node, found.x, kernel, graph.result(node, 0))
             settings["group"] = int(node.attribute("group", 1))
         graph.take_out(found.members)
@@ -94,12 +99,19 @@ def _read(graph: Graph, node: Any) -> _Quantized | None:
         raise NotPlain(reason)
     if graph.dtype(found.x) not in BYTES:
         raise NotPlain(f"an operand of {graph.dtype(found.x)}; expected int8 or uint8")
-    taps = found.weights.size // len(found.scale)
-    if taps * 255 * 128 >= _SUM_LIMIT:
+    taps = _taps(graph, found)
+    if not isinstance(taps, int) or taps * 255 * (128 + 127 * isinstance(found.weights, str)) >= _SUM_LIMIT:
         raise NotPlain(f"sums of {taps} products may be larger than 32 bits hold")
     if not _is_between(found.scale) or (found.shift is not None and not _is_between(found.shift[found.shift != 0])):
         raise NotPlain("scales whose product float32 does not hold")
     return found
+
+
+def _taps(graph: Graph, found: _Quantized) -> Any:
+    """How many products a sum has."""
+    if isinstance(found.weights, str):
+        return graph.shape(found.x)[-1]
+    return found.weights.size // len(found.scale)
 
 
 def _is_between(numbers: np.ndarray) -> bool:
@@ -118,6 +130,10 @@ def _of_floats(graph: Graph, node: Any) -> _Quantized | None:
     if graph.dtype(out) != dace.float32:
         raise NotPlain(f"a result of {graph.dtype(out)}; expected float32")
     scale_x, zero_x = found[1].whole("the operand")
+    if node.op_type == "MatMul" and (both := _both(graph, found[0], str(inputs[1]))) is not None:
+        name, scale_w, zero_w = both
+        scale = np.array([scale_x * scale_w])
+        return _requantized(graph, _Quantized(found[0], name, scale, out, None, zero_x, zero_w, members=(node,)))
     weights, scale = _weights(graph, node, str(inputs[1]))
     first = _Quantized(found[0], weights, scale * scale_x, out, zero_x=zero_x, members=(node,))
     if bias is not None:
@@ -126,6 +142,19 @@ def _of_floats(graph: Graph, node: Any) -> _Quantized | None:
             raise NotPlain(f"the bias {bias} is no constant")
         first = replace(first, shift=_per_channel(added, len(scale), bias))
     return _requantized(graph, _with_sums(graph, node, first))
+
+
+def _both(graph: Graph, x: str, name: str) -> tuple[str, float, int] | None:
+    """The second operand as integers of one scale, where neither is constant: (array, scale, zero point)."""
+    found = dequantized(graph, name)
+    if found is None or constant(graph, found[0]) is not None:
+        return None
+    shape, other = graph.shape(x), graph.shape(found[0])
+    if len(shape) < 2 or len(shape) != len(other) or shape[:-2] != other[:-2]:
+        raise NotPlain(f"operands of shapes {shape} and {other}; expected the same batches")
+    if graph.dtype(found[0]) not in BYTES:
+        raise NotPlain(f"an operand of {graph.dtype(found[0])}; expected int8 or uint8")
+    return found[0], *found[1].whole("the second operand")
 
 
 def _weights(graph: Graph, node: Any, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """Products and convolutions of 8-bit integers, whose sums are exact and scaled once.
 
-Both nodes compute, for sums ``t`` of products of ``X`` less its zero point with ``W``, ``y = t * S + B`` with a number
-of each per channel. A result of float32 is that; one of 8 bits is ``clamp(round(y), low, high) + zero``, rounded to
+Both nodes compute, for sums ``t`` of products of ``X`` with ``W``, their zero points subtracted, ``y = t * S + B`` with
+a number of each per channel. A result of float32 is that; one of 8 bits is ``clamp(round(y), low, high) + zero``, rounded to
 the nearest, ties to even.
 """
 
@@ -66,11 +66,13 @@ class QuantizedConvolution(ConvolutionBase):
 
 @dace.library.node
 class QuantizedProduct(DenseNode):
-    """A product of 8-bit integers. X: [..., M, K], int8 or uint8; W: [K, N], int8; S and B: [N], float64;
-    Y: [..., M, N], int8, uint8 or float32. X and Y are contiguous."""
+    """A product of 8-bit integers. X: [..., M, K], int8 or uint8; W: [K, N], int8, or as X: [..., K, N], of which
+    ``zero_w`` stands for 0; S and B: [N] or [1], float64; Y: [..., M, N], int8, uint8 or float32. All are
+    contiguous."""
 
     required, optional, results = ("X", "W", "S"), ("B",), ("Y",)
     wants_rows = True
+    zero_w = _whole("What stands for 0 in W")
     zero_x, zero_y, low, high = _zero_x(), _zero_y(), _low(), _high()
 
     def flops(self, graph: Graph) -> sympy.Expr:

@@ -26,7 +26,6 @@ memory::desc vector_of(int64_t count, memory::data_type type) { return memory::d
 
 struct Problem {
     memory::desc src, weights, bias, dst;  // no bias: zero
-    int64_t channels;
     int scale_mask;
     const Requantization& r;
     const Window* window = nullptr;
@@ -38,6 +37,7 @@ dnnl::primitive_attr attributes_of(const Problem& p) {
     dnnl::primitive_attr attr = attributes(operations);
     attr.set_scales_mask(DNNL_ARG_WEIGHTS, p.scale_mask);
     if (p.r.zero_x) attr.set_zero_points_mask(DNNL_ARG_SRC, 0);
+    if (p.r.zero_w) attr.set_zero_points_mask(DNNL_ARG_WEIGHTS, 0);
     if (p.r.zero_y) attr.set_zero_points_mask(DNNL_ARG_DST, 0);
     return attr;
 }
@@ -78,10 +78,11 @@ std::shared_ptr<Entry> entry_of(const Problem& p, const Descriptor& pd, const dn
     entry->implementation = pd.impl_info_str();
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
-    const auto scales = vector_of(p.channels, memory::data_type::f32), zero = vector_of(1, memory::data_type::s32);
+    const auto scales = vector_of(p.r.channels, memory::data_type::f32), zero = vector_of(1, memory::data_type::s32);
     entry->add(DNNL_ARG_ATTR_SCALES | DNNL_ARG_WEIGHTS, scales, scales, false);
     if (!p.bias.is_zero()) entry->add(DNNL_ARG_BIAS, p.bias, p.bias, false);
     if (p.r.zero_x) entry->add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_SRC, zero, zero, false);
+    if (p.r.zero_w) entry->add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_WEIGHTS, zero, zero, false);
     if (p.r.zero_y) entry->add(DNNL_ARG_ATTR_ZERO_POINTS | DNNL_ARG_DST, zero, zero, false);
     entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
     return entry;
@@ -92,13 +93,28 @@ std::shared_ptr<Entry> make_convolution(const Problem& p) {
     return entry_of(p, pd, dnnl::convolution_forward(pd));
 }
 
-std::shared_ptr<Entry> make_product(const Problem& p) {
+// Weights that come anew in each call stay as they are: the kernel copies what it needs of them.
+std::shared_ptr<Entry> make_product(const Problem& p, bool is_kept) {
+    const auto weights = is_kept ? any(p.weights) : p.weights;
     const auto make = [&] {
-        if (p.bias.is_zero()) return dnnl::matmul::primitive_desc(engine(), p.src, any(p.weights), p.dst, attributes_of(p));
-        return dnnl::matmul::primitive_desc(engine(), p.src, any(p.weights), p.bias, p.dst, attributes_of(p));
+        if (p.bias.is_zero()) return dnnl::matmul::primitive_desc(engine(), p.src, weights, p.dst, attributes_of(p));
+        return dnnl::matmul::primitive_desc(engine(), p.src, weights, p.bias, p.dst, attributes_of(p));
     };
     const auto pd = make();
     return entry_of(p, pd, dnnl::matmul(pd));
+}
+
+constexpr int kSigned = -2;  // scratch beside that of arguments
+
+// The same numbers less 128: oneDNN takes weights with a sign. They have no gaps.
+Tensor with_sign(const Tensor& w) {
+    int64_t count = 1;
+    for (int64_t n : w.dims) count *= n;
+    const auto* from = static_cast<const uint8_t*>(w.data);
+    auto* to = static_cast<uint8_t*>(scratch(kSigned).get(count));
+#pragma omp parallel for simd schedule(static)
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i] ^ 0x80;
+    return {to, w.dims, w.strides, Element::kInt8};
 }
 
 memory::desc weights_of(const Tensor& w, int64_t groups) {
@@ -118,7 +134,7 @@ bool is_empty(const Tensor& x) {
 }
 
 Key key_of(Kind kind, const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r) {
-    Key key{kind, r.shift != nullptr, r.zero_x != 0, r.zero_y != 0, r.clamps};
+    Key key{kind, r.shift != nullptr, r.channels, r.zero_x != 0, r.zero_w != 0, r.zero_y != 0, r.clamps};
     if (r.clamps) key.insert(key.end(), {static_cast<int64_t>(r.low), static_cast<int64_t>(r.high)});
     for (const auto* tensor : {&x, &w, &y}) append(key, *tensor);
     return key;
@@ -133,12 +149,13 @@ std::vector<float> rounded(const double* values, int64_t count) {
     return values ? std::vector<float>(values, values + count) : std::vector<float>();
 }
 
-void run(const Entry& entry, const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r, int64_t channels, WeightMemory* kept) {
-    auto scale = rounded(r.scale, channels), shift = rounded(r.shift, channels);
-    int32_t zero_x = r.zero_x, zero_y = r.zero_y;
+void run(const Entry& entry, const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r, WeightMemory* kept) {
+    auto scale = rounded(r.scale, r.channels), shift = rounded(r.shift, r.channels);
+    int32_t zero_x = r.zero_x, zero_w = r.zero_w, zero_y = r.zero_y;
     std::vector<void*> data{x.data, w.data, scale.data()};
     if (r.shift) data.push_back(shift.data());
     if (zero_x) data.push_back(&zero_x);
+    if (zero_w) data.push_back(&zero_w);
     if (zero_y) data.push_back(&zero_y);
     data.push_back(y.data);
     entry.run(data, kept);
@@ -153,29 +170,37 @@ void onednn_quantized_convolution(const Tensor& x, const Tensor& w, const Tensor
         Key key = key_of(kConvolution, x, w, y, r);
         key.push_back(groups);
         for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
-        const int64_t channels = w.dims[0];
         const Entry& entry = cache().get(key, [&] {
             require_units();
-            Problem p{describe(x), weights_of(w, groups), {}, describe(y), channels, groups > 1 ? 3 : 1, r, &window};
-            if (r.shift) p.bias = vector_of(channels, memory::data_type::f32);
+            Problem p{describe(x), weights_of(w, groups), {}, describe(y), groups > 1 ? 3 : 1, r, &window};
+            if (r.shift) p.bias = vector_of(r.channels, memory::data_type::f32);
             return make_convolution(p);
         });
-        run(entry, x, w, y, r, channels, kept);
+        run(entry, x, w, y, r, kept);
     });
 }
 
 void onednn_quantized_product(const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r, WeightMemory* kept) {
     if (is_empty(y)) return;
     guarded("QuantizedProduct", [&] {
-        const int64_t channels = w.dims[1];
-        const Entry& entry = cache().get(key_of(kProduct, x, w, y, r), [&] {
+        if (w.type == Element::kUint8) {
+            Requantization moved = r;
+            moved.zero_w -= 128;
+            return onednn_quantized_product(x, with_sign(w), y, moved, kept);
+        }
+        Key key = key_of(kProduct, x, w, y, r);
+        key.push_back(kept != nullptr);
+        const Entry& entry = cache().get(key, [&] {
             require_units();
             const auto plain = [](const Tensor& t) { return memory::desc(t.dims, data_type_of(t.type), t.strides); };
-            Problem p{plain(x), plain(w), {}, plain(y), channels, 2, r};
-            if (r.shift) p.bias = memory::desc({1, channels}, memory::data_type::f32, memory::format_tag::ab);
-            return make_product(p);
+            const int rank = static_cast<int>(w.dims.size());
+            Problem p{plain(x), plain(w), {}, plain(y), r.channels > 1 ? 1 << (rank - 1) : 0, r};
+            memory::dims bias(rank, 1);
+            bias.back() = r.channels;
+            if (r.shift) p.bias = memory::desc(bias, memory::data_type::f32, memory::dims(rank, 1));
+            return make_product(p, kept != nullptr);
         });
-        run(entry, x, w, y, r, channels, kept);
+        run(entry, x, w, y, r, kept);
     });
 }
 

@@ -130,7 +130,8 @@ def _quantized_convolution(memory: Memory, node: Any) -> None:
 @interprets("QuantizedProduct")
 def _quantized_product(memory: Memory, node: Any) -> None:
     given = _read(memory, node)
-    sums = np.matmul(given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64))
+    x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64) - node.zero_w
+    sums = np.matmul(x, w)
     _requantize(memory, node, sums, given, 0)
 
 

@@ -8,11 +8,12 @@
 namespace daceopt {
 
 // What becomes of the sums t of a channel: t * scale + shift, which is rounded, clamped and moved by zero_y where the result
-// has 8 bits. zero_x stands for 0 in the operand and its padding.
+// has 8 bits. zero_x stands for 0 in the operand and its padding, zero_w in the weights.
 struct Requantization {
-    const double* scale;
-    const double* shift;  // null: none
-    int32_t zero_x, zero_y;
+    const double* scale;  // one number, or one for each channel
+    const double* shift;  // as many; null: none
+    int64_t channels;     // how many
+    int32_t zero_x, zero_w, zero_y;
     bool clamps;  // more closely than the type of the result does
     float low, high;
 };
@@ -20,7 +21,8 @@ struct Requantization {
 // Weights are int8, the operand and the result (of which float32 is allowed, too) as their tensors say.
 void onednn_quantized_convolution(const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r, const Window& window,
                                   int64_t groups, WeightMemory* kept);
-// x: (m, k), w: (k, n), y: (m, n)
-void onednn_quantized_product(const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r, WeightMemory* kept);
+// x: (batch, m, k), w: (batch, k, n), y: (batch, m, n), or without the batch. Weights may be uint8, and other ones in each call,
+// where nothing is `kept`.
+void onednn_quantized_product(const Tensor& x, const Tensor& w, const Tensor& y, const Requantization& r, WeightMemory* kept = nullptr);
 
 }  // namespace daceopt

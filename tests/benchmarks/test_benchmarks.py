@@ -19,7 +19,7 @@ MEASURES = "tiny-call kernels bert resnet compile-time compile-networks import-t
 MEASURES += " recipe-time precision apollo-subgraphs"
 MEASURES += " stem-pool blur-chain training-step training-compile updates recommender instances gpu-instances"
 MEASURES += " sub-batches peak-memory training-peak memory-budget disco-search networks-inference networks-training"
-MEASURES += " networks-inference-autocast networks-training-autocast networks-step"
+MEASURES += " networks-inference-autocast networks-training-autocast networks-step networks-inference-int8"
 MEASURES += " guided-operators guided-mbconv guided-bert daceml-networks cuda-kernels"
 
 

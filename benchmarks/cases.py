@@ -18,6 +18,7 @@ from benchmarks import (
     scaling,
     stitching,
     sub_batches,
+    quantized,
     suite,
     training,
     training_peak,

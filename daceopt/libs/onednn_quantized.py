@@ -27,7 +27,9 @@ def why_no_units() -> str | None:
     missing = onednn.OneDnn().available()
     if missing:
         return str(missing)
-    return f"this CPU has no units for 8-bit products ({' or '.join(UNITS)})" if cpu_features().isdisjoint(UNITS) else None
+    return (
+        f"this CPU has no units for 8-bit products ({' or '.join(UNITS)})" if cpu_features().isdisjoint(UNITS) else None
+    )
 
 
 class OneDnnQuantized(Library):

@@ -59,82 +59,101 @@ def _random(shape: tuple[int, ...], name: str) -> np.ndarray:
     return values.astype(name)
 
 
-def _graph(cls: Any, x: np.ndarray, w: np.ndarray, y: str, out: tuple[int, ...], **attributes: Any) -> Graph:
-    """The node over an input, with numbers that make results which fill their type."""
-    graph, channels = Graph("quantized"), out[1 if cls is QuantizedConvolution else -1]
+def _add(graph: Graph, cls: Any, x: np.ndarray, w: np.ndarray, y: str, out: tuple[int, ...], **settings: Any) -> None:
+    """A node over an input of its own, with numbers that make results which fill their type."""
+    channels = out[1 if cls is QuantizedConvolution else -1]
     rng = np.random.default_rng(channels)
-    taps = w.size // channels
-    scale = rng.uniform(0.3, 2, channels) / (60 * np.sqrt(max(taps, 1)))
-    shift = rng.uniform(-40, 40, channels)
+    scale = rng.uniform(0.3, 2, channels) / (60 * np.sqrt(max(w.size // channels, 1)))
     reads = {"X": graph.add_input("x", x.shape, types.from_numpy(x.dtype)), "W": graph.add_constant("w", w)}
-    reads |= {"S": graph.add_constant("s", scale), "B": graph.add_constant("b", shift)}
+    reads |= {"S": graph.add_constant("s", scale), "B": graph.add_constant("b", rng.uniform(-40, 40, channels))}
     name = graph.add_array("y", out, DACE[y])
-    graph.add_node(cls("quantized", inputs=list(reads), **attributes), reads, {"Y": name})
+    graph.add_node(cls("quantized", inputs=list(reads), **settings), reads, {"Y": name})
     graph.add_output(name)
-    return graph
 
 
-def _executed(graph: Graph, x: np.ndarray) -> np.ndarray:
+def _executed(graph: Graph, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What the library computes, of images in the layout that their strides say."""
     arrays: dict[str, np.ndarray] = {}
     for name in buffers(graph):
         memory = np.zeros(int(np.prod(graph.shape(name))), types.to_numpy(graph.dtype(name)))
         steps = [s * memory.itemsize for s in graph.strides(name)]
         arrays[name] = np.lib.stride_tricks.as_strided(memory, graph.shape(name), steps)
-    for name, value in (graph.constants | {graph.inputs[0]: x}).items():
+    for name, value in (graph.constants | feeds).items():
         arrays[name][...] = value
     compile_graph(graph)(*arrays.values())
-    return arrays[graph.outputs[0]]
+    return arrays
 
 
-def _check(graph: Graph, x: np.ndarray) -> None:
+def _check(graph: Graph, images: list[np.ndarray], cases: list[str]) -> None:
     """At most a unit beside the float64 evaluation, and that only where float32 may not tell which is nearer."""
-    found = _executed(graph, x)
-    wanted = interpret(graph, {graph.inputs[0]: x}, np.float64)[graph.outputs[0]]
-    if found.dtype == np.float32:
-        return np.testing.assert_allclose(found, wanted, rtol=3e-7, atol=3e-5)
-    apart = np.abs(found.astype(int) - wanted.astype(int))
-    assert apart.max(initial=0) <= 1 and np.count_nonzero(apart) <= 2e-4 * apart.size + 1
-
-
-@pytest.mark.parametrize("layout", ["last", "first"])
-@pytest.mark.parametrize("x, y", TYPES)
-@pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_convolution(case: str, x: str, y: str, layout: str) -> None:
-    shape, kernel, attributes = CONVOLUTIONS[case]
-    attributes = _signed(attributes, x, y)
-    image, weights = _random(shape, x), _random(kernel, "int8")
-    rank = len(kernel) - 2
-    node = QuantizedConvolution("shape", **attributes)
-    strides, dilations, begins, ends = node.window(rank)
-    spatial = [
-        (n + a + b - (k - 1) * d - 1) // s + 1
-        for n, a, b, k, d, s in zip(shape[2:], begins, ends, kernel[2:], dilations, strides)
-    ]
-    graph = _graph(QuantizedConvolution, image, weights, y, (shape[0], kernel[0], *spatial), **attributes)
-    for name in (*graph.inputs, *graph.outputs):
-        own = graph.shape(name)
-        graph.set_strides(name, channels_last_strides(own) if layout == "last" else row_major(own))
-    _check(graph, image)
+    feeds = dict(zip(graph.inputs, images, strict=True))
+    done, exact = _executed(graph, feeds), interpret(graph, feeds, np.float64)
+    for case, name in zip(cases, graph.outputs, strict=True):
+        found, wanted = done[name], exact[name]
+        if found.dtype == np.float32:
+            np.testing.assert_allclose(found, wanted, rtol=3e-7, atol=3e-5, err_msg=case)
+            continue
+        apart = np.abs(found.astype(int) - wanted.astype(int))
+        assert apart.max(initial=0) <= 1 and np.count_nonzero(apart) <= 2e-4 * apart.size + 1, case
 
 
 @pytest.mark.parametrize("x, y", TYPES)
-@pytest.mark.parametrize("shape, columns", [((33, 65), 17), ((2, 3, 16, 64), 48), ((1, 768), 30), ((0, 8), 5)], ids=str)
-@pytest.mark.parametrize("attributes", [{}, FULL, {"zero_x": 9, "zero_y": 3, "low": 0, "high": 99}], ids=str)
-def test_product(attributes: dict[str, Any], shape: tuple[int, ...], columns: int, x: str, y: str) -> None:
-    rows, weights = _random(shape, x), _random((shape[-1], columns), "int8")
-    _check(_graph(QuantizedProduct, rows, weights, y, (*shape[:-1], columns), **_signed(attributes, x, y)), rows)
+def test_convolutions(x: str, y: str) -> None:
+    graph, images, cases = Graph("convolutions"), [], []
+    for case, (shape, kernel, given) in CONVOLUTIONS.items():
+        settings = _signed(given, x, y)
+        window = QuantizedConvolution("shape", **settings).window(len(kernel) - 2)
+        spatial = [
+            (n + a + b - (k - 1) * d - 1) // s + 1 for n, k, s, d, a, b in zip(shape[2:], kernel[2:], *window)
+        ]
+        for layout in (channels_last_strides, row_major):
+            image, weights = _random(shape, x), _random(kernel, "int8")
+            _add(graph, QuantizedConvolution, image, weights, y, (shape[0], kernel[0], *spatial), **settings)
+            for name in (graph.inputs[-1], graph.outputs[-1]):
+                graph.set_strides(name, layout(graph.shape(name)))
+            images.append(image)
+            cases.append(f"{case}, {layout.__name__}")
+    _check(graph, images, cases)
+
+
+PRODUCTS = {"rows": ((33, 65), 17), "batch": ((2, 3, 16, 64), 48), "one": ((1, 768), 30), "none": ((0, 8), 5)}
+
+
+@pytest.mark.parametrize("x, y", TYPES)
+def test_products(x: str, y: str) -> None:
+    graph, images, cases = Graph("products"), [], []
+    for case, (shape, columns) in PRODUCTS.items():
+        for given in ({}, FULL, {"zero_x": 9, "zero_y": 3, "low": 0, "high": 99}):
+            rows, weights = _random(shape, x), _random((shape[-1], columns), "int8")
+            _add(graph, QuantizedProduct, rows, weights, y, (*shape[:-1], columns), **_signed(given, x, y))
+            images.append(rows)
+            cases.append(f"{case}, {given}")
+    _check(graph, images, cases)
+
+
+@pytest.mark.parametrize("x, y", TYPES)
+def test_products_of_two_operands(x: str, y: str) -> None:
+    """Batches, with a zero point on both sides."""
+    graph, (left, right) = Graph("both"), (_random((2, 3, 16, 64), x), _random((2, 3, 64, 40), x))
+    reads = {"X": graph.add_input("x", left.shape, DACE[x]), "W": graph.add_input("w", right.shape, DACE[x])}
+    reads["S"] = graph.add_constant("s", np.array([2e-4]))
+    name = graph.add_array("y", (2, 3, 16, 40), DACE[y])
+    settings = _signed(FULL, x, y) | {"zero_w": 77}
+    graph.add_node(QuantizedProduct("both", inputs=list(reads), **settings), reads, {"Y": name})
+    graph.add_output(name)
+    _check(graph, [left, right], ["both"])
 
 
 def test_pairs_of_products_do_not_saturate() -> None:
     """Two products of the largest numbers are more than 16 bits hold."""
-    x, w = np.full((4, 64), 255, np.uint8), np.full((64, 16), 127, np.int8)
-    graph = _graph(QuantizedProduct, x, w, "float32", (4, 16))
-    _check(graph, x)
+    graph, x = Graph("largest"), np.full((4, 64), 255, np.uint8)
+    _add(graph, QuantizedProduct, x, np.full((64, 16), 127, np.int8), "float32", (4, 16))
+    _check(graph, [x], ["largest"])
 
 
 def test_weights_that_are_no_constant_say_so() -> None:
-    graph = _graph(QuantizedProduct, _random((4, 8), "uint8"), _random((8, 3), "int8"), "int8", (4, 3))
+    graph, (shape, kernel, settings) = Graph("weights"), CONVOLUTIONS["1x1"]
+    _add(graph, QuantizedConvolution, _random(shape, "uint8"), _random(kernel, "int8"), "int8", (2, 32, 7, 7), **settings)
     graph.constants.pop(graph.reads(graph.nodes()[0])["W"])
     with pytest.raises(Unsupported, match="no constant"):
         libs.choose(graph.nodes()[0], graph)

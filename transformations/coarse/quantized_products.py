@@ -219,7 +219,7 @@ def _requantized(graph: Graph, found: _Quantized) -> _Quantized:
         scale, zero = Steps.of(graph, reader).whole("the result")
     except NotPlain:
         return found
-    low, high = (int(np.clip(np.rint(np.float32(b) / np.float32(scale)), -255, 255)) for b in bounds)
+    low, high = (int(np.clip(np.rint(b / scale), -255, 255)) for b in bounds)
     shift = None if found.shift is None else found.shift / scale
     out, members = graph.result(reader, 0), (*members, reader)
     return replace(

@@ -105,8 +105,8 @@ _ENTRIES = {"ONNX Runtime": onnx_runtime.of_model, "OpenVINO": open_vino.of_mode
 
 
 def _check(model: bytes, given: Sequence[np.ndarray]) -> Check:
-    """The graph evaluated in float64; rounding is what ONNX Runtime's float32 does, of operands that differ by a unit in
-    the last place: what becomes another integer goes on as such."""
+    """The graph evaluated in float64. Rounding explains what ONNX Runtime does in float32 with operands a unit in the
+    last place beside: what becomes another integer goes on as such."""
     exact = [torch.from_numpy(v) for v in _in_float64(model, given)]
     return Check(exact, onnx_runtime.of_model(model, given).results(), _disturbed(model, given))
 

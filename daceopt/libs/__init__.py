@@ -56,6 +56,7 @@ __all__ = [
     "native_convolution",
     "onednn",
     "onednn_product",
+    "onednn_quantized",
     "panels",
     "plain",
     "pool",

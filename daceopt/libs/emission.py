@@ -64,7 +64,7 @@ def number(value: float) -> str:
 
 
 def element(dtype: Any) -> str:
-    """The C++ name (``daceopt/element.h``) of an element type that is passed at run time: float32, bfloat16, uint8, int8."""
+    """The C++ name (``daceopt/element.h``) of an element type passed at run time: float32, bfloat16, uint8, int8."""
     return f"daceopt::Element::{_ELEMENTS[types.name_of(dtype)]}"
 
 

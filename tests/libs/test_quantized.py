@@ -1,4 +1,4 @@
-"""Products and convolutions of 8-bit integers: exact sums, one rounding, at most one unit at what float32 makes a tie."""
+"""Products and convolutions of 8-bit integers: exact sums, rounded once, at most a unit off at ties in float32."""
 
 from __future__ import annotations
 
@@ -103,9 +103,7 @@ def test_convolutions(x: str, y: str) -> None:
     for case, (shape, kernel, given) in CONVOLUTIONS.items():
         settings = _signed(given, x, y)
         window = QuantizedConvolution("shape", **settings).window(len(kernel) - 2)
-        spatial = [
-            (n + a + b - (k - 1) * d - 1) // s + 1 for n, k, s, d, a, b in zip(shape[2:], kernel[2:], *window)
-        ]
+        spatial = [(n + a + b - (k - 1) * d - 1) // s + 1 for n, k, s, d, a, b in zip(shape[2:], kernel[2:], *window)]
         for layout in (channels_last_strides, row_major):
             image, weights = _random(shape, x), _random(kernel, "int8")
             _add(graph, QuantizedConvolution, image, weights, y, (shape[0], kernel[0], *spatial), **settings)
@@ -153,7 +151,9 @@ def test_pairs_of_products_do_not_saturate() -> None:
 
 def test_weights_that_are_no_constant_say_so() -> None:
     graph, (shape, kernel, settings) = Graph("weights"), CONVOLUTIONS["1x1"]
-    _add(graph, QuantizedConvolution, _random(shape, "uint8"), _random(kernel, "int8"), "int8", (2, 32, 7, 7), **settings)
+    _add(
+        graph, QuantizedConvolution, _random(shape, "uint8"), _random(kernel, "int8"), "int8", (2, 32, 7, 7), **settings
+    )
     graph.constants.pop(graph.reads(graph.nodes()[0])["W"])
     with pytest.raises(Unsupported, match="no constant"):
         libs.choose(graph.nodes()[0], graph)

@@ -265,4 +265,4 @@ def _of_integers(graph: Graph, node: Any) -> _Quantized | None:
         raise NotPlain(f"the bias {bias} is no constant")
     shift = None if added is None else added.astype(np.float64) * scale
     weights, out = signed(w, of_w), graph.result(node, 0)
-    return _Quantized(x, weights, scale, out, shift, zero_x, zero_y, members=(node,))
+    return _Quantized(x, weights, scale, out, shift, zero_x, zero_y=zero_y, members=(node,))

@@ -1,8 +1,8 @@
 """Products and convolutions of 8-bit integers, whose sums are exact and scaled once.
 
 Both nodes compute, for sums ``t`` of products of ``X`` with ``W``, their zero points subtracted, ``y = t * S + B`` with
-a number of each per channel. A result of float32 is that; one of 8 bits is ``clamp(round(y), low, high) + zero``, rounded to
-the nearest, ties to even.
+a number of each per channel. A result of float32 is that; one of 8 bits is ``clamp(round(y), low, high) + zero_y``,
+rounded to the nearest, ties to even.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import dace.library
 import sympy
 from dace.properties import Property
 
-from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import ConvolutionBase, DenseNode
 
@@ -82,8 +81,3 @@ class QuantizedProduct(DenseNode):
 
 
 QUANTIZED = (QuantizedConvolution, QuantizedProduct)
-
-
-def is_byte(dtype: types.DType) -> bool:
-    """Is it a type of 8-bit integers in which products compute?"""
-    return dtype in BYTES

@@ -211,7 +211,7 @@ def _requantized(graph: Graph, found: _Quantized) -> _Quantized:
             return found
         members, out, bounds = (*members, reader), graph.result(reader, 0), limits
         reader = _reader(graph, out)
-    if not is_op(reader, "QuantizeLinear") or graph.dtype(graph.result(reader, 0)) not in BYTES:
+    if reader is None or not is_op(reader, "QuantizeLinear") or graph.dtype(graph.result(reader, 0)) not in BYTES:
         return found
     if reader.attribute("precision", 0) not in (0, 1):
         return found

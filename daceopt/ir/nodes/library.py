@@ -199,7 +199,7 @@ class ConvolutionBase(_Window):
         choices=list(LAYOUTS),
         desc="Layout of images inside; '': the library's choice",
     )
-    narrow = (types.BFLOAT16,)
+    narrow: ClassVar[tuple[Any, ...]] = (types.BFLOAT16,)
     _result: ClassVar[str] = "Y"
     _weight: ClassVar[str] = "W"
 

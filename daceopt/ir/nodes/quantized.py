@@ -7,7 +7,7 @@ rounded to the nearest, ties to even.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import dace
 import dace.library
@@ -59,7 +59,7 @@ class QuantizedConvolution(ConvolutionBase):
     float64; Y: [N, O, e...], int8, uint8 or float32. Strides are the physical layout, channels first or last."""
 
     required, optional, results = ("X", "W", "S"), ("B",), ("Y",)
-    narrow = ()
+    narrow: ClassVar[tuple[Any, ...]] = ()
     zero_x, zero_y, low, high = _zero_x(), _zero_y(), _low(), _high()
 
 

@@ -5,6 +5,7 @@ SUITES: dict[str, tuple[str, ...]] = {
     "networks": ("networks-inference",),
     "training": ("networks-training", "networks-step"),
     "bfloat16": ("networks-inference-autocast", "networks-training-autocast"),
+    "int8": ("networks-inference-int8",),
     "compile": ("compile-networks", "compile-time", "import-time"),
     "memory": ("peak-memory", "training-peak"),
     "calls": ("tiny-call",),

@@ -6,6 +6,9 @@ It goes the way of Rausch et al., DaCeML (ICS 2022), section 5.6; comments say w
 from daceopt.passes.recipe import Recipe
 
 CLEANUP = (
+    # integers instead of what they stand for, before constants of it are folded into floats
+    "quantized-products",
+    "requantization-removal",
     # what is known before running, and what does nothing (Rausch et al., DaCeML, section 5.1: cleanup)
     "constant-folding",
     "uniform-folding",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -14,21 +17,26 @@ from benchmarks.peers.export import arrays, export, only_inference
 def enter(model: nn.Module, inputs: Inputs, training: bool) -> Contender:
     """Raises Unavailable for training, without OpenVINO, and for modules that are not exported."""
     only_inference(training)
+    with tempfile.TemporaryDirectory() as folder:
+        return of_model(export(model, inputs, folder), arrays(inputs))
+
+
+def of_model(model: Path | bytes, feeds: Sequence[np.ndarray]) -> Contender:
+    """A file, or its content. Raises Unavailable without OpenVINO, and for what it does not compile."""
     try:
         import openvino
     except ImportError as error:
         raise Unavailable("not installed: pip install -e .[bench]") from error
     options = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "INFERENCE_PRECISION_HINT": "f32"}
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(export(model, inputs, folder))
-        try:
-            program = openvino.compile_model(path, "CPU", options)
-        except RuntimeError as error:  # how it says that it cannot read a model
-            raise Unavailable(_reason(str(error))) from error
-    request, feeds = program.create_infer_request(), arrays(inputs)
+    core = openvino.Core()
+    try:
+        program = core.compile_model(core.read_model(model), "CPU", options)
+    except RuntimeError as error:  # how it says that it cannot read a model
+        raise Unavailable(_reason(str(error))) from error
+    request = program.create_infer_request()
 
     def call() -> object:
-        return request.infer(feeds, share_inputs=True, share_outputs=True)
+        return request.infer(list(feeds), share_inputs=True, share_outputs=True)
 
     def results() -> list[torch.Tensor]:
         call()

@@ -96,6 +96,8 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Convolution": ("onednn", "aten", "torch_device"),
     "ConvolutionBackwardData": ("onednn", "aten", "torch_device"),
     "ConvolutionBackwardWeights": ("onednn", "aten", "torch_device"),
+    "QuantizedConvolution": ("onednn_quantized",),
+    "QuantizedProduct": ("onednn_quantized",),
     "Pool": ("pool",),
     "PoolBackward": ("pool",),
     "IndexAdd": ("native", "torch_device"),

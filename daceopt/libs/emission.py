@@ -14,7 +14,7 @@ from daceopt.ir import expression_text, types
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
-_ELEMENTS = {"float32": "kFloat", "bfloat16": "kBfloat16"}
+_ELEMENTS = {"float32": "kFloat", "bfloat16": "kBfloat16", "uint8": "kUint8", "int8": "kInt8"}
 
 
 def extent(value: Any) -> str:
@@ -64,7 +64,7 @@ def number(value: float) -> str:
 
 
 def element(dtype: Any) -> str:
-    """The C++ name (``daceopt/element.h``) of an element type that is passed at run time: float32 or bfloat16."""
+    """The C++ name (``daceopt/element.h``) of an element type passed at run time: float32, bfloat16, uint8, int8."""
     return f"daceopt::Element::{_ELEMENTS[types.name_of(dtype)]}"
 
 

@@ -75,7 +75,7 @@ class OneDnn(Library):
         if any(p < 0 for p in node.pads):
             return f"negative padding {list(node.pads)}"
         unable = _why_no_epilogue(node, graph, names) if isinstance(node, Convolution) else None
-        return unable or _why_not_strides(graph, names) or _why_not_blocked(node, graph, names)
+        return unable or why_not_strides(graph, names) or _why_not_blocked(node, graph, names)
 
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/onednn_convolution.cpp``; ``src/onednn_weights.cpp`` keeps its weights."""
@@ -160,7 +160,8 @@ def _why_not_blocked(node: Any, graph: Graph, names: dict[str, str]) -> str | No
     return None
 
 
-def _why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:
+def why_not_strides(graph: Graph, names: dict[str, str]) -> str | None:
+    """Why oneDNN does not take operands of these strides."""
     for connector, name in names.items():
         steps = _outer_strides(graph.shape(name), graph.strides(name))
         if any(step == 0 for step in steps):

@@ -17,6 +17,7 @@ from daceopt.ir.dataflow import walk
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes import library
+from daceopt.ir.nodes.quantized import QuantizedConvolution
 from daceopt.libs.convolution_times import times
 from daceopt.transformations.layout._layout_program import LayoutProblem, NodeAccesses, Walked
 from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of
@@ -120,6 +121,8 @@ class _Reading:
         elif isinstance(node, CONVOLUTIONS):
             self._add_convolution(node)
             self._add_epilogue(node)
+        elif isinstance(node, QuantizedConvolution):
+            self._want((node.operands(self._graph)[c] for c in "XY"), _REORDER, self._is_last)
         elif isinstance(node, POOLS):
             self._want(node.operands(self._graph).values(), _POOL, _has_channels_inside)
         else:

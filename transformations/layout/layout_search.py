@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from daceopt.ir.blocked import CONVOLUTIONS, block
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.quantized import QuantizedConvolution
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.layout._layout_costs import LAST, POOLS, Reading, read
 from daceopt.transformations.layout._layout_program import Choice, NodeAccesses
@@ -42,7 +43,7 @@ class LayoutSearch(Transformation):
     blocked: bool = True
 
     def match(self, graph: Graph) -> Iterator[Site | NearMiss]:
-        users = [node for node in graph.nodes() if isinstance(node, (*CONVOLUTIONS, *POOLS))]
+        users = [node for node in graph.nodes() if isinstance(node, (*CONVOLUTIONS, QuantizedConvolution, *POOLS))]
         if not users or any(getattr(node, "layout", "") for node in users):  # nothing to search, or searched already
             return
         reading = read(graph)

@@ -186,7 +186,9 @@ class _Window(DenseNode):
 
 
 @make_properties
-class _ConvolutionBase(_Window):
+class ConvolutionBase(_Window):
+    """What convolutions share, in all three passes and of 8-bit operands."""
+
     strides = _ints("Step of the window per spatial dimension")
     pads = _ints("Zeros added: begins, then ends")
     dilations = _ints("Distance of the kernel's elements per spatial dimension")
@@ -197,7 +199,7 @@ class _ConvolutionBase(_Window):
         choices=list(LAYOUTS),
         desc="Layout of images inside; '': the library's choice",
     )
-    narrow = (types.BFLOAT16,)
+    narrow: ClassVar[tuple[Any, ...]] = (types.BFLOAT16,)
     _result: ClassVar[str] = "Y"
     _weight: ClassVar[str] = "W"
 
@@ -217,7 +219,7 @@ class _ConvolutionBase(_Window):
 
 
 @dace.library.node
-class Convolution(_ConvolutionBase):
+class Convolution(ConvolutionBase):
     """Cross-correlation: ``Y = activation((conv(X, W) + B) * S + T + Z)``, of which S is 1 where it is not given.
 
     X: [N, C, d...] (1 to 3 spatial dimensions); W: [O, C/group, k...]; B, S and T: [O]; Z and Y: [N, O, e...].
@@ -235,7 +237,7 @@ class Convolution(_ConvolutionBase):
 
 
 @dace.library.node
-class ConvolutionBackwardData(_ConvolutionBase):
+class ConvolutionBackwardData(ConvolutionBase):
     """Gradient of a convolution for its input. dY: [N, O, e...]; W: [O, C/group, k...]; dX: [N, C, d...]."""
 
     required, results = ("dY", "W"), ("dX",)
@@ -245,7 +247,7 @@ class ConvolutionBackwardData(_ConvolutionBase):
 
 
 @dace.library.node
-class ConvolutionBackwardWeights(_ConvolutionBase):
+class ConvolutionBackwardWeights(ConvolutionBase):
     """Gradient of a convolution for its weights.
 
     X: [N, C, d...]; dY: [N, O, e...]; dW: [O, C/group, k...].

@@ -11,7 +11,7 @@ namespace daceopt {
 namespace {
 
 constexpr int64_t kParallelPoolElements = 16384;
-constexpr int64_t kChannelBlock = 32;
+constexpr int64_t kChannelBlock = sizeof(DACEOPT_T) == 1 ? 64 : 32;
 constexpr int64_t kLongRow = 32;  // elements of a window's row that are worth vectors of their own
 
 enum { kDepth, kHeight, kWidth };
@@ -154,7 +154,7 @@ struct Maximum {
 // Maxima alone, in lanes of channels: of a few lanes at a time the largest so far stands in registers.
 template <typename T>
 struct Largest {
-    static constexpr int64_t kWidth = 32;
+    static constexpr int64_t kWidth = kChannelBlock;
     const T* x;
     T* y;
     std::vector<const T*> taps;
@@ -197,7 +197,10 @@ struct Largest {
         }
     }
 
-    static T larger(T v, T top) { return v > top || v != v ? v : top; }
+    static T larger(T v, T top) {
+        if (std::numeric_limits<T>::is_integer) return std::max(v, top);  // a form that compilers have an instruction for
+        return v > top || v != v ? v : top;
+    }
 };
 
 template <typename T>

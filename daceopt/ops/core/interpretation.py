@@ -13,6 +13,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import blocked, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import Memory, interpret, interprets
+from daceopt.ir.nodes import quantized
 from daceopt.ir.nodes.operator import Operator
 from daceopt.ops.core import reference, registry
 
@@ -101,6 +102,37 @@ def _convolution_weights(memory: Memory, node: Any) -> None:
     with torch.enable_grad():
         y = _convolve(node, _tensor(given["X"]), w)
     memory.store_sums(out["dW"], torch.autograd.grad(y, w, _tensor(given["dY"]))[0].numpy())
+
+
+# -------------------------------------------------------------------- 8-bit integers
+
+
+def _requantize(memory: Memory, node: Any, sums: np.ndarray, given: dict[str, np.ndarray], last: int) -> None:
+    """Store what becomes of exact ``sums``; ``last``: the dimensions behind that of channels."""
+    out = memory.graph.writes(node)["Y"]
+    scale, shift = (np.reshape(v, (-1, *[1] * last)) for v in (given["S"], given.get("B", np.zeros(1))))
+    y = sums * scale + shift
+    dtype = memory.graph.dtype(out)
+    if dtype in quantized.BYTES:
+        y = np.clip(np.rint(y), *quantized.bounds(node, dtype)) + node.zero_y
+        memory.store(out, y)
+    else:
+        memory.store_sums(out, y)
+
+
+@interprets("QuantizedConvolution")
+def _quantized_convolution(memory: Memory, node: Any) -> None:
+    given = _read(memory, node)
+    x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64)
+    _requantize(memory, node, _convolve(node, _tensor(x), _tensor(w)).numpy(), given, x.ndim - 2)
+
+
+@interprets("QuantizedProduct")
+def _quantized_product(memory: Memory, node: Any) -> None:
+    given = _read(memory, node)
+    x, w = given["X"].astype(np.float64) - node.zero_x, given["W"].astype(np.float64) - node.zero_w
+    sums = np.matmul(x, w)
+    _requantize(memory, node, sums, given, 0)
 
 
 # -------------------------------------------------------------------- pooling

@@ -117,9 +117,10 @@ def dequantize(b: Builder, node: Operator, inputs: Names, outputs: Names) -> Non
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "scale": _parameter(b, node, x, scale)}
     if zero is not None and types.is_integer(b.graph.dtype(x)):
         reads["zero"] = _parameter(b, node, x, zero)
+    wide = dace.int32 if types.itemsize(b.graph.dtype(x)) < 4 else dace.int64  # what holds any difference
 
     def value(i: Any, x: Any, scale: Any, zero: Any = None) -> Any:
-        steps = x if zero is None else scalar.cast(x, dace.int64) - scalar.cast(zero, dace.int64)
+        steps = x if zero is None else scalar.cast(x, wide) - scalar.cast(zero, wide)
         return scalar.cast(steps, dace.float32) * scale
 
     b.map(b.graph.shape(x), reads, {"out": (out, lambda *i: i)}, value, label="dequantize")

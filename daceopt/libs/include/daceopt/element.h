@@ -5,9 +5,9 @@
 
 namespace daceopt {
 
-enum class Element { kFloat, kBfloat16 };
+enum class Element { kFloat, kBfloat16, kUint8, kInt8 };
 
-constexpr int64_t bytes_of(Element type) { return type == Element::kFloat ? 4 : 2; }
+constexpr int64_t bytes_of(Element type) { return type == Element::kFloat ? 4 : type == Element::kBfloat16 ? 2 : 1; }
 
 inline float from_bfloat16(uint16_t bits) {
     const uint32_t wide = uint32_t(bits) << 16;
@@ -24,6 +24,7 @@ inline uint16_t to_bfloat16(float value) {
     return static_cast<uint16_t>(value != value ? 0x7FC0u : rounded);
 }
 
+// Of floats.
 inline float load(const void* data, Element type, int64_t index) {
     if (type == Element::kFloat) return static_cast<const float*>(data)[index];
     return from_bfloat16(static_cast<const uint16_t*>(data)[index]);

@@ -19,7 +19,8 @@ using dnnl::memory;
 using Key = std::vector<int64_t>;
 
 inline memory::data_type data_type_of(Element type) {
-    return type == Element::kFloat ? memory::data_type::f32 : memory::data_type::bf16;
+    constexpr memory::data_type known[] = {memory::data_type::f32, memory::data_type::bf16, memory::data_type::u8, memory::data_type::s8};
+    return known[static_cast<int>(type)];
 }
 
 // Whether oneDNN multiplies bfloat16 in units of this CPU: elsewhere it emulates them, or has reference kernels only.

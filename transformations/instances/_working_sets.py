@@ -121,9 +121,9 @@ class _Growth:
         """What only looks at an array stands with what writes it: alone it would keep all of it from ending inside."""
         for node, cut in self._cuts.items():
             if not cut.summed and not any(n in self._axis.dims for n in self._graph.outputs_of(node)):
-                writers = {w for name in cut.sliced for w in self._graph.producers(name)}
-                if len(writers) == 1 and writers <= self._cuts.keys():
-                    clusters.merge(*writers, node)
+                writers = list({w for name in cut.sliced for w in self._graph.producers(name)})
+                if len(writers) == 1 and writers[0] in self._cuts:
+                    clusters.merge(writers[0], node)
 
     def _sorted(self, members: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(sorted(members, key=self._order.__getitem__))
@@ -160,7 +160,7 @@ class _Growth:
     def _all_streams(self) -> Iterator[_Stream]:
         graph = self._graph
         for node in self._cuts:
-            for name in (n for n in graph.outputs_of(node) if n in self._axis.dims):
+            for name in (n for n in graph.outputs_of(node) if n is not None and n in self._axis.dims):
                 readers = tuple(sorted(set(graph.all_consumers(name)), key=self._order.__getitem__))
                 yield _Stream(self._per_item(name), node, readers, graph.is_kept(name))
 

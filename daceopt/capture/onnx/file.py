@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import numpy_helper
 
 from daceopt.capture.onnx.external_data import load_external
-from daceopt.capture.onnx.limits import check_declared_sizes, check_messages
+from daceopt.capture.onnx.limits import check_declared_sizes, check_functions, check_messages
 from daceopt.capture.onnx.weights import WithoutWeights
 from daceopt.errors import ModelFileError
 from daceopt.ir.sparse import dense
@@ -40,6 +40,7 @@ def load(source: Source) -> onnx.ModelProto:
     try:
         model = _parse(source, name)
         check_messages(model, name)
+        check_functions(model, name)
         _check_versions(model, name)
         load_external(model, Path(source).parent if isinstance(source, str | os.PathLike) else None, name)
         light = WithoutWeights(model)

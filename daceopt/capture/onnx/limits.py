@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import onnx
@@ -12,6 +14,7 @@ from daceopt.errors import ModelFileError
 
 _MAX_BYTES = 1 << 40  # of one declared tensor
 _MAX_NESTING = 60  # messages; a subgraph in a subgraph takes four
+_MAX_NODES = 1 << 20  # with each function written out where it is called
 _INT64_MAX = 2**63 - 1
 
 # The standard's inference reads beyond its arrays, and may end the process, for values outside of these bounds.
@@ -50,6 +53,41 @@ def check_messages(model: onnx.ModelProto, name: str) -> None:
         _check_text(message, name)
         _check_message(message, name)
         stack.extend((child, depth + 1) for child in _children(message))
+
+
+def check_functions(model: onnx.ModelProto, name: str) -> None:
+    """The model's own functions do not call themselves, and are not too much where each call stands for a body: the
+    standard's inference walks through the body at each.
+
+    Raises ``ModelFileError``.
+    """
+    nodes = {_called(f, f.name): list(_nodes(f)) for f in model.functions}
+    calls = {f: [c for node in own if (c := _called(node, node.op_type)) in nodes] for f, own in nodes.items()}
+    sizes: dict[Any, int] = {}
+    try:
+        for f in TopologicalSorter(calls).static_order():
+            sizes[f] = len(nodes[f]) + sum(sizes[c] for c in calls[f])
+    except CycleError as error:
+        raise ModelFileError(f"{name}: function {error.args[1][0][1][:100]!r} calls itself; expected an end") from error
+    total = sum(1 + sizes.get(_called(node, node.op_type), 0) for node in _nodes(model.graph))
+    if total > _MAX_NODES and sizes:
+        raise ModelFileError(
+            f"{name}: calls of its functions stand for {total} nodes, expected up to {_MAX_NODES}; the file is hostile"
+        )
+
+
+def _called(message: Any, called: str) -> tuple[str, str, str]:
+    return message.domain, called, getattr(message, "overload", "")
+
+
+def _nodes(message: Any) -> Iterator[onnx.NodeProto]:
+    """Those of a graph or function, and those inside of them."""
+    stack = list(message.node)
+    while stack:
+        node = stack.pop()
+        yield node
+        graphs = [g for a in node.attribute for g in (a.g, *a.graphs)]
+        stack.extend(inner for graph in graphs for inner in graph.node)
 
 
 def _children(message: Any) -> list[Any]:

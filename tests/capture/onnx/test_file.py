@@ -290,3 +290,25 @@ def test_a_split_with_more_results_than_it_says():
     graph = helper.make_graph([helper.make_node("Split", ["x"], list("abc"), num_outputs=2)], "g", [x], parts)
     with pytest.raises(ModelFileError, match="Split '' has 3 results, its num_outputs 2"):
         load(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10))
+
+
+def calling(name, *calls):
+    """A function of one operand that goes through ``calls``, one after the other."""
+    nodes = [helper.make_node(c, [f"v{k}"], [f"v{k + 1}"], domain="own") for k, c in enumerate(calls)]
+    nodes = nodes or [helper.make_node("Abs", ["v0"], ["v1"])]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    return helper.make_function("own", name, ["v0"], list(nodes[-1].output), nodes, opsets)
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        ([calling("F0"), *(calling(f"F{k + 1}", f"F{k}", f"F{k}") for k in range(40))], "stand for .* nodes"),
+        ([calling("F40", "F1"), calling("F1", "F40")], "'F(1|40)' calls itself"),
+    ],
+)
+def test_functions_that_call_functions_without_end(functions, message):
+    built = model([helper.make_node("F40", ["x"], ["y"], domain="own")], [], result=(2, 3), functions=functions)
+    built.opset_import.add(domain="own", version=1)
+    with pytest.raises(ModelFileError, match=message):
+        load(built)

@@ -163,6 +163,24 @@ def test_autocast_to_bfloat16(name: str) -> None:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_fused_encoder_layer(norm_first: bool, masked: bool) -> None:
+    """Its products are narrow under autocast, as in PyTorch's kernel."""
+    torch.manual_seed(3)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, "gelu", batch_first=True, norm_first=norm_first).eval()
+    mask = (torch.arange(7) > 4).expand(3, 7) if masked else None
+    ours = optimized_module(copy.deepcopy(layer), fallback="raise")
+    x = torch.randn(3, 7, 16)
+    with torch.no_grad():
+        wide = copy.deepcopy(layer).double()(x.double(), src_key_padding_mask=mask)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found, peer = ours(x, src_key_padding_mask=mask), layer(x, src_key_padding_mask=mask)
+    assert found.dtype == peer.dtype and found.stride() == peer.stride()
+    assert_within_rounding(found, wide, peer, factor=2, ulps=2)
+
+
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("name", ["encoder", "block", "regions", "cross-entropy", "mean-square"])
 def test_autocast_to_float16(name: str) -> None:
     check(name, torch.float16)

@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map
 
 from daceopt.capture.torch import custom_gradient, hooks
+from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
@@ -74,6 +75,7 @@ _FORMATS: dict[Any, Callable[[torch.Tensor], torch.memory_format]] = {
 
 # functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into
 _NARROWED = frozenset({torch.lstm, torch.rnn_tanh, torch.rnn_relu})
+_OPENED: dict[Any, Callable[..., Any]] = {torch._transformer_encoder_layer_fwd: encoder_layer}
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ def eager_types(graph: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.dtyp
     """The types of what a graph of Dynamo gives by PyTorch's own operators (None for what is no tensor). Dynamo knows
     those of PyTorch's forms in Python, which may differ: of an LSTM under autocast whose input requires a gradient."""
     with torch.no_grad(), _fake(inputs):
-        results = fx.Interpreter(graph).run(*inputs)
+        results = _Opening(graph).run(*inputs)
     return [r.dtype if isinstance(r, torch.Tensor) else None for r in results]
 
 
@@ -172,7 +174,15 @@ def _keep_checks(graph: fx.GraphModule) -> fx.GraphModule:
     return graph
 
 
-class DynamoInterpreter(fx.Interpreter):
+class _Opening(fx.Interpreter):
+    """Takes apart what autocast acts inside of; the shape rules of these operators do not know of it."""
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        opened = _OPENED.get(target) if torch.is_autocast_enabled("cpu") else None
+        return super().call_function(target, args, kwargs) if opened is None else opened(*args, **kwargs)
+
+
+class DynamoInterpreter(_Opening):
     """Runs a graph of Dynamo; higher-order operators of autograd become plain ones."""
 
     def __call__(self, *inputs: Any) -> Any:

@@ -40,7 +40,7 @@ def test_a_trace_holds_graphs_code_and_times(
     monkeypatch.setenv("DACEOPT_CACHE_DIR", str(fresh_cache))
     run()
     names = [p.name.split("-", 2)[2] for p in sorted((tmp_path / "trace").iterdir())]
-    assert names[0] == "00-program.txt" and "01-constant-folding.txt" in names and "01-constant-folding.json" in names
+    assert names[0] == "00-program.txt" and "03-constant-folding.txt" in names and "03-constant-folding.json" in names
     built = {p.name.split("-", 2)[2]: p.read_text() for p in (tmp_path / "trace").glob("*-built-*")}
     assert set(built) == {
         f"built-program{d}.{kind}" for d in ("", "_backward") for kind in ("cpp", "schedules.txt", "json")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
-import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,38 +15,28 @@ from benchmarks.checking import Check, Results
 from benchmarks.comparison import compare, entered
 from benchmarks.contenders import Contender, Inputs, Unavailable
 from benchmarks.harness import OURS, Budget, Result, case
-from benchmarks.models.suite import SUITE
+from benchmarks.models.suite import Example
 from benchmarks.peers import onnx_runtime, open_vino
 from benchmarks.peers.export import arrays, export
+from benchmarks.suite import networks
 
 NETWORKS = ("resnet50", "mobilenet_v2", "bert_layer")
-_WHAT = "inference, int8"
 _CALIBRATION = 4  # batches
 
 
 @case
 def networks_inference_int8(budget: Budget) -> Iterator[Result]:
     """Calls of networks quantised with random calibration data: uint8 activations, int8 weights per channel."""
-    ratios = []
-    for name in filter(budget.wants, NETWORKS):
-        result = _row(name, budget)
-        if result.best is not None:
-            ratios.append(result.best)
-        yield result
-        gc.collect()
-    if ratios:
-        found = statistics.geometric_mean(ratios)
-        values = {"best peer / ours": found}
-        yield Result(_WHAT, f"mean of {len(ratios)}", "x", values, "1.15x the best peer", found >= 1.15)
+    yield from networks("inference, int8", budget, 1.15, _row, NETWORKS)
 
 
-def _row(name: str, budget: Budget) -> Result:
+def _row(what: str, name: str, make: Callable[[], Example], budget: Budget) -> Result:
     torch.manual_seed(0)
-    module, inputs = SUITE[name]()
+    module, inputs = make()
     try:
         model = quantized(module.eval(), inputs)
     except Unavailable as reason:
-        return Result(_WHAT, name, "ms", {}, notes={OURS: str(reason)})
+        return Result(what, name, "ms", {}, notes={OURS: str(reason)})
     given = arrays(inputs)
     contenders, absent = {}, {}
     for who in entered(("ONNX Runtime", "OpenVINO", OURS), budget):
@@ -56,7 +44,7 @@ def _row(name: str, budget: Budget) -> Result:
             contenders[who] = _ENTRIES[who](model, given)
         except (Unavailable, KeyError) as reason:
             absent[who] = str(reason)
-    return compare(_WHAT, name, contenders, _check(model, given), budget, limit=None, absent=absent)
+    return compare(what, name, contenders, _check(model, given), budget, limit=None, absent=absent)
 
 
 def quantized(module: nn.Module, inputs: Inputs) -> bytes:

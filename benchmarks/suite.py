@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -54,10 +54,13 @@ def networks_step(budget: Budget) -> Iterator[Result]:
 Row = Callable[[str, str, Callable[[], Example], Budget], Result]
 
 
-def networks(what: str, budget: Budget, mean: float, measured: Row) -> Iterator[Result]:
-    """A row for each network, then the geometric mean of what the best peer takes over ours, whose goal is ``mean``."""
+def networks(
+    what: str, budget: Budget, mean: float, measured: Row, names: Iterable[str] | None = None
+) -> Iterator[Result]:
+    """A row for each network (all, if none are named), then the geometric mean of what the best peer takes over ours,
+    whose goal is ``mean``."""
     ratios = []
-    for name in filter(budget.wants, SUITE):
+    for name in filter(budget.wants, names or SUITE):
         result = measured(what, name, SUITE[name], budget)
         if result.best is not None:
             ratios.append(result.best)

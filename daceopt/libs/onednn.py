@@ -40,10 +40,9 @@ class _Files(NamedTuple):
     version: str
 
 
-class OneDnn(Library):
-    """float32 and bfloat16 convolutions of 1 to 3 spatial dimensions, all three passes, channels first or last."""
+class OneDnnWheels(Library):
+    """What all that oneDNN computes has in common: where it comes from."""
 
-    name: ClassVar[str] = "onednn"
     portable: ClassVar[bool] = True
 
     def available(self) -> Missing | None:
@@ -54,6 +53,12 @@ class OneDnn(Library):
         """Return the version that the headers declare."""
         files = _files()
         return files.version if files else ""
+
+
+class OneDnn(OneDnnWheels):
+    """float32 and bfloat16 convolutions of 1 to 3 spatial dimensions, all three passes, channels first or last."""
+
+    name: ClassVar[str] = "onednn"
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any convolution of these types in 1 to 3 spatial dimensions without negative padding and activation.

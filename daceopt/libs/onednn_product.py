@@ -10,26 +10,17 @@ import dace
 from daceopt.cost.rates import Multiply, register_product
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction, onednn
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Requirements, register, support
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.nodes.library import DenseNode
 
 
-class OneDnnProduct(Library):
+class OneDnnProduct(onednn.OneDnnWheels):
     """float32 products over any strides; operands that no BLAS takes are packed first."""
 
     name: ClassVar[str] = "onednn_product"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Missing when one of oneDNN's two wheels is not installed."""
-        return onednn.OneDnn().available()
-
-    def version(self) -> str:
-        """Return the version that the headers declare."""
-        return onednn.OneDnn().version()
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Any contraction of float32 whose result has unit stride in its rows or columns."""

@@ -11,7 +11,7 @@ from daceopt.ir.dims import dim, row_major
 from daceopt.ir.nodes.library import is_constant
 from daceopt.ir.nodes.quantized import BYTES, QuantizedConvolution, QuantizedProduct, bounds, clamps
 from daceopt.libs import onednn
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, braces, element, extent
 from daceopt.store.system import cpu_features
 
@@ -32,19 +32,10 @@ def why_no_units() -> str | None:
     )
 
 
-class OneDnnQuantized(Library):
+class OneDnnQuantized(onednn.OneDnnWheels):
     """Nodes of ``ir/nodes/quantized.py`` whose weights are constants; these are packed once."""
 
     name: ClassVar[str] = "onednn_quantized"
-    portable: ClassVar[bool] = True
-
-    def available(self) -> Missing | None:
-        """Missing when one of oneDNN's two wheels is not installed."""
-        return onednn.OneDnn().available()
-
-    def version(self) -> str:
-        """Return the version that the headers declare."""
-        return onednn.OneDnn().version()
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Operands and results of the types that the nodes name, in layouts without gaps, and constant weights."""

@@ -28,6 +28,7 @@ from tests.transformations.graphs import Net, near_misses
 pytestmark = pytest.mark.skipif(why_no_units() is not None, reason=str(why_no_units()))
 RNG = np.random.default_rng(5)
 STEPS = {"uint8": (0.03, 119), "int8": (0.04, -7)}
+BOUNDS = {"inside": (0.1, 2.0), "above": (8.0, 9.0), "below": (-9.0, -8.0)}  # of a Clip; others than the integers hold
 
 
 class Quantized(Net):
@@ -61,8 +62,9 @@ class Quantized(Net):
 def convolution(net: Quantized, x: str, relu: str | None = None, shape: Any = (2, 6, 8, 8), **settings: Any) -> str:
     weights = settings.pop("weights", None) or net.weights((6, 4 // settings.get("group", 1), 3, 3))
     y = net.op("Conv", x, weights, net.bias(6), shape=shape, pads=[1, 1, 1, 1], **settings)
-    bounds = (net.const(0.1), net.const(2.0)) if relu == "Clip" else ()
-    return net.op(relu, y, *bounds, shape=shape) if relu else y
+    if relu is None or relu == "Relu":
+        return net.op(relu, y, shape=shape) if relu else y
+    return net.op("Clip", y, *map(net.const, BOUNDS[relu]), shape=shape)
 
 
 def agreed(graph: Graph, sites: int) -> Graph:
@@ -81,7 +83,7 @@ def agreed(graph: Graph, sites: int) -> Graph:
 
 
 @pytest.mark.parametrize("kind", STEPS)
-@pytest.mark.parametrize("relu", [None, "Relu", "Clip"])
+@pytest.mark.parametrize("relu", [None, "Relu", *BOUNDS])
 def test_convolution(relu: str | None, kind: str) -> None:
     net = Quantized(x=(2, 4, 8, 8))
     y = convolution(net, net.through(net.x, kind, *STEPS[kind]), relu)

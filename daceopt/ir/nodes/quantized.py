@@ -42,9 +42,10 @@ def _high() -> Property:
 
 
 def bounds(node: Any, dtype: dace.typeclass) -> tuple[int, int]:
-    """The least and the largest of results of ``dtype``, their zero point subtracted."""
-    low, high = LIMITS[dtype]
-    return max(low - node.zero_y, node.low), min(high - node.zero_y, node.high)
+    """The least and the largest of results of ``dtype``, their zero point subtracted; those that it does not hold
+    are the nearest that it does."""
+    low, high = (end - node.zero_y for end in LIMITS[dtype])
+    return min(max(node.low, low), high), min(max(node.high, low), high)
 
 
 def clamps(node: Any, dtype: dace.typeclass) -> bool:

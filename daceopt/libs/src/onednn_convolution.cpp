@@ -22,16 +22,6 @@ struct Problem {  // descriptions in the caller's layouts; src and dst also name
     bool clamps = false;  // the epilogue ends with the relu that turns -inf into NaN
 };
 
-memory::desc describe_weights(const Tensor& w, int64_t groups) {
-    memory::dims dims = w.dims, strides = w.strides;
-    if (groups > 1) {
-        dims[0] /= groups;
-        dims.insert(dims.begin(), groups);
-        strides.insert(strides.begin(), strides[0] * dims[1]);
-    }
-    return memory::desc(dims, data_type_of(w.type), strides);
-}
-
 memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
     return describe({nullptr, y.dims, y.strides, residual.type, y.is_blocked});
 }

@@ -117,16 +117,6 @@ Tensor with_sign(const Tensor& w) {
     return {to, w.dims, w.strides, Element::kInt8};
 }
 
-memory::desc weights_of(const Tensor& w, int64_t groups) {
-    memory::dims dims = w.dims, strides = w.strides;
-    if (groups > 1) {
-        dims[0] /= groups;
-        dims.insert(dims.begin(), groups);
-        strides.insert(strides.begin(), strides[0] * dims[1]);
-    }
-    return memory::desc(dims, data_type_of(w.type), strides);
-}
-
 bool is_empty(const Tensor& x) {
     for (int64_t n : x.dims)
         if (n == 0) return true;
@@ -172,7 +162,7 @@ void onednn_quantized_convolution(const Tensor& x, const Tensor& w, const Tensor
         for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
         const Entry& entry = cache().get(key, [&] {
             require_units();
-            Problem p{describe(x), weights_of(w, groups), {}, describe(y), groups > 1 ? 3 : 1, r, &window};
+            Problem p{describe(x), describe_weights(w, groups), {}, describe(y), groups > 1 ? 3 : 1, r, &window};
             if (r.shift) p.bias = vector_of(r.channels, memory::data_type::f32);
             return make_convolution(p);
         });

@@ -203,6 +203,17 @@ inline memory::desc describe(const Tensor& x) {
     return memory::desc(x.dims, data_type_of(x.type), x.strides);
 }
 
+// (out, in, ...), or (groups, out, in, ...).
+inline memory::desc describe_weights(const Tensor& w, int64_t groups) {
+    memory::dims dims = w.dims, strides = w.strides;
+    if (groups > 1) {
+        dims[0] /= groups;
+        dims.insert(dims.begin(), groups);
+        strides.insert(strides.begin(), strides[0] * dims[1]);
+    }
+    return memory::desc(dims, data_type_of(w.type), strides);
+}
+
 // The same tensor with its channels innermost.
 inline memory::desc channels_last(const memory::desc& desc) {
     std::vector<size_t> order{0};

@@ -69,9 +69,12 @@ def compile_model(
 def derive(imported: Imported, recipe: Recipe, verify: str | None = None) -> Derived:
     """From a graph of operator nodes to the graphs that are built. Raises MemoryBudgetError where the recipe has a
     budget that cannot be held."""
+    from daceopt import libs
     from daceopt.ir.program import Program
 
     derived = Derived(Program.of(imported.graph, imported.gradients), imported)
+    if imported.device == "cpu":
+        libs.anticipate(imported.graph)
     with derived.timed("recipe"):
         if isinstance(recipe, Choice):
             derived.program, derived.history, decision = choice.run(recipe, derived.program, verify)

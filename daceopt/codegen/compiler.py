@@ -119,6 +119,11 @@ def compile_objects(jobs: Sequence[CompileJob], store: Cache | None = None, work
     return [objects[k] for k in keys]
 
 
+def compile_object(job: CompileJob, store: Cache) -> Path:
+    """Return the object file of one job. Raises BuildError as ``compile_objects`` does."""
+    return _compile(store, object_key(job), job)
+
+
 def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
     """Link objects into the shared library ``target``. Its symbols resolve inside it first, whatever else is loaded.
 

@@ -17,6 +17,7 @@ from daceopt.libs import (
     product,
     torch_device,
 )
+from daceopt.libs.anticipation import anticipate
 from daceopt.libs.base import (
     PREFERENCE,
     Library,
@@ -43,6 +44,7 @@ __all__ = [
     "Missing",
     "Requirements",
     "algorithms",
+    "anticipate",
     "aten",
     "candidates",
     "choose",

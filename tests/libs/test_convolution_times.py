@@ -64,6 +64,15 @@ def test_images_in_blocks_are_the_same_call(monkeypatch: pytest.MonkeyPatch) -> 
     assert times(node, graph) == expected
 
 
+def test_many_images_are_known_by_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)
+    monkeypatch.setattr(convolution_times.system, "cores", lambda: 2)
+    few = times(*call(batch=4), passes=(0, 1, 2))
+    assert few is not None
+    monkeypatch.setattr(convolution_times, "_measure", lambda _: pytest.fail("measured another batch"))
+    assert times(*call(batch=32), passes=(0, 1, 2)) == pytest.approx([8 * seconds for seconds in few])
+
+
 def test_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times(*call(channels=1)) is None
     monkeypatch.setattr(convolution_times, "LEAST_FLOPS", 0.0)

@@ -13,12 +13,16 @@ from daceopt.cost.limits import limits
 from daceopt.cost.movement import data_movement
 from daceopt.cost.rates import Rates
 from daceopt.cost.work import known_flops
+from daceopt.ir.kernel import Kernel
 from daceopt.ir.order import sources_of
 from daceopt.ir.region import Region, iterations
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
     from daceopt.ir.program import Program
+
+
+_LINE = 64  # bytes of a line of the caches
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,33 @@ def _passed(graph: Graph, kernels: Sequence[Any], times: KernelTimes) -> float:
     for node in kernels:
         for name in (n for n in graph.outputs_of(node) if n is not None):
             users = graph.all_consumers(name)
-            readers = [r for r in users if r in number and not through[r] >> number[node] & 1]
+            near = [r for r in users if r in number and not through[r] >> number[node] & 1]
+            readers = [r for r in near if not _waits(graph, node, r, name)]
             moved = times.number(graph.size(name)) * graph.dtype(name).bytes * (len(readers) + (readers == users))
             found += times.machine.seconds(moved, 0, threads=times.machine.cores) if readers else 0.0
     return found
+
+
+def _waits(graph: Graph, node: Any, reader: Any, name: str) -> bool:
+    """Must ``name``, which kernel ``node`` writes, be read again because ``reader`` also needs what the kernel has
+    reduced it to: from more of it than stays near a core?"""
+    size, itemsize = graph.size(name), graph.dtype(name).bytes
+    read = {graph.root(n)[0] for n in graph.inputs_of(reader) if n is not None}
+    sums = [n for n in graph.outputs_of(node) if n is not None and n != name and n in read]
+    if not sums or not isinstance(size, int):
+        return False
+    index = {a.array: a for a in Kernel.extract(graph, node).writes()}
+    if name not in index:
+        return False
+    rows = [axis for axis, stride in enumerate(graph.strides(name)) if stride == 1 and graph.shape(name)[axis] != 1]
+    along = {s for axis in rows for s in getattr(index[name].index[axis], "free_symbols", ())}
+    line = min(max((graph.shape(name)[axis] for axis in rows), default=1), _LINE // itemsize)
+    for found in (n for n in sums if n in index and isinstance(graph.size(n), int) and 0 < graph.size(n) < size):
+        # neighbours in memory that go into different sums are walked by together
+        beside = line if along & index[found].params() else 1
+        if size // graph.size(found) * beside * itemsize > limits().nearby:
+            return True
+    return False
 
 
 def _through_calls(graph: Graph, kernels: Sequence[Any]) -> dict[Any, int]:

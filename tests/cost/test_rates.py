@@ -18,7 +18,9 @@ from daceopt.cost.program_time import ProgramTime, by_node
 from daceopt.cost.rates import Rates, assumed, rates, typical
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.program import Program
+from daceopt.ir.tasklet import Assignment
 from daceopt.passes.runner import Runner
 from daceopt.store.cache import Cache
 
@@ -122,6 +124,35 @@ def test_what_a_call_keeps_apart_is_not_to_save(read_by_a_product: bool) -> None
         saved = ProgramTime.of(Program.of(graph)).fusible
         once = TWO.seconds(2 * 512 * 512 * 4, 0, threads=TWO.cores)
     assert saved == pytest.approx(0 if read_by_a_product else 2 * once)
+
+
+@pytest.mark.parametrize(("edge", "again"), [(16, False), (512, True)])
+def test_what_waits_for_a_sum_over_more_than_a_cache_is_read_again(edge: int, again: bool) -> None:
+    """One kernel writes an array and its sums, another needs both: fusion saves nothing where the first part of a sum
+    has left the cache when the sum is known."""
+    graph = Graph("test")
+    b, x = Builder(graph), graph.add_input("x", (4, edge, edge, 32), dace.float32)
+    head = graph.add_array("head", (4, edge, edge, 32), dace.float32)
+    total = graph.add_array("total", (32,), dace.float32)
+    n, h, w, c = (Kernel.param(k) for k in range(4))
+    stages = [
+        Stage(
+            (n, h, w, c),
+            {"x": Access(x, (n, h, w, c))},
+            {"out": Access(out, index, wcr)},
+            (Assignment(sympy.Symbol("out"), value, dace.float32),),
+        )
+        for out, index, wcr, value in (
+            (head, (n, h, w, c), None, sympy.tanh(sympy.Symbol("x"))),
+            (total, (c,), "sum", sympy.Symbol("x")),
+        )
+    ]
+    Kernel("both", {n: 4, h: edge, w: edge, c: 32}, stages, outer=(c,)).emit(graph)
+    graph.add_output(b.elementwise(lambda p, q: p - q, head, total))
+    with assumed(TWO):
+        saved = ProgramTime.of(Program.of(graph)).fusible
+        once = TWO.seconds(2 * graph.size(head) * 4, 0, threads=TWO.cores)
+    assert (saved < once) if again else (saved >= once)
 
 
 def test_library_calls_have_their_roofline() -> None:

@@ -146,6 +146,8 @@ class ProgramOperators:
             return "one of both runs forward, the other backward"
         if copied and len(first.members) > 1:
             return "a kernel of several operators is not computed twice"
+        if len(self._sides(first) | self._sides(second)) > 1:
+            return "one of both is computed late, for the sake of memory"
         if len(one.stages) + len(other.stages) > MAX_STATEMENTS:
             return f"one kernel would have more than {MAX_STATEMENTS} statements"
         joined = second.with_first(first, copied)
@@ -157,6 +159,12 @@ class ProgramOperators:
         if reason is None:
             self._kernels[_key(joined)] = kernel
         return reason
+
+    def _sides(self, group: KernelGroup) -> set[bool]:
+        """Are its operators computed late, or early (``Graph.apart``)? Empty where that does not matter."""
+        places = [place for k in group.members if (place := self.places[k]) is not None]
+        written = [(p.graph.apart, a) for p in places if p.graph.apart for a in p.graph.outputs_of(p.node)]
+        return {apart[a] for apart, a in written if a in apart}
 
     def _kernel(self, group: KernelGroup) -> Kernel | None:
         key = _key(group)

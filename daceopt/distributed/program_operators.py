@@ -53,16 +53,17 @@ class ProgramOperators:
     Arrays are called after their direction, for a backward graph has arrays of the forward under their own names.
     """
 
-    def __init__(self, program: Program, machine: Rates | None = None):
-        """Raises DaceoptError where the program reduces no gradients."""
-        self.program, self.machine = program, machine or rates()
+    def __init__(self, program: Program, machine: Rates | None = None, calls: Mapping[Any, float] | None = None):
+        """``calls``: seconds of library calls by node, where they were measured (``step_times``). Raises DaceoptError
+        where the program reduces no gradients."""
+        self.program, self.machine, self.calls = program, machine or rates(), calls or {}
         self.places: list[_Place | None] = []
         costs: list[OperatorCost] = []
         for direction, graph in zip(DIRECTIONS, program.directions()):
             if direction == "backward":
                 self.places.append(None)
                 costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
-            for node, cost in _updates_last(graph, operator_costs(graph, self.machine)):
+            for node, cost in _updates_last(graph, operator_costs(graph, self.machine, known=self.calls)):
                 if is_operator(graph, node):
                     self.places.append(_Place(graph, node))
                     costs.append(_prefixed(cost, f"{direction}/"))

@@ -23,6 +23,7 @@ from daceopt.store.cache import default_cache, key
 SIZES = tuple(1 << k for k in range(10, 25, 2))
 """Bytes of the tensors that are reduced: a kilobyte to 16 megabytes."""
 _RUNS = 7
+_AT_ONCE = 4  # reductions that are under way
 _EDGE, _PRODUCTS = 128, 200  # of the products that are computed beside a reduction: some tens of microseconds each
 _KIND, _FILE, _VERSION = "allreduce", "allreduce.json", 2
 _TIMEOUT = 120.0  # seconds for all processes of one machine together
@@ -37,19 +38,20 @@ def measured(group: Any = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS)
     """
     samples, taken = [], []
     for nbytes in sizes:
-        tensor = torch.zeros(max(1, nbytes // 4))
-        found = [_beside_computing(tensor, group) for _ in range(runs + 1)][1:]  # the first one connects
-        samples.append((4 * tensor.numel(), median(spent for spent, _ in found)))
-        taken.append((4 * tensor.numel(), median(lost for _, lost in found)))
+        tensors = [torch.zeros(max(1, nbytes // 4)) for _ in range(_AT_ONCE)]
+        found = [_beside_computing(tensors, group) for _ in range(runs + 1)][1:]  # the first one connects
+        samples.append((4 * tensors[0].numel(), median(spent for spent, _ in found)))
+        taken.append((4 * tensors[0].numel(), median(lost for _, lost in found)))
     made = AllReduceTime.fitted(dist.get_world_size(group), samples, taken)
     numbers = torch.tensor([made.per_byte, made.overhead, made.processor], dtype=torch.float64)
     dist.broadcast(numbers, dist.get_global_rank(group, 0) if group is not None else 0, group)
     return AllReduceTime(made.world, *numbers.tolist())
 
 
-def _beside_computing(tensor: torch.Tensor, group: Any) -> tuple[float, float]:
-    """Seconds until ``tensor`` is reduced, and how many of them products that run meanwhile lose: where a reduction has
-    no core of its own, it works on that of the products."""
+def _beside_computing(tensors: Sequence[torch.Tensor], group: Any) -> tuple[float, float]:
+    """Seconds for each of ``tensors`` until all are reduced, and how many of them products that run meanwhile lose:
+    where a reduction has no core of its own, it works on that of the products. Several are started at once, as in a
+    step: what one waits for the other side, the next one is on its way."""
     a, b, out = (torch.ones(_EDGE, _EDGE) for _ in range(3))
     dist.barrier(group)
     start = time.perf_counter()
@@ -58,13 +60,14 @@ def _beside_computing(tensor: torch.Tensor, group: Any) -> tuple[float, float]:
     alone = (time.perf_counter() - start) / _PRODUCTS
     dist.barrier(group)
     start, count = time.perf_counter(), 0
-    work = dist.all_reduce(tensor, group=group, async_op=True)
-    while not work.is_completed():
+    works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
+    while not all(work.is_completed() for work in works):
         torch.mm(a, b, out=out)
         count += 1
     spent = time.perf_counter() - start
-    work.wait()
-    return spent, max(0.0, spent - count * alone)
+    for work in works:
+        work.wait()
+    return spent / len(works), max(0.0, spent - count * alone) / len(works)
 
 
 def on_this_machine(world: int) -> AllReduceTime:

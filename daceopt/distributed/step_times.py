@@ -61,7 +61,7 @@ class StepTimes(NamedTuple):
 
 
 @dataclass
-class _Timed:
+class _Placed:
     """A node of the finished program, where it stands there, and what it is of the captured one: None for a kernel."""
 
     node: Any
@@ -87,13 +87,12 @@ def measured(step: CapturedStep, cores: int = 1, kernels: bool = False) -> StepT
         for node, seconds in zip(some, _timed(some, cores)):
             known[node.identity] = seconds
             default_cache().put(_KIND, node.identity, partial(_write, seconds=seconds))
-    times = [(n, seconds) for n in found if (seconds := known[n.identity]) is not None]
-    calls = {n.captured: seconds for n, seconds in times if n.captured is not None}
-    own = [(n, seconds) for n, seconds in times if n.captured is None]
-    return StepTimes(calls, [(_written(n), seconds) for n, seconds in own])
+    times = [(n, value) for n in found if (value := known[n.identity]) is not None]
+    calls = {n.captured: value for n, value in times if n.captured is not None}
+    return StepTimes(calls, [(_written(n), value) for n, value in times if n.captured is None])
 
 
-def _written(node: _Timed) -> frozenset[str]:
+def _written(node: _Placed) -> frozenset[str]:
     return frozenset(f"{node.direction}/{a}" for a in node.graph.outputs_of(node.node) if a is not None)
 
 
@@ -106,9 +105,11 @@ def of_groups(
     """Seconds of groups that are the kernels of a recipe, by their members.
 
     A kernel belongs to the first group that writes one of its arrays. Later steps rename arrays, and fuse once more:
-    groups that are left take as long together as the kernels that are left, in the proportion of their estimates.
+    groups that are left take as long together as the kernels that are left, in the proportion of their estimates. Where
+    no kernel is left they are not among what is given.
     """
-    reach, owner = operators.reach, {}
+    reach = operators.reach
+    owner: dict[str, frozenset[int]] = {}
     wanted = [
         g for g in groups if g.members == g.exported and all(operators.graph.computations[k].fusible for k in g.members)
     ]
@@ -124,7 +125,7 @@ def of_groups(
             found[members] = found.get(members, 0.0) + seconds
     others = {g.members: estimate(reach, g) for g in wanted if g.members not in found}
     total = sum(others.values())
-    return found | {members: seconds * left / total for members, seconds in others.items() if total}
+    return found | {members: seconds * left / total for members, seconds in others.items() if total and left}
 
 
 def known_first(known: Mapping[frozenset[int], float], estimate: Estimate) -> Estimate:
@@ -137,7 +138,7 @@ def known_first(known: Mapping[frozenset[int], float], estimate: Estimate) -> Es
     return seconds
 
 
-def _nodes(step: CapturedStep, cores: int) -> Iterator[_Timed]:
+def _nodes(step: CapturedStep, cores: int) -> Iterator[_Placed]:
     """Those of the program that ``step`` becomes, as far as they stand alone."""
     finished = step.program.copy()
     originals = [_by_kind(graph) for graph in step.program.directions()]
@@ -147,9 +148,15 @@ def _nodes(step: CapturedStep, cores: int) -> Iterator[_Timed]:
     for (direction, graph), own, written in zip(finished.by_direction(), originals, names):
         captured = {twin: node for node, twin in _pairs(graph, own, written)}
         for position, node in enumerate(graph.nodes()):
-            if why_not_alone(graph, node) is None and (node in captured or isinstance(node, nodes.MapEntry)):
+            if (node in captured or isinstance(node, nodes.MapEntry)) and _is_measurable(graph, node):
                 identity, moved = _identity(graph, node, cores), _bytes(graph, node)
-                yield _Timed(node, captured.get(node), graph, direction, position, identity, moved)
+                yield _Placed(node, captured.get(node), graph, direction, position, identity, moved)
+
+
+def _is_measurable(graph: Graph, node: Any) -> bool:
+    """By itself, and of sizes that are known."""
+    known = all(isinstance(graph.size(graph.root(n)[0]), int) for n in _arrays(graph, node))
+    return known and why_not_alone(graph, node) is None
 
 
 def _flat(by_kind: Mapping[str, Sequence[Any]]) -> list[Any]:
@@ -221,9 +228,9 @@ def _write(folder: Path, seconds: float) -> None:
 # -------------------------------------------------------------------- measurement
 
 
-def _together(calls: Sequence[_Timed]) -> Iterator[list[_Timed]]:
+def _together(calls: Sequence[_Placed]) -> Iterator[list[_Placed]]:
     """Calls of one graph whose operands fit into memory beside each other."""
-    some: list[_Timed] = []
+    some: list[_Placed] = []
     for call in calls:
         if some and (call.graph is not some[0].graph or sum(c.bytes for c in [*some, call]) > _MOST_BYTES):
             yield some
@@ -233,7 +240,7 @@ def _together(calls: Sequence[_Timed]) -> Iterator[list[_Timed]]:
         yield some
 
 
-def _timed(calls: Sequence[_Timed], cores: int) -> list[float]:
+def _timed(calls: Sequence[_Placed], cores: int) -> list[float]:
     """The shortest seconds of each."""
     graph, positions = calls[0].graph, [c.position for c in calls]
     own = alone(graph, positions, in_place=True)

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 
 from benchmarks.harness import OURS, Budget, Result, at_most, case
-from benchmarks.models.data_parallel import STEPS, Step
+from benchmarks.models.data_parallel import STEPS
 from daceopt.cost.rates import rates
+from daceopt.distributed import step_times
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
+from daceopt.distributed.baselines import OPERATORS, baselines, moved, one_bucket_bound
 from daceopt.distributed.estimator_training import known
 from daceopt.distributed.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
 from daceopt.distributed.program_operators import ProgramOperators
@@ -34,23 +35,37 @@ MOST_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """What is known of a network, whatever the links are."""
+    """What is known of a network, whatever the links are; ``said``: of which of its times are measured."""
 
     operators: ProgramOperators
     groups: list[list[int]]
     model: Any
+    said: str = "library calls by their roofline, kernels as estimated"
 
     def problem(self, world: int, bandwidth: float) -> FusionProblem:
         return self.model._replace(reduction=AllReduceTime.ring(world, bandwidth, LATENCY))
 
 
-def prepared(step: Step) -> Prepared:
-    """Captured with reductions; which workers they are between changes no kernel."""
+def prepared(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool = False) -> Prepared:
+    """Captured with reductions; which workers they are between changes no kernel but by how many they are.
+
+    ``subject``: a module that computes its loss, or a training step of one. ``measured``: library calls, and kernels of
+    the recipe's own fusion, take what they take here; kernels that were not measured what is estimated.
+    """
     machine = rates().of_cores(1)
-    captured = capture(step.module, step.batch, world=4)
-    operators = ProgramOperators(captured.program, machine)
-    problem = problem_of(operators, known(machine).estimate(machine), AllReduceTime.ring(4, 1e9))
-    return Prepared(operators, rule_groups(captured, operators), problem)
+    captured = capture(subject, batch, world=world)
+    times = step_times.measured(captured, kernels=True) if measured else step_times.StepTimes({}, [])
+    operators = ProgramOperators(captured.program, machine, times.calls)
+    estimate, reduction = known(machine).estimate(machine), AllReduceTime.ring(world, 1e9)
+    groups = rule_groups(captured, operators)
+    problem = problem_of(operators, estimate, reduction)
+    if measured:
+        fused = moved(problem, baselines(problem, groups)[OPERATORS]).groups.values()
+        found = step_times.of_groups(times.kernels, operators, fused, estimate)
+        problem = problem_of(operators, step_times.known_first(found, estimate), reduction)
+        said = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
+        return Prepared(operators, groups, problem, said)
+    return Prepared(operators, groups, problem)
 
 
 @case
@@ -60,7 +75,7 @@ def disco_search(budget: Budget) -> Iterator[Result]:
     for name, make in STEPS.items():
         torch._dynamo.reset()
         start = time.perf_counter()
-        found = prepared(make())
+        found = prepared(*make())
         spent = time.perf_counter() - start
         size = {"operators": len(found.operators.graph.computations), "gradients": len(found.operators.graph.gradients)}
         yield Result(name, "captured", "s", {OURS: spent}, notes=size)

@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +35,8 @@ from torch.nn.parallel import DistributedDataParallel
 import daceopt
 from benchmarks.disco_search import prepared
 from benchmarks.models.data_parallel import STEPS
-from daceopt.distributed.allreduce_time import bandwidth_of
+from daceopt.distributed import allreduce_measurement
+from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.baselines import BOTH, OPERATORS, baselines, moved
 
 ROOT = Path(__file__).parents[1]
@@ -120,13 +122,16 @@ def contenders(work: Work, compiled: bool) -> dict[str, Step]:
         found[f"DDP, {_DEFAULT_CAP} MB, torch.compile"] = _eager(torch.compile(parallel, dynamic=False), work.loss)
     for strategy in ("auto", "none", "sharded"):
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
-        optimizer = torch.optim.SGD(ours.parameters(), lr=0.01, momentum=0.9)
-        found[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, optimizer, fallback="raise")
+        found[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, _sgd(ours), fallback="raise")
     return found
 
 
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
 def _eager(model: nn.Module, loss: Callable[..., torch.Tensor]) -> Step:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = _sgd(model)
 
     def step(*batch: torch.Tensor) -> None:
         optimizer.zero_grad()
@@ -140,9 +145,10 @@ def _eager(model: nn.Module, loss: Callable[..., torch.Tensor]) -> Step:
 
 
 def worker(network: str, steps: int, out: str, compiled: bool) -> None:
-    """One rank: rank 0 writes the seconds of each contender's steps."""
+    """One rank: rank 0 writes the seconds of each contender's steps, and of all-reduces."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    reduction = allreduce_measurement.measured()
     torch.manual_seed(0)
     work = NETWORKS[network]()
     chosen = contenders(work, compiled)
@@ -157,7 +163,7 @@ def worker(network: str, steps: int, out: str, compiled: bool) -> None:
             if k >= 3:  # what compiles, and makes the optimizer's state, is over
                 seconds[name].append(time.perf_counter() - began)
     if dist.get_rank() == 0:
-        Path(out).write_text(json.dumps(seconds))
+        Path(out).write_text(json.dumps({"seconds": seconds, "reduction": asdict(reduction)}))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -207,8 +213,8 @@ def _join(hub: str, name: str, k: int, rate: str, latency: str) -> None:
         _run(*added, "parent", "1:", "handle", "2:", "netem", "delay", latency)
 
 
-def measure(given: argparse.Namespace, out: Path) -> dict[str, list[float]]:
-    """Seconds of each step by contender."""
+def measure(given: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]], AllReduceTime]:
+    """Seconds of each step by contender, and what an all-reduce takes between these workers."""
     world = given.world
     own = [sys.executable, "-m", "benchmarks.distributed", "--worker", "--network", given.network]
     own += ["--steps", str(given.steps), "--out", str(out), *(["--compiled"] if given.compiled else [])]
@@ -227,8 +233,8 @@ def measure(given: argparse.Namespace, out: Path) -> dict[str, list[float]]:
                 child.wait()
         if any(codes):
             raise SystemExit(f"workers ended with {codes}")
-    found: dict[str, list[float]] = json.loads(out.read_text())
-    return found
+    found = json.loads(out.read_text())
+    return found["seconds"], AllReduceTime(**found["reduction"])
 
 
 def table(seconds: Mapping[str, list[float]]) -> list[str]:
@@ -245,19 +251,29 @@ def table(seconds: Mapping[str, list[float]]) -> list[str]:
 # ---------------------------------------------------------------- the simulator
 
 
-def simulated(network: str, world: int, rate: str) -> dict[str, float]:
+def simulated(network: str, reduction: AllReduceTime) -> dict[str, float]:
     """Seconds of a step by the simulator that the search asks: strategy as the measured ones are called -> seconds.
 
-    Computations are estimated for one thread, reductions go by a ring over links of ``rate``. The simulator is told
-    nothing of what was measured here. Empty for networks that do not compute their loss themselves.
+    Of the very training step, on one thread: library calls and kernels as measured alone, reductions as measured
+    between the workers. The simulator is told nothing of the steps that were measured. Empty for networks that do not
+    compute their loss themselves.
     """
     if network not in STEPS:
         return {}
     torch.manual_seed(0)
-    found = prepared(STEPS[network]())
-    problem = found.problem(world, bandwidth_of(rate))
+    module, batch = STEPS[network]()
+    step = daceopt.training_step(module, None, _sgd(module))
+    found = prepared(step, batch, reduction.world, measured=True)
+    print(f"simulated with {found.said}")
+    problem = found.model._replace(reduction=reduction)
     moves = baselines(problem, found.groups)
     return {f"daceopt, {k}": moved(problem, moves[v]).time.seconds for k, v in (("auto", BOTH), ("none", OPERATORS))}
+
+
+def said(reduction: AllReduceTime) -> str:
+    """A line on all-reduces."""
+    own = f" ({1e9 * reduction.processor:.3f} of them taken from computing)" if reduction.processor else ""
+    return f"an all-reduce: {1e9 * reduction.per_byte:.3f} ns a byte{own}, and {1e6 * reduction.overhead:.0f} us"
 
 
 def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, float]) -> list[str]:
@@ -287,14 +303,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # which removes what was made
     out = Path(os.environ.get("TMPDIR", "/tmp")) / f"daceopt-distributed-{os.getpid()}.json"
     try:
-        seconds = measure(given, out)
+        seconds, reduction = measure(given, out)
     except Forbidden as error:
         print(f"skipped: network namespaces cannot be made here: {error}")
         return 3
     finally:
         out.unlink(missing_ok=True)
     print(f"{given.network}, {given.world} workers, {given.rate}, {given.latency}, {given.steps} steps")
-    print("\n".join([*table(seconds), *comparison(seconds, simulated(given.network, given.world, given.rate))]))
+    print("\n".join([*table(seconds), said(reduction)]))
+    print("\n".join(comparison(seconds, simulated(given.network, reduction))))
     return 0
 
 

@@ -6,8 +6,8 @@ a step is captured in seconds. Each docstring says what.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -39,18 +39,25 @@ class Classified(nn.Module):
 class Vgg19(nn.Module):
     """Simonyan and Zisserman, 2015, configuration E: 16 convolutions, three products."""
 
-    def __init__(self, classes: int = 1000, edge: int = 64) -> None:
+    def __init__(
+        self,
+        classes: int = 1000,
+        edge: int = 64,
+        width: int = 64,
+        inner: int = 4096,
+        depths: Sequence[int] = (2, 2, 4, 4, 4),
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
-        for size, count in ((64, 2), (128, 2), (256, 4), (512, 4), (512, 4)):
+        for k, count in enumerate(depths):
             for _ in range(count):
-                layers += [nn.Conv2d(channels, size, 3, padding=1), nn.ReLU()]
-                channels = size
+                layers += [nn.Conv2d(channels, width << min(k, 3), 3, padding=1), nn.ReLU()]
+                channels = width << min(k, 3)
             layers.append(nn.MaxPool2d(2))
-        inner = 512 * (edge // 32) ** 2
-        head = [nn.Flatten(), nn.Linear(inner, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, *head, nn.Linear(4096, classes))
+        flat = channels * (edge >> len(depths)) ** 2
+        head = [nn.Flatten(), nn.Linear(flat, inner), nn.ReLU(), nn.Linear(inner, inner), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, *head, nn.Linear(inner, classes))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.layers(images)
@@ -76,17 +83,17 @@ class Bottleneck(nn.Module):
 class ResNet50(nn.Module):
     """He et al., 2016."""
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(self, classes: int = 1000, width: int = 64, depths: Sequence[int] = (3, 4, 6, 3)) -> None:
         super().__init__()
-        stem = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+        stem = [nn.Conv2d(3, width, 7, 2, 3, bias=False), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
         blocks: list[nn.Module] = []
-        channels = 64
-        for k, count in enumerate((3, 4, 6, 3)):
+        channels = width
+        for k, count in enumerate(depths):
             for block in range(count):
-                inner = 64 << k
+                inner = width << k
                 blocks.append(Bottleneck(channels, inner, 2 if k and not block else 1))
                 channels = 4 * inner
-        self.layers = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2048, classes))
+        self.layers = nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, classes))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.layers(images)
@@ -142,19 +149,23 @@ class Reformer(nn.Module):
         return self.head(one + other)
 
 
-def vgg19(batch: int = 8, edge: int = 64) -> Step:
-    """Batch 8 of 64x64 images, no dropout."""
-    return Step(Classified(Vgg19(edge=edge)), (torch.randn(batch, 3, edge, edge), torch.randint(0, 1000, (batch,))))
+def _images(network: nn.Module, batch: int, edge: int, classes: int) -> Step:
+    return Step(Classified(network), (torch.randn(batch, 3, edge, edge), torch.randint(0, classes, (batch,))))
 
 
-def resnet50(batch: int = 8, edge: int = 64) -> Step:
-    """Batch 8 of 64x64 images."""
-    return Step(Classified(ResNet50()), (torch.randn(batch, 3, edge, edge), torch.randint(0, 1000, (batch,))))
+def vgg19(batch: int = 8, edge: int = 64, classes: int = 1000, **sizes: Any) -> Step:
+    """Batch 8 of 64x64 images, no dropout. ``sizes``: those of ``Vgg19``."""
+    return _images(Vgg19(classes, edge, **sizes), batch, edge, classes)
 
 
-def transformer() -> Step:
-    """Base, 2 of 6 layers on each side, batch 8 of 64 tokens, vocabulary 10,000."""
-    made = translator()
+def resnet50(batch: int = 8, edge: int = 64, classes: int = 1000, **sizes: Any) -> Step:
+    """Batch 8 of 64x64 images. ``sizes``: those of ``ResNet50``."""
+    return _images(ResNet50(classes, **sizes), batch, edge, classes)
+
+
+def transformer(**sizes: Any) -> Step:
+    """Base, 2 of 6 layers on each side, batch 8 of 64 tokens, vocabulary 10,000. ``sizes``: those of ``translator``."""
+    made = translator(**sizes)
     return Step(made.module, made.batch)
 
 
@@ -167,22 +178,28 @@ class _Scores(nn.Module):
         return self.network(tokens)[0]
 
 
-def rnnlm(batch: int = 8, length: int = 20) -> Step:
+def _tokens(network: nn.Module, batch: int, length: int, vocabulary: int) -> Step:
+    tokens, targets = torch.randint(0, vocabulary, (2, batch, length))
+    return Step(Classified(network), (tokens, targets))
+
+
+def rnnlm(batch: int = 8, length: int = 20, vocabulary: int = 10_000, size: int = 650) -> Step:
     """Two layers of LSTM, size 650, vocabulary 10,000, batch 8 of 20 tokens."""
-    tokens, targets = torch.randint(0, 10_000, (2, batch, length))
-    return Step(Classified(_Scores(LstmLanguageModel())), (tokens, targets))
+    return _tokens(_Scores(LstmLanguageModel(vocabulary, size)), batch, length, vocabulary)
 
 
-def bert() -> Step:
-    """Base, 4 of 12 layers, batch 4 of 128 tokens."""
-    made = bert_base()
+def bert(**sizes: Any) -> Step:
+    """Base, 4 of 12 layers, batch 4 of 128 tokens. ``sizes``: those of ``bert_base``."""
+    made = bert_base(**sizes)
     return Step(made.module, made.batch)
 
 
-def reformer(batch: int = 4, length: int = 256) -> Step:
-    """Size 512, 4 layers of 4 heads, chunks of 16, vocabulary 10,000, batch 4 of 256 tokens."""
-    tokens, targets = torch.randint(0, 10_000, (2, batch, length))
-    return Step(Classified(Reformer(10_000, 512, 4)), (tokens, targets))
+def reformer(
+    batch: int = 4, length: int = 256, vocabulary: int = 10_000, size: int = 512, layers: int = 4, **sizes: Any
+) -> Step:
+    """Size 512, 4 layers of 4 heads, chunks of 16, vocabulary 10,000, batch 4 of 256 tokens. ``sizes``: others of
+    ``Reformer``."""
+    return _tokens(Reformer(vocabulary, size, layers, **sizes), batch, length, vocabulary)
 
 
 STEPS: dict[str, Callable[[], Step]] = {

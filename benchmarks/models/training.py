@@ -5,7 +5,7 @@ step needs. Sizes are smaller than the paper's, so that a step on two cores take
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -52,19 +52,24 @@ class _Scores(nn.Module):
         return self.network(tokens).logits
 
 
-def bert_base(batch: int = 4, length: int = 128, layers: int = 4) -> Training:
-    """BERT-base with 4 of its 12 layers, masked language model, batch 4 of 128 tokens (paper: 32 and 64)."""
+def bert_base(batch: int = 4, length: int = 128, layers: int = 4, **config: Any) -> Training:
+    """BERT-base with 4 of its 12 layers, masked language model, batch 4 of 128 tokens (paper: 32 and 64).
+
+    ``config``: what else of ``BertConfig`` is another."""
     from transformers import BertConfig, BertForMaskedLM
 
-    network = BertForMaskedLM(BertConfig(num_hidden_layers=layers))
-    tokens, targets = torch.randint(0, 30_522, (2, batch, length))
+    chosen = BertConfig(num_hidden_layers=layers, **config)
+    network = BertForMaskedLM(chosen)
+    tokens, targets = torch.randint(0, chosen.vocab_size, (2, batch, length))
     return Training(_Loss(_Scores(network), _tokens_loss), torch.optim.AdamW, (tokens, targets))
 
 
-def translator(batch: int = 8, length: int = 64) -> Training:
-    """Transformer base with 2 of 6 layers on each side, batch 8 of 64 tokens, vocabulary 10,000 (paper: 8 and 16)."""
-    network = Translator(10_000, layers=2)
-    source, target, targets = torch.randint(0, 10_000, (3, batch, length))
+def translator(batch: int = 8, length: int = 64, vocabulary: int = 10_000, layers: int = 2, **sizes: Any) -> Training:
+    """Transformer base with 2 of 6 layers on each side, batch 8 of 64 tokens, vocabulary 10,000 (paper: 8 and 16).
+
+    ``sizes``: others of ``Translator``."""
+    network = Translator(vocabulary, layers=layers, **sizes)
+    source, target, targets = torch.randint(0, vocabulary, (3, batch, length))
     return Training(_Loss(network, _tokens_loss), torch.optim.Adam, (source, target, targets))
 
 

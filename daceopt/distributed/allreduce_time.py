@@ -14,25 +14,32 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class AllReduceTime:
-    """``per_byte`` (C) seconds for each byte of a tensor, and ``overhead`` (D) for each call, on ``world`` ranks."""
+    """``per_byte`` (C) seconds for each byte of a tensor, and ``overhead`` (D) for each call, on ``world`` ranks.
+
+    ``processor``: seconds for each byte in which the core that computes works for the reduction instead; 0 where
+    reductions have a core, or a device, of their own.
+    """
 
     world: int
     per_byte: float
     overhead: float
+    processor: float = 0.0
 
     def __post_init__(self) -> None:
         if self.world < 1:
             raise DaceoptError(f"a world of {self.world} ranks: expected 1 or more")
-        if not (0 <= self.per_byte < float("inf") and 0 <= self.overhead < float("inf")):
-            raise DaceoptError(f"an all-reduce cannot take {self.per_byte} s a byte and {self.overhead} s a call")
+        if not all(0 <= value < float("inf") for value in (self.per_byte, self.overhead, self.processor)):
+            said = f"{self.per_byte} s a byte, {self.overhead} s a call and {self.processor} s a byte of a core"
+            raise DaceoptError(f"an all-reduce cannot take {said}")
 
     def seconds(self, nbytes: float) -> float:
         """Of one call for a tensor of so many bytes; nothing in a world of one."""
         return self.per_byte * nbytes + self.overhead if self.world > 1 else 0.0
 
     @classmethod
-    def ring(cls, world: int, bandwidth: float, latency: float = 0.0) -> AllReduceTime:
-        """A ring over links of ``bandwidth`` bits per second in each direction and ``latency`` seconds.
+    def ring(cls, world: int, bandwidth: float, latency: float = 0.0, processor: float = 0.0) -> AllReduceTime:
+        """A ring over links of ``bandwidth`` bits per second in each direction and ``latency`` seconds; no byte faster
+        than ``processor``.
 
         Each rank sends 2(N-1)/N of the tensor, in 2(N-1) rounds (Patarasuk and Yuan, Bandwidth Optimal All-reduce
         Algorithms, 2009).
@@ -40,17 +47,25 @@ class AllReduceTime:
         if not bandwidth > 0:
             raise DaceoptError(f"a bandwidth of {bandwidth} bit/s: expected more than 0")
         rounds = 2 * (world - 1)
-        return cls(world, 8 * rounds / world / bandwidth, rounds * latency)
+        return cls(world, max(8 * rounds / world / bandwidth, processor), rounds * latency, processor)
 
     @classmethod
-    def fitted(cls, world: int, samples: Sequence[tuple[int, float]]) -> AllReduceTime:
+    def fitted(
+        cls, world: int, samples: Sequence[tuple[int, float]], worked: Sequence[tuple[int, float]] = ()
+    ) -> AllReduceTime:
         """The line through (bytes, seconds) that outliers do not move (Theil, 1950, and Sen, 1968): the median of the
-        slopes between all pairs, and the median of what they leave. Raises DaceoptError for fewer than two sizes."""
-        slopes = [(t - s) / (y - x) for x, s in samples for y, t in samples if y > x]
-        if not slopes:
-            raise DaceoptError("two sizes at least must be measured to know bandwidth and overhead apart")
-        slope = max(0.0, _median(slopes))
-        return cls(world, slope, max(0.0, _median([t - slope * x for x, t in samples])))
+        slopes between all pairs, and the median of what they leave. ``worked``: (bytes, seconds of the core), of which
+        only the slope counts. Raises DaceoptError for fewer than two sizes."""
+        slope = _slope(samples)
+        overhead = max(0.0, _median([t - slope * x for x, t in samples]))
+        return cls(world, slope, overhead, min(slope, _slope(worked)) if worked else 0.0)
+
+
+def _slope(samples: Sequence[tuple[int, float]]) -> float:
+    slopes = [(t - s) / (y - x) for x, s in samples for y, t in samples if y > x]
+    if not slopes:
+        raise DaceoptError("two sizes at least must be measured to know bandwidth and overhead apart")
+    return max(0.0, _median(slopes))
 
 
 def _median(values: Sequence[float]) -> float:

@@ -73,7 +73,7 @@ def samples(seed: int, machine: Rates, chains: int = 24) -> list[KernelSample]:
     with limits.assumed(replace(limits.limits(), cores=machine.cores)):
         fused, groups = _fused(graph, random.Random(seed))
     reach = OperatorReach(operator_costs(graph, machine))
-    with _threads(machine.cores):
+    with threads(machine.cores):
         seconds = _timed(fused, f"{seed} {chains} {machine.cores}")
     position = {name: k for k, cost in enumerate(reach.operators) for name in cost.writes}
     found = []
@@ -145,7 +145,7 @@ def _slower(graph: Graph, first: FusionGroup, second: FusionGroup, merged: Kerne
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def threads(count: int) -> Iterator[None]:
     """Parallel loops have so many threads: a second one that somebody else holds up would be measured, not the loop."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)

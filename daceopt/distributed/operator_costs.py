@@ -66,10 +66,12 @@ class GroupCost:
         return kernel_seconds(machine, self.read + self.written, self.operations)
 
 
-def operator_costs(graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None) -> list[OperatorCost]:
-    """Of the nodes of ``graph``, in their order."""
+def operator_costs(
+    graph: Graph, machine: Rates, sizes: Mapping[str, int] | None = None, known: Mapping[Any, float] | None = None
+) -> list[OperatorCost]:
+    """Of the nodes of ``graph``, in their order. ``known``: seconds of calls, as measured; others by their roofline."""
     times = KernelTimes(graph, sizes, machine)
-    library = by_node(graph, sizes, machine, times)
+    library = {**by_node(graph, sizes, machine, times), **(known or {})}
     return [_cost(graph, node, times, library[node]) for node in graph.nodes()]
 
 

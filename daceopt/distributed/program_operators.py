@@ -53,16 +53,17 @@ class ProgramOperators:
     Arrays are called after their direction, for a backward graph has arrays of the forward under their own names.
     """
 
-    def __init__(self, program: Program, machine: Rates | None = None):
-        """Raises DaceoptError where the program reduces no gradients."""
-        self.program, self.machine = program, machine or rates()
+    def __init__(self, program: Program, machine: Rates | None = None, calls: Mapping[Any, float] | None = None):
+        """``calls``: seconds of library calls by node, where they were measured (``step_times``). Raises DaceoptError
+        where the program reduces no gradients."""
+        self.program, self.machine, self.calls = program, machine or rates(), calls or {}
         self.places: list[_Place | None] = []
         costs: list[OperatorCost] = []
         for direction, graph in zip(DIRECTIONS, program.directions()):
             if direction == "backward":
                 self.places.append(None)
                 costs.append(OperatorCost("opaque", 0.0, 0.0, {}, {}, 1.0, (0.0,) * len(FUNCTIONS)))
-            for node, cost in _updates_last(graph, operator_costs(graph, self.machine)):
+            for node, cost in _updates_last(graph, operator_costs(graph, self.machine, known=self.calls)):
                 if is_operator(graph, node):
                     self.places.append(_Place(graph, node))
                     costs.append(_prefixed(cost, f"{direction}/"))
@@ -146,6 +147,8 @@ class ProgramOperators:
             return "one of both runs forward, the other backward"
         if copied and len(first.members) > 1:
             return "a kernel of several operators is not computed twice"
+        if len(self._sides(first) | self._sides(second)) > 1:
+            return "one of both is computed late, for the sake of memory"
         if len(one.stages) + len(other.stages) > MAX_STATEMENTS:
             return f"one kernel would have more than {MAX_STATEMENTS} statements"
         joined = second.with_first(first, copied)
@@ -157,6 +160,12 @@ class ProgramOperators:
         if reason is None:
             self._kernels[_key(joined)] = kernel
         return reason
+
+    def _sides(self, group: KernelGroup) -> set[bool]:
+        """Are its operators computed late, or early (``Graph.apart``)? Empty where that does not matter."""
+        places = [place for k in group.members if (place := self.places[k]) is not None]
+        written = [(p.graph.apart, a) for p in places if p.graph.apart for a in p.graph.outputs_of(p.node)]
+        return {apart[a] for apart, a in written if a in apart}
 
     def _kernel(self, group: KernelGroup) -> Kernel | None:
         key = _key(group)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from daceopt.codegen.shown import by_result
+from daceopt.cost.standing_alone import alone
 from daceopt.cost.work import resolve
-from daceopt.errors import Unsupported
 from daceopt.explore.built_program import BuiltProgram
 from daceopt.explore.tables import KernelRow
 from daceopt.explore.units import amount, duration, percent, printable
@@ -75,7 +75,7 @@ def measured_alone(
 ) -> KernelMeasurement:
     """Run node number ``position`` of ``graph`` by itself for about ``seconds``. Raises Unsupported where it is none
     without what stands around it, BuildError and what a run raises."""
-    own = alone(graph, position)
+    own = alone(graph, [position])
     tensors = {k: _random(own, name, sizes) for k, name in enumerate(own.inputs)}
     found: list[float] = []
     with BuiltProgram.temporary(Program.of(own), profiled=True) as program:
@@ -86,39 +86,6 @@ def measured_alone(
         (shown,) = {*by_result(program.executables()[0]).values()}
     measured = replace(row, seconds=statistics.median(found), source=shown.source, schedule=shown.schedule)
     return KernelMeasurement(measured, machine, len(found), "by itself, its arrays in the caches where they fit")
-
-
-def alone(graph: Graph, position: int) -> Graph:
-    """A copy of ``graph`` with one node, whose operands are inputs and whose results are outputs.
-
-    Raises Unsupported for one that writes a part of an array, or belongs to a protocol with others.
-    """
-    own = graph.copy()
-    node = own.nodes()[position]
-    own.order = None
-    written = [n for n in own.outputs_of(node) if n is not None]
-    if any(own.is_part(n) for n in written) or getattr(node, "has_side_effects_", False):
-        raise Unsupported(
-            f"{getattr(node, 'label', node)} does not stand alone: it writes a part, or others wait for it"
-        )
-    for other in own.nodes():
-        if other is not node:
-            own.remove(other)
-    read = dict.fromkeys(own.root(n)[0] for n in own.inputs_of(node) if n is not None)
-    kept = {*read, *(name for name, _ in own.symbols.values())}
-    own.clear_outputs()
-    own.saved, own.replaced = [], {}
-    for name in [n for n in own.inputs if n not in kept]:
-        own.inputs.remove(name)
-        own.desc(name).transient = True
-    for name in read:
-        if not own.is_given(name):
-            own.desc(name).transient = False
-            own.inputs.append(name)
-    for name in written:
-        own.add_output(name)
-    own.prune()
-    return own
 
 
 def _random(graph: Graph, name: str, sizes: Mapping[str, int]) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from daceopt.distributed.strategy import Bucket, Identity, Strategy
 from daceopt.errors import Unsupported, WorkerError
 from tests.distributed import ranks
 from tests.numerics import assert_within_rounding
-from tests.training import networks
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 ROWS, FEATURES, CLASSES = 6, 8, 3
@@ -54,54 +53,42 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=0.002)
 
 
+def loss_of(model: nn.Module, loss: Any, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Of a model that computes it itself (``loss`` is None), or of its result and the last tensor of the batch."""
+    return model(*batch) if loss is None else loss(model(*batch[:-1]), batch[-1])  # type: ignore[no-any-return]
+
+
 class Reference:
-    """All ranks in one process in float64: the mean of the losses on their batches; buffers are those of rank 0."""
+    """All ranks in one process, in float64: the mean of the losses on their batches; buffers are those of rank 0."""
 
     def __init__(
-        self, model: nn.Module, make: Callable[[nn.Module], torch.optim.Optimizer], loss: Any = functional.cross_entropy
+        self,
+        model: nn.Module,
+        make: Callable[[nn.Module], torch.optim.Optimizer],
+        loss: Any = functional.cross_entropy,
+        dtype: torch.dtype = torch.float64,
     ) -> None:
-        self.model, self.loss = copy.deepcopy(model).double(), loss
+        self.model, self.loss, self.dtype = copy.deepcopy(model).to(dtype), loss, dtype
         self.optimizer = make(self.model)
 
-    def backward(self, every: list[Batch]) -> None:
+    def backward(self, every: Sequence[tuple[torch.Tensor, ...]]) -> None:
         before = [b.clone() for b in self.model.buffers()]
         after: list[torch.Tensor] = []
-        for x, y in every:
+        for batch in every:
             with torch.no_grad():
                 for buffer, old in zip(self.model.buffers(), before):
                     buffer.copy_(old)
-            found = self.model(x.double() if x.is_floating_point() else x)
-            (self.loss(found, y.double() if y.is_floating_point() else y) / len(every)).backward()
+            same = tuple(t.to(self.dtype) if t.is_floating_point() else t for t in batch)
+            (loss_of(self.model, self.loss, same) / len(every)).backward()
             after = after or [b.clone() for b in self.model.buffers()]
         with torch.no_grad():
             for buffer, new in zip(self.model.buffers(), after):
                 buffer.copy_(new)
 
-    def step(self, every: list[Batch]) -> None:
+    def step(self, every: Sequence[tuple[torch.Tensor, ...]]) -> None:
         self.optimizer.zero_grad()
         self.backward(every)
         self.optimizer.step()
-
-    def step_from(self, state: Any, every: list[Batch], disturbed: int | None = None) -> None:
-        """A step from a state of a model and its optimizer; ``disturbed``: seed of roundings of its parameters."""
-        put(self.model, self.optimizer, state)
-        generator = torch.Generator().manual_seed(disturbed or 0)
-        with torch.no_grad():
-            for p in self.model.parameters() if disturbed is not None else ():
-                p.mul_(1 + torch.randint(-1, 2, p.shape, generator=generator) * torch.finfo(torch.float32).eps)
-        self.step(every)
-
-    def spread(self, state: Any, every: list[Batch], runs: int = 16) -> dict[str, float]:
-        """How far roundings of the parameters before a step take each parameter behind it."""
-        here, found = copy.deepcopy(dict(self.model.named_parameters())), {}
-        for seed in range(runs):
-            self.step_from(state, every, seed)
-            for name, p in self.model.named_parameters():
-                found[name] = max(found.get(name, 0.0), float((p - here[name]).abs().max()))
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                p.copy_(here[name])
-        return found
 
 
 def train(wrapped: nn.Module, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
@@ -169,58 +156,6 @@ def by_training_step() -> None:
 
 def by_adamw_each_gradient_alone() -> None:
     trained(adamw, "none", 10, whole=True)
-
-
-def network(name: str, steps: int = 50) -> None:
-    """Training steps of a network of ``tests.training.networks``, each beside DistributedDataParallel and float64
-    from the same state: of steps in a row, one activation next to zero would make another run."""
-    found = networks.build(name)
-    rank, world, count = dist.get_rank(), dist.get_world_size(), len(found.batches)
-
-    def make(model: nn.Module) -> torch.optim.Optimizer:
-        return torch.optim.SGD(model.parameters(), lr=found.rates[0], momentum=0.9)
-
-    ours, theirs = daceopt.data_parallel(copy.deepcopy(found.model), fallback="raise"), peer(found.model)
-    exact, optimizers = Reference(found.model, make, found.loss), (make(ours), make(theirs))
-    step = daceopt.training_step(ours, found.loss, optimizers[0], fallback="raise")
-    for k in range(steps):
-        now = [found.batches[(k + r) % count] for r in range(world)]
-        before = copy.deepcopy((ours.module.state_dict(), optimizers[0].state_dict()))
-        put(theirs.module, optimizers[1], before)
-        step(*now[rank])
-        optimizers[1].zero_grad()
-        found.loss(theirs(now[rank][0]), now[rank][1]).backward()
-        optimizers[1].step()
-        exact.step_from(before, now)
-        try:
-            same_parameters(ours, theirs, exact.model)
-        except AssertionError:
-            apart = exact.spread(before, now)
-            for (name, a), c in zip(ours.module.named_parameters(), exact.model.parameters()):
-                assert float((a - c).abs().max()) <= 2 * apart[name], f"step {k}, {name}"
-    equal_on_all_ranks(ours)
-
-
-def put(model: nn.Module, optimizer: torch.optim.Optimizer, state: Any) -> None:
-    model.load_state_dict(state[0])
-    optimizer.load_state_dict(copy.deepcopy(state[1]))
-
-
-def same_parameters(ours: nn.Module, theirs: nn.Module, exact: nn.Module) -> None:
-    for a, b, c in zip(ours.parameters(), theirs.parameters(), exact.parameters()):
-        assert_within_rounding(a, c, b)
-
-
-def unet() -> None:
-    network("unet")
-
-
-def vit() -> None:
-    network("vit")
-
-
-def lstm() -> None:
-    network("lstm", 12)
 
 
 def by_a_file() -> None:
@@ -472,13 +407,8 @@ CHECKS = (
     a_gradient_on_one_rank_only,
 )
 
-MORE = (
-    *(by_adamw_each_gradient_alone, by_a_file, without_no_sync, micro_batches, second_derivatives),
-    lstm,
-)
-
-NETWORKS = (unet, vit)
+MORE = (by_adamw_each_gradient_alone, by_a_file, without_no_sync, micro_batches, second_derivatives)
 
 if __name__ == "__main__":
-    chosen = {"more": MORE, "networks": NETWORKS}.get(os.environ.get("CHECKS", ""), CHECKS)
+    chosen = MORE if os.environ.get("CHECKS") == "more" else CHECKS
     ranks.main({check.__name__: check for check in chosen})

@@ -52,9 +52,11 @@ def _end(child: subprocess.Popen[bytes], end: float) -> tuple[int | None, float]
     return code, time.monotonic()
 
 
-def outcomes(program: str, folder: Path, world: int = WORLD, **variables: str) -> dict[str, list[str]]:
+def outcomes(
+    program: str, folder: Path, world: int = WORLD, seconds: float = 200, **variables: str
+) -> dict[str, list[str]]:
     """Check -> what each rank says of it; "ok" where it passed."""
-    ended = start(program, folder, world, **variables)
+    ended = start(program, folder, world, seconds, **variables)
     files = [folder / f"rank{rank}.json" for rank in range(world)]
     missing = [
         f"rank {k}, exit code {e.code}:\n{e.text}" for k, (e, f) in enumerate(zip(ended, files)) if not f.exists()

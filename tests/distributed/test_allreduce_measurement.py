@@ -12,6 +12,7 @@ def test_two_processes_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.world == 2
     assert found.per_byte > 0
     assert 0 <= found.overhead < 1
+    assert 0 <= found.processor <= found.per_byte
     monkeypatch.setattr(allreduce_measurement, "_spawned", lambda world: pytest.fail("measured again"))
     assert on_this_machine(2) == found
 

@@ -24,6 +24,18 @@ def test_a_ring_sends_nearly_everything_twice() -> None:
     assert AllReduceTime.ring(1, 10e9).seconds(10**9) == 0
 
 
+def test_what_a_reduction_takes_from_computing() -> None:
+    times = [(1 << k, 2e-9 * (1 << k) + 1e-4) for k in range(9)]
+    taken = [(n, 5e-10 * n + 3e-5) for n, _ in times]
+    found = AllReduceTime.fitted(2, times, taken)
+    assert found.processor == pytest.approx(5e-10) and found.per_byte == pytest.approx(2e-9)
+    assert AllReduceTime.fitted(2, times).processor == 0
+    assert AllReduceTime.fitted(2, times, times).processor == found.per_byte  # no more than it takes
+    assert AllReduceTime.ring(2, 8e9, processor=3e-9).seconds(1e9) == pytest.approx(3.0)
+    with pytest.raises(DaceoptError, match="cannot take"):
+        AllReduceTime(2, 1e-9, 0.0, -1.0)
+
+
 @pytest.mark.parametrize(("text", "value"), [("10Gbit", 1e10), ("800 mbit/s", 8e8), ("1.5Gbit", 1.5e9)])
 def test_bandwidths(text: str, value: float) -> None:
     assert bandwidth_of(text) == pytest.approx(value)

@@ -17,11 +17,6 @@ def more(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return ranks.outcomes("tests.distributed.equality", tmp_path_factory.mktemp("ranks"), CHECKS="more")
 
 
-@pytest.fixture(scope="module")
-def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    return ranks.outcomes("tests.distributed.equality", tmp_path_factory.mktemp("ranks"), CHECKS="networks")
-
-
 @pytest.mark.parametrize("check", [c.__name__ for c in equality.CHECKS])
 def test_ranks_agree(check: str, outcomes: dict[str, list[str]]) -> None:
     assert outcomes.get(check, ["did not run"]) == ["ok", "ok"], "\n".join(outcomes.get(check, ["did not run"]))
@@ -31,10 +26,3 @@ def test_ranks_agree(check: str, outcomes: dict[str, list[str]]) -> None:
 @pytest.mark.parametrize("check", [c.__name__ for c in equality.MORE])
 def test_ranks_agree_in_more(check: str, more: dict[str, list[str]]) -> None:
     assert more.get(check, ["did not run"]) == ["ok", "ok"], "\n".join(more.get(check, ["did not run"]))
-
-
-@pytest.mark.slow
-@pytest.mark.models
-@pytest.mark.parametrize("check", [c.__name__ for c in equality.NETWORKS])
-def test_ranks_agree_over_networks(check: str, networks: dict[str, list[str]]) -> None:
-    assert networks.get(check, ["did not run"]) == ["ok", "ok"], "\n".join(networks.get(check, ["did not run"]))

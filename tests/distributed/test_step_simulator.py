@@ -94,6 +94,19 @@ def test_two_buckets_beside_the_computations() -> None:
     assert state.bound == 6.0
 
 
+def test_a_reduction_on_the_core_that_computes_delays_what_is_computed_behind_it() -> None:
+    computations = (StepOperator("a", 2.0), StepOperator("b", 3.0, (0,)), StepOperator("c", 1.0, (1,)))
+    graph = TrainingGraph(computations, (GradientTensor("ga", 4, 0), GradientTensor("gc", 1, 2)))
+    reduction = AllReduceTime(2, per_byte=1.0, overhead=0.5, processor=0.5)
+    state = FusionState(FusionProblem(graph, SINGLE, reduction))
+    assert state.time == (9.5, 8.0, 6.0)  # b ends at 2 + 2 + 3; behind c nothing is computed
+    events = {e.name: (e.start, e.end) for e in state.timeline()}
+    assert events["b"] == (4.0, 7.0) and events["bucket 1 (1 tensors)"] == (8.0, 9.5)
+    assert state.bound == 6.0
+    alone = FusionState(FusionProblem(graph, SINGLE, AllReduceTime(1, 1.0, 0.5, 0.5)))
+    assert alone.time == (6.0, 6.0, 0.0)
+
+
 def test_wrong_buckets_are_refused() -> None:
     gradients = [GradientTensor("a", 1, 0), GradientTensor("b", 1, 0)]
     for buckets in ([[0]], [[0], [0, 1]], [[0, 1], []]):

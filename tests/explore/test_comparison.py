@@ -63,7 +63,7 @@ def test_one_kernel_alone() -> None:
 
 
 def test_a_kernel_alone_computes_what_it_does_among_others() -> None:
-    from daceopt.explore.kernel_alone import alone
+    from daceopt.cost.standing_alone import alone
 
     graph = session(backward=False).apply("cpu").forward
     values = {
@@ -71,7 +71,7 @@ def test_a_kernel_alone_computes_what_it_does_among_others() -> None:
         for k, n in enumerate(graph.inputs)
     }
     for position, _ in enumerate(graph.nodes()):
-        own = alone(graph, position)
+        own = alone(graph, [position])
         own.validate()
         assert len(own.nodes()) == 1 and set(own.inputs) <= {*values}
         values |= dict(zip(own.outputs, outputs(own, {n: values[n] for n in own.inputs})))

@@ -17,11 +17,12 @@ _TEXT = {**ENCODER, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 
 
 
 class Network(NamedTuple):
-    """A model, the loss of its result and the targets, and batches: inputs, then one target. ``rates``: learning rates
-    for SGD and AdamW at which it learns, and at which roundings do not grow from step to step."""
+    """A model, the loss of its result and the targets (None: it computes that itself), and batches: inputs, then one
+    target. ``rates``: learning rates for SGD and AdamW at which it learns, and at which roundings do not grow from step
+    to step."""
 
     model: nn.Module
-    loss: Callable[[Any, torch.Tensor], torch.Tensor]
+    loss: Callable[[Any, torch.Tensor], torch.Tensor] | None
     batches: list[tuple[torch.Tensor, ...]]
     rates: tuple[float, float]
 

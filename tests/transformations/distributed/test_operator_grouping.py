@@ -18,6 +18,7 @@ from daceopt.distributed.fusion_state import FusionState, Move
 from daceopt.distributed.program_operators import ProgramOperators, by_roofline, is_operator
 from daceopt.distributed.step_capture import CapturedStep, capture
 from daceopt.distributed.strategy_search import problem_of, strategy_of
+from daceopt.distributed.training_graph import KernelGroup
 from daceopt.errors import DaceoptError, StrategyError
 from daceopt.ir.interpret import interpret
 from daceopt.ir.program import Program
@@ -93,6 +94,23 @@ def test_random_groups_compute_the_same(seed: int) -> None:
     assert_same(program)
     operators = [n for g in program.directions() for n in g.nodes() if is_operator(g, n)]
     assert len(operators) == len(state.groups) - 1  # what stands between the directions is no node
+
+
+def test_what_is_computed_late_joins_nothing_that_is_computed_early() -> None:
+    found = operators()
+    single = KernelGroup.single
+    pairs = [(a, b) for a, b in found.graph.edges if found.why_not(single(a), single(b), False) is None]
+    assert pairs
+    program = step().program.copy()
+    for graph in program.directions():
+        graph.apart = {a: k % 2 == 0 for k, n in enumerate(graph.nodes()) for a in graph.outputs_of(n) if a is not None}
+    apart = ProgramOperators(program)
+    said = [apart.why_not(single(a), single(b), False) for a, b in pairs]
+    refused = "one of both is computed late, for the sake of memory"
+    assert refused in said and all(s in (None, refused) for s in said)
+    for (a, b), reason in zip(pairs, said):
+        sides = [next(iter(apart._sides(single(k)))) for k in (a, b)]
+        assert (reason == refused) is (sides[0] != sides[1])
 
 
 def before() -> tuple[object, ...]:

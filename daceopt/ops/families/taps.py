@@ -42,7 +42,7 @@ class Taps:
 def constant_taps(b: Builder, found: Table, dtype: Any) -> Taps:
     """A table whose numbers are known, weights as ``dtype``."""
     weight = None if found.weight is None else b.constant(found.weight.astype(types.to_numpy(dtype)))
-    gaps = weight is not None and not found.weight.all()
+    gaps = found.weight is not None and not found.weight.all()
     return Taps(b.constant(found.index), weight, found.index.shape[1], gaps)
 
 

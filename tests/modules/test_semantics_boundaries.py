@@ -242,7 +242,14 @@ def _taps_of_weight_zero(self, x):
     return F.adaptive_avg_pool1d(infinite, 4), F.interpolate(x[None], 3) / 0.0
 
 
-@pytest.mark.parametrize("forward", [_all_labels_ignored, _half_powers, _products_with_zeros, _taps_of_weight_zero])
+def _constants_near_to_others(self, x):
+    return x * math.nan, x.abs() ** math.nan, x.abs() ** 2.0000005, x.abs() ** 1.0000005, x * -1.0000005
+
+
+_NOT_FINITE = (_all_labels_ignored, _half_powers, _products_with_zeros, _taps_of_weight_zero, _constants_near_to_others)
+
+
+@pytest.mark.parametrize("forward", _NOT_FINITE)
 def test_what_is_not_finite(built, forward):
     """What has no part in a value (an ignored label, a padded tap) takes none by being multiplied by 0 either."""
 

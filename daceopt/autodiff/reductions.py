@@ -46,9 +46,9 @@ def share(kind: str, value: sympy.Expr, g: sympy.Expr, statistics: Sequence[symp
     first, count = statistics[:2]
     if kind != "prod":
         return scalar.select(scalar.eq(value, first), g / count, 0)
-    others = scalar.gt(statistics[2] - _is_not_finite(value), 0)  # times the one factor of 0, they are NaN
-    beside_zero = scalar.select(scalar.eq(value, 0), g * first, scalar.select(others, scalar.nan(), 0))
-    by_zeros = scalar.select(scalar.eq(count, 1), beside_zero, 0)
+    others = scalar.gt(statistics[2] - _is_not_finite(value), 0)  # times a factor of 0, they are NaN
+    only_zero = scalar.logical_and(scalar.eq(value, 0), scalar.eq(count, 1))
+    by_zeros = scalar.select(only_zero, g * first, scalar.select(others, scalar.nan(), 0))
     return scalar.select(scalar.eq(count, 0), g * first / value, by_zeros)
 
 

@@ -138,7 +138,8 @@ class Scalar(Pattern):
 
     def check(self, value: float, match: Match, where: str, what: str) -> Iterator[Match]:
         """The match when ``value`` is what is expected."""
-        if self.value is not None and abs(value - self.value) > self.tolerance * abs(self.value):
+        # NaN is near to nothing
+        if self.value is not None and not abs(value - self.value) <= self.tolerance * abs(self.value):
             yield from match.skipping(f"{what} is {value:g}, expected {self.value:g} ({where})")
         elif self.accept is not None and not self.accept(value):
             yield from match.skipping(f"{what} is {value:g}, expected {self.expected} ({where})")

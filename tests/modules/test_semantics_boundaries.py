@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import namedtuple
 from dataclasses import dataclass
 
@@ -219,6 +220,43 @@ def test_integers_wrap_around(built, dtype):
         least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
         a = torch.tensor([least, most, least + 1, most - 1, 0, 1, -1, 5] * 3, dtype=dtype)
         return optimize(module(forward))(a, a.roll(3))
+
+    check(scenario)
+
+
+def _all_labels_ignored(self, x):
+    none = torch.full((4,), -100)
+    return F.cross_entropy(x, none), F.cross_entropy(x, none, label_smoothing=0.1), F.nll_loss(x, none)
+
+
+def _half_powers(self, x):
+    return (x / 0.0) ** 2.5, (x / 0.0) ** -1.5, x.abs() ** 3.5
+
+
+def _products_with_zeros(self, x):
+    return ((x * torch.tensor([0.0, math.nan, 2.0, 0.0, 1.0, 3.0], dtype=x.dtype)).prod(-1),)
+
+
+def _taps_of_weight_zero(self, x):
+    infinite = torch.cat([x[:, :1] / 0.0, x[:, 1:]], 1)[None]
+    return F.adaptive_avg_pool1d(infinite, 4), F.interpolate(x[None], 3) / 0.0
+
+
+def _constants_near_to_others(self, x):
+    return x * math.nan, x.abs() ** math.nan, x.abs() ** 2.0000005, x.abs() ** 1.0000005, x * -1.0000005
+
+
+_NOT_FINITE = (_all_labels_ignored, _half_powers, _products_with_zeros, _taps_of_weight_zero, _constants_near_to_others)
+
+
+@pytest.mark.parametrize("forward", _NOT_FINITE)
+def test_what_is_not_finite(built, forward):
+    """What has no part in a value (an ignored label, a padded tap) takes none by being multiplied by 0 either."""
+
+    def scenario(optimize):
+        net, x = optimize(module(forward)), normal(4, 6).requires_grad_()
+        results = net(x)
+        return results, [torch.autograd.grad(r.sum(), x, retain_graph=True) for r in results]
 
     check(scenario)
 

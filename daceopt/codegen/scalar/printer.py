@@ -119,11 +119,9 @@ class Printer(CXX17CodePrinter):
             return f"dop::power({self.text(base, dtype)}, {self.text(exponent, dtype)})"
         if whole and not half and not types.is_float(dtype):  # sizes are printed where scalar.h is not included
             return self._narrow("(" + " * ".join([self.text(base, dtype)] * whole) + ")")
-        root = f"dop::sqrt({self.text(base, dtype)})"
         if whole == 0:
-            return root if half else literal(sympy.S.One, dtype)
-        power = f"dop::ipow<{whole}>({self.text(base, dtype)})"
-        return f"({power} * {root})" if half else power
+            return f"dop::sqrt({self.text(base, dtype)})" if half else literal(sympy.S.One, dtype)
+        return f"dop::{'half_power' if half else 'ipow'}<{whole}>({self.text(base, dtype)})"
 
     def _print_Function(self, expr: Any) -> str:
         name, dtype = type(expr).__name__, self._dtype

@@ -217,6 +217,8 @@ def _scale(b: Builder, node: Operator, inputs: Names, dy: str) -> str:
     if node.attribute("reduction", "mean") == "mean":
         count = _normaliser(b, labels, weights, dy)
         scale = b.elementwise(lambda g, n: g / n, scale, count, label="loss_scale")
+    if node.attribute("ignore_index") is not None:  # 0 for what is ignored, also where all is: 0 / 0 is no gradient
+        scale = b.elementwise(lambda g, k: scalar.select(_is_ignored(node, k), 0, g), scale, labels, label="loss_scale")
     return b.expand(scale, b.graph.shape(labels))
 
 

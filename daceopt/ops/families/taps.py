@@ -25,17 +25,25 @@ _UNROLLED = 4  # sums of more taps are loops
 
 @dataclass(frozen=True)
 class Taps:
-    """A table as arrays of the graph, of shape (positions, width); ``weight`` None: one tap of weight 1."""
+    """A table as arrays of the graph, of shape (positions, width); ``weight`` None: one tap of weight 1.
+
+    ``gaps``: some taps are none at all (of weight 0). What they would read may be infinite.
+    """
 
     index: str
     weight: str | None
     width: int
+    gaps: bool = False
+
+    def term(self, weight: Any, value: Any) -> Any:
+        return scalar.select(scalar.eq(weight, 0), 0, weight * value) if self.gaps else weight * value
 
 
 def constant_taps(b: Builder, found: Table, dtype: Any) -> Taps:
     """A table whose numbers are known, weights as ``dtype``."""
     weight = None if found.weight is None else b.constant(found.weight.astype(types.to_numpy(dtype)))
-    return Taps(b.constant(found.index), weight, found.index.shape[1])
+    gaps = found.weight is not None and not found.weight.all()
+    return Taps(b.constant(found.index), weight, found.index.shape[1], gaps)
 
 
 def weighted(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> str:
@@ -53,7 +61,7 @@ def weighted(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> 
         terms = {"out": (y, lambda *i: i[:-1], "sum")}
         b.map(
             (*shape, taps.width), reads, terms,
-            lambda i, x, t, w: w * scalar.load(x, *i[:a], t, *i[a + 1 : -1]), label="resize",
+            lambda i, x, t, w: taps.term(w, scalar.load(x, *i[:a], t, *i[a + 1 : -1])), label="resize",
         )  # fmt: skip
         return y
     reads = {"x": (x, lambda *i: whole)}
@@ -62,8 +70,8 @@ def weighted(b: Builder, x: str, a: int, taps: Taps, out: str | None = None) -> 
         reads[f"w{k}"] = (str(taps.weight), lambda *i, k=k: (i[a], k))
 
     def element(i: Any, x: Any, **given: Any) -> Any:
-        terms = (given[f"w{k}"] * scalar.load(x, *i[:a], given[f"t{k}"], *i[a + 1 :]) for k in range(taps.width))
-        return sympy.Add(*terms)
+        read = (scalar.load(x, *i[:a], given[f"t{k}"], *i[a + 1 :]) for k in range(taps.width))
+        return sympy.Add(*(taps.term(given[f"w{k}"], value) for k, value in enumerate(read)))
 
     b.map(shape, reads, {"out": (y, lambda *i: i)}, element, label="resize")
     return y

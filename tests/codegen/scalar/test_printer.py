@@ -35,7 +35,7 @@ KNOWN = {x: F, y: F, n: dace.int8, c: dace.bool_}
         (0.1 * x - 2 * y, "(((-2.0f) * y) + (0.1f * x))"),
         (y / x**2, "(y / dop::ipow<2>(x))"),
         (1 / sympy.sqrt(x), "(1.0f / dop::sqrt(x))"),
-        (x**2.5, "(dop::ipow<2>(x) * dop::sqrt(x))"),
+        (x**2.5, "dop::half_power<2>(x)"),
         (x**8, "dop::ipow<8>(x)"),
         (x**31, "dop::power(x, 31.0f)"),
         (x**y, "dop::power(x, y)"),

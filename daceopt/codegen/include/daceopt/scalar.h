@@ -70,6 +70,11 @@ template <unsigned N, class T> DOP T ipow(T x) {
   else if constexpr (N % 2 == 0) { const T h = ipow<N / 2>(x); return T(h * h); }
   else return T(ipow<N - 1>(x) * x);
 }
+// x to N + 1/2, N above 0: infinite for -infinity, as pow is.
+template <unsigned N, class T> DOP T half_power(T x) {
+  const T found = ipow<N>(x) * sqrt(x);
+  return x == -infinity<T>() ? infinity<T>() : found;
+}
 DOP float power(float a, float b) { return ::powf(a, b); }
 DOP double power(double a, double b) { return ::pow(a, b); }
 template <class T> DOP T power(T a, T b) {

@@ -22,11 +22,11 @@ def _tokens(length: int = LENGTH) -> torch.Tensor:
     return torch.randint(3, VOCABULARY, (BATCH, length))
 
 
-def _plain() -> dict[str, Any]:
+def plain() -> dict[str, Any]:
     return {"input_ids": _tokens()}
 
 
-def _text() -> dict[str, Any]:
+def text() -> dict[str, Any]:
     return {"input_ids": _tokens(), "attention_mask": padding()}
 
 
@@ -34,31 +34,31 @@ def _long_plain() -> dict[str, Any]:
     return {"input_ids": _tokens(16)}
 
 
-def _two_texts() -> dict[str, Any]:
-    return {**_text(), "decoder_input_ids": _tokens(6)}
+def two_texts() -> dict[str, Any]:
+    return {**text(), "decoder_input_ids": _tokens(6)}
 
 
 def _two_long_texts() -> dict[str, Any]:
     return {"input_ids": _tokens(16), "decoder_input_ids": _tokens(6)}
 
 
-def _image() -> dict[str, Any]:
+def image() -> dict[str, Any]:
     return {"pixel_values": torch.randn(BATCH, 3, 32, 32)}
 
 
-def _wave() -> dict[str, Any]:
+def wave() -> dict[str, Any]:
     return {"input_values": torch.randn(BATCH, 400)}
 
 
 def _scene() -> dict[str, Any]:
-    return {**_text(), "visual_feats": torch.randn(BATCH, 4, 8), "visual_pos": torch.rand(BATCH, 4, 4)}
+    return {**text(), "visual_feats": torch.randn(BATCH, 4, 8), "visual_pos": torch.rand(BATCH, 4, 4)}
 
 
-_SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
-_ENCODER = {**_SIZES, "vocab_size": VOCABULARY, "max_position_embeddings": 32, "pad_token_id": 0}
-_DECODER = {**_ENCODER, "use_cache": False, "bos_token_id": 1, "eos_token_id": 2}
-_GROUPED = {**_DECODER, "num_key_value_heads": 2, "head_dim": 8}
-_VISION = {**_SIZES, "image_size": 32, "patch_size": 8}
+SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+ENCODER = {**SIZES, "vocab_size": VOCABULARY, "max_position_embeddings": 32, "pad_token_id": 0}
+DECODER = {**ENCODER, "use_cache": False, "bos_token_id": 1, "eos_token_id": 2}
+GROUPED = {**DECODER, "num_key_value_heads": 2, "head_dim": 8}
+_VISION = {**SIZES, "image_size": 32, "patch_size": 8}
 _PAIR = {
     "vocab_size": VOCABULARY,
     "d_model": 32,
@@ -75,7 +75,7 @@ _PAIR = {
     "pad_token_id": 0,
 }
 _WAVE = {
-    **_SIZES,
+    **SIZES,
     "conv_dim": (16, 16),
     "conv_stride": (5, 2),
     "conv_kernel": (10, 3),
@@ -86,7 +86,7 @@ _WAVE = {
 
 ROWS = {
     # encoders of text
-    "albert": Row("AlbertModel", {**_ENCODER, "embedding_size": 16}, _text),
+    "albert": Row("AlbertModel", {**ENCODER, "embedding_size": 16}, text),
     "distilbert": Row(
         "DistilBertModel",
         {
@@ -97,36 +97,36 @@ ROWS = {
             "dim": 32,
             "hidden_dim": 64,
         },
-        _text,
+        text,
     ),
-    "electra": Row("ElectraModel", {**_ENCODER, "embedding_size": 16}, _text),
+    "electra": Row("ElectraModel", {**ENCODER, "embedding_size": 16}, text),
     "deberta": Row(
         "DebertaModel",
-        {**_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 8},
-        _text,
+        {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "max_relative_positions": 8},
+        text,
     ),
     "deberta_v2": Row(
         "DebertaV2Model",
-        {**_ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 4},
-        _text,
+        {**ENCODER, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 4},
+        text,
     ),
     "xlnet": Row(
-        "XLNetModel", {"vocab_size": VOCABULARY, "d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 64}, _text
+        "XLNetModel", {"vocab_size": VOCABULARY, "d_model": 32, "n_layer": 1, "n_head": 4, "d_inner": 64}, text
     ),
-    "mpnet": Row("MPNetModel", {**_ENCODER, "pad_token_id": 1}, _text),
-    "squeezebert": Row("SqueezeBertModel", {**_ENCODER, "embedding_size": 32}, _text),
-    "convbert": Row("ConvBertModel", {**_ENCODER, "embedding_size": 32, "head_ratio": 2, "num_groups": 1}, _text),
-    "roformer": Row("RoFormerModel", {**_ENCODER, "embedding_size": 32}, _text),
+    "mpnet": Row("MPNetModel", {**ENCODER, "pad_token_id": 1}, text),
+    "squeezebert": Row("SqueezeBertModel", {**ENCODER, "embedding_size": 32}, text),
+    "convbert": Row("ConvBertModel", {**ENCODER, "embedding_size": 32, "head_ratio": 2, "num_groups": 1}, text),
+    "roformer": Row("RoFormerModel", {**ENCODER, "embedding_size": 32}, text),
     "mobilebert": Row(
         "MobileBertModel",
-        {**_ENCODER, "embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16},
-        _text,
+        {**ENCODER, "embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16},
+        text,
     ),
-    "fnet": Row("FNetModel", _ENCODER, _plain),
-    "longformer": Row("LongformerModel", {**_ENCODER, "attention_window": 4, "pad_token_id": 1}, _long_plain),
-    "bigbird": Row("BigBirdModel", {**_ENCODER, "attention_type": "original_full"}, _text),
+    "fnet": Row("FNetModel", ENCODER, plain),
+    "longformer": Row("LongformerModel", {**ENCODER, "attention_window": 4, "pad_token_id": 1}, _long_plain),
+    "bigbird": Row("BigBirdModel", {**ENCODER, "attention_type": "original_full"}, text),
     "nystromformer": Row(
-        "NystromformerModel", {**_ENCODER, "num_landmarks": 4, "segment_means_seq_len": 16}, _long_plain
+        "NystromformerModel", {**ENCODER, "num_landmarks": 4, "segment_means_seq_len": 16}, _long_plain
     ),
     "funnel": Row(
         "FunnelModel",
@@ -139,7 +139,7 @@ ROWS = {
             "block_sizes": [1, 1],
             "num_decoder_layers": 1,
         },
-        _text,
+        text,
     ),
     "perceiver": Row(
         "PerceiverModel",
@@ -156,22 +156,22 @@ ROWS = {
     ),
     "lxmert": Row(
         "LxmertModel",
-        {**_ENCODER, "l_layers": 1, "r_layers": 1, "x_layers": 1, "visual_feat_dim": 8},
+        {**ENCODER, "l_layers": 1, "r_layers": 1, "x_layers": 1, "visual_feat_dim": 8},
         _scene,
     ),
     # decoders of text
     "gpt_neo": Row(
         "GPTNeoForCausalLM",
         {
-            **_DECODER,
+            **DECODER,
             "num_hidden_layers": 2,
             "num_heads": 4,
             "attention_types": [[["global", "local"], 1]],
             "window_size": 4,
         },
-        _text,
+        text,
     ),
-    "gpt_neox": Row("GPTNeoXForCausalLM", _DECODER, _text),
+    "gpt_neox": Row("GPTNeoXForCausalLM", DECODER, text),
     "gptj": Row(
         "GPTJForCausalLM",
         {
@@ -183,32 +183,30 @@ ROWS = {
             "rotary_dim": 4,
             "use_cache": False,
         },
-        _text,
+        text,
     ),
     "gpt_bigcode": Row(
         "GPTBigCodeForCausalLM",
         {"vocab_size": VOCABULARY, "n_positions": 32, "n_embd": 32, "n_layer": 1, "n_head": 4, "use_cache": False},
-        _text,
+        text,
     ),
-    "opt": Row("OPTForCausalLM", {**_DECODER, "ffn_dim": 64, "word_embed_proj_dim": 32}, _text),
-    "bloom": Row("BloomForCausalLM", {**_DECODER, "n_layer": 1, "n_head": 4}, _text),
-    "mpt": Row("MptForCausalLM", {**_DECODER, "d_model": 32, "n_layers": 1, "n_heads": 4, "max_seq_len": 32}, _text),
-    "falcon": Row("FalconForCausalLM", _DECODER, _text),
-    "mistral": Row("MistralForCausalLM", {**_GROUPED, "sliding_window": 4}, _text),
-    "qwen2": Row("Qwen2ForCausalLM", _GROUPED, _text),
-    "qwen3": Row("Qwen3ForCausalLM", _GROUPED, _text),
-    "gemma": Row("GemmaForCausalLM", _GROUPED, _text),
-    "gemma2": Row("Gemma2ForCausalLM", {**_GROUPED, "sliding_window": 4}, _text),
-    "phi": Row("PhiForCausalLM", _DECODER, _text),
-    "olmo": Row("OlmoForCausalLM", _DECODER, _text),
-    "mixtral": Row(
-        "MixtralForCausalLM", {**_GROUPED, "num_local_experts": 4, "experts_implementation": "eager"}, _text
-    ),
-    "mamba": Row("MambaForCausalLM", {**_DECODER, "state_size": 4, "time_step_rank": 4}, _plain),
+    "opt": Row("OPTForCausalLM", {**DECODER, "ffn_dim": 64, "word_embed_proj_dim": 32}, text),
+    "bloom": Row("BloomForCausalLM", {**DECODER, "n_layer": 1, "n_head": 4}, text),
+    "mpt": Row("MptForCausalLM", {**DECODER, "d_model": 32, "n_layers": 1, "n_heads": 4, "max_seq_len": 32}, text),
+    "falcon": Row("FalconForCausalLM", DECODER, text),
+    "mistral": Row("MistralForCausalLM", {**GROUPED, "sliding_window": 4}, text),
+    "qwen2": Row("Qwen2ForCausalLM", GROUPED, text),
+    "qwen3": Row("Qwen3ForCausalLM", GROUPED, text),
+    "gemma": Row("GemmaForCausalLM", GROUPED, text),
+    "gemma2": Row("Gemma2ForCausalLM", {**GROUPED, "sliding_window": 4}, text),
+    "phi": Row("PhiForCausalLM", DECODER, text),
+    "olmo": Row("OlmoForCausalLM", DECODER, text),
+    "mixtral": Row("MixtralForCausalLM", {**GROUPED, "num_local_experts": 4, "experts_implementation": "eager"}, text),
+    "mamba": Row("MambaForCausalLM", {**DECODER, "state_size": 4, "time_step_rank": 4}, plain),
     "rwkv": Row(
         "RwkvForCausalLM",
-        {**_DECODER, "num_hidden_layers": 2, "context_length": 32, "attention_hidden_size": 32},
-        _plain,
+        {**DECODER, "num_hidden_layers": 2, "context_length": 32, "attention_hidden_size": 32},
+        plain,
     ),
     "ctrl": Row(
         "CTRLModel",
@@ -221,22 +219,22 @@ ROWS = {
             "dff": 64,
             "use_cache": False,
         },
-        _text,
+        text,
     ),
     # both
-    "bart": Row("BartModel", _PAIR, _two_texts),
-    "pegasus": Row("PegasusModel", _PAIR, _two_texts),
-    "mbart": Row("MBartModel", _PAIR, _two_texts),
-    "marian": Row("MarianModel", _PAIR, _two_texts),
+    "bart": Row("BartModel", _PAIR, two_texts),
+    "pegasus": Row("PegasusModel", _PAIR, two_texts),
+    "mbart": Row("MBartModel", _PAIR, two_texts),
+    "marian": Row("MarianModel", _PAIR, two_texts),
     "led": Row(
         "LEDModel",
         {**_PAIR, "max_encoder_position_embeddings": 32, "max_decoder_position_embeddings": 32, "attention_window": 4},
         _two_long_texts,
     ),
     # images
-    "deit": Row("DeiTModel", _VISION, _image),
-    "beit": Row("BeitModel", {**_VISION, "use_relative_position_bias": True}, _image),
-    "dinov2": Row("Dinov2Model", _VISION, _image),
+    "deit": Row("DeiTModel", _VISION, image),
+    "beit": Row("BeitModel", {**_VISION, "use_relative_position_bias": True}, image),
+    "dinov2": Row("Dinov2Model", _VISION, image),
     "segformer": Row(
         "SegformerModel",
         {
@@ -249,7 +247,7 @@ ROWS = {
             "num_attention_heads": [1, 2],
             "mlp_ratios": [2, 2],
         },
-        _image,
+        image,
     ),
     "mobilevit": Row(
         "MobileViTModel",
@@ -259,10 +257,10 @@ ROWS = {
             "neck_hidden_sizes": [4, 8, 8, 8, 8, 8, 16],
             "num_attention_heads": 2,
         },
-        _image,
+        image,
     ),
     "regnet": Row(
-        "RegNetModel", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 4}, _image
+        "RegNetModel", {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 4}, image
     ),
     "poolformer": Row(
         "PoolFormerModel",
@@ -274,20 +272,19 @@ ROWS = {
             "strides": [4, 2],
             "padding": [2, 1],
         },
-        _image,
+        image,
     ),
     # sound
-    "hubert": Row("HubertModel", _WAVE, _wave),
-    "wavlm": Row("WavLMModel", _WAVE, _wave),
-    "sew": Row("SEWModel", {**_WAVE, "squeeze_factor": 2}, _wave),
+    "hubert": Row("HubertModel", _WAVE, wave),
+    "wavlm": Row("WavLMModel", _WAVE, wave),
+    "sew": Row("SEWModel", {**_WAVE, "squeeze_factor": 2}, wave),
 }
 
 
-def build(name: str) -> Example:
+def build(row: Row) -> Example:
     """The row's module with random weights, in evaluation mode, and its inputs."""
     import transformers
 
-    row = ROWS[name]
     model: Any = getattr(transformers, row.model)
     torch.manual_seed(0)
     return Example(model(model.config_class(**row.config)).eval(), row.inputs())

@@ -10,10 +10,13 @@ import torch
 
 import daceopt
 from tests.models.architectures import ROWS, build
+from tests.models.more_architectures import MORE
 from tests.models.test_models import compare, gradients, tensors, widened
 from tests.numerics import assert_within_rounding
 
+ALL = {**ROWS, **MORE}
 BROKEN = {
+    "yoso": "duplicate tensor input",
     "deberta": "Tensor.item()",
     "longformer": "Tensor.item()",
     "led": "Tensor.item()",
@@ -37,10 +40,10 @@ def _marks(name: str) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`")  # what it traces through
-@pytest.mark.parametrize("name", [pytest.param(n, marks=_marks(n)) for n in ROWS if n not in REFUSED])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_marks(n)) for n in ALL if n not in REFUSED])
 def test_architecture(name: str) -> None:
     """The results and the gradients of all parameters, from the same programs."""
-    found = build(name)
+    found = build(ALL[name])
     fallback = "silent" if name in BROKEN else "raise"
     optimized = daceopt.optimized_module(copy.deepcopy(found.module), fallback=fallback)
     compare(tensors(optimized(**found.inputs)), found)
@@ -56,7 +59,7 @@ def test_architecture(name: str) -> None:
 @pytest.mark.models
 @pytest.mark.parametrize("name", REFUSED)
 def test_architecture_that_is_refused(name: str) -> None:
-    found = build(name)
+    found = build(ALL[name])
     refused = daceopt.optimized_module(copy.deepcopy(found.module), fallback="raise")
     with pytest.raises(daceopt.errors.DaceoptError, match=REFUSED[name]):
         refused(**found.inputs)
@@ -64,7 +67,7 @@ def test_architecture_that_is_refused(name: str) -> None:
 
 @pytest.mark.models
 def test_weights_that_a_model_changes_itself_are_changed_once() -> None:
-    found = build("rwkv")
+    found = build(ALL["rwkv"])
     optimized = daceopt.optimized_module(copy.deepcopy(found.module), fallback="silent")
     exact = gradients(copy.deepcopy(found.module).double(), widened(found.inputs))
     assert_within_rounding(gradients(optimized, found.inputs), exact, gradients(found.module, found.inputs))
@@ -74,6 +77,6 @@ def test_weights_that_a_model_changes_itself_are_changed_once() -> None:
 @pytest.mark.models
 def test_rows_are_of_architectures_that_exist() -> None:
     """Every row builds, and its gradients are finite in eager PyTorch: what the others are compared with."""
-    for name in ROWS:
-        found = build(name)
+    for name in ALL:
+        found = build(ALL[name])
         assert torch.isfinite(gradients(found.module, found.inputs)).all(), name

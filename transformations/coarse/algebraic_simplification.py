@@ -74,18 +74,13 @@ def _over(*operands: str) -> Callable[[Match], Op]:
 
 _NEG_X, _NEG_Z = op("Neg", "x").shared(), op("Neg", "z").shared()
 _DIVISOR = scalar("c", accept=_is_power_of_two, expected="a power of two")
-
-
-def _exactly(number: float) -> Pattern:
-    """Not what is near: these are other values, no spellings of a constant."""
-    return scalar(accept=lambda value: value == number, expected=f"{number:g}")
-
-
+# not what is near: these are other values, no spellings of a constant
+_ONE, _TWO, _MINUS_ONE = (scalar(value=number, tolerance=0.0) for number in (1.0, 2.0, -1.0))
 _RULES = (
     # cheaper
     _Rule(op("Div", "x", _DIVISOR), lambda m: op("Mul", "x", 1 / m["c"]), _is_float),
-    _Rule(op("Pow", "x", _exactly(2.0)), op("Mul", "x", "x"), _has_shape_of_x),
-    _Rule(op("Mul", "x", _exactly(-1.0)), op("Neg", "x"), lambda m: _is_float(m) and _has_shape_of_x(m)),
+    _Rule(op("Pow", "x", _TWO), op("Mul", "x", "x"), _has_shape_of_x),
+    _Rule(op("Mul", "x", _MINUS_ONE), op("Neg", "x"), lambda m: _is_float(m) and _has_shape_of_x(m)),
     # signs that meet
     _Rule(op("Neg", _NEG_X), "x"),
     _Rule(op("Abs", _NEG_X), op("Abs", "x")),
@@ -95,7 +90,7 @@ _RULES = (
     # nothing is added, raised or chosen
     _Rule(op("Add", "x", constant(accept=_is_zero(True))), "x", _has_shape_of_x),
     _Rule(op("Sub", "x", constant(accept=_is_zero(False))), "x", _has_shape_of_x),
-    _Rule(op("Pow", "x", _exactly(1.0)), "x", _has_shape_of_x),
+    _Rule(op("Pow", "x", _ONE), "x", _has_shape_of_x),
     _Rule(op("Max|Min|And|Or", "x", "x"), "x"),
     _Rule(op("Where", "c", "x", "x"), "x", _has_shape_of_x),
     # what is so already

@@ -11,6 +11,7 @@ from daceopt.cost.rates import Multiply, register_product
 from daceopt.ir.nodes.library import Contraction
 from daceopt.libs import contraction, onednn
 from daceopt.libs.base import Requirements, register, support
+from daceopt.libs.emission import held
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -49,6 +50,12 @@ class OneDnnNarrowProduct(OneDnnProduct):
         if not isinstance(node, Contraction):
             return "for products only"
         return contraction.why_not(node, graph, node.narrow)
+
+    def emit(self, node: DenseNode, graph: Graph) -> str:
+        """One call into ``src/contraction_narrow.cpp``, which may keep the right factor from iteration to iteration."""
+        assert isinstance(node, Contraction)
+        declared, kept = held(node.held_over) if node.held_over else ("", "")
+        return declared + contraction.emit(node, graph, "contraction_onednn", kept)
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """As for float32, from a source of its own."""

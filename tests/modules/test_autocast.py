@@ -100,6 +100,7 @@ CASES: dict[str, Case] = {
     "attention": (Heads, rows(2, 6, 16)),
     "lstm": (Recurrent, lambda: (torch.randint(0, 20, (3, 5)),)),
     "lstm's states": (lambda: States(nn.LSTM(8, 6, 2, bidirectional=True), True), rows(5, 3, 8)),
+    "long lstm": (lambda: States(nn.LSTM(8, 6), True), rows(20, 3, 8)),  # whose products hold their weights
     "lstm of data": (lambda: States(nn.LSTM(8, 6), False), rows(5, 3, 8)),
     "rnn": (lambda: States(nn.RNN(8, 6), True), rows(5, 3, 8)),
     "relu rnn": (lambda: States(nn.RNN(8, 6, nonlinearity="relu"), False), rows(5, 3, 8)),
@@ -193,7 +194,7 @@ def test_modules_in_half_types(name: str, dtype: torch.dtype) -> None:
     check(name, None, dtype)
 
 
-@pytest.mark.parametrize("name", ["encoder", "block", "regions"])
+@pytest.mark.parametrize("name", ["encoder", "block", "regions", "long lstm"])
 def test_built(name: str) -> None:
     check(name, torch.bfloat16)
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import dace
 import numpy as np
 import onnx
 import onnxruntime
@@ -20,8 +21,10 @@ from daceopt import ops
 from daceopt.capture.onnx.file import load
 from daceopt.capture.onnx.importer import import_model
 from daceopt.errors import Unsupported
+from daceopt.ir import types
 from daceopt.ir.interpret import interpret
-from daceopt.ir.region import Repeat, regions
+from daceopt.ir.nodes.library import Contraction
+from daceopt.ir.region import Repeat, everything, regions
 from tests.numerics import assert_within_rounding
 
 EXAMPLES = int(os.environ.get("DACEOPT_EXAMPLES", "25"))
@@ -32,6 +35,7 @@ PARAMETERS = {  # of each activation: alpha, beta
     "ScaledTanh": 2, "HardSigmoid": 2, "Elu": 1,
 }  # fmt: skip
 ORDER = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
+KINDS = {"float32": TensorProto.FLOAT, "bfloat16": TensorProto.BFLOAT16, "int32": TensorProto.INT32}
 Operands = dict[str, np.ndarray]
 
 
@@ -65,12 +69,12 @@ def recurrent(op_type: str, given: Operands, outputs: list[str], **attributes: A
         steps, batch = batch, steps
         state = (batch, *state[::2])
     y = (batch, steps, *state[1:]) if attributes.get("layout") else (steps, *state)
-    kinds = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int32): TensorProto.INT32}
+    numbers = KINDS[given["X"].dtype.name]
     body = helper.make_graph(
         [node],
         "recurrent",
-        [helper.make_tensor_value_info(n, kinds[given[n].dtype], given[n].shape) for n in ORDER if n in given],
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, y if n == "Y" else state) for n in outputs if n],
+        [helper.make_tensor_value_info(n, KINDS[given[n].dtype.name], given[n].shape) for n in ORDER if n in given],
+        [helper.make_tensor_value_info(n, numbers, y if n == "Y" else state) for n in outputs if n],
     )
     return helper.make_model(body, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
 
@@ -143,6 +147,27 @@ def test_a_sequence_of_no_steps_ends_where_nothing_began(op_type: str) -> None:
     done = interpret(graph, dict(zip(graph.inputs, feeds(given), strict=True)))
     y, last = (done[n] for n in graph.outputs)
     assert y.shape == (0, 1, 3, 3) and last.shape == (1, 3, 3) and not last.any()
+
+
+@pytest.mark.parametrize("op_type", sorted(GATES))
+def test_products_of_bfloat16(op_type: str) -> None:
+    """States are rounded once a step; nothing else is."""
+    wide = operands(op_type, (6, 3, 5, 4), 2, 3)
+    narrow = {n: v if v.dtype == np.int32 else v.astype(types.to_numpy(types.BFLOAT16)) for n, v in wide.items()}
+    names = ["Y", "Y_h", "Y_c"][: 3 if op_type == "LSTM" else 2]
+    found = []
+    for values in (narrow, {n: narrow[n].astype(v.dtype) for n, v in wide.items()}):
+        graph = import_model(load(recurrent(op_type, values, names, direction="bidirectional")))
+        ops.lower_all(graph)
+        products = [(g, n) for g in everything(graph) for n in g.nodes() if isinstance(n, Contraction)]
+        assert {g.dtype(n.operands(g)["A"]) for g, n in products} == {
+            types.BFLOAT16 if values is narrow else dace.float32
+        }
+        named = dict(zip(graph.inputs, feeds(values), strict=True))
+        done = interpret(graph, named, None if values is narrow else np.float64)
+        found.append([np.asarray(done[n], np.float64) for n in graph.outputs])
+    for ours, exact in zip(*found, strict=True):
+        assert np.abs(ours - exact).max() <= 6 * 2.0**-8 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("op_type", sorted(GATES))

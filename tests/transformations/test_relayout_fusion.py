@@ -8,6 +8,7 @@ import pytest
 
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
+from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.render import render
 from daceopt.transformations.local.relayout_fusion import RelayoutFusion
 from tests.transformations.derivatives import assert_same_gradients
@@ -93,6 +94,29 @@ def test_a_copy_that_is_a_result_is_written_by_the_kernel_that_it_is_from() -> N
     assert len(apply(RelayoutFusion(), graph, special=True).sites) == 1
     assert f"out0 -> {whole}[i0, 4*i1 + i2, i3]" in render(graph) and len(graph.kernels()) == 2
     assert_same_gradients(before, graph)
+
+
+@pytest.mark.parametrize("added", [(), ("row",), ("row", "rows")], ids=["bare", "bias", "bias and residual"])
+def test_a_product_writes_the_result_that_counts_its_rows_by_several_axes(added: tuple[str, ...]) -> None:
+    graph, b, (x, y, row, rows) = start((6, 4), (4, 5), (5,), (6, 5))
+    operands = {"A": x, "B": y} | {
+        c: n for c, n in {"Bias": row, "C": rows}.items() if {row: "row", rows: "rows"}[n] in added
+    }
+    product = graph.add_array("product", (6, 5), graph.dtype(x))
+    b.library(Contraction, operands, {"Y": product})
+    finish(graph, b.copy(b.reshape(product, (2, 3, 5))), b.elementwise(lambda v: v + 1, product))
+    before = graph.copy()
+    assert len(apply(RelayoutFusion(), graph, special=True).sites) == 1
+    (node,) = (n for n in graph.nodes() if isinstance(n, Contraction))
+    assert graph.outputs_of(node) == graph.outputs[:1] and len(graph.kernels()) == 1
+    assert_same_gradients(before, graph)
+
+
+def test_a_product_of_another_form_is_copied() -> None:
+    for rows, shape in (((2, 6, 4), (2, 2, 3, 5)), ((6, 4), (6, 5, 1)), ((6, 4), (30,))):
+        graph, b, (x, y) = start(rows, (4, 5))
+        finish(graph, b.copy(b.reshape(b.matmul(x, y), shape)))
+        assert not apply(RelayoutFusion(), graph).sites
 
 
 def test_a_result_whose_axes_the_source_has_as_one_stays_a_copy() -> None:

@@ -1,8 +1,9 @@
-"""Kernels whose result is copied, element after element, to a result of the program: they write it there themselves."""
+"""Kernels and products whose result is copied, element after element, to a result of the program: they write there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -13,15 +14,18 @@ from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel
+from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.region import Region
 
 
-def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> Kernel | None:
-    """The kernel that makes ``source`` with ``result`` in its place; None where it must not, or ``copy``, a kernel that
-    copies one to the other in row-major order, does something else, too."""
+def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> Kernel | Contraction | None:
+    """The kernel that makes ``source`` with ``result`` in its place, or the product that makes it; None where it must
+    not, or ``copy``, a kernel that copies one to the other in row-major order, does something else, too."""
     producer = graph.producer(source)
-    if not isinstance(producer, nodes.MapEntry) or not _may_move(graph, source, result, copy):
+    if not isinstance(producer, nodes.MapEntry | Contraction) or not _may_move(graph, source, result, copy):
         return None
+    if isinstance(producer, Contraction):
+        return producer if _divides_rows(graph, producer, graph.shape(result)) else None
     try:
         kernel = Kernel.extract(graph, producer)
     except Unsupported:
@@ -38,12 +42,44 @@ def written_where_copied(graph: Graph, source: str, result: str, copy: Any) -> K
     return replace(kernel, stages=stages)
 
 
-def move(graph: Graph, source: str, result: str, copy: Any, kernel: Kernel) -> None:
-    """Put ``kernel`` in the place of the one that makes ``source`` and of ``copy``; readers of the source read on."""
-    graph.take_out([graph.producer(source), copy])
-    kernel.emit(graph)
+def move(graph: Graph, source: str, result: str, copy: Any, kernel: Kernel | Contraction) -> None:
+    """Put ``kernel``, or the product, in the place of what makes ``source`` and of ``copy``; readers of the source
+    read on."""
+    if isinstance(kernel, Contraction):
+        _multiply_into(graph, kernel, result, copy)
+    else:
+        graph.take_out([graph.producer(source), copy])
+        kernel.emit(graph)
     if graph.consumers(source) or graph.views_of(source):
         graph.replace_uses(source, Builder(graph, "relayout").reshape(result, graph.shape(source)))
+
+
+def _divides_rows(graph: Graph, product: Contraction, shape: Shape) -> bool:
+    """Does ``shape`` have the product's columns, and its rows as some axes? They are a batch that shares the right
+    factor, which libraries take as rows again."""
+    shapes = {c: graph.shape(n) for c, n in product.operands(graph).items()}
+    rows, columns = shapes["Y"][-2:]
+    if any(len(shapes[c]) != 2 for c in "YAB") or len(shapes.get("Bias", [columns])) != 1:
+        return False
+    return len(shape) > 2 and dim(shape[-1] - columns) == 0 and dim(prod(shape[:-1]) - rows) == 0
+
+
+def _multiply_into(graph: Graph, product: Contraction, result: str, copy: Any) -> None:
+    """Let the product write ``result``: its rows are read as the axes that the result has of them."""
+    reads, lead = graph.reads(product), graph.shape(result)[:-1]
+    twin = deepcopy(product)
+    graph.take_out([product, copy])
+    b = Builder(graph, "relayout")
+    divided = {c: _divided(b, n, lead) if c in ("A", "C") else n for c, n in reads.items()}
+    graph.add_node(twin, divided, {"Y": result})
+
+
+def _divided(b: Builder, matrix: str, lead: Shape) -> str:
+    """A view of a matrix whose rows are counted by several axes."""
+    graph = b.graph
+    step, column = graph.strides(matrix)
+    steps = [dim(prod(lead[k + 1 :]) * step) for k in range(len(lead))]
+    return graph.add_view(matrix, "rows", (*lead, graph.shape(matrix)[1]), (*steps, column), 0)
 
 
 def _may_move(graph: Graph, source: str, result: str, copy: Any) -> bool:

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir import types
 from daceopt.ir.affine import quotient
 from daceopt.ir.builder import Builder
 from daceopt.ir.dataflow import address, is_bijective
@@ -131,7 +130,7 @@ def _copies(graph: Graph, node: Any) -> Iterator[_Copy]:
 def _loops(graph: Graph, kernel: Kernel, read: Access, write: Access) -> tuple[tuple[Any, Any, Any], ...] | None:
     """Extent and steps of each loop, where elements go from the start of a buffer to that of an array."""
     dtype = graph.dtype(write.array)
-    if graph.dtype(read.array) != dtype or types.is_narrow(dtype) or graph.is_view(write.array):
+    if graph.dtype(read.array) != dtype or graph.is_view(write.array):
         return None
     if not is_bijective(write.index, graph.shape(write.array), dict(kernel.extents)):
         return None

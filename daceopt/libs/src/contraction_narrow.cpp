@@ -43,8 +43,8 @@ dnnl::post_ops operations_of(const NarrowProduct& p, const Tensor& bias, const T
 }
 
 std::shared_ptr<Entry> make(const NarrowProduct& p, const Tensor& a, const Tensor& b, const Tensor& bias,
-                            const Tensor& residual, const Tensor& y) {
-    const dnnl::matmul::primitive_desc pd(engine(), layout(a), layout(b), layout(y),
+                            const Tensor& residual, const Tensor& y, bool packs) {
+    const dnnl::matmul::primitive_desc pd(engine(), layout(a), packs ? any(layout(b)) : layout(b), layout(y),
                                           attributes(operations_of(p, bias, residual)));
     auto entry = std::make_shared<Entry>();
     entry->primitive = dnnl::matmul(pd);
@@ -73,13 +73,15 @@ Cache& cache() {
 }
 
 // False where oneDNN has nothing but a reference kernel, which is orders of magnitude slower than widening.
-bool multiply(const NarrowProduct& p) {
+bool multiply(const NarrowProduct& p, WeightMemory* kept) {
     const Tensor a = tensor_of(p.a, p.batch, p.m, p.k), b = tensor_of(p.b, p.batch, p.k, p.n);
     const Tensor bias = tensor_of(p.bias, p.batch, p.m, p.n), residual = tensor_of(p.residual, p.batch, p.m, p.n);
     const Tensor y = tensor_of(p.y, p.batch, p.m, p.n);
-    const Entry& entry = cache().get(key_of(p, {&a, &b, &bias, &residual, &y}), [&] {
+    Key key = key_of(p, {&a, &b, &bias, &residual, &y});
+    key.push_back(kept != nullptr);
+    const Entry& entry = cache().get(key, [&] {
         try {
-            return make(p, a, b, bias, residual, y);
+            return make(p, a, b, bias, residual, y, kept != nullptr);
         } catch (const dnnl::error&) {  // strides or broadcasts that no kernel takes
             return std::make_shared<Entry>();
         }
@@ -89,20 +91,20 @@ bool multiply(const NarrowProduct& p) {
     if (bias.data) data.push_back(bias.data);
     if (residual.data) data.push_back(residual.data);
     data.push_back(y.data);
-    entry.run(data);
+    entry.run(data, kept);
     return true;
 }
 
 }  // namespace
 
-void contraction_onednn(const NarrowProduct& given) {
+void contraction_onednn(const NarrowProduct& given, WeightMemory* kept) {
     if (given.relu || given.k == 0 || !has_bfloat16_units()) return widened<OneDnn>(given);  // oneDNN's relu turns NaN into 0
     guarded("Contraction", [&] {
         NarrowProduct p = given;
         if (p.m == 0 || p.n == 0 || count(p.batch) == 0) return;
         if (!settle(p)) return fail("Contraction", "the output's rows and columns are both strided");
         const auto packed_a = compact(p.a, p.m, p.k, p.batch), packed_b = compact(p.b, p.k, p.n, p.batch);
-        if (!multiply(p)) widened<OneDnn>(given);
+        if (!multiply(p, kept)) widened<OneDnn>(given);
     });
 }
 

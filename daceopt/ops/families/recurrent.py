@@ -1,4 +1,8 @@
-"""RNN, GRU and LSTM: one product for the inputs of all time steps, then a loop over the recurrent part."""
+"""RNN, GRU and LSTM: one product for the inputs of all time steps, then a loop over the recurrent part.
+
+Of bfloat16, products are of bfloat16 with sums of float32, in which gates and the memory of cells stay; the hidden
+state is rounded from step to step, as by oneDNN and so by PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,17 @@ from typing import Any
 import dace
 import sympy
 
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.operands import all_required, required
 from daceopt.ir.region_builder import LoopBuilder
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import FLOATS, Names, Operator, lowering, supports
+from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, lowering, supports
 from daceopt.ops.families import activation
 
+_MEMORY = 6  # position of the cells' initial memory among an LSTM's operands
 _PROJECTION = 8  # position of an operand that ONNX's LSTM does not have: (directions, width, hidden)
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 _DEFAULT = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
@@ -92,6 +97,16 @@ class _Layer:
         return self.b.graph
 
     @property
+    def dtype(self) -> Any:
+        """Of the operands and the hidden state."""
+        return self.graph.dtype(required(self.inputs, 0))
+
+    @property
+    def computed(self) -> Any:
+        """Of gates and of the cells' memory."""
+        return types.computed(self.dtype)
+
+    @property
     def batch_first(self) -> bool:
         return bool(self.node.attribute("layout", 0))
 
@@ -140,7 +155,7 @@ class _Layer:
         return 1 if self.batch_first else 0
 
     def state_shape(self, position: int) -> list[Dim]:
-        width = self.width if position == 5 else self.hidden
+        width = self.hidden if position == _MEMORY else self.width
         return [self.batch, 1, width] if self.batch_first else [1, self.batch, width]
 
     def parameter(self, position: int, start: Any = 0, count: Any = None) -> str | None:
@@ -157,13 +172,24 @@ class _Layer:
     def initial(self, position: int) -> str:
         """The state before the first step, zero when none is given, and for sequences of no steps."""
         name, lengths = values.at(self.inputs, position), values.at(self.inputs, 4)
+        dtype = self.computed if position == _MEMORY else self.dtype
         if name is None or self.steps == 0:
-            return self.b.full(self.state_shape(position), 0, self.graph.dtype(required(self.inputs, 0)))
+            return self.b.full(self.state_shape(position), 0, dtype)
         own = self.b.slice(name, [self.which], [self.which + 1], axes=[self.direction])
+        own = own if self.graph.dtype(own) == dtype else self.b.cast(own, dtype)
         if lengths is None:
             return own
         count = self.b.reshape(lengths, self.per_sequence)
-        return self.b.elementwise(lambda h, n: scalar.select(scalar.gt(n, 0), h, 0), own, count, label="initial")
+
+        def begun(h: Any, n: Any) -> Any:
+            return scalar.select(scalar.gt(n, 0), h, 0)
+
+        return self.b.elementwise(begun, own, count, dtype=dtype, label="initial")
+
+    def like(self, name: str, dtype: Any) -> str:
+        """The array ``name`` where it has this type, else one of its shape that does."""
+        graph = self.graph
+        return name if graph.dtype(name) == dtype else graph.add_array("wide", graph.shape(name), dtype)
 
     @property
     def per_sequence(self) -> tuple[Dim, ...]:
@@ -175,7 +201,7 @@ class _Layer:
         size, split = dim(self.gates * self.hidden), dim(recurrent_gates * self.hidden)
         if values.at(self.inputs, 3) is None:
             return None
-        both = self.graph.add_array("bias", (size,), self.graph.dtype(required(self.inputs, 3)))
+        both = self.graph.add_array("bias", (size,), self.computed)
         mine, theirs = str(self.parameter(3, 0, size)), str(self.parameter(3, size, size))
 
         def total(i: tuple[Any, ...], w: Any, r: Any) -> Any:
@@ -194,7 +220,7 @@ class _Layer:
         bias = self.bias(recurrent_gates)
         if bias is not None:
             operands["Bias"] = bias
-        y = graph.add_array("projection", (rows, columns), graph.dtype(self.x))
+        y = graph.add_array("projection", (rows, columns), self.computed)
         b.library(Contraction, operands, {"Y": y})
         return b.reshape(y, (steps, batch, columns))
 
@@ -233,7 +259,7 @@ class _Step:
         operands = {"A": self.matrix(state), "B": self.b.transpose(weights, [1, 0])}
         if plus is not None:
             operands["C"] = plus
-        y = self.b.graph.add_array("gates", (self.layer.batch, dim(count * size)), self.b.graph.dtype(state))
+        y = self.b.graph.add_array("gates", (self.layer.batch, dim(count * size)), self.layer.computed)
         self.b.library(Contraction, operands, {"Y": y})
         return y
 
@@ -254,7 +280,7 @@ class _Step:
         ``outputs``: Y, then the last states. Past the end of a sequence states stay, and Y is zero.
         """
         layer = self.layer
-        dtype = self.b.graph.dtype(states[0])
+        dtypes = [self.b.graph.dtype(state) for state in states]
         present = [n for n in operands if n is not None]
         lengths = values.at(layer.inputs, 4)
         mask = [] if lengths is None else [self.b.reshape(self.loop.capture(lengths), layer.per_sequence)]
@@ -269,31 +295,38 @@ class _Step:
             kept = [scalar.select(running, n, o) for n, o in zip(new, old)]
             return (*kept, *([scalar.select(running, new[0], 0)] if outputs[0] else []))
 
-        count = len(states) + (1 if outputs[0] else 0)
-        made = self.b.elementwise(
-            step, *states, *present, *mask, dtype=[dtype] * count, label=layer.node.op_type.lower()
-        )
+        dtypes += dtypes[:1] if outputs[0] else []
+        made = self.b.elementwise(step, *states, *present, *mask, dtype=dtypes, label=layer.node.op_type.lower())
         stacked = []
         if outputs[0]:
             stacked = [(made[-1], outputs[0], 1 if layer.batch_first else 0, layer.reverse)]
-        self.loop.finish(made[: len(states)], outputs[1:], stacked, trips=layer.steps)
+        self._close(made[: len(states)], outputs[1:], stacked)
 
     def project(self, cell: Callable[..., tuple[Any, ...]], c: str, operands: list[str | None], outputs: Names) -> None:
         """``finish`` for an LSTM whose hidden state is a product of what the cell gives."""
-        layer, dtype = self.layer, self.b.graph.dtype(c)
+        layer = self.layer
         present = [n for n in operands if n is not None]
 
         def step(old: Any, *symbols: Any) -> tuple[Any, ...]:
             rest = iter(symbols)
             return cell(0, old, *(None if n is None else next(rest) for n in operands))
 
-        out, new = self.b.elementwise(step, c, *present, dtype=[dtype] * 2, label="lstm")
+        out, new = self.b.elementwise(step, c, *present, dtype=[layer.dtype, layer.computed], label="lstm")
         weights = self.b.transpose(self.loop.capture(str(layer.projection_of_states)), [1, 0])
-        h = self.b.graph.add_array("projected", (layer.batch, layer.width), dtype)
+        h = self.b.graph.add_array("projected", (layer.batch, layer.width), layer.dtype)
         self.b.library(Contraction, {"A": self.matrix(out), "B": weights}, {"Y": h})
         state = self.state(h)
         stacked = [(state, outputs[0], 1 if layer.batch_first else 0, layer.reverse)] if outputs[0] else []
-        self.loop.finish([state, new], outputs[1:], stacked, trips=layer.steps)
+        self._close([state, new], outputs[1:], stacked)
+
+    def _close(self, states: Sequence[str], finals: Names, stacked: Sequence[tuple[str, str, int, bool]]) -> None:
+        """End the loop; the last memory is rounded to what its output has."""
+        layer, body = self.layer, self.b.graph
+        wide = [None if n is None else layer.like(n, body.dtype(s)) for n, s in zip(finals, states, strict=True)]
+        self.loop.finish(states, wide, stacked, trips=layer.steps)
+        for last, out in zip(wide, finals, strict=True):
+            if last is not None and last != out:
+                layer.b.cast(last, layer.graph.dtype(str(out)), out=out)
 
 
 def _rnn(layer: _Layer, outputs: Names) -> None:
@@ -347,7 +380,7 @@ def _gru(layer: _Layer, outputs: Names) -> None:
         step.finish(linear, [h], [*operands, bias], outputs)
         return
     gates = step.recurrent(h, 0, 2, step.columns(step.projected, 0, 2))
-    scaled = step.b.elementwise(lambda h, r: h * f(r), h, step.gate(gates, 1), label="reset")
+    scaled = step.b.elementwise(lambda h, r: h * f(r), h, step.gate(gates, 1), dtype=layer.dtype, label="reset")
     hidden = step.recurrent(scaled, 2, 1, step.columns(step.projected, 2, 1))
 
     def cell(h: Any, z: Any, n: Any) -> tuple[Any, ...]:
@@ -360,7 +393,7 @@ def _gru(layer: _Layer, outputs: Names) -> None:
 _CELLS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
 
 
-@lowering("RNN", "GRU", "LSTM", types=FLOATS)
+@lowering("RNN", "GRU", "LSTM", types=(*FLOATS, *FACTORS))
 def recurrent(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One loop per direction; two directions are joined afterwards."""
     wanted: Names = [*outputs, *[None] * (3 - len(outputs))][: 3 if node.op_type == "LSTM" else 2]

@@ -7,6 +7,7 @@ from typing import Any
 import dace
 import pytest
 
+from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.parse import parse
@@ -90,6 +91,7 @@ def _held(graph: Graph) -> list[str]:
         ({"descending": True}, ["step0 from 15"]),
         ({"descending": True, "trips": N, "rows": 9}, ["step0 from n - 1"]),
         ({"dtype": dace.float64}, ["step0"]),
+        ({"dtype": types.BFLOAT16}, ["step0"]),
         ({"weights": "sliced"}, []),  # another matrix in each iteration
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -36,10 +37,10 @@ class CollectivePlacement(Transformation):
     after:   agree; a = f(x); start(a); b = h(x); start(b); wait(a); u = g(a'); wait(b); v = g(b')
 
     Starts run in the order of their positions, which all ranks share: each behind the one before it (an edge of the
-    graph) and behind what it sums, which is computed as soon as it can be. All that needs a result of a reduction runs
-    after the last start: by the latest reduction that it needs, so that the update of a bucket runs while later ones
-    are on their way. ``wait='end'`` waits for all of them before. Exchanges that need the result of another, as the
-    all-gather of what was updated in shards, start behind those that do not, and are waited for last.
+    graph) and behind what it sums, before which nothing is computed but what that needs. All that needs a result of a
+    reduction runs after the last start: by the latest reduction that it needs, so that the update of a bucket runs
+    while later ones are on their way. ``wait='end'`` waits for all of them before. Exchanges that need the result of
+    another, as the all-gather of what was updated in shards, start behind those that do not, and are waited for last.
     """
 
     level: ClassVar[str] = "hardware"
@@ -115,23 +116,23 @@ def _ranks(graph: Graph, starts: list[CollectiveStart]) -> dict[Any, int]:
     return found
 
 
-def _promptly(graph: Graph, nodes: list[Any], collectives: set[Any]) -> list[Any]:
-    """``nodes`` in their order, but what is computed for ``collectives`` alone runs as soon as it can."""
-    readers = {n: [r for name in _written(graph, n) for r in graph.all_consumers(name)] for n in nodes}
-    alone = set(collectives)
-    for node in reversed(nodes):
-        if readers[node] and alone.issuperset(readers[node]):
-            alone.add(node)
+def _promptly(graph: Graph, nodes: list[Any], starts: list[Any]) -> list[Any]:
+    """``nodes`` so that each of ``starts`` in turn waits for what it needs alone; otherwise in their order.
+
+    All that a backward computes serves some gradient: what serves the next one to start runs first.
+    """
     sources = {n: [s for _, s in sources_of(graph, n)] for n in nodes}
     place: dict[Any, float] = {}
-    for k, node in enumerate(nodes):
-        before = [place[s] for s in sources[node]]
-        place[node] = max(before) if node in alone and before else float(k)
+    for k, start in enumerate(starts):
+        needed = [s for _, s in sources_of(graph, start)]
+        while needed:
+            node = needed.pop()
+            if node in sources and node not in place:
+                place[node] = k
+                needed += sources[node]
+    for node in nodes:
+        place.setdefault(node, max((place[s] for s in sources[node]), default=0))
     return by_priority(nodes, sources, place)
-
-
-def _written(graph: Graph, node: Any) -> list[str]:
-    return [name for name in graph.outputs_of(node) if name is not None]
 
 
 def _order(
@@ -140,17 +141,14 @@ def _order(
     """``first``: those of ``starts`` that need no exchange before."""
     late = [n for n in graph.nodes() if n in ranks]
     special = {*opening, *starts}
-    waits = {wait_of(graph, n) for n in starts}
-    early = [n for n in graph.nodes() if n not in ranks and n not in special]
-    early = _promptly(graph, early, special | waits)
-    needed = [{s for _, s in sources_of(graph, n)} for n in first]
-    order, done, waiting = [opening[0]], set(), list(zip(first, needed))
+    early = _promptly(graph, [n for n in graph.nodes() if n not in ranks and n not in special], first)
+    order, done, waiting = [opening[0]], set(special), deque(first)
     for node in [None, *early]:
         if node is not None:
             order.append(node)
             done.add(node)
-        while waiting and waiting[0][1] <= {*done, *special}:
-            start, _ = waiting.pop(0)
+        while waiting and done.issuperset(s for _, s in sources_of(graph, waiting[0])):
+            start = waiting.popleft()
             order += [opening[1], start] if start is first[0] else [start]
     behind = {wait_of(graph, n) for n in first} if end else set()
     order += [n for n in late if n in behind]

@@ -1,5 +1,6 @@
 """Calls that eager PyTorch refuses because of element types, where its shape rules and our programs would go on: the
-difference of a bool, the variance of integers, labels of another type.
+difference of a bool, the variance of integers, labels of another type. And calls whose results have another element
+type than these rules say.
 
 Each such call of a graph is tried on one number: ATen says in its kernels what it lacks, and nowhere else.
 """
@@ -7,7 +8,7 @@ Each such call of a graph is tried on one number: ATen says in its kernels what 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -48,15 +49,16 @@ def check(graph: fx.GraphModule, inputs: Sequence[Any]) -> None:
 def _try(node: fx.Node) -> None:
     try:
         args, kwargs = fx.map_arg((node.args, node.kwargs), _one)
-        if node.op == "call_method":
-            getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        else:
-            node.target(*args, **kwargs)
+        call = getattr(args[0], node.target) if isinstance(node.target, str) else node.target
+        found = call(*(args[1:] if isinstance(node.target, str) else args), **kwargs)
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         if _OF_TYPES.search(str(error)):
             raise Unsupported(f"eager PyTorch refuses {node.name}: {error}") from None
     except Exception:  # of a size, or an index, that does not fit one number
         return
+    for ours, theirs in zip(_dtypes(node.meta.get("example_value")), _dtypes(found)):
+        if ours != theirs:
+            raise Unsupported(f"eager PyTorch computes {node.name} in {theirs}; its shape rules say {ours}")
 
 
 def _one(node: fx.Node) -> Any:
@@ -96,12 +98,13 @@ def _may_be_refused(node: fx.Node) -> bool:
     """Calls on numbers of one floating type are not, but where only deterministic ones are allowed."""
     values = [x.meta.get("example_value") for x in node.all_input_nodes]
     given = [*pytree.tree_leaves([node.args, node.kwargs]), *pytree.tree_leaves(values)]
-    if not list(_tensors(node)) or any(v is None for v in values) or any(isinstance(g, torch.Generator) for g in given):
+    results = _dtypes(node.meta.get("example_value"))
+    if not results or any(v is None for v in values) or any(isinstance(g, torch.Generator) for g in given):
         return False
-    types = {t.dtype for x in node.all_input_nodes for t in _tensors(x)}
+    types = {d for x in node.all_input_nodes for d in _dtypes(x.meta.get("example_value"))}
     mixed = len(types) > 1 or any(not d.is_floating_point for d in types) or any(isinstance(a, bool) for a in node.args)
     return mixed or torch.are_deterministic_algorithms_enabled()
 
 
-def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
-    yield from (t for t in pytree.tree_leaves(node.meta.get("example_value")) if isinstance(t, torch.Tensor))
+def _dtypes(value: Any) -> list[torch.dtype]:
+    return [t.dtype for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)]

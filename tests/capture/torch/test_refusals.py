@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from daceopt import optimized_module
+from daceopt.errors import Unsupported
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -44,6 +45,15 @@ def test_the_error_is_that_of_eager(function) -> None:
     with pytest.raises(RuntimeError) as found:
         optimized_module(Net(function), fallback="silent")(x, n)
     assert str(found.value).startswith(str(expected.value).splitlines()[0])
+
+
+def test_a_result_of_another_type_than_shape_rules_say_is_refused() -> None:
+    """The decomposition of ``ldexp`` takes integers for float32, ATen for the type of the exponent."""
+    integers, exponent = torch.tensor([1, 2], dtype=torch.int32), torch.tensor(2.0, dtype=torch.float16)
+    with pytest.raises(Unsupported, match="float16.*float32"):
+        optimized_module(Net(torch.ldexp), fallback="raise")(integers, exponent)
+    found = optimized_module(Net(torch.ldexp), fallback="silent")(integers, exponent)
+    torch.testing.assert_close(found, torch.ldexp(integers, exponent))
 
 
 def test_what_meets_and_is_allowed_is_compiled() -> None:

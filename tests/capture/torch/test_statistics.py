@@ -46,6 +46,14 @@ def test_a_spread_far_from_zero() -> None:
     check(lambda x: x.std(1), X[0] * 1e-2 + 1000)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("size", [3e37, 1e19, 1e-23])
+def test_deviations_whose_squares_leave_the_range(size: float, dtype: torch.dtype) -> None:
+    x = (X * size).to(dtype)
+    check(lambda x: x.std(1), x)
+    check(lambda x: torch.std_mean(x, (0, 2), correction=0), x)
+
+
 @pytest.mark.parametrize("p", [0, 1, 2, 3, 0.5, -1, INF, -INF])
 @pytest.mark.parametrize("x", [X[0], WITH_ZEROS], ids=["plain", "zeros"])
 def test_norms(p: float, x: torch.Tensor) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import dace
 import sympy
 
 from daceopt.capture.torch.aten.reduction import axes_of, reduced_shape
@@ -24,7 +25,7 @@ Scalar = Callable[[Any], Any]
 
 @translates("var.correction", derivative="aten")
 def var(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
-    return _moments(t, self, dim, correction, keepdim, lambda v: v)[0]
+    return _moments(t, self, dim, correction, keepdim, _as_it_is)[0]
 
 
 @translates("std.correction", derivative="aten")
@@ -34,7 +35,7 @@ def std(t: Translation, self: str, dim: list[int] | None, correction: Any, keepd
 
 @translates("var_mean.correction", derivative="aten")
 def var_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
-    return _moments(t, self, dim, correction, keepdim, lambda v: v)
+    return _moments(t, self, dim, correction, keepdim, _as_it_is)
 
 
 @translates("std_mean.correction", derivative="aten")
@@ -42,16 +43,25 @@ def std_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, 
     return _moments(t, self, dim, correction, keepdim, sympy.sqrt)
 
 
+def _as_it_is(v: Any) -> Any:
+    return v
+
+
 def _moments(
     t: Translation, x: str, dim: list[int] | None, correction: Any, keepdim: bool, after: Scalar
 ) -> tuple[str, str]:
-    """``after`` of the variance, and the mean: in two passes, in the type in which elements are computed."""
+    """``after`` of the variance, and the mean: in two passes, in the type in which elements are computed.
+
+    A deviation's squares need not be in the range of its elements: they are doubles.
+    """
     b, axes = t.b, axes_of(t, x, dim)
+    wide = types.computed(t.dtype) if after is _as_it_is else dace.float64
+    x = t.cast(x, wide) if wide == dace.float64 else x
     count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
     square, drift = centred_sums(b, x, centre, axes, keepdim)
-    divided = _divided(count, 1 if correction is None else correction, t.dtype)
-    n = scalar.cast(count, types.computed(t.dtype))
+    divided = _divided(count, 1 if correction is None else correction, wide)
+    n = scalar.cast(count, wide)
     spread = t.kernel(lambda s, d: after(divided(variance(s, d, n))), square, drift)
     flat = b.reshape(centre, reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)

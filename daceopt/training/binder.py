@@ -6,7 +6,7 @@ with how things are, tensor by tensor. Nothing is changed before the program has
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,9 +64,18 @@ class Binder:
         """Whether the next call updates."""
         return self.batch + 1 >= self.options.accumulate
 
-    def bind(self, parameters: Sequence[tuple[int, torch.Tensor]]) -> Bound:
+    def waiting(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Which others an update by the next call is for: earlier micro-batches have collected gradients of them."""
+        if not (self.batch and self.is_last):
+            return []
+        members = {id(p) for p in parameters}
+        everything = (p for group in self.optimizer.param_groups for p in group["params"])
+        return [p for p in everything if p.grad is not None and id(p) not in members]
+
+    def bind(self, parameters: Sequence[tuple[int, torch.Tensor]], waiting: Collection[int] = ()) -> Bound:
         """The call on these (argument of the graph, parameter) pairs; those that the optimizer does not have are left
-        out. Raises Unsupported for a parameter or state that no rule is for."""
+        out. ``waiting``: arguments of which the graph has no gradient. Raises Unsupported for a parameter or state that
+        no rule is for."""
         assert self.rule is not None  # others are refused before
         flags = [self.rule.flags(group) for group in self.optimizer.param_groups]
         groups = [id(p) for group in self.optimizer.param_groups for p in group["params"]]
@@ -74,7 +83,7 @@ class Binder:
         again = self._latest[2].again() if self._latest is not None and self._latest[0] == key else None
         if again is not None:
             return again
-        call = _Call(self, flags, parameters)
+        call = _Call(self, flags, parameters, waiting)
         self._latest = key, list(parameters), call  # which keeps the parameters, so that no other has their identity
         return call.bound
 
@@ -104,7 +113,11 @@ class _Call:
     """Everything is looked at; :meth:`again` looks at what may have changed."""
 
     def __init__(
-        self, binder: Binder, flags: Sequence[tuple[str, ...]], parameters: Sequence[tuple[int, torch.Tensor]]
+        self,
+        binder: Binder,
+        flags: Sequence[tuple[str, ...]],
+        parameters: Sequence[tuple[int, torch.Tensor]],
+        waiting: Collection[int],
     ) -> None:
         assert binder.rule is not None
         self._binder, self._rule, self._flags, optimizer = binder, binder.rule, flags, binder.optimizer
@@ -112,7 +125,7 @@ class _Call:
         self._rows: dict[tuple[int, bool, float], int] = {}
         self._numbers: list[tuple[float, ...]] = []
         options = binder.options
-        self._updates = binder.is_last
+        self._updates, self._waiting = binder.is_last, waiting
         self._shards = binder.shards.elements() if binder.shards is not None and self._updates else {}
         if self._shards and options.keep_gradients:
             raise Unsupported("keep_gradients: no rank has whole gradients of what is updated in shards")
@@ -166,7 +179,8 @@ class _Call:
             self.bound.tensors.append(collected)
         rule = BY_CLASS[type(self._binder.optimizer)]
         shard = self._shards.get(id(parameter), 0)
-        return Updated(argument, _TYPES[parameter.dtype], rule, flags, names, row, collected is not None, shard)
+        dtype, accumulated, waits = _TYPES[parameter.dtype], collected is not None, argument in self._waiting
+        return Updated(argument, dtype, rule, flags, names, row, accumulated, shard, waits)
 
     def _state(self, parameter: torch.Tensor, group: int, names: Sequence[str]) -> int:
         """Add the state of a parameter to the call; returns the row of its coefficients."""

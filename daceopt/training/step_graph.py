@@ -11,7 +11,7 @@ from daceopt.capture.torch import eager_memory, effects, guards
 from daceopt.capture.torch.connection import connected
 from daceopt.capture.torch.traced import Traced
 from daceopt.errors import DaceoptError, SizesError, Unsupported
-from daceopt.modules.backend import Backend, BySize, CompiledGraph, reason_of
+from daceopt.modules.backend import SIZE_LIMIT, Backend, BySize, CompiledGraph, reason_of
 from daceopt.modules.description import identity
 from daceopt.modules.options import recipe_for
 from daceopt.modules.piece import CompiledPiece
@@ -20,6 +20,7 @@ from daceopt.runtime.binding import Binding, Output, Result
 from daceopt.training.binder import Binder
 from daceopt.training.step_exchange import StepExchange
 from daceopt.training.update_plan import UpdatePlan
+from daceopt.training.waiting import WithWaiting, with_waiting
 
 if TYPE_CHECKING:
     from daceopt.ir.imported import Imported, Reduction
@@ -52,11 +53,24 @@ class StepGraph:
         self._latest: tuple[UpdatePlan, StepProgram] | None = None
         self._lock = threading.RLock()
         self._by_size: BySize | None = None  # for sizes that a program is not for
-        self._trained = trained_arguments(traced)
+        self._waiting = traced.waiting if isinstance(traced, WithWaiting) else ()
+        self._trained = [*trained_arguments(traced), *self._waiting]
+        self._extended: dict[tuple[int, ...], tuple[StepGraph, list[Any]]] = {}  # which keeps those of these identities
 
     def bind(self, arguments: Sequence[Any]) -> Any:
         """What the optimizer has for the parameters among the arguments."""
-        return self._backend.binder.bind([(k, arguments[k]) for k in self._trained])
+        return self._backend.binder.bind([(k, arguments[k]) for k in self._trained], self._waiting)
+
+    def _with(self, waiting: list[Any], arguments: Sequence[Any]) -> StepGraph:
+        """The same for an update of more parameters than the graph has gradients of."""
+        key = tuple(id(p) for p in waiting)
+        with self._lock:
+            if key not in self._extended:
+                if len(self._extended) >= SIZE_LIMIT:
+                    found = f"there are steps for {SIZE_LIMIT} sets of parameters of earlier micro-batches already"
+                    raise Unsupported(found)
+                self._extended[key] = StepGraph(self._backend, with_waiting(self.traced, arguments, waiting)), waiting
+            return self._extended[key][0]
 
     def program(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
         """The program for ``plan``, compiled at its first call."""
@@ -88,6 +102,9 @@ class StepGraph:
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """The results of the graph, the loss among them; parameters and the optimizer's state are updated. Raises
         RunError, and changes nothing, where the program reports an error."""
+        waiting = self._backend.binder.waiting(arguments[k] for k in self._trained)
+        if waiting:
+            return self._with(waiting, arguments)(*arguments, *_others(waiting, arguments))
         bound = self.bind(arguments)
         program = self.program(bound.plan, arguments)
         if self._backend.observed is not None:
@@ -102,6 +119,12 @@ class StepGraph:
         self._backend.binder.done(bound, [(arguments[p.argument], g) for p, g in zip(kept, results[count:])])
         self._backend.ran += 1
         return results[:count]
+
+
+def _others(tensors: Sequence[Any], arguments: Sequence[Any]) -> list[Any]:
+    """Those that are no arguments yet."""
+    known = {id(x) for x in arguments}
+    return [t for t in tensors if id(t) not in known]
 
 
 class StepProgram:

@@ -73,6 +73,7 @@ class _Extension:
     def _whole(self, k: int, gradient: str | None) -> str:
         """The gradient with what was collected before, over all ranks; this rank's shard of it, where it has one."""
         (parameter, name), collected, b = self._members[k], self._collected[k], self._b
+        gradient = None if parameter.waiting else gradient
         g = gradient or b.full(self._graph.shape(name), 0, self._graph.dtype(name))
         if collected is not None:
             g = str(b.elementwise(lambda x, y: x + y, collected, g, dtype=self._graph.dtype(name)))

@@ -15,8 +15,8 @@ class Updated:
     ``argument``: its position among the arguments of the graph; ``dtype``: in which its update is computed, float32 or
     float64; the parameter and its state may be stored in a half type, and are rounded once; ``rule`` and ``flags``:
     how it is updated (``optimizers.RULES``); ``state``: the optimizer's tensors for it; ``row``: of its coefficients;
-    ``accumulated``: whether gradients of earlier micro-batches are added to its own; ``shard``: how many of its
-    elements each rank updates, whose state alone it has; 0 for all of them.
+    ``accumulated``: whether gradients of earlier micro-batches are added to its own; ``waiting``: whether they are all
+    that it has; ``shard``: how many of its elements each rank updates, whose state alone it has; 0 for all of them.
     """
 
     argument: int
@@ -27,6 +27,7 @@ class Updated:
     row: int
     accumulated: bool
     shard: int = 0
+    waiting: bool = False
 
 
 @dataclass(frozen=True)

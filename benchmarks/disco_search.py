@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,15 +14,13 @@ import torch
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.models.data_parallel import STEPS
 from daceopt.cost.rates import rates
-from daceopt.distributed import step_times
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.backtracking import BacktrackingSearch, SearchEffort
-from daceopt.distributed.baselines import OPERATORS, baselines, moved, one_bucket_bound
+from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
 from daceopt.distributed.estimator_training import known
 from daceopt.distributed.fusion_state import METHODS, FusionProblem, FusionState, Method, Move
-from daceopt.distributed.program_operators import ProgramOperators
 from daceopt.distributed.step_capture import capture
-from daceopt.distributed.strategy_search import problem_of, rule_groups
+from daceopt.distributed.timed_step import TimedStep, timed
 
 LATENCY = 50e-6
 LINKS = ((4, 1e9), (4, 10e9), (4, 25e9), (2, 10e9), (64, 10e9), (1024, 10e9))
@@ -33,39 +30,19 @@ PAPER = {"VGG-19": 0.101, "ResNet-50": 0.125, "Transformer": 0.267, "RNNLM": 0.0
 MOST_SECONDS = 120.0
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What is known of a network, whatever the links are; ``said``: of which of its times are measured."""
-
-    operators: ProgramOperators
-    groups: list[list[int]]
-    model: Any
-    said: str = "library calls by their roofline, kernels as estimated"
-
-    def problem(self, world: int, bandwidth: float) -> FusionProblem:
-        return self.model._replace(reduction=AllReduceTime.ring(world, bandwidth, LATENCY))
-
-
-def prepared(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool = False) -> Prepared:
+def prepared(subject: Any, batch: Sequence[Any], world: int = 4, measured: bool = False) -> TimedStep:
     """Captured with reductions; which workers they are between changes no kernel but by how many they are.
 
-    ``subject``: a module that computes its loss, or a training step of one. ``measured``: library calls, and kernels of
-    the recipe's own fusion, take what they take here; kernels that were not measured what is estimated.
+    ``subject``: a module that computes its loss, or a training step of one. ``measured``: of ``timed``.
     """
-    machine = rates().of_cores(1)
-    captured = capture(subject, batch, world=world)
-    times = step_times.measured(captured, kernels=True) if measured else step_times.StepTimes({}, [])
-    operators = ProgramOperators(captured.program, machine, times.calls)
-    estimate, reduction = known(machine).estimate(machine), AllReduceTime.ring(world, 1e9)
-    groups = rule_groups(captured, operators)
-    problem = problem_of(operators, estimate, reduction)
-    if measured:
-        fused = moved(problem, baselines(problem, groups)[OPERATORS]).groups.values()
-        found = step_times.of_groups(times.kernels, operators, fused, estimate)
-        problem = problem_of(operators, step_times.known_first(found, estimate), reduction)
-        said = f"{len(times.calls)} library calls and {len(times.kernels)} kernels as measured alone, others estimated"
-        return Prepared(operators, groups, problem, said)
-    return Prepared(operators, groups, problem)
+    machine, reduction = rates().of_cores(1), AllReduceTime.ring(world, 1e9)
+    estimate = known(machine).estimate(machine)
+    return timed(capture(subject, batch, world=world), estimate, reduction, measured=measured)
+
+
+def between(found: TimedStep, world: int, bandwidth: float) -> FusionProblem:
+    """The problem of workers that are linked like this."""
+    return found.problem._replace(reduction=AllReduceTime.ring(world, bandwidth, LATENCY))
 
 
 @case
@@ -86,8 +63,8 @@ def disco_search(budget: Budget) -> Iterator[Result]:
         yield _simulations(name, found)
 
 
-def _searched(name: str, found: Prepared, world: int, bandwidth: float, budget: Budget) -> Iterator[Result]:
-    problem = found.problem(world, bandwidth)
+def _searched(name: str, found: TimedStep, world: int, bandwidth: float, budget: Budget) -> Iterator[Result]:
+    problem = between(found, world, bandwidth)
     start = time.perf_counter()
     rules = baselines(problem, found.groups)
     search = BacktrackingSearch(problem, rules.values(), SearchEffort())
@@ -115,9 +92,9 @@ def _run(problem: FusionProblem, starts: Sequence[Sequence[Move]], effort: Searc
     return 1e3 * search.cost
 
 
-def _methods(name: str, found: Prepared, budget: Budget) -> Iterator[Result]:
+def _methods(name: str, found: TimedStep, budget: Budget) -> Iterator[Result]:
     """Figure 10: methods added one by one, from nothing fused."""
-    problem = found.problem(4, 10e9)
+    problem = between(found, 4, 10e9)
     values = {"none": 1e3 * FusionState(problem).time.seconds}
     used: tuple[Method, ...] = ()
     for method in METHODS:
@@ -127,9 +104,9 @@ def _methods(name: str, found: Prepared, budget: Budget) -> Iterator[Result]:
     yield Result(name, "methods (figure 10), 4 workers, 10 Gbit/s", "ms", values)
 
 
-def _parameters(name: str, found: Prepared, budget: Budget) -> Iterator[Result]:
+def _parameters(name: str, found: TimedStep, budget: Budget) -> Iterator[Result]:
     """Tables 3 and 4."""
-    problem = found.problem(4, 10e9)
+    problem = between(found, 4, 10e9)
     starts = list(baselines(problem, found.groups).values())
     alphas = {f"alpha {a:g}": _run(problem, starts, SearchEffort(alpha=a), budget) for a in (1.0, 1.05, 1.1)}
     yield Result(name, "alpha (table 3), 4 workers, 10 Gbit/s", "ms", alphas)
@@ -137,9 +114,9 @@ def _parameters(name: str, found: Prepared, budget: Budget) -> Iterator[Result]:
     yield Result(name, "beta (table 4), 4 workers, 10 Gbit/s", "ms", betas)
 
 
-def _simulations(name: str, found: Prepared) -> Result:
+def _simulations(name: str, found: TimedStep) -> Result:
     """Steps simulated per second when kernels changed since the last one."""
-    state, count = FusionState(found.problem(4, 10e9)), 500
+    state, count = FusionState(between(found, 4, 10e9)), 500
     start = time.process_time()
     for _ in range(count):
         state.__dict__.pop("_arrays", None)

@@ -265,7 +265,7 @@ def simulated(network: str, reduction: AllReduceTime) -> dict[str, float]:
     step = daceopt.training_step(module, None, _sgd(module))
     found = prepared(step, batch, reduction.world, measured=True)
     print(f"simulated with {found.said}")
-    problem = found.model._replace(reduction=reduction)
+    problem = found.problem._replace(reduction=reduction)
     moves = baselines(problem, found.groups)
     return {f"daceopt, {k}": moved(problem, moves[v]).time.seconds for k, v in (("auto", BOTH), ("none", OPERATORS))}
 

@@ -10,7 +10,7 @@ from typing import Any
 from daceopt.commands import model
 from daceopt.distributed.allreduce_time import AllReduceTime, bandwidth_of, duration_of
 from daceopt.distributed.backtracking import SearchEffort
-from daceopt.distributed.strategy_search import SearchOutcome, problem_of, rule_groups, search
+from daceopt.distributed.strategy_search import SearchOutcome, search
 from daceopt.errors import DaceoptError
 from daceopt.explore.step_timeline import page
 
@@ -32,6 +32,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--processes", type=int, default=cores, metavar="N", help=said)
     parser.add_argument("--slowdown", type=float, default=1.0, metavar="X", help="of the slowest worker (default: 1)")
     parser.add_argument("--estimator", choices=_ESTIMATORS, default="network", help="of kernels (default: network)")
+    said = "time nothing here: library calls by the machine's rates, kernels by the estimator"
+    parser.add_argument("--estimated", action="store_true", help=said)
     parser.add_argument("--calibrate", metavar="TIME", help="time kernels for so long first, and tune the estimator")
     parser.add_argument("--timeline", type=Path, metavar="FILE", help="draw the step as HTML")
     for name, kind in (("alpha", float), ("beta", int), ("seed", int), ("patience", int)):
@@ -61,16 +63,16 @@ def _searched(options: Namespace) -> SearchOutcome:
         raise DaceoptError(f"{options.model} is no module that trains; expected file.py:name")
 
     from daceopt.cost.rates import rates
-    from daceopt.distributed.program_operators import ProgramOperators
     from daceopt.distributed.step_capture import capture
+    from daceopt.distributed.timed_step import timed
 
     machine = rates().of_cores(options.threads)
     whole, processes = subject.step is not None, options.processes
     step = capture(subject.step or subject.module, subject.args, subject.kwargs, options.world)
-    operators = ProgramOperators(step.program, machine)
-    problem = problem_of(operators, _estimate(options, machine), reduction, (1.0, options.slowdown))
-    groups = rule_groups(step, operators)
-    return search(problem, groups, subject.module, effort, budget, options.resume, whole, processes)
+    estimate, slowdowns = _estimate(options, machine), (1.0, options.slowdown)
+    found = timed(step, estimate, reduction, slowdowns, options.threads, measured=not options.estimated)
+    print(f"times: {found.said}")
+    return search(found.problem, found.groups, subject.module, effort, budget, options.resume, whole, processes)
 
 
 def _reduction(options: Namespace) -> AllReduceTime:

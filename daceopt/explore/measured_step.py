@@ -9,10 +9,10 @@ import torch
 
 from daceopt.cost.rates import rates
 from daceopt.distributed import allreduce_measurement, estimator_training
-from daceopt.distributed.program_operators import ProgramOperators
 from daceopt.distributed.step_capture import capture
 from daceopt.distributed.step_simulator import StepEvent
-from daceopt.distributed.strategy_search import problem_of, rule_groups, simulated
+from daceopt.distributed.strategy_search import simulated
+from daceopt.distributed.timed_step import timed
 from daceopt.explore.built_program import BuiltProgram, Times
 from daceopt.ir.nodes.collective import AgreementWait, CollectiveStart, CollectiveWait
 from daceopt.store.cache import key
@@ -65,16 +65,15 @@ def events(graph: Graph, times: Times) -> list[StepEvent]:
 def as_simulated(
     step: nn.Module | TrainingStep, arguments: Sequence[Any], strategy: Strategy, group: Any = None
 ) -> list[StepEvent]:
-    """The same step by the estimator of kernels and all-reduces as measured in ``group``, whose ranks all call it.
+    """The same step by what it consists of and all-reduces as measured, these in ``group``, whose ranks all call it.
 
     ``step``: of the model before ``data_parallel``. Its update is counted among its computations.
     """
     machine = rates().of_cores(1)
     captured = capture(step, arguments, world=strategy.identity.world)
-    operators = ProgramOperators(captured.program, machine)
     estimate = estimator_training.known(machine).estimate(machine)
-    problem = problem_of(operators, estimate, allreduce_measurement.measured(group))
-    return simulated(problem, strategy, rule_groups(captured, operators)).timeline()
+    found = timed(captured, estimate, allreduce_measurement.measured(group))
+    return simulated(found.problem, strategy, found.groups).timeline()
 
 
 def both(

@@ -37,10 +37,16 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def search(source: Path, *more: str, name: str = "build") -> int:
+def search(source: Path, *more: str, name: str = "build", measured: bool = False) -> int:
     output = str(source.parent / "strategy.json")
     common = ("--world", "4", "--bandwidth", "1Gbit", "--latency", "20us", "--patience", "60", "-o", output)
-    return main(["search", f"{source}:{name}", *common, *more])
+    return main(["search", f"{source}:{name}", *common, *([] if measured else ["--estimated"]), *more])
+
+
+@pytest.mark.parametrize(("measured", "times"), [(False, "kernels as estimated"), (True, "kernels as measured alone")])
+def test_it_says_what_was_timed(source: Path, capsys: pytest.CaptureFixture[str], measured: bool, times: str) -> None:
+    assert search(source, measured=measured) == 0
+    assert times in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_strategy_is_written_and_said(source: Path, capsys: pytest.CaptureFixture[str]) -> None:

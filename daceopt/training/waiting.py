@@ -25,7 +25,7 @@ def with_waiting(traced: Traced, arguments: Sequence[Any], parameters: Sequence[
     places = {id(x): k for k, x in enumerate(arguments)}
     added = [p for p in parameters if id(p) not in places]
     places |= {id(p): len(arguments) + k for k, p in enumerate(added)}
-    mode = next(x.fake_mode for x in traced.inputs if isinstance(x, torch.Tensor))  # type: ignore[attr-defined]
+    mode = next(x.fake_mode for x in traced.inputs if isinstance(x, torch.Tensor))
     with mode:
         fakes = [torch.empty_strided(p.shape, p.stride(), dtype=p.dtype, device=p.device) for p in added]
     given = {f.name: getattr(traced, f.name) for f in fields(Traced)}

@@ -87,7 +87,7 @@ class OnnxModel:
             self._runtime = self._instead(error)
         self._stats = Stats(compile_seconds=time.perf_counter() - start)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
         as_torch = any(isinstance(v, torch.Tensor) for v in values)
         results = self._run(values, as_torch) if self._variants is not None else self._run_elsewhere(values, as_torch)

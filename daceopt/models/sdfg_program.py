@@ -75,7 +75,7 @@ class SdfgProgram:
             _Argument(self._graph, name, array) for name, array in zip(imported.inputs, self._graph.inputs)
         ]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         values = self._bind(args, kwargs)
         tensors = [argument.tensor(v) for argument, v in zip(self._arguments, values, strict=True)]
         self._check_shapes(tensors)

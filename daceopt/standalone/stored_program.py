@@ -98,7 +98,7 @@ class StandaloneProgram:
         """The model's outputs, in order."""
         return [name for name, _ in self._results]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         arrays = self._bind(args, kwargs)
         symbols = tuple(int(arrays[k].shape[axis]) for k, axis in self._symbols)
         sizes = self._executable.sizes(symbols)

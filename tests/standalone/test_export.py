@@ -142,6 +142,12 @@ def test_wrong_arguments_say_what_was_expected(exported: Path, args: Any, kwargs
         daceopt.load(exported)(*args, **kwargs)
 
 
+def test_an_input_may_have_the_name_of_a_parameter_of_ours(tmp_path: Path) -> None:
+    model, x = one("Neg", [("self", FLOAT, [3])], ("y", FLOAT, [3])), np.arange(3, dtype=np.float32)
+    for run in (daceopt.from_onnx(model), daceopt.load(written(tmp_path / "model", model))):
+        np.testing.assert_array_equal(run(self=x), -x)
+
+
 def test_sizes_of_one_name_agree(tmp_path: Path) -> None:
     values = [("a", FLOAT, ["n"]), ("b", FLOAT, ["n"])]
     run = daceopt.load(written(tmp_path / "model", one("Add", values, ("y", FLOAT, ["n"]))))

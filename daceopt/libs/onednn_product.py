@@ -59,8 +59,9 @@ class OneDnnNarrowProduct(OneDnnProduct):
 
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """As for float32, from a source of its own."""
+        header = "contraction_held.h" if getattr(node, "held_over", ()) else "contraction.h"
         version = f"onednn-{self.version()}"
-        return support("contraction_narrow.cpp", header="contraction.h", flags=onednn.flags(), version=version)
+        return support("contraction_narrow.cpp", header=header, flags=onednn.flags(), version=version)
 
 
 def _multiply() -> Multiply | None:

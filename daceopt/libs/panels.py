@@ -43,7 +43,7 @@ class Panels(OwnCode):
     def requirements(self, node: DenseNode, graph: Graph) -> Requirements:
         """The source for this one element type."""
         macro = f"DACEOPT_T={types.cpp(graph.dtype(node.operands(graph)['Y']))}"
-        return support("contraction_panels.cpp", header="contraction_panels.h", define=macro)
+        return support("contraction_panels.cpp", header="contraction_held.h", define=macro)
 
 
 register(Panels())

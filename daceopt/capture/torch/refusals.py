@@ -54,6 +54,7 @@ def _try(node: fx.Node) -> None:
     except (RuntimeError, TypeError) as error:  # NotImplementedError is a RuntimeError
         if _OF_TYPES.search(str(error)):
             raise Unsupported(f"eager PyTorch refuses {node.name}: {error}") from None
+        return
     except Exception:  # of a size, or an index, that does not fit one number
         return
     for ours, theirs in zip(_dtypes(node.meta.get("example_value")), _dtypes(found)):

@@ -1,5 +1,6 @@
 // Products of bfloat16 by oneDNN, on the machine's AMX or AVX-512 units: sums in float, bias and residual added to them,
 // the result rounded once.
+#include "daceopt/contraction_held.h"
 #include "daceopt/contraction_widened.h"
 #include "daceopt/onednn_blas.h"
 #include "daceopt/onednn_cache.h"
@@ -107,5 +108,7 @@ void contraction_onednn(const NarrowProduct& given, WeightMemory* kept) {
         if (!multiply(p, kept)) widened<OneDnn>(given);
     });
 }
+
+void contraction_onednn(const NarrowProduct& given) { contraction_onednn(given, nullptr); }
 
 }  // namespace daceopt

@@ -1,5 +1,5 @@
 // Products of DACEOPT_T by a factor that a loop holds.
-#include "daceopt/contraction_panels.h"
+#include "daceopt/contraction_held.h"
 
 #include "daceopt/panel_product.h"
 

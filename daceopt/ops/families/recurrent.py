@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import dace
-import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
@@ -21,61 +20,18 @@ from daceopt.ir.operands import all_required, required
 from daceopt.ir.region_builder import LoopBuilder
 from daceopt.ops.core import values
 from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, lowering, supports
-from daceopt.ops.families import activation
+from daceopt.ops.families.recurrent_activations import (
+    ACTIVATIONS,
+    DEFAULT,
+    DIRECTIONS,
+    Function,
+    activation_names,
+    functions,
+)
 
 _MEMORY = 6  # position of the cells' initial memory among an LSTM's operands
 _PROJECTION = 8  # position of an operand that ONNX's LSTM does not have: (directions, width, hidden)
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-_DEFAULT = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}
-_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-
-# name -> (form, default alpha, default beta), as ONNX Runtime has them; None: the function has no such parameter
-_ACTIVATIONS: dict[str, tuple[Callable[..., Any], float | None, float | None]] = {
-    "relu": (activation.relu, None, None),
-    "tanh": (sympy.tanh, None, None),
-    "sigmoid": (scalar.sigmoid, None, None),
-    "softsign": (activation.softsign, None, None),
-    "softplus": (scalar.softplus, None, None),
-    "affine": (lambda x, alpha, beta: alpha * x + beta, 0.0, 0.0),
-    "leakyrelu": (activation.FORMS["LeakyRelu"][1], 0.01, None),
-    "thresholdedrelu": (activation.FORMS["ThresholdedRelu"][1], 0.0, None),
-    "scaledtanh": (lambda x, alpha, beta: alpha * sympy.tanh(beta * x), 0.0, 0.0),
-    "hardsigmoid": (activation.FORMS["HardSigmoid"][1], 0.2, 0.5),
-    "elu": (activation.FORMS["Elu"][1], 1.0, None),
-}
-
-Function = Callable[[Any], Any]
-
-
-def _functions(node: Operator) -> list[Function]:
-    """The activations of all directions in order; parameters are taken from the lists by those that have them.
-
-    The gates' operands are clipped, the cell's way to the output is not: as ONNX Runtime does it.
-    """
-    alphas, betas = iter(node.attribute("activation_alpha", [])), iter(node.attribute("activation_beta", []))
-    clip = node.attribute("clip")
-    found: list[Function] = []
-    for k, name in enumerate(_activation_names(node)):
-        form, alpha, beta = _ACTIVATIONS[name.lower()]
-        given = [next(source, default) for source, default in ((alphas, alpha), (betas, beta)) if default is not None]
-        parameters = [scalar.number(v) for v in given]
-        found.append(_clipped(form, parameters, None if node.op_type == "LSTM" and k % 3 == 2 else clip))
-    return found
-
-
-def _activation_names(node: Operator) -> list[str]:
-    """One list for each direction, one after the other."""
-    default = _DEFAULT[node.op_type]
-    given = list(node.attribute("activations") or ())
-    wanted = len(default) * len(_DIRECTIONS[node.attribute("direction")])
-    return given[:wanted] if len(given) >= wanted else default * (wanted // len(default))
-
-
-def _clipped(form: Callable[..., Any], parameters: Sequence[Any], clip: float | None) -> Function:
-    if clip is None:
-        return lambda x: form(x, *parameters)
-    bound = sympy.Float(clip)
-    return lambda x: form(scalar.maximum(scalar.minimum(x, bound), -bound), *parameters)
 
 
 @dataclass
@@ -397,11 +353,11 @@ _CELLS = {"RNN": _rnn, "GRU": _gru, "LSTM": _lstm}
 def recurrent(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     """One loop per direction; two directions are joined afterwards."""
     wanted: Names = [*outputs, *[None] * (3 - len(outputs))][: 3 if node.op_type == "LSTM" else 2]
-    directions = _DIRECTIONS[node.attribute("direction")]
-    functions, each = _functions(node), len(_DEFAULT[node.op_type])
+    directions = DIRECTIONS[node.attribute("direction")]
+    own, each = functions(node), len(DEFAULT[node.op_type])
     parts: list[Names] = []
     for which, reverse in enumerate(directions):
-        layer = _Layer(b, node, inputs, which, reverse, functions[which * each :][:each])
+        layer = _Layer(b, node, inputs, which, reverse, own[which * each :][:each])
         parts.append(wanted if len(directions) == 1 else [_half(b.graph, layer, n) for n in wanted])
         _CELLS[node.op_type](layer, parts[-1])
     if len(directions) > 1:
@@ -423,14 +379,14 @@ def _half(graph: Graph, layer: _Layer, name: str | None) -> str | None:
 @supports("RNN", "GRU", "LSTM")
 def why_not_recurrent(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
-    if node.attribute("direction") not in _DIRECTIONS:
-        return f"direction {node.attribute('direction')!r}; expected one of {', '.join(_DIRECTIONS)}"
-    given, wanted = list(node.attribute("activations") or ()), len(_activation_names(node))
+    if node.attribute("direction") not in DIRECTIONS:
+        return f"direction {node.attribute('direction')!r}; expected one of {', '.join(DIRECTIONS)}"
+    given, wanted = list(node.attribute("activations") or ()), len(activation_names(node))
     if given and len(given) < wanted:
         return f"{len(given)} activations; expected {wanted}"
-    unknown = [n for n in _activation_names(node) if n.lower() not in _ACTIVATIONS]
+    unknown = [n for n in activation_names(node) if n.lower() not in ACTIVATIONS]
     if unknown:
-        return f"activation {unknown[0]!r}; expected one of {', '.join(_ACTIVATIONS)}"
+        return f"activation {unknown[0]!r}; expected one of {', '.join(ACTIVATIONS)}"
     clip = node.attribute("clip")
     if clip is not None and not clip > 0:
         return f"clip {clip}; expected a positive bound"
@@ -448,7 +404,7 @@ def _is_order(node: Operator, order: list[int]) -> bool:
 
 def _why_misshapen(graph: Graph, node: Operator, inputs: Names) -> str | None:
     """The loop addresses parameters by these shapes, so they are checked and not believed."""
-    directions, gates = len(_DIRECTIONS[node.attribute("direction")]), _GATES[node.op_type]
+    directions, gates = len(DIRECTIONS[node.attribute("direction")]), _GATES[node.op_type]
     if any(len(graph.shape(n)) != 3 for n in all_required(inputs, 3)):
         return "X, W and R must have three dimensions"
     if values.at(inputs, _PROJECTION) is not None and (node.op_type != "LSTM" or values.at(inputs, 4) is not None):

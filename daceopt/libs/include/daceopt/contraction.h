@@ -5,7 +5,6 @@
 
 #include "daceopt/element.h"
 #include "daceopt/status.h"
-#include "daceopt/weights.h"
 
 namespace daceopt {
 
@@ -46,7 +45,7 @@ struct NarrowProduct {
 template <typename T>
 void contraction_mkl(const Product<T>& product);  // float, double
 void contraction_onednn(const Product<float>& product);
-void contraction_onednn(const NarrowProduct& product, WeightMemory* kept = nullptr);  // kept: where b may stand packed
+void contraction_onednn(const NarrowProduct& product);
 // These widen the factors first.
 void contraction_mkl(const NarrowProduct& product);
 void contraction_native(const NarrowProduct& product);

@@ -175,6 +175,7 @@ def test_large_enough_for_threads(library: str) -> None:
     check(library, random(300, 65)[:, ::2], random(33, 90), residual=random(300, 90))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("rows", [11, 12, 130, 1030])  # around where factors that stand transposed are turned round
 @pytest.mark.parametrize(("inner", "columns"), [(200, 190), (131, 259), (33, 1030)])

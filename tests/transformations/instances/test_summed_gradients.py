@@ -106,6 +106,7 @@ def test_sequences() -> None:
     assert _carried(_backward(Sequences(), _inputs(Sequences, 5)))
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("kind", [Images, Normalized, Sequences])
 def test_built(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)

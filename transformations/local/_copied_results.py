@@ -70,16 +70,8 @@ def _multiply_into(graph: Graph, product: Contraction, result: str, copy: Any) -
     twin = deepcopy(product)
     graph.take_out([product, copy])
     b = Builder(graph, "relayout")
-    divided = {c: _divided(b, n, lead) if c in ("A", "C") else n for c, n in reads.items()}
+    divided = {c: b.reshape(n, (*lead, graph.shape(n)[1])) if c in ("A", "C") else n for c, n in reads.items()}
     graph.add_node(twin, divided, {"Y": result})
-
-
-def _divided(b: Builder, matrix: str, lead: Shape) -> str:
-    """A view of a matrix whose rows are counted by several axes."""
-    graph = b.graph
-    step, column = graph.strides(matrix)
-    steps = [dim(prod(lead[k + 1 :]) * step) for k in range(len(lead))]
-    return graph.add_view(matrix, "rows", (*lead, graph.shape(matrix)[1]), (*steps, column), 0)
 
 
 def _may_move(graph: Graph, source: str, result: str, copy: Any) -> bool:

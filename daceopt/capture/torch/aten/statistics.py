@@ -25,44 +25,45 @@ Scalar = Callable[[Any], Any]
 
 @translates("var.correction", derivative="aten")
 def var(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
-    return _moments(t, self, dim, correction, keepdim, _as_it_is)[0]
+    return _moments(t, self, dim, correction, keepdim, root=False)[0]
 
 
 @translates("std.correction", derivative="aten")
 def std(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> str:
-    return _moments(t, self, dim, correction, keepdim, sympy.sqrt)[0]
+    return _moments(t, self, dim, correction, keepdim, root=True)[0]
 
 
 @translates("var_mean.correction", derivative="aten")
 def var_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
-    return _moments(t, self, dim, correction, keepdim, _as_it_is)
+    return _moments(t, self, dim, correction, keepdim, root=False)
 
 
 @translates("std_mean.correction", derivative="aten")
 def std_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, keepdim: bool) -> tuple[str, str]:
-    return _moments(t, self, dim, correction, keepdim, sympy.sqrt)
-
-
-def _as_it_is(v: Any) -> Any:
-    return v
+    return _moments(t, self, dim, correction, keepdim, root=True)
 
 
 def _moments(
-    t: Translation, x: str, dim: list[int] | None, correction: Any, keepdim: bool, after: Scalar
+    t: Translation, x: str, dim: list[int] | None, correction: Any, keepdim: bool, root: bool
 ) -> tuple[str, str]:
-    """``after`` of the variance, and the mean: in two passes, in the type in which elements are computed.
+    """The variance, or its ``root``, and the mean: in two passes, in the type in which elements are computed.
 
     A deviation's squares need not be in the range of its elements: they are doubles.
     """
     b, axes = t.b, axes_of(t, x, dim)
-    wide = types.computed(t.dtype) if after is _as_it_is else dace.float64
+    wide = dace.float64 if root else types.computed(t.dtype)
     x = t.cast(x, wide) if wide == dace.float64 else x
     count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
     square, drift = centred_sums(b, x, centre, axes, keepdim)
     divided = _divided(count, 1 if correction is None else correction, wide)
     n = scalar.cast(count, wide)
-    spread = t.kernel(lambda s, d: after(divided(variance(s, d, n))), square, drift)
+
+    def deviation(s: Any, d: Any) -> Any:
+        found = divided(variance(s, d, n))
+        return sympy.sqrt(found) if root else found
+
+    spread = t.kernel(deviation, square, drift)
     flat = b.reshape(centre, reduced_shape(t.shape_of(x), axes, keepdim))
     return spread, t.cast(flat, t.dtype)
 

@@ -72,8 +72,8 @@ types: $(READY) ## mypy
 bench: $(VENV)/.peers $(VENV)-jax/.ready ## side-by-side measurements against eager, torch.compile, ONNX Runtime, OpenVINO, JAX
 	DACEOPT_BENCH_JAX=$(CURDIR)/$(VENV)-jax/bin/python $(BIN)/python -m daceopt bench $(BENCH)
 
-bench-gpu: $(READY) ## the kernels of DaCeML's figure 5 on a CUDA device, beside eager and torch.compile
-	$(BIN)/python -m benchmarks cuda-kernels $(BENCH)
+bench-gpu: $(READY) ## DaCeML's figure 5 and Table 1 on a CUDA device, beside eager and torch.compile
+	$(BIN)/python -m benchmarks cuda $(BENCH)
 
 $(VENV)/.peers: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e ".[bench]"

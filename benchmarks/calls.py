@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+
+import torch
 
 from benchmarks.contenders import EAGER, Call, forward, step, torch_modules
 from benchmarks.harness import OURS, Budget, Result, at_most, case
@@ -18,17 +20,23 @@ def tiny_call(budget: Budget) -> Iterator[Result]:
     """Microseconds per call of a tiny module."""
     model, inputs = tiny()
     for measure, make in (("forward", forward), ("forward + backward", step)):
-        calls = {who: _repeated(make(module, inputs)) for who, module in torch_modules(model).items()}
-        medians = interleave(calls, seconds=budget.seconds)
-        values = {who: seconds / _CALLS * 1e6 for who, seconds in medians.items()}
+        values = in_turns({who: make(module, inputs) for who, module in torch_modules(model).items()}, budget)
         above = values[OURS] - values[EAGER]
         goal, met = at_most(above, _BOUND, f"at most {_BOUND:g} us above eager")
         yield Result("tiny-call", measure, "us", values, goal, met, {"above eager": round(above, 1)})
+
+
+def in_turns(calls: Mapping[str, Call], budget: Budget) -> dict[str, float]:
+    """Microseconds of one call of each contender."""
+    medians = interleave({who: _repeated(call) for who, call in calls.items()}, seconds=budget.seconds)
+    return {who: seconds / _CALLS * 1e6 for who, seconds in medians.items()}
 
 
 def _repeated(call: Call) -> Call:
     def calls() -> None:
         for _ in range(_CALLS):
             call()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
 
     return calls

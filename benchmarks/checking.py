@@ -84,7 +84,7 @@ def disturbed(
     def moved(x: torch.Tensor) -> torch.Tensor:
         if not x.is_floating_point():
             return x
-        up_or_down = torch.randint(-1, 2, x.shape, generator=noise)
+        up_or_down = torch.randint(-1, 2, x.shape, generator=noise).to(x.device)
         return (x.detach() * (1 + up_or_down * torch.finfo(x.dtype).eps)).requires_grad_(x.requires_grad)
 
     def call() -> Sequence[torch.Tensor]:
@@ -112,7 +112,7 @@ def results(model: nn.Module, inputs: Sequence[torch.Tensor], training: bool) ->
 
 def _gradients(model: nn.Module, leaves: Sequence[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
     wanted = [t for t in [*model.parameters(), *leaves] if t.requires_grad]
-    seed = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).to(y.dtype).view(y.shape)
+    seed = torch.linspace(-1, 1, y.numel(), dtype=torch.float64, device=y.device).to(y.dtype).view(y.shape)
     return [g for g in torch.autograd.grad(y, wanted, seed, allow_unused=True) if g is not None]
 
 

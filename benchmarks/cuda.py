@@ -26,13 +26,19 @@ is computed from, and the gradient."""
 @case
 def cuda_kernels(budget: Budget) -> Iterator[Result]:
     """Figure 5 on a device: time of a call on its stream; nothing where torch sees no device."""
-    if not torch.cuda.is_available():
-        print("cuda-kernels: not measured, torch sees no CUDA device")
+    if without_device("cuda-kernels"):
         return
     for name, (make, shape) in _FIGURE_5.items():
         if budget.wants(name):
             for training in (False, True):
                 yield _measured(name, make, shape, training, budget)
+
+
+def without_device(case: str) -> bool:
+    """Whether ``case`` cannot be measured, which is said."""
+    if not torch.cuda.is_available():
+        print(f"{case}: not measured, torch sees no CUDA device")
+    return not torch.cuda.is_available()
 
 
 def _measured(
@@ -46,9 +52,9 @@ def _measured(
         OURS: optimized_module(make().cuda(), fallback="raise"),
     }
     x = torch.randn(shape, device="cuda", requires_grad=training)
-    calls = {who: _timed(_call(m, x, training)) for who, m in contenders.items()}
+    calls = {who: on_stream(_call(m, x, training)) for who, m in contenders.items()}
     y = torch.empty_like(x, requires_grad=False)
-    calls[COPY] = _timed(lambda: y.copy_(x.detach()))
+    calls[COPY] = on_stream(lambda: y.copy_(x.detach()))
     values = {who: 1e3 * s for who, s in interleave(calls, seconds=budget.seconds).items()}
     limit = values.pop(COPY) * (2.5 if training else 1.0)
     measure = "forward + backward" if training else "forward"
@@ -70,8 +76,8 @@ def _call(module: nn.Module, x: torch.Tensor, training: bool) -> Callable[[], ob
     return step if training else forward
 
 
-def _timed(call: Callable[[], object]) -> Callable[[], Elapsed]:
-    """Seconds between two marks on the stream, for which only the measurement waits."""
+def on_stream(call: Callable[[], object]) -> Callable[[], Elapsed]:
+    """``call`` as it is measured: seconds between two marks on the stream, for which only the measurement waits."""
 
     def timed() -> Elapsed:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))

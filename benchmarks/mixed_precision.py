@@ -20,12 +20,12 @@ NETWORKS = ("bert_layer", "gpt2", "vit", "mlp_mixer")
 class Mixed(nn.Module):
     """``model`` under autocast to bfloat16; float64, which autocast leaves alone, stays exact."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, device: str = "cpu") -> None:
         super().__init__()
-        self.model = model
+        self.model, self._device = model, device
 
     def forward(self, *arguments: torch.Tensor) -> torch.Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast(self._device, dtype=torch.bfloat16):
             return self.model(*arguments)
 
 

@@ -10,5 +10,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     "memory": ("peak-memory", "training-peak"),
     "calls": ("tiny-call",),
     "daceml": ("guided-operators", "guided-mbconv", "guided-bert", "daceml-networks"),
+    "cuda": ("cuda-kernels", "cuda-inference", "cuda-training", "cuda-step", "cuda-call"),
 }
 """Suite -> its cases. Cases that stand in no suite measure a paper's tables, or one part of the house."""

@@ -6,7 +6,7 @@ The kernels are scheduled by ``cuda-kernels`` (Rausch et al., DaCeML, ICS 2022, 
 
 from daceopt.passes.recipe import Recipe
 from daceopt.recipes.cpu import MEMORY, PREPARATION
-from daceopt.recipes.cuda_kernels import cuda_kernels
+from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 
 FUSION = (
     "lower-operators",
@@ -22,4 +22,4 @@ FUSION = (
 )
 """Library calls with their epilogues, and fused kernels."""
 
-gpu = Recipe("gpu", (*PREPARATION, *FUSION, *MEMORY, *cuda_kernels.steps))
+gpu = Recipe("gpu", (*PLACEMENT, *PREPARATION, *FUSION, *MEMORY, *SCHEDULES))

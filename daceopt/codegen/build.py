@@ -14,6 +14,7 @@ import sympy
 from daceopt.codegen import entry, frame, in_place, memory_plan, target
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
+from daceopt.codegen.joining import joined
 from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported
@@ -159,6 +160,7 @@ class Prepared:
         kernels = [CompileJob(text, "kernel", own_flags, name, self.target.name) for name, text in texts]
         if self.target.has_stream:
             kernels.append(CompileJob(self.target.support, "kernel", own_flags, "support", self.target.name))
+        kernels = joined(kernels, self.target.toolchain.joins)
         around = Flags(headers=("daceopt/device_calls.h",)) if self.target.has_stream else Flags()
         calls = CompileJob(self.generated.frame_source, "frame", needs.flags + around, self.generated.name)
         beside = replace(needs.flags, headers=())  # which the frame calls

@@ -17,7 +17,8 @@ class Toolchain:
     ``command``: the compiler with its flags, to which the job's own, the source and ``-c -o`` are added; raises
     BuildError with what to install. ``language``: ``c++`` is read from standard input, others from a file. ``link``:
     what the linker takes for objects of it. ``fingerprint`` stands for all that decides about the object and is no
-    part of the command or the source. ``arithmetic``: flags for what the kernels of a source compute.
+    part of the command or the source. ``arithmetic``: flags for what the kernels of a source compute. ``joins``: how
+    many kernels one run of the compiler takes, or more, where there are as many; 1: each has its own.
     """
 
     command: Callable[[], tuple[str, ...]]
@@ -25,11 +26,12 @@ class Toolchain:
     link: Callable[[], tuple[str, ...]] = tuple
     fingerprint: Callable[[], str] = str
     arithmetic: Callable[[str], tuple[str, ...]] = lambda source: ()
+    joins: int = 1
 
 
 _TOOLCHAINS = {
     "cpu": Toolchain(cpu.command, arithmetic=cpu.arithmetic),
-    "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version),
+    "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version, joins=cuda.JOINS),
 }
 
 

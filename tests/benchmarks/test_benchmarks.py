@@ -21,6 +21,7 @@ MEASURES += " stem-pool blur-chain training-step training-compile updates recomm
 MEASURES += " sub-batches peak-memory training-peak memory-budget disco-search networks-inference networks-training"
 MEASURES += " networks-inference-autocast networks-training-autocast networks-step networks-inference-int8"
 MEASURES += " guided-operators guided-mbconv guided-bert daceml-networks cuda-kernels"
+MEASURES += " cuda-inference cuda-training cuda-inference-autocast cuda-training-autocast cuda-step cuda-call"
 
 
 def test_every_measure_has_a_case() -> None:

@@ -29,7 +29,7 @@ from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.runtime.executable import Executable
 from daceopt.runtime.manifest import Manifest
-from daceopt.transformations.hardware.device_placement import DevicePlacement
+from daceopt.transformations.coarse.device_placement import DevicePlacement
 from tests.codegen.cuda import emulated_target
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import feeds, finish, start

@@ -17,14 +17,12 @@ from daceopt import optimized_module, pipeline, training_step
 from daceopt.capture.torch.importing import load
 from daceopt.capture.torch.lifting import lifted
 from daceopt.codegen.cuda.toolchain import nvcc
-from daceopt.errors import DaceoptError, EarlierCallFailed, Unsupported
+from daceopt.errors import DaceoptError, EarlierCallFailed, FallbackWarning, Unsupported
 from daceopt.modules import description
 from daceopt.modules.options import recipe_for
 from daceopt.passes.recipe import recipes
 from tests.codegen.cuda import emulated_target
 from tests.numerics import assert_within_rounding
-
-needs_device = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 
 
 @pytest.fixture
@@ -119,15 +117,27 @@ def test_a_module_forward_and_backward(name: str, emulated: None) -> None:
     _check(name, "cpu", "gpu")
 
 
-@pytest.mark.gpu
-@needs_device
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device whose libraries compute in float32, not in TF32."""
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+
+
+def on_device(test: Any) -> Any:
+    """A test that needs a device."""
+    return pytest.mark.gpu(pytest.mark.usefixtures("device")(test))
+
+
+@on_device
 @pytest.mark.parametrize("name", _CASES)
 def test_a_module_on_a_device(name: str) -> None:
     _check(name, "cuda", "auto")
 
 
-@pytest.mark.gpu
-@needs_device
+@on_device
 def test_a_call_runs_on_the_current_stream() -> None:
     net, x = optimized_module(nn.Mish(), fallback="raise"), torch.randn(1 << 20, device="cuda")
     expected = functional.mish(x)
@@ -141,6 +151,117 @@ def test_a_call_runs_on_the_current_stream() -> None:
     stream.synchronize()
     torch.testing.assert_close(found, functional.mish(x))
     assert not torch.equal(found, expected)
+
+
+@on_device
+def test_nobody_waits_for_a_device() -> None:
+    net, x = optimized_module(nn.Sequential(nn.Linear(64, 64), nn.Tanh()).cuda(), fallback="raise"), torch.randn(8, 64)
+    x = x.cuda()
+    net(x).sum().backward()
+    torch.cuda.synchronize()
+    torch.cuda._sleep(500_000_000)
+    busy = torch.cuda.Event()
+    busy.record()
+    net(x).sum().backward()
+    assert not busy.query()
+    torch.cuda.synchronize()
+
+
+@on_device
+def test_calls_take_no_memory_that_they_keep() -> None:
+    net, x = optimized_module(Images().cuda(), fallback="raise"), torch.randn(8, 3, 33, 33, device="cuda")
+    used = []
+    for _ in range(6):
+        net.zero_grad(set_to_none=True)
+        net(x).sum().backward()
+        torch.cuda.synchronize()
+        used.append(torch.cuda.memory_allocated())
+    assert used[2] == used[-1], used
+
+
+@on_device
+def test_a_graph_of_torch_captures_a_call() -> None:
+    net, x = optimized_module(Images().cuda().eval(), fallback="raise"), torch.randn(2, 3, 17, 17, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            net(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        found = net(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    with torch.no_grad():
+        expected = net(x)
+    assert torch.equal(found, expected)
+
+
+@on_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["perceptron", "classifier", "images"])
+def test_autocast_on_a_device(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    make, data = _CASES[name]
+    plain, x = make().cuda(), data().cuda()
+    wide = copy.deepcopy(plain).double()
+    net = optimized_module(copy.deepcopy(plain), fallback="raise")
+    expected, exact = _gradients(wide, x.double() if x.is_floating_point() else x)
+    found = []
+    for module in (plain, net):
+        with torch.autocast("cuda", dtype):
+            y = module(x)
+        (y.float() * y.float()).sum().backward()
+        found.append([y.detach(), *(p.grad for p in module.parameters())])
+    for theirs, ours, right in zip(*found, [expected, *exact], strict=True):
+        assert ours.dtype is theirs.dtype and ours.device == theirs.device
+        assert (ours.double() - right).norm() <= 2 * (theirs.double() - right).norm() + 1e-2 * right.norm()
+
+
+@on_device
+def test_what_a_device_does_not_run_is_eager() -> None:
+    net, x = optimized_module(_Sorted()), torch.randn(9, 33, device="cuda")
+    with pytest.warns(FallbackWarning):
+        assert torch.equal(net(x), _Sorted()(x))
+
+
+@on_device
+def test_inputs_of_host_and_device_are_refused() -> None:
+    net = optimized_module(nn.Bilinear(3, 4, 5).cuda(), fallback="raise")
+    with pytest.raises(DaceoptError, match="several devices"):
+        net(torch.randn(2, 3, device="cuda"), torch.randn(2, 4))
+
+
+@on_device
+def test_strides_types_and_empty_tensors_on_a_device() -> None:
+    net = optimized_module(_Mixed(), fallback="raise")
+    for x in (
+        torch.randn(7, 5, device="cuda"),
+        torch.randn(5, 7, device="cuda").T,
+        torch.randn(7, 1, device="cuda").expand(7, 5),
+        torch.randn(15, 10, device="cuda")[1::2, ::2],
+        torch.randn(0, 5, device="cuda"),
+        torch.randn(7, 5, device="cuda", dtype=torch.float64),
+        torch.randn(7, 5, device="cuda", dtype=torch.bfloat16),
+        torch.randn(7, 5, device="cuda", dtype=torch.float16),
+    ):
+        for mine, theirs in zip(net(x), _Mixed()(x), strict=True):
+            assert (mine.dtype, mine.shape, mine.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
+            torch.testing.assert_close(mine, theirs, equal_nan=True)
+
+
+class _Mixed(nn.Module):
+    """Element-wise functions, a reduction along each axis, integers and booleans."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = functional.gelu(x) * torch.exp(-x.abs()) + torch.erf(x)
+        return y, x.sum(0), x.softmax(-1), (x > 0).sum(1), (x * 10).to(torch.int32) // 3, torch.where(x > 0, x, -x)
+
+
+class _Sorted(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sort(-1)[0]
 
 
 # ---------------------------------------------------------------- random numbers, updates
@@ -159,24 +280,43 @@ def test_dropout_keeps_what_it_keeps_on_a_cpu(emulated: None) -> None:
     assert torch.equal(*found) and 0 < (found[0] == 0).sum() < x.numel()
 
 
+@on_device
+def test_dropout_on_a_device_keeps_what_it_keeps_on_a_cpu() -> None:
+    x, found = torch.randn(6, 128), []
+    for device in ("cuda", "cpu"):
+        torch.manual_seed(3)
+        found.append(optimized_module(_Dropped(), fallback="raise")(x.to(device)).cpu())
+    assert torch.equal(*found)
+
+
 def test_a_training_step_is_one_program(emulated: None) -> None:
+    _check_training("cpu", "gpu")
+
+
+@on_device
+def test_a_training_step_on_a_device() -> None:
+    _check_training("cuda", "auto")
+
+
+def _check_training(device: str, recipe: str) -> None:
     torch.manual_seed(0)
-    ours = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 3))
-    plain, wide = copy.deepcopy(ours), copy.deepcopy(ours).double()
-    step = training_step(ours, nn.MSELoss(), torch.optim.AdamW(ours.parameters(), 1e-2), recipe="gpu", fallback="raise")
+    plain = nn.Sequential(nn.Linear(5, 16), nn.Tanh(), nn.Linear(16, 3))
+    ours, wide = copy.deepcopy(plain).to(device), copy.deepcopy(plain).double()
+    optimizer = torch.optim.AdamW(ours.parameters(), 1e-2)
+    step = training_step(ours, nn.MSELoss(), optimizer, recipe=recipe, fallback="raise")
     others = [(m, torch.optim.AdamW(m.parameters(), 1e-2)) for m in (plain, wide)]
     for _ in range(3):
         x, target = torch.randn(8, 5), torch.randn(8, 3)
-        loss, losses = step(x, target), []
+        loss, losses = step(x.to(device), target.to(device)), []
         for module, optimizer in others:
             kind = next(module.parameters()).dtype
             optimizer.zero_grad()
             losses.append(functional.mse_loss(module(x.to(kind)), target.to(kind)))
             losses[-1].backward()
             optimizer.step()
-        assert_within_rounding(loss.detach(), losses[1].detach(), losses[0].detach(), ulps=64)
+        assert_within_rounding(loss.detach().cpu(), losses[1].detach(), losses[0].detach(), ulps=64)
     for p, single, exact in zip(ours.parameters(), plain.parameters(), wide.parameters(), strict=True):
-        assert_within_rounding(p.detach(), exact.detach(), single.detach(), ulps=256)
+        assert_within_rounding(p.detach().cpu(), exact.detach(), single.detach(), ulps=256)
 
 
 @pytest.mark.slow
@@ -204,11 +344,22 @@ class _Rows(nn.Module):
 
 
 def test_a_wrong_index_is_told_by_the_next_call(emulated: None) -> None:
-    net = optimized_module(_Rows(), recipe="gpu", fallback="raise")
-    right, wrong = torch.tensor([3, -1]), torch.tensor([3, 12])
+    _check_index("cpu", "gpu")
+
+
+@on_device
+def test_a_wrong_index_on_a_device_is_told_by_the_next_call() -> None:
+    _check_index("cuda", "auto")
+
+
+def _check_index(device: str, recipe: str) -> None:
+    net = optimized_module(_Rows().to(device), recipe=recipe, fallback="raise")
+    right, wrong = torch.tensor([3, -1], device=device), torch.tensor([3, 12], device=device)
     with torch.no_grad():
         assert torch.equal(net(right), net.table[right])
         net(wrong)
+        if device == "cuda":
+            torch.cuda.synchronize()
         with pytest.raises(EarlierCallFailed, match="failed in an earlier call: an index is out of range"):
             net(right)
         assert torch.equal(net(right), net.table[right])

@@ -25,11 +25,18 @@ WINDOWS: dict[str, Window] = {
 }
 
 
-def pool(window: Window, kind: str = "max", where: bool = False, size: tuple[int, int] = (7, 9), **other: Any) -> Graph:
+def pool(
+    window: Window,
+    kind: str = "max",
+    where: bool = False,
+    size: tuple[int, int] = (7, 9),
+    **other: Any,
+) -> Graph:
     graph, b, (x,) = start((2, 3, *size))
     k, s, p = (window[name] for name in ("kernel", "strides", "pads"))
     d = other.get("dilations", [1, 1])
-    space = [(size[a] + p[a] + p[2 + a] - (k[a] - 1) * d[a] - 1) // s[a] + 1 for a in range(2)]
+    up = s[0] - 1 if other.get("ceil_mode") else 0
+    space = [(size[a] + p[a] + p[2 + a] - (k[a] - 1) * d[a] - 1 + up) // s[a] + 1 for a in range(2)]
     writes = {"Y": graph.add_array("y", (2, 3, *space), dace.float32)}
     if where:
         writes["Workspace"] = graph.add_array("w", (2, 3, *space), dace.uint8)
@@ -79,6 +86,12 @@ def test_averages(name: str, padded: bool) -> None:
     agree(pool(WINDOWS[name], "average", count_include_pad=padded), exact=False)
 
 
+@pytest.mark.parametrize("where", [False, True])
+@pytest.mark.parametrize("size", [(7, 9), (8, 8), (10, 4)])
+def test_the_last_windows_may_reach_beyond_the_image(size: tuple[int, int], where: bool) -> None:
+    agree(pool(WINDOWS["overlapping"], where=where, size=size, ceil_mode=True), exact=True)
+
+
 def test_windows_with_gaps() -> None:
     agree(pool(WINDOWS["squares"], dilations=[2, 3]), exact=True)
 
@@ -88,7 +101,8 @@ def test_windows_with_gaps() -> None:
     [
         ({"kernel": [6, 6], "strides": [1, 1], "pads": [0] * 4}, {}, "a window of 36 elements; at most 32"),
         (WINDOWS["overlapping"], {"dilations": [2, 1]}, "of which the nearest element of the image is none"),
-        (WINDOWS["overlapping"], {"ceil_mode": True}, "may lie outside of the image as a whole"),
+        ({"kernel": [2, 2], "strides": [4, 4], "pads": [0] * 4}, {"ceil_mode": True}, "may lie outside of the image"),
+        (WINDOWS["overlapping"], {"ceil_mode": True, "kind": "average"}, "that reach beyond the padding"),
         ({"kernel": [1, 1], "strides": [1, 1], "pads": [1] * 4}, {}, "may lie outside of the image as a whole"),
     ],
 )

@@ -33,15 +33,20 @@ def pool_kernel(graph: Graph, node: Pool) -> Kernel | str:
 
 def _why_not(graph: Graph, node: Pool, x: str, y: str) -> str | None:
     rank = len(graph.shape(x)) - 2
-    _, dilations, begins, ends = node.window(rank)
+    strides, dilations, begins, ends = node.window(rank)
     if prod(node.kernel) > MOST_READS:
         return f"a window of {prod(node.kernel)} elements; at most {MOST_READS} are statements"
     if graph.dtype(x) != graph.dtype(y) or graph.dtype(x) not in (dace.float32, dace.float64):
         return f"a pool of {graph.dtype(x)}; expected float32 or float64"
     if any(d != 1 and (node.kind == "average" or b or e) for d, b, e in zip(dilations, begins, ends)):
         return "a window with gaps, of which the nearest element of the image is none"
-    if node.ceil_mode or any(max(b, e) >= k for b, e, k in zip(begins, ends, node.kernel)):
+    image, result = graph.shape(x)[2:], graph.shape(y)[2:]
+    places = WindowPlaces(image, result, [param(2 + k) for k in range(rank)], strides, dilations, begins)
+    behind = node.ceil_mode and not all(places.never_behind(axis, 0) for axis in range(rank))
+    if behind or any(max(b, e) >= k for b, e, k in zip(begins, ends, node.kernel)):
         return "windows that may lie outside of the image as a whole"
+    if node.ceil_mode and node.kind == "average":
+        return "averages of windows that reach beyond the padding"
     return "an empty image" if 0 in graph.shape(x) else None
 
 

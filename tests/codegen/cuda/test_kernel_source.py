@@ -44,7 +44,7 @@ def _new(*shapes: tuple[Any, ...], dtype: Any = F) -> tuple[Graph, Builder, list
 def _scheduled(graph: Graph, *outputs: str) -> Graph:
     for name in outputs:
         graph.add_output(name)
-    Runner(recipes.get("cuda-kernels")).run(graph, levels=("hardware",))
+    Runner(recipes.get("cuda-kernels")).run(graph)
     return graph
 
 

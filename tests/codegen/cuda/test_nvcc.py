@@ -56,7 +56,7 @@ def _softmax(columns: int) -> Graph:
 
 def _units() -> Iterator[str]:
     for graph in (_elements(), _softmax(300), _softmax(3000)):
-        Runner(recipes.get("cuda-kernels")).run(graph, levels=("hardware",))
+        Runner(recipes.get("cuda-kernels")).run(graph)
         yield from (source.unit for source in sources_of(graph))
 
 

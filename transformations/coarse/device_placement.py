@@ -16,9 +16,11 @@ class DevicePlacement(Transformation):
 
     before:  arrays on cpu, kernels as C++
     after:   arrays on cuda, kernels as CUDA C++
+
+    It comes first: which libraries there are, and what they take, depends on it.
     """
 
-    level: ClassVar[str] = "hardware"
+    level: ClassVar[str] = "coarse"
     changes_dataflow: ClassVar[bool] = False
     target: str = "cuda"
 

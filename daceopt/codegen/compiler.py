@@ -132,15 +132,18 @@ def link(objects: Sequence[Path], target: Path, flags: Flags = Flags()) -> None:
     compiler = system.require_compiler()
     inside = () if os.uname().sysname == "Darwin" else ("-Wl,-Bsymbolic", "-Wl,--no-undefined")
     files = (*map(str, objects), "-o", str(target))
-    command = [*compiler.command, "-shared", "-fopenmp", *_linker(), *inside, *files, *flags.link, *_always.link]
-    done = _start(command, "", target.parent)
-    if done.returncode:
-        raise BuildError(f"cannot link {target.name}: {_summary(done)}")
+    rest = [*inside, *files, *flags.link, *_always.link]
+    for linker in _linkers():
+        done = _start([*compiler.command, "-shared", "-fopenmp", *linker, *rest], "", target.parent)
+        if not done.returncode:
+            return
+    raise BuildError(f"cannot link {target.name}: {_summary(done)}")
 
 
-def _linker() -> tuple[str, ...]:
-    """gold where gcc has it: it takes 0.02 s where ld takes 0.06, for a library of any size."""
-    return ("-fuse-ld=gold",) if system.program("ld.gold") else ()
+def _linkers() -> list[tuple[str, ...]]:
+    """gold where gcc has it: it takes 0.02 s where ld takes 0.06, for a library of any size. Then the compiler's own:
+    where a compiler was moved, gold looks for its libraries in the folder that it came from."""
+    return [("-fuse-ld=gold",), ()] if system.program("ld.gold") else [()]
 
 
 def object_key(job: CompileJob) -> str:

@@ -9,10 +9,11 @@ SCHEDULES = (
     "loop-fusion",
     "register-promotion",
     "kernel-fission",
+    "grid-reduction",
     "loop-fusion",  # of what is left
     "register-promotion",
     "loop-merging",
-    "vectorization",  # the loop along which memory is walked, which neighbouring lanes then run
+    "vectorization{volume=True}",  # the loop along which memory is walked, which neighbouring lanes then run
     "lane-vectors",  # a few neighbours for each lane: accesses of 16 bytes
     "block-mapping",
     "warp-tiling",

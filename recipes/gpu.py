@@ -10,6 +10,7 @@ from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 
 FUSION = (
     "lower-operators",
+    "bias-opening",
     "product-transposition",
     "relayout-fusion",
     "pool-opening",

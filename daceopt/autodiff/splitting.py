@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dace import nodes
 
 from daceopt.errors import Unsupported
@@ -9,8 +11,11 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
 
 
-def split(graph: Graph, entry: nodes.MapEntry) -> tuple[list[nodes.MapEntry], set[str]]:
-    """Replace a kernel of several stages by one kernel per stage, all of its name.
+def split(
+    graph: Graph, entry: nodes.MapEntry, runs: Sequence[Sequence[int]] | None = None
+) -> tuple[list[nodes.MapEntry], set[str]]:
+    """Replace a kernel of several stages by one kernel per stage, or one for each of ``runs`` of stages that have the
+    loops alone which all share; all of its name.
 
     Returns the new kernels in order and the names of the arrays that were local: they exist in no forward program, so
     they can be recomputed but not stored.
@@ -22,12 +27,18 @@ def split(graph: Graph, entry: nodes.MapEntry) -> tuple[list[nodes.MapEntry], se
         return [entry], set()
     graph.remove(entry)
     around = [kernel.extents[p] for p in kernel.outer]
-    names = {local: graph.add_array(local, (*around, *shape), dtype) for local, (dtype, shape) in kernel.locals.items()}
-    made = []
-    for stage in kernel.stages:
-        widened = _widen(stage, kernel, names)
-        extents = {p: kernel.extents[p] for p in widened.params}
-        made.append(Kernel(kernel.label, extents, [widened]).emit(graph))
+    names, made = {}, []
+    parts = [[kernel.stages[k] for k in run] for run in runs or [[k] for k in range(len(kernel.stages))]]
+    for local, (dtype, shape) in kernel.locals.items():
+        users = [stages for stages in parts if any(local in stage.arrays() for stage in stages)]
+        if len(users) > 1 or any(len(stages) == 1 for stages in users):
+            names[local] = graph.add_array(local, (*around, *shape), dtype)
+    for stages in parts:
+        widened = [_widen(stage, kernel, names) for stage in stages]
+        extents = {p: kernel.extents[p] for stage in widened for p in stage.params}
+        arrays = set().union(*(stage.arrays() for stage in widened))
+        own = {local: kernel.locals[local] for local in kernel.locals if local in arrays}
+        made.append(Kernel(kernel.label, extents, widened, kernel.outer if len(stages) > 1 else (), own).emit(graph))
     return made, set(names.values())
 
 

@@ -65,7 +65,8 @@ class TorchDevice(Library):
         return str(torch.__version__)
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
-        """Products and convolutions of one floating type, or of bfloat16 factors; added rows."""
+        """Products and convolutions of one floating type, or of bfloat16 factors (rounded as eager PyTorch's); added
+        rows."""
         negative = [c for c, n in node.operands(graph).items() if any(_is_negative(s) for s in graph.strides(n))]
         if negative:
             return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
@@ -108,8 +109,6 @@ def _why_not_convolution(node: Any, graph: Graph) -> str | None:
     found = {graph.dtype(name) for name in names.values()}
     if not takes_narrow(node, graph) and (len(found) != 1 or not found <= set(_FLOATS)):
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, _FLOATS))}"
-    if len(found) > 1:
-        return f"element types {sorted(map(str, found))}, expected one"
     if scaled := names.keys() & {"S", "T"}:
         return f"an epilogue with {' and '.join(sorted(scaled))}"
     if node.blocked(graph):

@@ -25,6 +25,7 @@ from daceopt.ir.schedule_text import text
 from daceopt.passes.recipe import Recipe
 from daceopt.passes.runner import Runner
 from daceopt.passes.transform import Transformation
+from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 from tests.capture.torch.checking import check
 from tests.capture.torch.interpreted import compile_interpreted
 from tests.codegen.cuda.emulated import library_of, run, run_once, sources_of
@@ -203,7 +204,7 @@ class _Emulated:
         self.programs = 0
 
     def __call__(self, fingerprint: str, load: Callable[[], Any], **_: Any) -> Any:
-        source = pipeline.source_of(load, Recipe("cuda", (*_FUSED, *CUDA.steps)))
+        source = pipeline.source_of(load, Recipe("cuda", (*PLACEMENT, *_FUSED, *SCHEDULES)))
         for graph, _roles in source.derive().directions():
             self._check(graph)
         return compile_interpreted(fingerprint, load)
@@ -235,7 +236,7 @@ def test_every_kernel_is_scheduled_at_any_size(tmp_path: Path) -> None:
     rows = b.reduce("sum", None, e, axes=[1], keepdims=True)
     y = b.elementwise(lambda u, v: u / v, e, rows)
     finish(graph, y, b.reduce("sum", None, y, axes=[0]))
-    Runner(Recipe("fusion", ("map-fusion", *CUDA.steps))).run(graph)
+    Runner(Recipe("fusion", (*PLACEMENT, "map-fusion", *SCHEDULES))).run(graph)
     for size in (0, 1, 9):
         data = np.random.default_rng(size).standard_normal((size, 70)).astype(np.float32)
         found = run(graph, {x: data}, tmp_path, {"n": size})
@@ -264,7 +265,7 @@ def test_random_graphs(tmp_path: Path) -> None:
     expected = []
     for graph in graphs:
         expected.append((values(graph), values(graph, dtype=None)))
-        Runner(CUDA, "structure").run(graph, levels=("hardware",))
+        Runner(CUDA, "structure").run(graph)
     sources = [sources_of(graph) for graph in graphs]
     library = library_of([source for found in sources for source in found], tmp_path)
     for graph, own, (exact, rounded) in zip(graphs, sources, expected):

@@ -137,9 +137,10 @@ class BlockMapping(Scheduling):
         outer = inner = 0
         for nest in form.nests:
             vector = nest.loops[-1].param if nest.loops else None
+            often = _size(dim(count(nest.loops) * pack(nest)))  # what stands beside loops costs next to nothing
             for reference in (r for b in form.bodies_of(nest) for r in b.references() if not r.buffer.local):
-                outer += reference.step(along) == 1
-                inner += vector is not None and reference.step(vector) == pack(nest)
+                outer += often * (reference.step(along) == 1)
+                inner += often * (vector is not None and reference.step(vector) == pack(nest))
         return outer > inner and at_least(form.shared[-1].extent, self.few)
 
 

@@ -31,9 +31,14 @@ class KernelFission(KernelStep):
 
     A sum over the loops that the statements share needs all blocks; what it reads of their locals goes through memory.
     ``shared``: bytes of locals that a block may hold. Sums over different loops of one statement become two kernels.
+
+    So do statements that share less than ``few`` iterations of ``long`` elements or more each, as the channels of a
+    batch normalization: their blocks would not fill a device, nor could ``grid-reduction`` cut what they reduce.
     """
 
     shared: int = CUDA.shared // 2  # what collective operations exchange takes up to 8 KiB each
+    few: int = 512
+    long: int = 8192
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
         try:
@@ -41,14 +46,15 @@ class KernelFission(KernelStep):
         except Unsupported as error:
             yield NearMiss(node, str(error))
             return
-        if _hands_on(kernel) or _waiting(kernel) or self._is_large(kernel) or len(_reduced_sets(kernel)) > 1:
-            yield Site(graph, (node,))
+        apart = _hands_on(kernel) or self._is_large(kernel) or self._is_narrow(kernel)
+        if apart or _waiting(kernel) or len(_reduced_sets(kernel)) > 1:
+            yield Site(graph, (node,), {"apart": apart})
 
     def apply(self, site: Site) -> None:
         graph, entry = site.graph, site.nodes[0]
         kernel = Kernel.extract(graph, entry)
-        if _hands_on(kernel) or self._is_large(kernel):
-            parts, _ = splitting.split(graph, entry)
+        if site["apart"]:
+            parts, _ = splitting.split(graph, entry, _small_runs(kernel))
         elif _waiting(kernel):
             graph.remove(entry)
             parts = [made.emit(graph) for made in _detached(graph, kernel)]
@@ -57,11 +63,41 @@ class KernelFission(KernelStep):
         for part in parts:
             _split_sums(graph, part)
 
+    def _is_narrow(self, kernel: Kernel) -> bool:
+        """Do statements share a few iterations, each with much to do?"""
+        if not kernel.outer or kernel.is_tiled:
+            return False
+        shared = prod(kernel.extents[p] for p in kernel.outer)
+        most = max(prod(kernel.extents[p] for p in s.params if p not in kernel.outer) for s in kernel.stages)
+        return isinstance(shared, int) and isinstance(most, int) and shared < self.few and most >= self.long
+
     def _is_large(self, kernel: Kernel) -> bool:
         places = [n for n, _ in schedule.walk(schedule.schedule_of(kernel)) if isinstance(n, Alloc)]
         kept = [kernel.locals[n.array] for n in places if n.scope != "register"]
         sizes = [prod(shape) * types.itemsize(dtype) for dtype, shape in kept]
         return not all(isinstance(n, int) for n in sizes) or sum(sizes) > self.shared
+
+
+def _small_runs(kernel: Kernel) -> list[list[int]]:
+    """The statements, those in turn together that have no loops of their own, unless one reads of another what a third
+    elsewhere reads as well, which has to be in memory."""
+    small = [set(stage.params) <= set(kernel.outer) for stage in kernel.stages]
+    runs: list[list[int]] = []
+    for k in range(len(small)):
+        if small[k] and runs and small[runs[-1][0]]:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return [part for run in runs for part in _without_exchange(kernel, run)]
+
+
+def _without_exchange(kernel: Kernel, run: list[int]) -> list[list[int]]:
+    for at, k in enumerate(run):
+        outside = {a.array for o, s in enumerate(kernel.stages) if o not in run for a in s.reads.values()}
+        written = {a.array for o in run[:at] for a in kernel.stages[o].writes.values()}
+        if any(a.array in written & outside for a in kernel.stages[k].reads.values()):
+            return [*_without_exchange(kernel, run[:at]), *_without_exchange(kernel, run[at:])]
+    return [run]
 
 
 # ---------------------------------------------------------------- sums over what statements share

@@ -44,9 +44,9 @@ def is_product(node: Any) -> bool:
 
 
 def reader_of(graph: Graph, node: Any) -> Any | None:
-    """The kernel that alone reads the product of ``node``."""
-    if not is_product(node):
-        return None
+    """The kernel that alone reads the product of ``node``, which a library would do in registers."""
+    if not is_product(node) or (isinstance(node, Convolution) and graph.options.target != "cpu"):
+        return None  # elsewhere epilogues of convolutions are passes of their own
     product = graph.writes(node)["Y"]
     readers = graph.all_consumers(product)
     alone = len(readers) == 1 and not graph.is_kept(product) and isinstance(readers[0], nodes.MapEntry)
@@ -104,7 +104,7 @@ def _replaced(
     """Put the first of ``members`` with the epilogue ``found`` in the place of all; it writes ``out``."""
     node = members[0]
     reads = graph.reads(node)
-    kept = {p: getattr(node, p) for p in _attributes(node)}
+    kept = {p: getattr(node, p) for p in kept_attributes(node)}
     graph.take_out(members)
     reads |= _vectors(graph, node, found.vectors, stage_reads, reads)
     if found.residual is not None:
@@ -153,7 +153,8 @@ def _long_dimension(shape: Shape) -> int | None:
     return longer[0] if len(longer) == 1 else None
 
 
-def _attributes(node: Any) -> tuple[str, ...]:
+def kept_attributes(node: Any) -> tuple[str, ...]:
+    """What a product or a convolution keeps when its operands change."""
     return (
         ("alpha",) if isinstance(node, Contraction) else ("strides", "pads", "dilations", "group", "layout", "packed")
     )

@@ -256,7 +256,7 @@ class _CudaEmitter(Emitter):
         index = "0"
         for loop in loops:
             index = f"({index} * {loop.extent} + {self._names.loop(loop.param)})"
-        self._line(f"__shared__ __align__(16) {cpp} {name}_all[{copies(loops) * count}];")
+        self._line(f"__shared__ __align__(16) {cpp} {name}_all[{max(copies(loops) * count, 1)}];")
         self._line(f"{cpp}* const {name} = {name}_all + {index} * {count};")
 
     # ---------------------------------------------------------------- collecting

@@ -2,14 +2,18 @@
 // and runs where that build knows the device.
 #include "daceopt/torch_device.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_addmm_activation.h>
+#include <ATen/ops/_conv_depthwise2d.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/cudnn_convolution.h>
 #include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -153,13 +157,41 @@ void device_product(const DeviceProduct& product) {
     if (wide) y.copy_(sum);
 }
 
+namespace {
+
+// result = conv(x, w) by the kernel that torch would take, written where it belongs; false where that one makes a result
+// of its own.
+bool convolved(Tensor& result, const Tensor& x, const Tensor& w, const DeviceWindow& window) {
+    if (!x.is_cuda()) return false;
+    const std::vector<int64_t> pads = padding(window), none = no_output_padding(window);
+    const auto symbolic = [](const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); };
+    const auto kind = at::native::select_conv_backend(x, w, std::nullopt, symbolic(window.strides), symbolic(pads),
+                                                      symbolic(window.dilations), false, symbolic(none), window.group, std::nullopt);
+    if (kind == at::native::ConvBackend::CudaDepthwise2d && x.is_contiguous() && w.is_contiguous() && result.is_contiguous()) {
+        at::_conv_depthwise2d_out(result, x, w, w.sizes().slice(2), std::nullopt, window.strides, pads, window.dilations);
+        return true;
+    }
+    const auto format = at::native::_determine_backend_memory_format(x, w, kind);
+    if (kind != at::native::ConvBackend::Cudnn || x.dim() != 4 || !result.is_contiguous(format)) return false;
+    const at::Context& torch = at::globalContext();
+    at::cudnn_convolution_out(result, x.contiguous(format), w.contiguous(format), pads, window.strides, window.dilations,
+                              window.group, torch.benchmarkCuDNN(), torch.deterministicCuDNN() || torch.deterministicAlgorithms(),
+                              torch.allowTF32CuDNN(at::Float32Op::CONV));
+    return true;
+}
+
+}  // namespace
+
 void device_convolution(Where where, const DeviceWindow& window, bool relu, const DeviceArray& x, const DeviceArray& w,
                         const DeviceArray& b, const DeviceArray& z, const DeviceArray& y) {
     const Plain plain;
     const Tensor image = tensor(where, x), even = is_even(window) ? image : padded(image, window);
     const std::optional<Tensor> residual = optional(where, z);
     Tensor result = tensor(where, y);
-    Tensor made = at::convolution(even, tensor(where, w), optional(where, b), window.strides, padding(window), window.dilations,
+    if (!b.data && !z.data && !relu && convolved(result, even, tensor(where, w), window)) return;
+    std::optional<Tensor> bias = optional(where, b);
+    if (bias) bias = bias->to(image.scalar_type());
+    Tensor made = at::convolution(even, tensor(where, w), bias, window.strides, padding(window), window.dilations,
                                   false, no_output_padding(window), window.group);
     if (residual) made.add_(*residual);
     if (relu) made.relu_();
@@ -170,8 +202,9 @@ void device_convolution_data(Where where, const DeviceWindow& window, const Devi
                              const DeviceArray& dx) {
     const Plain plain;
     Tensor result = tensor(where, dx);
-    const Tensor image = is_even(window) ? result : padded(result, window);
-    Tensor gradient = std::get<0>(at::convolution_backward(tensor(where, dy), image, tensor(where, w), std::nullopt, window.strides,
+    const Tensor given = tensor(where, dy), like = result.to(given.scalar_type());  // itself, unless wanted wide
+    const Tensor image = is_even(window) ? like : padded(like, window);
+    Tensor gradient = std::get<0>(at::convolution_backward(given, image, tensor(where, w), std::nullopt, window.strides,
                                                            padding(window), window.dilations, false, no_output_padding(window),
                                                            window.group, {true, false, false}));
     for (size_t k = 0; !is_even(window) && k < window.begin.size(); ++k)
@@ -184,7 +217,8 @@ void device_convolution_weights(Where where, const DeviceWindow& window, const D
     const Plain plain;
     const Tensor image = tensor(where, x), even = is_even(window) ? image : padded(image, window);
     Tensor result = tensor(where, dw);
-    result.copy_(std::get<1>(at::convolution_backward(tensor(where, dy), even, result, std::nullopt, window.strides, padding(window),
+    const Tensor like = result.to(image.scalar_type());  // itself, unless a narrow gradient is wanted wide
+    result.copy_(std::get<1>(at::convolution_backward(tensor(where, dy), even, like, std::nullopt, window.strides, padding(window),
                                                       window.dilations, false, no_output_padding(window), window.group,
                                                       {false, true, false})));
 }

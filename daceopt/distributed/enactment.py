@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def grouping(strategy: Strategy) -> OperatorGrouping:
     """The step that makes one kernel of each group of the strategy."""
-    return OperatorGrouping(tuple((g.nodes, g.duplicated) for g in strategy.groups))
+    return OperatorGrouping(tuple((g.nodes, g.duplicated, g.merges) for g in strategy.groups))
 
 
 def enacting(strategy: Strategy, recipe: str | Recipe = RECIPE) -> Recipe:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from daceopt.distributed.training_graph import (
     StepOperator,
     TrainingGraph,
     Tree,
+    joints,
 )
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import fusion_profit, types
@@ -26,7 +27,7 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
 from daceopt.ir.order import sources_of
 from daceopt.ir.program import Program
-from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, stable_name
+from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, OperatorGrouping, producer, stable_name
 
 MAX_STATEMENTS = 48
 COLLECTIVES = (AllReduceStart, AllReduceWait)
@@ -86,8 +87,9 @@ class ProgramOperators:
             before = {self.reach.writer[a] for a in operators[k].reads if a in self.reach.writer} - {k}
             before |= {middle} if k > middle else set()
             seconds = 0.0 if isinstance(place.node, COLLECTIVES) else operators[k].seconds
-            fusible = isinstance(place.node, nodes.MapEntry) and self._kernel(KernelGroup.single(k)) is not None
             name = stable_name(DIRECTIONS[k > middle], place.graph, place.node)
+            known = isinstance(place.node, nodes.MapEntry) and producer(place.graph, name) is place.node
+            fusible = known and self._kernel(KernelGroup.single(k)) is not None
             found.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
         return found
 
@@ -128,7 +130,7 @@ class ProgramOperators:
                 known[key] = estimate(self.reach, group)
             return known[key]
 
-        return GroupModel(self.why_not, seconds)
+        return GroupModel(self.why_not, seconds, self.refused)
 
     def why_not(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         """What keeps two groups from being one kernel, where no cycle does; None where nothing does."""
@@ -136,6 +138,12 @@ class ProgramOperators:
         if key not in self._reasons:
             self._reasons[key] = self._merged(first, second, copied)
         return self._reasons[key]
+
+    def refused(self, groups: Sequence[KernelGroup]) -> set[Tree]:
+        """The merges that are refused where all these groups are enacted: it is tried, on a copy of the program."""
+        named = {self.graph.named(g): g for g in groups}
+        _, errors = OperatorGrouping(tuple(named)).attempted(self.program.copy())
+        return {joints(named[e.group].tree)[e.merge] for e in errors}
 
     def _merged(self, first: KernelGroup, second: KernelGroup, copied: bool) -> str | None:
         places = [self.places[next(iter(group.members))] for group in (first, second)]

@@ -20,9 +20,9 @@ from daceopt.store import versions
 if TYPE_CHECKING:
     from torch import nn
 
-FORMAT = "daceopt strategy 2"
-FIRST_FORMAT, LATER = "daceopt strategy 1", ("of_step",)
-"""What it does not say, nor of buckets whether they are ``sharded``, is false."""
+FORMATS = tuple(f"daceopt strategy {k}" for k in (1, 2, 3))
+SINCE = {"of_step": FORMATS[1], "sharded": FORMATS[1], "merges": FORMATS[2]}
+"""What earlier formats do not say: it is false, or there is none."""
 MAX_BYTES = 64 << 20
 WAITS = ("use", "end")
 
@@ -41,10 +41,12 @@ class Bucket:
 @dataclass(frozen=True)
 class OperatorGroup:
     """Nodes of the graph before fusion that become one kernel, by the arrays that they write; of those in
-    ``duplicated`` there is a copy outside, too (duplicate fusion, section 2.2)."""
+    ``duplicated`` there is a copy outside, too (duplicate fusion, section 2.2). ``merges``: in which order, each of the
+    kernels by then of two nodes, by their places; any that works where there are none."""
 
     nodes: tuple[str, ...]
     duplicated: tuple[str, ...] = ()
+    merges: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,14 +145,14 @@ class Strategy:
         content = _content(self)
         target = Path(path)
         with tempfile.NamedTemporaryFile("w", dir=target.parent, suffix=".tmp", delete=False, encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "digest": _digest(content), **content}, file, indent=1)
+            json.dump({"format": FORMATS[-1], "digest": _digest(content), **content}, file, indent=1)
         Path(file.name).chmod(0o644)
         Path(file.name).replace(target)
 
     def text(self) -> str:
         """What ``save`` writes, in one line."""
         content = _content(self)
-        return json.dumps({"format": FORMAT, "digest": _digest(content), **content})
+        return json.dumps({"format": FORMATS[-1], "digest": _digest(content), **content})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Strategy:
@@ -172,15 +174,15 @@ class Strategy:
             tree = json.loads(raw, object_pairs_hook=_once, parse_constant=_no_number)
         except (ValueError, RecursionError) as error:
             raise StrategyError(f"it is not whole JSON: {error}") from None
-        version = tree.get("format") if isinstance(tree, dict) else FORMAT
-        if version not in (FORMAT, FIRST_FORMAT):
-            raise StrategyError(f"format {version!r}; expected {FORMAT!r} or {FIRST_FORMAT!r}")
-        later = LATER if version == FIRST_FORMAT else ()
-        content = _keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls) if f.name not in later)))
+        version = tree.get("format") if isinstance(tree, dict) else FORMATS[-1]
+        if version not in FORMATS:
+            raise StrategyError(f"format {version!r}; expected one of {list(FORMATS)}")
+        reader = _Reader(version)
+        content = reader.keys(tree, "strategy", ("format", "digest", *(f.name for f in fields(cls))))
         digest = content.pop("digest")
         del content["format"]
-        found = _strategy(content, version == FORMAT)
-        if digest != _digest(_content(found, version == FORMAT)):
+        found = reader.strategy(content)
+        if digest != _digest(_content(found, version)):
             raise StrategyError(
                 "it was changed after it was written: its content does not have the digest that it says"
             )
@@ -204,14 +206,17 @@ def _other_versions(own: Mapping[str, str], other: Mapping[str, str]) -> list[st
     return [f"{n} {other.get(n, 'is absent')}, expected {own.get(n, 'none')}" for n in changed]
 
 
-def _content(strategy: Strategy, newest: bool = True) -> dict[str, Any]:
-    """Plain data, in the newest format or the first one."""
+def _content(strategy: Strategy, version: str = FORMATS[-1]) -> dict[str, Any]:
+    """Plain data, in a format."""
     found: dict[str, Any] = json.loads(json.dumps(asdict(strategy)))
-    if not newest:
-        for bucket in found["buckets"]:
-            del bucket["sharded"]
-        found = {k: v for k, v in found.items() if k not in LATER}
+    for part in (found, *found["buckets"], *found["groups"]):
+        for name in [n for n in part if not _has(version, n)]:
+            del part[name]
     return found
+
+
+def _has(version: str, name: str) -> bool:
+    return FORMATS.index(version) >= FORMATS.index(SINCE.get(name, FORMATS[0]))
 
 
 def _digest(content: dict[str, Any]) -> str:
@@ -232,20 +237,47 @@ def _no_number(text: str) -> Any:
     raise ValueError(f"{text} is no number")
 
 
-def _strategy(content: Mapping[str, Any], newest: bool) -> Strategy:
-    identity = _keys(content["identity"], "identity", tuple(f.name for f in fields(Identity)))
-    return Strategy(
-        Identity(
-            tuple(_weight(w, f"weight {k}") for k, w in enumerate(_list(identity["weights"], "weights"))),
-            _integer(identity["world"], "world"),
-            _text(identity["graph"], "graph"),
-            tuple(_pair(v, f"version {k}") for k, v in enumerate(_list(identity["versions"], "versions"))),
-        ),
-        tuple(_bucket(b, f"bucket {k}", newest) for k, b in enumerate(_list(content["buckets"], "buckets"))),
-        tuple(_group(g, f"group {k}") for k, g in enumerate(_list(content["groups"], "groups"))),
-        _text(content["wait"], "wait"),
-        newest and _flag(content["of_step"], "of_step"),
-    )
+@dataclass(frozen=True)
+class _Reader:
+    """Reads what a format says."""
+
+    version: str
+
+    def keys(self, value: Any, where: str, names: Iterable[str]) -> dict[str, Any]:
+        """An object of those of the names that the format has."""
+        return _keys(value, where, tuple(n for n in names if _has(self.version, n)))
+
+    def strategy(self, content: Mapping[str, Any]) -> Strategy:
+        identity = _keys(content["identity"], "identity", tuple(f.name for f in fields(Identity)))
+        return Strategy(
+            Identity(
+                tuple(_weight(w, f"weight {k}") for k, w in enumerate(_list(identity["weights"], "weights"))),
+                _integer(identity["world"], "world"),
+                _text(identity["graph"], "graph"),
+                tuple(_version(v, f"version {k}") for k, v in enumerate(_list(identity["versions"], "versions"))),
+            ),
+            tuple(self._bucket(b, f"bucket {k}") for k, b in enumerate(_list(content["buckets"], "buckets"))),
+            tuple(self._group(g, f"group {k}") for k, g in enumerate(_list(content["groups"], "groups"))),
+            _text(content["wait"], "wait"),
+            _flag(content.get("of_step", False), "of_step"),
+        )
+
+    def _group(self, value: Any, where: str) -> OperatorGroup:
+        found = self.keys(value, where, (f.name for f in fields(OperatorGroup)))
+        nodes, duplicated = (
+            tuple(_text(n, where) for n in _list(found[key], f"{key} of {where}")) for key in ("nodes", "duplicated")
+        )
+        merges = (
+            _pair(m, f"merge {k} of {where}", "two places") for k, m in enumerate(_list(found.get("merges", []), where))
+        )
+        return OperatorGroup(nodes, duplicated, tuple((_integer(a, where), _integer(b, where)) for a, b in merges))
+
+    def _bucket(self, value: Any, where: str) -> Bucket:
+        found = self.keys(value, where, (f.name for f in fields(Bucket)))
+        names = tuple(_text(n, where) for n in _list(found["parameters"], where))
+        if not names:
+            raise StrategyError(f"{where} is empty; expected one name or more")
+        return Bucket(names, _flag(found.get("sharded", False), f"sharded of {where}"))
 
 
 def _weight(value: Any, where: str) -> Weight:
@@ -254,27 +286,16 @@ def _weight(value: Any, where: str) -> Weight:
     return Weight(_text(found["name"], where), _text(found["dtype"], where), shape)
 
 
-def _group(value: Any, where: str) -> OperatorGroup:
-    found = _keys(value, where, ("nodes", "duplicated"))
-    nodes, duplicated = (
-        tuple(_text(n, where) for n in _list(found[key], f"{key} of {where}")) for key in ("nodes", "duplicated")
-    )
-    return OperatorGroup(nodes, duplicated)
+def _version(value: Any, where: str) -> tuple[str, str]:
+    name, version = _pair(value, where, "a name and a version")
+    return _text(name, where), _text(version, where)
 
 
-def _bucket(value: Any, where: str, newest: bool) -> Bucket:
-    found = _keys(value, where, ("parameters", "sharded") if newest else ("parameters",))
-    names = tuple(_text(n, where) for n in _list(found["parameters"], where))
-    if not names:
-        raise StrategyError(f"{where} is empty; expected one name or more")
-    return Bucket(names, newest and _flag(found["sharded"], f"sharded of {where}"))
-
-
-def _pair(value: Any, where: str) -> tuple[str, str]:
+def _pair(value: Any, where: str, what: str) -> tuple[Any, Any]:
     found = _list(value, where)
     if len(found) != 2:
-        raise StrategyError(f"{where} has {len(found)} entries; expected a name and a version")
-    return _text(found[0], where), _text(found[1], where)
+        raise StrategyError(f"{where} has {len(found)} entries; expected {what}")
+    return found[0], found[1]
 
 
 def _keys(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:

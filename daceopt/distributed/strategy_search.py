@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.parallel_search import SeededSearch
 from daceopt.distributed.step_simulator import StepSimulator, StepTime
 from daceopt.distributed.strategy import Bucket, Identity, OperatorGroup, Strategy
-from daceopt.distributed.training_graph import TrainingGraph, leaves
+from daceopt.distributed.training_graph import KernelGroup, Tree
 from daceopt.passes.transform import Site
 
 if TYPE_CHECKING:
@@ -106,18 +106,47 @@ def search(
 ) -> SearchOutcome:
     """Search a strategy for ``module``, or (``of_step``) for a training step of it. ``groups``: what a recipe fuses;
     ``resume``: a file to go on from where there is one, and to which the search is written; ``processes``: search from
-    as many seeds at once, each for the whole ``budget``; the least cost wins, of equal ones that of the first seed."""
+    as many seeds at once, each for the whole ``budget``; the least cost wins, of equal ones that of the first seed.
+
+    What is found can be enacted: candidates of which the program refuses a part go on without that."""
     start = time.perf_counter()
     rules = baselines(problem, groups)
     left = None if budget is None else max(0.0, budget - (time.perf_counter() - start))
     made = SeededSearch(problem, list(rules.values()), effort or SearchEffort(), resume).run(processes, left)
-    best = min(made, key=lambda outcome: outcome.cost)
-    state = moved(problem, best.moves)
+    state = enactable(problem, [*(outcome.moves for outcome in made), *rules.values()])
     times = {name: moved(problem, moves).time for name, moves in rules.items()}
     spent = time.perf_counter() - start
     strategy = strategy_of(state, module, of_step)
     evaluated, exhausted = sum(o.evaluated for o in made), all(o.exhausted for o in made)
     return SearchOutcome(strategy, state, times, one_bucket_bound(state), spent, evaluated, exhausted)
+
+
+def enactable(problem: FusionProblem, candidates: Iterable[Sequence[Move]]) -> FusionState:
+    """The state of least cost, of the first candidate among equals, in which nothing is refused: moves that are refused
+    when all kernels of a candidate are made are left out of it."""
+    states = [(list(moves), moved(problem, moves)) for moves in candidates]
+    while True:
+        k = min(range(len(states)), key=lambda n: states[n][1].time.seconds)
+        moves, state = states[k]
+        refused = problem.model.refused(several(state))
+        if not refused:
+            return state
+        kept = _without(problem, moves, refused)
+        states[k] = kept, moved(problem, kept)
+
+
+def _without(problem: FusionProblem, moves: Iterable[Move], refused: Collection[Tree]) -> list[Move]:
+    """Those of the moves that are possible once none is made that makes one of the ``refused`` kernels."""
+    state = FusionState(problem)
+    kept: list[Move] = []
+    for move in moves:
+        if state.apply(move) is not None:
+            continue
+        if move.method != "combine" and state.groups[state.clusters.leader(move.second)].tree in refused:
+            state = moved(problem, kept)
+        else:
+            kept.append(move)
+    return kept
 
 
 def simulated(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:
@@ -144,16 +173,11 @@ def strategy_of(state: FusionState, module: nn.Module, of_step: bool = False) ->
         if weight.name not in reduced:
             unused.setdefault(weight.dtype, []).append(weight.name)
     buckets += [Bucket(tuple(names)) for names in unused.values()]
-    return Strategy(identity, tuple(buckets), tuple(_groups(state, graph)), of_step=of_step)
+    groups = tuple(OperatorGroup(*graph.named(group)) for group in several(state))
+    return Strategy(identity, tuple(buckets), groups, of_step=of_step)
 
 
-def _groups(state: FusionState, graph: TrainingGraph) -> list[OperatorGroup]:
-    """Of several operators, in the order of the step."""
-    found = []
-    for leader in sorted(state.groups, key=state.clusters.position):
-        group = state.groups[leader]
-        if len(group.members) > 1:
-            names = tuple(graph.computations[k].name for k in leaves(group.tree))
-            copied = tuple(graph.computations[k].name for k in sorted(group.members - group.exported))
-            found.append(OperatorGroup(names, copied))
-    return found
+def several(state: FusionState) -> list[KernelGroup]:
+    """The groups of several operators, in the order of the step."""
+    groups = (state.groups[leader] for leader in sorted(state.groups, key=state.clusters.position))
+    return [group for group in groups if len(group.members) > 1]

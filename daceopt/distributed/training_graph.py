@@ -1,13 +1,13 @@
 """One step of training on one rank as a search sees it: computations in their order, and the gradients they produce.
 
-Nothing here knows of graphs, kernels or solvers; ``program_training_graph.py`` makes one of a program.
+Nothing here knows of graphs, kernels or solvers; ``program_operators.py`` makes one of a program.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -16,6 +16,11 @@ from daceopt.errors import DaceoptError
 
 Tree: TypeAlias = "int | tuple[Tree, Tree]"
 """In what order computations become one kernel: a computation, or two kernels, of which the first runs first."""
+
+
+NamedGroup: TypeAlias = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[int, int], ...]]
+"""The names of the computations of a group, of those of them that are copies, and the merges that make one kernel of
+them: each of what holds two of them by then, given by their places."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,14 @@ class TrainingGraph:
         found = self.computations
         return tuple((p, k) for k, c in enumerate(found) if c.fusible for p in c.before if found[p].fusible)
 
+    def named(self, group: KernelGroup) -> NamedGroup:
+        """``group`` as what enacts it knows it."""
+        order = leaves(group.tree)
+        place = {k: n for n, k in enumerate(order)}
+        copied = tuple(self.computations[k].name for k in sorted(group.members - group.exported))
+        merges = tuple((place[leaves(first)[0]], place[leaves(second)[0]]) for first, second in joints(group.tree))
+        return tuple(self.computations[k].name for k in order), copied, merges
+
     @cached_property
     def fingerprint(self) -> str:
         """Changes with everything that a strategy for this graph depends on but times."""
@@ -107,10 +120,31 @@ def leaves(tree: Tree) -> list[int]:
     return found
 
 
+def joints(tree: Tree) -> list[tuple[Tree, Tree]]:
+    """The merges that make a kernel, each of two kernels, in an order in which both are there."""
+    found: list[tuple[Tree, Tree]] = []
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, int):
+            found.append(node)
+            waiting += node
+    return found[::-1]
+
+
+def _none(groups: Sequence[KernelGroup]) -> Collection[Tree]:
+    return ()
+
+
 @dataclass(frozen=True)
 class GroupModel:
     """What a search asks about groups. ``why_not(first, second, copied)``: what keeps them from being one kernel, or
-    None; ``seconds(group)``: how long its kernel takes. Both are asked again and again, and keep what they know."""
+    None; ``seconds(group)``: how long its kernel takes. Both are asked again and again, and keep what they know.
+
+    ``refused(groups)``: the merges, as the trees that they make, that cannot be when all these groups are enacted
+    together. It is asked of results only, and takes long.
+    """
 
     why_not: Callable[[KernelGroup, KernelGroup, bool], str | None]
     seconds: Callable[[KernelGroup], float]
+    refused: Callable[[Sequence[KernelGroup]], Collection[Tree]] = _none

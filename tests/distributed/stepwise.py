@@ -140,13 +140,13 @@ _BERT = {
 _BERT |= {"max_position_embeddings": 16, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 _VGG = {"batch": 2, "classes": 5, "width": 4, "inner": 16}
 _RESNET = {"batch": 4, "edge": 32, "classes": 5, "width": 4}
-_TRANSLATOR = {**_TEXT, "length": 6, "size": 16, "heads": 2, "inner": 32, "dropout": 0.0}
+TRANSLATOR = {**_TEXT, "length": 6, "size": 16, "heads": 2, "inner": 32, "dropout": 0.0}
 _REFORMER = {**_TEXT, "length": 32, "size": 16, "heads": 2, "chunk": 8}
 
 SMALL: dict[str, Callable[[], Network]] = {
     "VGG-19": partial(of_evaluation, data_parallel.vgg19, **_VGG, edge=8, depths=(1, 2)),
     "ResNet-50": partial(of_evaluation, data_parallel.resnet50, **_RESNET, depths=(1,)),
-    "Transformer": partial(of_evaluation, data_parallel.transformer, **_TRANSLATOR, layers=1),
+    "Transformer": partial(of_evaluation, data_parallel.transformer, **TRANSLATOR, layers=1),
     "RNNLM": partial(of_evaluation, data_parallel.rnnlm, **_TEXT, length=5, size=16),
     "BERT": partial(of_evaluation, data_parallel.bert, **_BERT, layers=1),
     "Reformer": partial(of_evaluation, data_parallel.reformer, **_REFORMER, layers=1),
@@ -154,7 +154,7 @@ SMALL: dict[str, Callable[[], Network]] = {
 DEEP: dict[str, Callable[[], Network]] = {
     "VGG-19": partial(of_evaluation, data_parallel.vgg19, **_VGG, edge=32),
     "ResNet-50": partial(of_evaluation, data_parallel.resnet50, **_RESNET),
-    "Transformer": partial(of_evaluation, data_parallel.transformer, **_TRANSLATOR),
+    "Transformer": partial(of_evaluation, data_parallel.transformer, **TRANSLATOR),
     "BERT": partial(of_evaluation, data_parallel.bert, **_BERT),
     "Reformer": partial(of_evaluation, data_parallel.reformer, **_REFORMER),
 }

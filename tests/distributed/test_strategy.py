@@ -21,7 +21,17 @@ BEFORE_SHARDS = (
     '"h"]}, {"parameters": ["a.bias", "a.weight"]}], "groups": [{"nodes": ["x_1", "y_2"], "duplicated": ['
     '"x_1"]}, {"nodes": ["x_1"], "duplicated": []}], "wait": "end"}'
 )
-"""What the format without shards wrote of ``strategy()``."""
+"""What the format without shards wrote of ``strategy()``, but for the merges of its groups."""
+BEFORE_MERGES = (
+    '{"format": "daceopt strategy 2", "digest": "fd4dc836ee2d73866be56e5a5bb566e3f8042ac2d81c61e0e428325e'
+    '777ff288", "identity": {"weights": [{"name": "a.weight", "dtype": "float32", "shape": [4, 3]}, {"nam'
+    'e": "a.bias", "dtype": "float32", "shape": [4]}, {"name": "h", "dtype": "float16", "shape": []}], "w'
+    'orld": 2, "graph": "", "versions": [["daceopt", "1"], ["torch", "2"]]}, "buckets": [{"parameters": ['
+    '"h"], "sharded": false}, {"parameters": ["a.bias", "a.weight"], "sharded": false}], "groups": [{"nod'
+    'es": ["x_1", "y_2"], "duplicated": ["x_1"]}, {"nodes": ["x_1"], "duplicated": []}], "wait": "end", "'
+    'of_step": false}'
+)
+"""What the format without merges wrote of it."""
 
 
 def identity(world: int = 2) -> Identity:
@@ -31,7 +41,12 @@ def identity(world: int = 2) -> Identity:
 
 def strategy() -> Strategy:
     buckets = (Bucket(("h",)), Bucket(("a.bias", "a.weight")))
-    return Strategy(identity(), buckets, (OperatorGroup(("x_1", "y_2"), ("x_1",)), OperatorGroup(("x_1",))), "end")
+    groups = OperatorGroup(("x_1", "y_2"), ("x_1",), ((0, 1),)), OperatorGroup(("x_1",))
+    return Strategy(identity(), buckets, groups, "end")
+
+
+def without_merges() -> Strategy:
+    return replace(strategy(), groups=tuple(replace(g, merges=()) for g in strategy().groups))
 
 
 def bucket(*names: str) -> dict[str, object]:
@@ -46,11 +61,12 @@ def test_a_strategy_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["strategy.json"]
 
 
-def test_a_file_of_the_format_before_shards_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [BEFORE_SHARDS, BEFORE_MERGES])
+def test_a_file_of_an_earlier_format_is_read(text: str, tmp_path: Path) -> None:
     path = tmp_path / "strategy.json"
-    path.write_text(BEFORE_SHARDS)
-    assert Strategy.load(path) == strategy()
-    path.write_text(BEFORE_SHARDS.replace('"end"', '"use"'))
+    path.write_text(text)
+    assert Strategy.load(path) == without_merges()
+    path.write_text(text.replace('"end"', '"use"'))
     with pytest.raises(StrategyError, match="changed after it was written"):
         Strategy.load(path)
 
@@ -89,10 +105,15 @@ def test_no_part_of_a_file_is_a_strategy() -> None:
         (("buckets",), [bucket("h"), bucket("a.bias")], "a.weight is in no bucket"),
         (("buckets",), [bucket("h", "a.bias", "a.weight")], "expected one element type"),
         (("groups", 1, "nodes"), ["y_2"], "y_2 is in several groups"),
+        (("groups", 1), {"nodes": ["x_1"], "duplicated": []}, "group 1 has the keys"),
+        (("groups", 0, "merges"), [[0]], "merge 0 of group 0 has 1 entries; expected two places"),
+        (("groups", 0, "merges"), [[0, -1]], "expected an integer"),
+        (("groups", 0, "merges"), [[1, 0]], "changed after it was written"),
         (("identity", "versions", 0), ["torch"], "expected a name and a version"),
         (("identity", "weights", 0, "shape"), [-4], "expected an integer"),
-        (("format",), "daceopt strategy 3", "expected 'daceopt strategy 2' or 'daceopt strategy 1'"),
+        (("format",), "daceopt strategy 4", "expected one of .'daceopt strategy 1', "),
         (("format",), "daceopt strategy 1", "strategy has the keys"),
+        (("format",), "daceopt strategy 2", "group 0 has the keys"),
     ],
 )
 def test_an_edited_file_is_refused_with_the_place(path: tuple[str | int, ...], value: object, message: str) -> None:

@@ -17,7 +17,17 @@ from daceopt.passes.transform import Outcome, Transformation
 
 DIRECTIONS = ("forward", "backward")
 
-Group = tuple[tuple[str, ...], tuple[str, ...]]  # nodes, and those of them of which there is one outside, too
+Group = tuple[tuple[str, ...], tuple[str, ...], tuple[tuple[int, int], ...]]
+"""Nodes, those of them of which there is one outside, too, and in which order they become one: each merge is of what
+holds two of them by then, by their places among the nodes. What no merge says is merged in any order that works."""
+
+
+class RefusedMerge(StrategyError):
+    """``group`` cannot be one kernel, because of its merge number ``merge``."""
+
+    def __init__(self, group: Group, merge: int, reason: str):
+        super().__init__(f"{' + '.join(group[0])} cannot be one kernel: {reason}. Search the strategy again")
+        self.group, self.merge = group, merge
 
 
 def stable_name(direction: str, graph: Graph, node: Any) -> str:
@@ -25,16 +35,23 @@ def stable_name(direction: str, graph: Graph, node: Any) -> str:
     return f"{direction}/{next(n for n in graph.outputs_of(node) if n is not None)}"
 
 
+def producer(graph: Graph, name: str) -> Any:
+    """The node that strategies call so; None where there is none."""
+    array = name.partition("/")[2]
+    return graph.producer(array) if array in graph.sdfg.arrays else None
+
+
 @dataclass(frozen=True)
 class OperatorGrouping(Transformation):
     """Merge the kernels of each group into one, and nothing else.
 
-    before:  a = f(x)    b = g(a)    c = h(a)                      groups=((("b", "a"), ("a",)),)
+    before:  a = f(x)    b = g(a)    c = h(a)                      groups=((("a", "b"), ("a",), ((0, 1),)),)
     after:   a = f(x)    b = { t = f(x); g(t) }    c = h(a)        where a is duplicated; without that, one of both
 
     DisCo (Yi et al., 2022, sections 2.2 and 3.2): non-duplicate and duplicate fusion as a search found them.
-    ``groups``: names of nodes (:func:`stable_name`), and those of them of which the group has a copy of its own. Raises
-    StrategyError where a name is not in the program, or nodes cannot be one kernel: the strategy is for another graph.
+    ``groups``: names of nodes (:func:`stable_name`), those of them of which the group has a copy of its own, and its
+    merges: another order of them may end where nothing can be merged any more. Raises StrategyError where a name is not
+    in the program, or nodes cannot be one kernel: the strategy is for another graph.
     """
 
     level: ClassVar[str] = "local"
@@ -43,48 +60,66 @@ class OperatorGrouping(Transformation):
 
     def run_program(self, program: Program) -> Outcome:
         """Each group in the direction that its names say."""
+        done, refused = self.attempted(program)
+        for error in refused:
+            raise error
+        return Outcome(done, [])
+
+    def attempted(self, program: Program) -> tuple[list[str], list[RefusedMerge]]:
+        """The kernels that were made, and for each group that is none, or several, why."""
         done: list[str] = []
+        refused: list[RefusedMerge] = []
         rest = set(self.groups)
         for direction, graph in zip(DIRECTIONS, program.directions()):
             own = [g for g in self.groups if g[0] and g[0][0].startswith(f"{direction}/")]
             rest.difference_update(own)
-            done += self._group(graph, direction, own)
+            done += self._group(graph, direction, own, refused)
         if rest:
             raise StrategyError(f"the group of {sorted(rest)[0][0][:1]} is in no direction of the program")
         program.align()
-        return Outcome(done, [])
+        return done, refused
 
-    def _group(self, graph: Graph, direction: str, groups: Sequence[Group]) -> list[str]:
+    def _group(self, graph: Graph, direction: str, groups: Sequence[Group], refused: list[RefusedMerge]) -> list[str]:
         if not groups:
             return []
-        found = [[_node(graph, direction, name) for name in names] for names, _ in groups]
+        found = [[_node(graph, direction, name) for name in names] for names, _, _ in groups]
         graph.order = graph.nodes()  # what is fused stays where it was: that is what was simulated
         position = {node: k for k, node in enumerate(graph.nodes())}
         kernels = {
             a: (position[graph.producer(a)], Kernel.extract(graph, graph.producer(a))) for own in found for a in own
         }
-        members: list[list[str]] = []  # the arrays that nodes of a group write
-        for (names, copied), own in zip(groups, found):
-            ordered = sorted(zip(own, names), key=lambda pair: kernels[pair[0]][0])
-            members.append([*_with_copies(graph, kernels, [(a, n in copied) for a, n in ordered])])
+        members: dict[Group, list[str]] = {}  # the arrays that nodes of a group write
+        for group, own in zip(groups, found):
+            copied = {a for a, name in zip(own, group[0]) if name in group[1]}
+            try:
+                ordered = sorted(own, key=lambda a: kernels[a][0])
+                written = dict(zip(ordered, _with_copies(graph, kernels, [(a, a in copied) for a in ordered])))
+                members[group] = [written[a] for a in own]
+            except Unsupported as error:
+                refused.append(RefusedMerge(group, len(group[2]) - 1, str(error)))
         plan = FusionPlan(graph, self.max_stages, keeps_order=False)
-        for (names, _), arrays in zip(groups, members):
-            _unite(plan, [graph.producer(a) for a in arrays], names)
-        done = []
-        for group in plan.fused():
-            assert group.kernel is not None
-            done.append(" + ".join(str(getattr(m, "label", m)) for m in group.members))
-            emit(graph, group.members, group.kernel)
-        graph.prune()
-        return done
+        for group, arrays in members.items():
+            try:
+                _unite(plan, [graph.producer(a) for a in arrays], group)
+            except RefusedMerge as error:
+                refused.append(error)
+        return _emitted(graph, plan)
+
+
+def _emitted(graph: Graph, plan: FusionPlan) -> list[str]:
+    done = []
+    for group in plan.fused():
+        assert group.kernel is not None
+        done.append(" + ".join(str(getattr(m, "label", m)) for m in group.members))
+        emit(graph, group.members, group.kernel)
+    graph.prune()
+    return done
 
 
 def _node(graph: Graph, direction: str, name: str) -> str:
     """The array by which a node is named. Raises StrategyError."""
     prefix, _, array = name.partition("/")
-    known = prefix == direction and array in graph.sdfg.arrays
-    node = graph.producer(array) if known else None
-    if not isinstance(node, nodes.MapEntry):
+    if prefix != direction or not isinstance(producer(graph, name), nodes.MapEntry):
         raise StrategyError(
             f"the strategy groups {name}, which is no kernel of the {direction} graph before fusion: it was found for "
             "another model, recipe or version. Search it again"
@@ -132,18 +167,29 @@ def _twin(graph: Graph, name: str, twins: dict[str, str]) -> str:
     return twins[name]
 
 
-def _unite(plan: FusionPlan, members: Sequence[Any], names: Sequence[str]) -> None:
-    """Make one group of all members, by merging two at a time. Raises StrategyError with the last reason."""
-    while len(groups := list(dict.fromkeys(plan.group_of(node) for node in members))) > 1:
+def _unite(plan: FusionPlan, members: Sequence[Any], wanted: Group) -> None:
+    """Make one group of all members, by the merges that are ``wanted``, then by others. Raises RefusedMerge."""
+    in_order = sorted(members, key=lambda node: plan.group_of(node).last)
+    for number, places in enumerate(wanted[2]):
+        if not set(places) <= set(range(len(members))):
+            raise RefusedMerge(wanted, number, f"it has no nodes {places}")
+        first, second = (plan.group_of(members[k]) for k in places)
+        reason = "they are one already" if first is second else _attempt(plan, first, second)
+        if reason is not None:
+            raise RefusedMerge(wanted, number, reason)
+    while len(groups := list(dict.fromkeys(plan.group_of(node) for node in in_order))) > 1:
         for one, other in ((a, b) for k, b in enumerate(groups) for a in reversed(groups[:k])):
-            reason = _attempt(plan, one, other)
+            reason = _attempt(plan, *_in_order(plan, one, other))
             if reason is None:
                 break
         else:
-            raise StrategyError(f"{' + '.join(names)} cannot be one kernel: {reason}. Search the strategy again")
+            raise RefusedMerge(wanted, len(wanted[2]), str(reason))
 
 
-def _attempt(plan: FusionPlan, one: FusionGroup, other: FusionGroup) -> str | None:
+def _in_order(plan: FusionPlan, one: FusionGroup, other: FusionGroup) -> tuple[FusionGroup, FusionGroup]:
     early, late = sorted((one, other), key=lambda g: g.last)
-    first, second = (late, early) if early in plan.readers_of(late) else (early, late)
+    return (late, early) if early in plan.readers_of(late) else (early, late)
+
+
+def _attempt(plan: FusionPlan, first: FusionGroup, second: FusionGroup) -> str | None:
     return plan.why_not(first, second) or plan.attempt(first, second)

@@ -20,10 +20,10 @@ from daceopt.distributed.step_capture import CapturedStep, capture
 from daceopt.distributed.strategy_search import problem_of, strategy_of
 from daceopt.distributed.training_graph import KernelGroup
 from daceopt.errors import DaceoptError, StrategyError
-from daceopt.ir.interpret import interpret
 from daceopt.ir.program import Program
 from daceopt.passes.runner import Runner
 from daceopt.transformations.distributed.operator_grouping import OperatorGrouping
+from tests.distributed.float64 import results
 
 
 class Branches(nn.Module):
@@ -51,21 +51,6 @@ def step() -> CapturedStep:
 
 def operators() -> ProgramOperators:
     return ProgramOperators(step().program)
-
-
-def results(program: Program) -> list[np.ndarray]:
-    """Outputs of both directions in float64."""
-    generator = np.random.default_rng(0)
-    values = {n: generator.normal(size=program.forward.shape(n)) for n in program.forward.inputs}
-    forward = interpret(program.forward, values, np.float64)
-    found = [forward[n] for n in program.forward.outputs]
-    backward = program.backward
-    assert backward is not None
-    saved = dict(zip(backward.saved, (forward[n] for n in program.forward.saved), strict=True))
-    roles = {role: values[name] for name, role in program.inputs.items()}
-    given = {n: saved[n] if n in saved else roles.get(program.received[n]) for n in backward.inputs}
-    given = {n: v if v is not None else np.full(backward.shape(n), 0.75) for n, v in given.items()}
-    return found + list(map(interpret(backward, given, np.float64).get, backward.outputs))  # type: ignore[arg-type]
 
 
 def assert_same(program: Program) -> None:
@@ -138,8 +123,8 @@ def test_a_strategy_without_groups_leaves_the_recipe_alone() -> None:
     assert any(s.name == "map-fusion" for s in enacting(strategy).resolved())
 
 
-def grouped(*names: str, copied: tuple[str, ...] = ()) -> OperatorGrouping:
-    return OperatorGrouping(((names, copied),))
+def grouped(*names: str, merges: tuple[tuple[int, int], ...] = ()) -> OperatorGrouping:
+    return OperatorGrouping(((names, (), merges),))
 
 
 def test_names_that_no_graph_has_are_refused() -> None:

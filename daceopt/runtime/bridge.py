@@ -268,7 +268,7 @@ class Ran(NamedTuple):
     """What one forward call leaves for its backward."""
 
     inputs: Sequence[torch.Tensor]
-    outputs: Sequence[torch.Tensor]
+    outputs: list[torch.Tensor]
     saved: torch.Tensor | None
     seed: int | None
     symbols: tuple[int, ...]
@@ -396,7 +396,7 @@ def _gradients(
     if saved is not None and program.consumes:
         saved = _copied(saved) if keeps_graph else saved
         ctx.is_consumed = not keeps_graph
-    return program.gradients(tensors, grads, Ran(ctx.operands, (), saved, ctx.seed, ctx.symbols), wanted)
+    return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
 
 
 def _differentiable_gradients(

@@ -42,7 +42,12 @@ def _kind(objective: nn.Module, arguments: tuple[Any, ...], kwargs: Mapping[str,
     leaves, form = pytree.tree_flatten((arguments, dict(kwargs)))
     parameters = tuple((p.requires_grad, p.grad is not None and p.grad.layout) for p in objective.parameters())
     autocast = torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
-    return form, tuple(map(_leaf, leaves)), parameters, tuple(m.training for m in objective.modules()), autocast
+    return form, tuple(map(_leaf, leaves)), parameters, tuple(map(_module, objective.modules())), autocast
+
+
+def _module(module: nn.Module) -> Any:
+    hooks = module._forward_pre_hooks, module._forward_hooks, module._backward_pre_hooks, module._backward_hooks
+    return module.training, tuple(tuple(h) for h in hooks)
 
 
 def _leaf(value: Any) -> Any:

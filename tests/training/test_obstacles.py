@@ -136,6 +136,18 @@ def test_a_step_is_one_program_again_once_the_obstacle_is_gone(first: bool) -> N
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+def test_a_hook_of_the_first_steps_is_no_obstacle_to_later_ones() -> None:
+    step, peer, both = _steps(perceptron())
+    for k, (x, y) in enumerate(batches(4)):
+        hooks = [m[0].register_full_backward_hook(lambda *_: None) for m in (step.model, peer.model) if k < 2]
+        both(x, y)
+        for hook in hooks:
+            hook.remove()
+    assert list(step.reasons.values()) == [2] and step.daceopt.stats.programs == 1
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_sparse_gradient_of_one_micro_batch_is_in_the_way_of_its_update_alone() -> None:
     step, peer, both = _steps(perceptron(), accumulate=2)
     for k, (x, y) in enumerate(batches(8)):

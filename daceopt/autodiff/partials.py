@@ -112,12 +112,25 @@ def _name(result: Pullback, fresh: _Fresh, terms: Sequence[sympy.Expr], dtype: A
 
 
 def _add_term(terms: dict[str, list[sympy.Expr]], a: Assignment, symbol: sympy.Symbol, bar: sympy.Symbol) -> None:
-    derivative = _by_divisor(a, symbol) or sympy.sympify(scalar.differentiate(a.expr, symbol))
+    masks, expr = _masks(a.expr, symbol)
+    derivative = _by_divisor(a, symbol)
+    if derivative is not None:
+        masks = sympy.S.One  # they are part of the quotient
+    else:
+        derivative = sympy.sympify(scalar.differentiate(expr, symbol))
     if derivative == 0:
         return
-    if not a.expr.is_Atom:
+    if not expr.is_Atom and expr == a.expr:
         derivative = derivative.xreplace({a.expr: a.symbol})  # exp, tanh, sigmoid: the value is at hand
-    terms.setdefault(str(symbol), []).append(_times(bar, derivative))
+    terms.setdefault(str(symbol), []).append(_times(bar * masks, derivative))
+
+
+def _masks(expr: sympy.Expr, symbol: sympy.Symbol) -> tuple[sympy.Expr, sympy.Expr]:
+    """Choices that are factors beside ``symbol``, and the rest: numbers that also an infinite gradient is times, unlike
+    the branches of a choice."""
+    factors = sympy.Mul.make_args(expr)
+    masks = [f for f in factors if isinstance(f, _SELECT) and not f.has(symbol)]
+    return sympy.Mul(*masks), sympy.Mul(*(f for f in factors if f not in masks))
 
 
 def _by_divisor(a: Assignment, symbol: sympy.Symbol) -> sympy.Expr | None:

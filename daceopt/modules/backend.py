@@ -206,6 +206,7 @@ class CompiledGraph:
         self._backend, self.traced, self._reduction = backend, traced, reduction
         self._by_size: BySize | None = None  # for sizes that the program is not for
         self._higher_graphs: dict[tuple[tuple[int, ...], tuple[int, ...]], CompiledGraph | BySize] = {}
+        self._present_graphs: dict[frozenset[int], CompiledGraph] = {}
         options = backend.options
         fingerprint = identity(traced) if reduction is None else f"{identity(traced)} {reduction}"
         chosen = recipe_for(traced.device, recipe or options.recipe)
@@ -215,8 +216,8 @@ class CompiledGraph:
             guards.install(guards.environment(traced.inputs), notes["guards"])
         binding = Binding.from_json(notes["binding"])
         connection = connected(traced, binding, _computed(pair, binding))
-        higher = self._higher if reduction is None else None  # whose gradients would be of this rank alone
-        self.piece = CompiledPiece(pair, binding, connection, higher, dependents(traced, binding))
+        own = (self._higher, self._present) if reduction is None else (None, None)  # they would be of this rank alone
+        self.piece = CompiledPiece(pair, binding, connection, own[0], dependents(traced, binding), own[1])
         self.pair = pair
         self._effects = effects.lasting(traced.graph.graph)
         self._overlaps = overlap.check([argument for argument, _ in binding.mutations], traced.is_state)
@@ -285,6 +286,29 @@ class CompiledGraph:
         self._higher_graphs[by, of] = graph
         return graph
 
+    def _present(
+        self,
+        tensors: Sequence[Any],
+        grads: Sequence[Any],
+        wanted: Sequence[bool],
+        changed: frozenset[int],
+        seed: int | None,
+    ) -> list[Any]:
+        """Gradients by the program's inputs, of a program whose outputs without a gradient have none either."""
+        given = frozenset(k for k, g in enumerate(grads) if g is not None)
+        graph = self._present_graphs.get(given) or self._compile_present(given)
+        _check_unchanged(graph.traced, [self.piece.binding.inputs[k][1] for k in changed])
+        return graph.piece.program.gradients_again(tensors, grads, seed, wanted)
+
+    def _compile_present(self, given: frozenset[int]) -> CompiledGraph:
+        traced, binding = self.traced, self.piece.binding
+        written = dict(binding.mutations)
+        results = tuple(f and r.index in given for f, r in zip(traced.results, binding.results))
+        changed = tuple(f and written.get(k) in given for k, f in enumerate(traced.changed))
+        with own_mode(), torch.enable_grad():
+            made = CompiledGraph(self._backend, replace(traced, results=results, changed=changed))
+        return self._present_graphs.setdefault(given, made)
+
     def _size(self, value: Any, given: dict[int, Any]) -> int:
         """What a size argument was in a call, from the sizes of the tensors."""
         if isinstance(value, int):
@@ -347,7 +371,7 @@ def _check_unchanged(gradient: Traced, changed: Sequence[int]) -> None:
         if placeholders[k].users:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"{gradient.names[k]}, from which a gradient of a gradient is computed, was written into since"
+                f"{gradient.names[k]}, from which gradients are computed, was written into since"
             )
 
 

@@ -36,7 +36,7 @@ RECOMPILE_LIMIT = 32
 Forward = Callable[..., Any]
 
 
-class _Compiled(NamedTuple):
+class Compiled(NamedTuple):
     """A forward as it was, who compiles it, what runs in its place through Dynamo, and past it."""
 
     original: Forward
@@ -67,7 +67,7 @@ class Dispatcher:
         self.owner = weakref.ref(owner) if owner is not None else None
         self.stats = Stats()
         self.reasons = self.stats.fallbacks
-        self._compiled: _Compiled | None = None
+        self._compiled: Compiled | None = None
         self._name = ""  # of the module's class, for messages
         self._beyond: MemoryBudgetError | None = None
         self._changed = ""  # what made Dynamo look at the code again
@@ -107,7 +107,7 @@ class Dispatcher:
             result = self._run(compiled, module, args, kwargs)
         return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result) if wanted else result
 
-    def _run(self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         program = compiled.fast.find((module, *args), kwargs)
         if program is not None:
             return program(module, *args, **kwargs)
@@ -120,7 +120,7 @@ class Dispatcher:
         return program(module, *args, **kwargs)
 
     def _through_dynamo(
-        self, compiled: _Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         backend = compiled.backend
         ran, seen = backend.ran, backend.frames()
@@ -167,7 +167,7 @@ class Dispatcher:
                 raise
             self._note(f"sizes are taken as they come: {error}")
 
-    def _compile(self, original: Forward) -> _Compiled:
+    def _compile(self, original: Forward) -> Compiled:
         from daceopt.modules.fast_path import FastPath
 
         with self._lock:
@@ -185,7 +185,7 @@ class Dispatcher:
                 recompile_limit=RECOMPILE_LIMIT,
             )
             fast = FastPath(own, run._isolate_recompiles_id)
-            self._compiled = _Compiled(original, _parts(original), backend, run, fast)
+            self._compiled = Compiled(original, _parts(original), backend, run, fast)
             return self._compiled
 
     def _backend(self) -> Backend:
@@ -194,7 +194,7 @@ class Dispatcher:
 
         return Backend(self.options, self.stats, self._refused)
 
-    def _forget(self, compiled: _Compiled) -> None:
+    def _forget(self, compiled: Compiled) -> None:
         """Dynamo never looks again at code in which a call went wrong: the next call brings code of its own."""
         with self._lock:
             if self._compiled is compiled:

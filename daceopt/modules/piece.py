@@ -10,7 +10,7 @@ import torch
 from daceopt.errors import SizesError
 from daceopt.runtime.arithmetic import evaluate
 from daceopt.runtime.binding import Binding, Result, replay, spread
-from daceopt.runtime.bridge import Higher, Pair, TensorBoundary, TorchProgram, watch
+from daceopt.runtime.bridge import Higher, Pair, Present, TensorBoundary, TorchProgram, watch
 
 Make = Callable[[Sequence[Any], Sequence[Any], Mapping[str, int]], Any]
 
@@ -29,6 +29,7 @@ class CompiledPiece:
         connected: Mapping[int, frozenset[int]] | None = None,
         higher: Higher | None = None,
         dependents: Mapping[int, frozenset[int]] | None = None,
+        present: Present | None = None,
     ) -> None:
         self.pair, self.binding = pair, binding
         self._dependents = dict(dependents or {})
@@ -41,6 +42,7 @@ class CompiledPiece:
             mutations=[(position[argument], output) for argument, output in binding.mutations],
             connected={position[argument]: outputs for argument, outputs in (connected or {}).items()},
             higher=higher,
+            present=present,
         )
         self.program = TorchProgram(pair, len(binding.inputs), boundary)
         self._tensors = [k if kind == "tensor" else None for kind, k in binding.inputs]

@@ -17,7 +17,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
-from daceopt.runtime import batched, block_pool
+from daceopt.runtime import absent_gradients, batched, block_pool
 from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.seeds import draw_seed
 
@@ -44,6 +44,21 @@ class Higher(Protocol):
     ) -> list[torch.Tensor | None]: ...
 
 
+class Present(Protocol):
+    """Gradients of a call by a program in which only the outputs that have one take part; the call is made again from
+    what it was given, with its ``seed``. ``changed``: as for ``Higher``.
+    """
+
+    def __call__(
+        self,
+        tensors: Sequence[torch.Tensor],
+        grads: Sequence[torch.Tensor | None],
+        wanted: Sequence[bool],
+        changed: frozenset[int],
+        seed: int | None,
+    ) -> list[torch.Tensor | None]: ...
+
+
 @dataclass(frozen=True)
 class TensorBoundary:
     """What PyTorch knows of a program's inputs and outputs beyond their arrays.
@@ -53,7 +68,8 @@ class TensorBoundary:
     output is differentiable are left to the caller. ``connected``: per input that requires a gradient the outputs that
     depend on it (None: not known).
     ``complex_inputs`` and ``complex_outputs`` are complex tensors, whose arrays have both parts along one more axis.
-    ``higher``: gradients that can be differentiated (None: there is a first derivative only).
+    ``higher``: gradients that can be differentiated (None: there is a first derivative only). ``present``: asked where
+    the zero that stands for an absent gradient meets an infinite derivative (None: their product, NaN, stays).
     """
 
     orders: Sequence[Sequence[int]] | None = None
@@ -63,6 +79,7 @@ class TensorBoundary:
     complex_inputs: frozenset[int] = frozenset()
     complex_outputs: frozenset[int] = frozenset()
     higher: Higher | None = None
+    present: Present | None = None
 
 
 _SECOND_TIME = (
@@ -113,7 +130,8 @@ class TorchProgram:
         self.overwritten = [(i, k) for k, i in stand.items()]
         # inputs whose values before the call a backward reads
         changed = {i for i, _ in boundary.mutations}
-        self.volatile = changed if boundary.higher is not None else changed.intersection(self.kept_inputs)
+        is_asked_again = boundary.higher is not None or boundary.present is not None
+        self.volatile = changed if is_asked_again else changed.intersection(self.kept_inputs)
         orders = boundary.orders or [()] * len(self._order)
         # the permutation of each output whose axes do not stand in memory as they are counted, and its inverse
         self.orders = {k: tuple(o) for k, o in enumerate(orders) if list(o) != list(range(len(o)))}
@@ -147,10 +165,10 @@ class TorchProgram:
         with torch.no_grad():
             return self.run(tensors).outputs
 
-    def run(self, tensors: Sequence[torch.Tensor], copied: Iterable[int] = ()) -> Ran:
+    def run(self, tensors: Sequence[torch.Tensor], copied: Iterable[int] = (), seed: int | None = None) -> Ran:
         """Run the forward program and update changed inputs; the caller has switched gradients off.
 
-        The inputs ``copied`` are returned as they were before.
+        The inputs ``copied`` are returned as they were before. ``seed``: that of an earlier call (None: a new one).
         """
         dense = [t if t.is_contiguous() and not t.is_neg() else _dense(t) for t in tensors]
         for k in self.boundary.complex_inputs:
@@ -162,7 +180,7 @@ class TorchProgram:
         memory = entry.memory(symbols)
         outputs = memory.allocate()
         saved = None if memory.saved is None else memory.saved()
-        seed = draw_seed() if self._draws else None
+        seed = draw_seed() if self._draws and seed is None else seed
         entry.invoke([addresses[k] for k in self._reads], outputs, saved, seed, symbols, memory.arena)
         if self._positions is not None:
             outputs = [outputs[k] for k in self._positions]
@@ -191,42 +209,65 @@ class TorchProgram:
         inputs = {i for i, _ in self.overwritten}
         return {k: dense[k].clone() for k in copied if k in inputs}
 
+    def kept(self, ran: Ran) -> list[torch.Tensor]:
+        """What the backward of a call reads, but its saved block."""
+        return [ran.inputs[k] for k in self.kept_inputs] + [ran.outputs[k] for k in self.kept_outputs]
+
     def gradients(
         self,
         kept: list[torch.Tensor],
-        saved: torch.Tensor | None,
-        seed: int | None,
-        symbols: tuple[int, ...],
+        grads: Sequence[torch.Tensor | None],
+        ran: Ran,
         wanted: Sequence[bool],
     ) -> list[torch.Tensor | None]:
-        """Run the backward program on kept inputs, kept outputs and gradients; one result or None per input."""
+        """Run the backward program on what was kept of a call, and gradients; one result or None per input."""
         assert self.backward is not None
+        if self.orders:
+            first = len(self.kept_inputs)
+            for at, k in enumerate(self.kept_outputs, first):
+                kept[at] = self.in_memory_order(k, kept[at])
+        for k in self.grads:
+            grad = grads[k]
+            kept.append(self.zero(k, ran) if grad is None else self.in_memory_order(k, grad))
         dense = [t if t.is_contiguous() and not (t.is_neg() or t.is_conj()) else _dense(t) for t in kept]
         entry = self.backward.placed(dense)
-        memory = entry.memory(symbols)
+        memory = entry.memory(ran.symbols)
         outputs = memory.allocate()
         addresses = [t.data_ptr() for t in dense]
-        entry.invoke([addresses[k] for k in self._gather], outputs, saved, seed, symbols, memory.arena)
+        entry.invoke([addresses[k] for k in self._gather], outputs, ran.saved, ran.seed, ran.symbols, memory.arena)
         result: list[torch.Tensor | None] = [None] * self.input_count
         for (_, k), gradient in zip(entry.outputs, outputs):
             if wanted[k]:
                 result[k] = torch.view_as_complex(gradient) if k in self.boundary.complex_inputs else gradient
         return result
 
+    def gradients_again(
+        self,
+        tensors: Sequence[torch.Tensor],
+        grads: Sequence[torch.Tensor | None],
+        seed: int | None,
+        wanted: Sequence[bool],
+    ) -> list[torch.Tensor | None]:
+        """The gradients of an earlier call, which runs again and changes nothing; the caller has switched gradients
+        off."""
+        written = {i for i, _ in (*self.mutations, *self.overwritten)}
+        ran = self.run([t.clone() if k in written else t for k, t in enumerate(tensors)], self.volatile, seed)
+        return self.gradients(self.kept(ran), grads, ran, wanted)
+
     def in_memory_order(self, output: int, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor like that output, its axes as they stand in memory."""
         order = self.orders.get(output)
         return tensor if order is None else tensor.permute(order)
 
-    def zero(self, output: int, symbols: tuple[int, ...], operands: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The gradient of an output that nothing depends on, as it stands in memory, beside the call's ``operands``."""
-        return self.forward.placed(list(operands)).memory(symbols).outputs[self._order.index(output)]().zero_()
+    def zero(self, output: int, ran: Ran) -> torch.Tensor:
+        """The gradient of an output that nothing depends on, as it stands in memory, beside the call's inputs."""
+        return self.forward.placed(list(ran.inputs)).memory(ran.symbols).outputs[self._order.index(output)]().zero_()
 
 
 class Ran(NamedTuple):
     """What one forward call leaves for its backward."""
 
-    inputs: list[torch.Tensor]
+    inputs: Sequence[torch.Tensor]
     outputs: list[torch.Tensor]
     saved: torch.Tensor | None
     seed: int | None
@@ -239,10 +280,10 @@ class _Compiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.versions = _versions(tensors)  # before the call changes any
-        inputs, outputs, saved, seed, symbols = program.run(tensors, program.volatile)
+        ran = program.run(tensors, program.volatile)
+        inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
-        kept = [inputs[k] for k in program.kept_inputs]
-        kept += [outputs[k] for k in program.kept_outputs]
+        kept = program.kept(ran)
         if saved is not None:
             kept.append(saved)
         for _, k in program.overwritten:
@@ -327,11 +368,11 @@ def _backward(ctx: Any, grads: Sequence[torch.Tensor | None], one_of_many: bool 
         found = [None] * program.input_count
     else:
         found = _gradients(ctx, program, grads, wanted, one_of_many or _keeps_graph())
-        if absent and _has_spread(program, grads, found):
-            exact = _differentiable_gradients(ctx, grads, wanted)
-            found = [None if g is None else g.detach() for g in exact]
+        present = program.boundary.present
+        if absent and present is not None and absent_gradients.has_spread(program.grads, grads, found):
+            found = present(ctx.operands, grads, wanted, _changed_since(ctx), ctx.seed)
     if absent or program.has_absent:
-        _settle_absent(program.boundary.connected, ctx.operands, grads, wanted, found)
+        absent_gradients.settle(program.boundary.connected, ctx.operands, grads, wanted, found)
     return found
 
 
@@ -355,14 +396,7 @@ def _gradients(
     if saved is not None and program.consumes:
         saved = _copied(saved) if keeps_graph else saved
         ctx.is_consumed = not keeps_graph
-    if program.orders:
-        first = len(program.kept_inputs)
-        for at, k in enumerate(program.kept_outputs, first):
-            tensors[at] = program.in_memory_order(k, tensors[at])
-    for k in program.grads:
-        grad = grads[k]
-        tensors.append(program.zero(k, ctx.symbols, ctx.operands) if grad is None else program.in_memory_order(k, grad))
-    return program.gradients(tensors, saved, ctx.seed, ctx.symbols, wanted)
+    return program.gradients(tensors, grads, Ran(ctx.operands, [], saved, ctx.seed, ctx.symbols), wanted)
 
 
 def _differentiable_gradients(
@@ -372,36 +406,12 @@ def _differentiable_gradients(
     higher = ctx.program.boundary.higher
     if higher is None:
         raise Unsupported("a gradient of a gradient: this program has a first derivative only")
+    return higher(ctx.operands, grads, wanted, _changed_since(ctx))
+
+
+def _changed_since(ctx: Any) -> frozenset[int]:
     versions = enumerate(zip(ctx.versions, _versions(ctx.operands)))
-    return higher(ctx.operands, grads, wanted, frozenset(k for k, (then, now) in versions if then != now))
-
-
-def _has_spread(
-    program: TorchProgram, grads: Sequence[torch.Tensor | None], found: Sequence[torch.Tensor | None]
-) -> bool:
-    """Whether the zero that stands for an absent gradient met an infinite derivative, and can be done without."""
-    if program.boundary.higher is None or all(grads[k] is not None for k in program.grads):
-        return False
-    present = [g for g in found if g is not None]
-    if not present or not torch.stack([g.sum() for g in present]).isnan().any():  # a sum reads once and writes nothing
-        return False
-    return any(bool(torch.isnan(g).any()) for g in present)
-
-
-def _settle_absent(
-    connected: Mapping[int, frozenset[int]] | None,
-    operands: Sequence[torch.Tensor],
-    grads: Sequence[torch.Tensor | None],
-    wanted: Sequence[bool],
-    found: list[torch.Tensor | None],
-) -> None:
-    """As in PyTorch: zero where the results with a gradient depend on an input, None where they do not."""
-    given = {k for k, g in enumerate(grads) if g is not None}
-    for k, outputs in (connected or {}).items():
-        if not wanted[k] or given.isdisjoint(outputs):
-            found[k] = None
-        elif found[k] is None:
-            found[k] = torch.zeros_like(operands[k])
+    return frozenset(k for k, (then, now) in versions if then != now)
 
 
 def _complete(order: list[int]) -> list[int]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 from torch.optim import optimizer as optimizers
 
+from daceopt.modules.dispatch import is_transformed, strange_mode
 from daceopt.training.optimizers import BY_CLASS
 from daceopt.training.sharded_state import ShardGuard
 
@@ -30,12 +33,21 @@ def permanent(
 
 def of_call(optimizer: torch.optim.Optimizer) -> str | None:
     """What stands in the way now."""
-    return next(_found(optimizer), None)
+    return next(chain(_around(), _of_optimizer(optimizer)), None)
 
 
-def _found(optimizer: torch.optim.Optimizer) -> Iterator[str]:
+def _around() -> Iterator[str]:
     if not torch.is_grad_enabled():
         yield "gradients are switched off"
+    if _has_any_global_hook():
+        yield "hooks of all modules are registered"
+    if torch._C._len_torch_function_stack() and (mode := strange_mode()):
+        yield f"a mode of functions is active ({mode})"
+    if is_transformed():
+        yield "another tracer or transform looks at the step"
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer) -> Iterator[str]:
     step = optimizer.__dict__.get("step")
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         yield "the optimizer's step was replaced"
@@ -49,5 +61,7 @@ def _found(optimizer: torch.optim.Optimizer) -> Iterator[str]:
     for group in optimizer.param_groups:
         if group.get("differentiable"):
             yield "the optimizer is differentiable"
+        if group.get("capturable") and any(p.device.type == "cpu" for p in group["params"]):
+            yield "the optimizer is capturable, which PyTorch refuses on the CPU"
         if any(p._backward_hooks or p._post_accumulate_grad_hooks for p in group["params"]):
             yield "a parameter has a hook"

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from daceopt.ir.imported import Imported, Reduction
 
 
+PLAN_LIMIT = 16
+"""Kinds of updates by one graph that have programs."""
+
+
 class StepBackend(Backend):
     """Compiles the one graph of an objective as a step of ``binder``'s optimizer."""
 
@@ -49,7 +53,7 @@ class StepGraph:
 
     def __init__(self, backend: StepBackend, traced: Traced) -> None:
         self._backend, self.traced = backend, traced
-        self._programs: dict[UpdatePlan, StepProgram] = {}
+        self._programs: dict[UpdatePlan, StepProgram | DaceoptError] = {}  # an error: why there is none
         self._latest: tuple[UpdatePlan, StepProgram] | None = None
         self._lock = threading.RLock()
         self._by_size: BySize | None = None  # for sizes that a program is not for
@@ -73,16 +77,26 @@ class StepGraph:
             return self._extended[key][0]
 
     def program(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
-        """The program for ``plan``, compiled at its first call."""
+        """The program for ``plan``, compiled at its first call. Raises DaceoptError where it cannot be, each time."""
         latest = self._latest
         if latest is not None and latest[0] == plan:
             return latest[1]
         with self._lock:
             found = self._programs.get(plan)
             if found is None:
-                found = self._programs[plan] = self._compiled(plan, arguments)
+                if len(self._programs) >= PLAN_LIMIT:
+                    raise Unsupported(f"there are programs for {PLAN_LIMIT} kinds of update already")
+                found = self._programs[plan] = self._made(plan, arguments)
+            if isinstance(found, DaceoptError):
+                raise found.with_traceback(None)
             self._latest = plan, found
         return found
+
+    def _made(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram | DaceoptError:
+        try:
+            return self._compiled(plan, arguments)
+        except DaceoptError as error:
+            return error
 
     def _compiled(self, plan: UpdatePlan, arguments: Sequence[Any]) -> StepProgram:
         backend = self._backend

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,12 +20,13 @@ from daceopt.errors import (
     WorkerError,
 )
 from daceopt.modules import options as checked
-from daceopt.modules.dispatch import Dispatcher, note
+from daceopt.modules.dispatch import Compiled, Dispatcher, note
 from daceopt.modules.module import Handle, optimized_module
 from daceopt.modules.options import Options
 from daceopt.training import obstacles
 from daceopt.training.binder import Binder, StepOptions
 from daceopt.training.objective import Objective, check_loss, target_count
+from daceopt.training.refusals import Refusals
 from daceopt.training.sharded_state import ShardedState
 from daceopt.training.step_exchange import StepExchange, exchange_of
 
@@ -94,7 +95,8 @@ class TrainingStep:
         self._exchange = exchange_of(objective.model)
         binder.shards = None if self._exchange is None else ShardedState(binder.optimizer, self._exchange)
         self._dispatcher = _StepDispatcher(own, binder, self._exchange)
-        self._refusal = obstacles.permanent(objective.model, binder.optimizer, binder.options.scaler)
+        self._permanent = obstacles.permanent(objective.model, binder.optimizer, binder.options.scaler)
+        self._refusals = Refusals()
         self._parts: Any = None
         self.reasons: dict[str, int] = {}  # why calls ran in parts, and how many for each reason
         self.daceopt = Handle(objective, self._dispatcher)
@@ -123,7 +125,9 @@ class TrainingStep:
 
     def __call__(self, *arguments: Any, **kwargs: Any) -> torch.Tensor:
         """One step on a batch, or a micro-batch; the loss, detached."""
-        reason = self._refusal or obstacles.of_call(self.optimizer) or (self._exchange and self._exchange.refusal)
+        reason = self._permanent or obstacles.of_call(self.optimizer) or (self._exchange and self._exchange.refusal)
+        is_known = not self._refusals or self._dispatcher.knows(self._objective, arguments, kwargs)
+        reason = reason or (None if is_known else self._refusals.reason(self._objective, arguments, kwargs))
         if not reason:
             try:
                 return self._whole(arguments, kwargs)
@@ -134,7 +138,8 @@ class TrainingStep:
                 self._note(str(error))
                 return found
             except DaceoptError as error:
-                reason = self._refusal = str(error).splitlines()[0]
+                reason = str(error).splitlines()[0]
+                self._refusals.add(self._objective, arguments, kwargs, reason)
         if self._options.fallback == "raise":
             raise Unsupported(f"no training step of one program: {reason}")
         found = self._in_parts(arguments, kwargs)
@@ -219,6 +224,25 @@ class _StepDispatcher(Dispatcher):
     def __init__(self, options: Options, binder: Binder, exchange: StepExchange | None) -> None:
         super().__init__(options)
         self._binder, self._exchange = binder, exchange
+        self._earlier: list[Compiled] = []  # which have programs, before a call that was refused
+
+    def knows(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether a call has been compiled already."""
+        return self._found(module, args, kwargs) is not None
+
+    def _found(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        current = [] if self._compiled is None else [self._compiled]
+        found = (c.fast.find((module, *args), kwargs) for c in (*current, *self._earlier))
+        return next((program for program in found if program is not None), None)
+
+    def _run(self, compiled: Compiled, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        program = self._found(module, args, kwargs)
+        return super()._run(compiled, module, args, kwargs) if program is None else program(module, *args, **kwargs)
+
+    def _forget(self, compiled: Compiled) -> None:
+        if compiled.fast.count and all(c is not compiled for c in self._earlier):
+            self._earlier.append(compiled)
+        super()._forget(compiled)
 
     @property
     def backend(self) -> StepBackend:

@@ -13,6 +13,7 @@ from daceopt.errors import Unsupported
 from tests.twins import assert_same, check, grads, module, normal
 
 pytestmark = pytest.mark.usefixtures("interpreted")
+INF, NAN = float("inf"), float("nan")
 
 
 def mlp():
@@ -336,6 +337,36 @@ def test_an_absent_gradient_does_not_meet_an_infinite_derivative():
         return grads(net, x)
 
     check(scenario)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("numbers", [[2, 3, INF, 5], [2, 0, INF, 5], [0, 0, NAN, 1], [INF, 0, 2, 0]])
+@pytest.mark.parametrize("which", [0, 1])
+def test_gradients_beside_an_absent_one_are_those_of_the_first_order(numbers, which):
+    """PyTorch's gradient of a running product is another computation where it may be differentiated again."""
+
+    def scenario(optimize):
+        net, x = optimize(module(lambda self, x: (x.cumprod(0), x.sin()))), torch.tensor(numbers).double()
+        net(x.requires_grad_())[which].sum().backward()
+        return x.grad
+
+    check(scenario)
+
+
+def test_an_absent_gradient_with_an_infinite_derivative_and_random_numbers():
+    """The call is made again with its seed, and changes no buffer."""
+    net = optimized_module(module(_dropped, count=torch.zeros((), dtype=torch.int64)), fallback="raise")
+    x = torch.ones(200, dtype=torch.float64).requires_grad_()
+    y, _ = net(x)
+    state = torch.random.get_rng_state()
+    y.sum().backward()
+    assert torch.equal(x.grad, y.detach()) and len(y.unique()) == 2
+    assert net.count == 1 and torch.equal(torch.random.get_rng_state(), state)
+
+
+def _dropped(self, x):
+    self.count += 1
+    return nn.functional.dropout(x, 0.5), (x - 1).sqrt()
 
 
 # -------------------------------------------------------------------- regions, hooks, checkpoints

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,8 +11,8 @@ from torch import nn
 
 from daceopt import training_step
 from daceopt.errors import FallbackWarning, Unsupported
-from daceopt.training import obstacles
-from tests.training.checking import CROSS, batches, check, perceptron, sgd
+from daceopt.training import obstacles, step_graph
+from tests.training.checking import CROSS, Loop, batches, check, compare, perceptron, sgd
 
 
 def _hooked(model: nn.Module, optimizer: Any) -> None:
@@ -106,6 +107,75 @@ def test_sparse_gradients_run_in_parts() -> None:
     given = [(torch.randint(0, 7, (5, 2)), torch.randint(0, 4, (5,))) for _ in range(3)]
     step = check(model, CROSS, lambda m: torch.optim.SGD(m.parameters(), lr=0.1), given, fallback="silent")
     assert list(step.reasons.values()) == [3] and "sparse" in next(iter(step.reasons))
+
+
+def _steps(model: nn.Module, make: Any = sgd, **options: Any) -> tuple[Any, Loop, Any]:
+    """A step, the loop beside it, and a function that does the same with both and compares what they leave."""
+    copied = {k: v for k, v in options.items() if k == "accumulate"}
+    ours, peer = copy.deepcopy(model), Loop(copy.deepcopy(model), CROSS, make, **copied)
+    exact = Loop(copy.deepcopy(model).double(), CROSS, make, **copied)
+    step = training_step(ours, CROSS, make(ours), fallback="silent", **options)
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> None:
+        step(x, y)
+        peer(x, y)
+        exact(x.double(), y)
+        compare(step.optimizer, ours, peer, exact)
+
+    return step, peer, both
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("first", [False, True])
+def test_a_step_is_one_program_again_once_the_obstacle_is_gone(first: bool) -> None:
+    step, _, both = _steps(perceptron())
+    for k, (x, y) in enumerate(batches(6)):
+        both(x.requires_grad_() if k in ((0, 1) if first else (2, 3)) else x, y)
+    assert list(step.reasons.values()) == [2] and step.daceopt.stats.calls <= 5
+    assert step.daceopt.stats.programs == 1
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+def test_a_hook_of_the_first_steps_is_no_obstacle_to_later_ones() -> None:
+    step, peer, both = _steps(perceptron())
+    for k, (x, y) in enumerate(batches(4)):
+        hooks = [m[0].register_full_backward_hook(lambda *_: None) for m in (step.model, peer.model) if k < 2]
+        both(x, y)
+        for hook in hooks:
+            hook.remove()
+    assert list(step.reasons.values()) == [2] and step.daceopt.stats.programs == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sparse_gradient_of_one_micro_batch_is_in_the_way_of_its_update_alone() -> None:
+    step, peer, both = _steps(perceptron(), accumulate=2)
+    for k, (x, y) in enumerate(batches(8)):
+        both(x, y)
+        if k == 2:
+            for model in (step.model, peer.model):
+                model[0].weight.grad = model[0].weight.grad.to_sparse()
+    assert len(step.reasons) == 1 and list(step.reasons.values()) == [1], step.reasons
+
+
+@pytest.mark.usefixtures("quick")
+def test_kinds_of_updates_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_graph, "PLAN_LIMIT", 2)
+    step, peer, both = _steps(perceptron())
+    for k, (x, y) in enumerate(batches(8)):
+        for optimizer in (step.optimizer, peer.optimizer):
+            optimizer.param_groups[0]["weight_decay"] = 0.1 if k in (2, 3, 5) else 0
+            optimizer.param_groups[0]["momentum"] = 0.9 if k > 3 else 0.0
+        both(x, y)
+    assert step.reasons == {"there are programs for 2 kinds of update already": 4}, step.reasons
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_capturable_optimizer_is_refused_on_the_cpu_as_by_pytorch() -> None:
+    model, (batch,) = perceptron(), batches(1)
+    step = training_step(model, CROSS, torch.optim.Adam(model.parameters(), capturable=True), fallback="silent")
+    with pytest.raises(AssertionError, match="capturable=True"):
+        step(*batch)
 
 
 def test_gradients_that_go_elsewhere_run_in_parts() -> None:

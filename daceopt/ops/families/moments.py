@@ -5,12 +5,16 @@ normalization would divide both by the deviation. So the second pass sums the di
 sum to 0 but for the rounding, by which mean and variance are then put right (the corrected two-pass algorithm: Chan,
 Golub and LeVeque, Algorithms for computing the sample variance, 1983, equation 1.7). Equal numbers have their own value
 as mean, and a variance of 0.
+
+The first pass sums shares of the mean: a sum of elements would leave the range of their type where no mean does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
@@ -23,13 +27,30 @@ def moments(b: Builder, x: str, axes: Sequence[int]) -> tuple[str, str]:
     Both are NaN where there is no element.
     """
     dtype, count = types.computed(b.graph.dtype(x)), element_count(b.graph, x, axes)
-    rounded = mean(b, None, x, axes=axes, keepdims=True)
     if count == 0:
-        return rounded, rounded
+        empty = mean(b, None, x, axes=axes, keepdims=True)
+        return empty, empty
     n = count if count.is_Integer else scalar.cast(count, dtype)
+    rounded = _sum_of_shares(b, x, axes, n)
     square, drift = centred_sums(b, x, rounded, axes, keepdims=True)
-    centre = b.elementwise(lambda m, d: m + d / n, rounded, drift, dtype=dtype, label="mean")
+    centre = b.elementwise(_corrected(n), rounded, drift, dtype=dtype, label="mean")
     return str(centre), str(b.elementwise(lambda s, d: variance(s, d, n) / n, square, drift, label="variance"))
+
+
+def _sum_of_shares(b: Builder, x: str, axes: Sequence[int], count: Any) -> str:
+    """The mean but for rounding."""
+    dtype = types.computed(b.graph.dtype(x))
+    options: dict[str, Any] = {"axes": axes, "keepdims": True, "dtype": dtype, "label": "mean"}
+    if count.is_Integer:
+        return b.reduce("sum", lambda v: v * sympy.Float(1 / int(count), 17), x, **options)
+    share = b.graph.add_array("share", (1,) * len(b.graph.shape(x)), dtype)  # a quotient inside of the loop is slow
+    b.map(b.graph.shape(share), {}, {"out": (share, lambda *i: i)}, lambda i: 1 / count)
+    return b.reduce("sum", lambda v, w: v * w, x, share, **options)
+
+
+def _corrected(count: Any) -> Callable[[Any, Any], Any]:
+    """A rounded mean put right by the sum of distances from it, which may leave the range of their type."""
+    return lambda m, d: scalar.select(scalar.lt(sympy.Abs(d), scalar.infinity()), m + d / count, m)
 
 
 def variance(square: Any, drift: Any, count: Any) -> Any:

@@ -73,7 +73,7 @@ def dropout(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 
 
 def _masked(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, number: int) -> None:
-    """out = keep ? x / (1 - ratio) : 0"""
+    """out = x * (keep ? 1 / (1 - ratio) : 0), also of an infinite or NaN x"""
     shape = b.graph.shape(x)
     reads: dict[str, Any] = {"x": (x, lambda *i: i), "seed": (b.graph.seed(), lambda *i: (0,))}
     if isinstance(ratio, str):
@@ -84,8 +84,8 @@ def _masked(b: Builder, x: str, out: str, mask: str | None, ratio: str | float, 
         p = runtime.get("ratio", ratio)
         p = sympy.Float(p) if isinstance(p, float) else p
         keep = scalar.ge(scalar.uniform(seed, number, linear_index(i, shape)), p)
-        scaled = x / (1 - p) if ratio != 1 else 0
-        return {"out": scalar.select(keep, scaled, 0), "mask": keep}
+        factor = scalar.select(keep, 1 / (1 - p) if ratio != 1 else 0, 0)
+        return {"out": x * factor, "mask": keep}
 
     b.map(shape, reads, writes, fn, label="dropout")
 

@@ -88,6 +88,17 @@ def test_dropout_and_its_gradient_agree(p: float, dtype: torch.dtype) -> None:
     assert p == 1 or abs((y != 0).double().mean() - (1 - p)) < 0.15
 
 
+@pytest.mark.parametrize("p", [0.25, 1.0])
+def test_dropped_elements_that_are_not_finite_are_nan(p: float) -> None:
+    """PyTorch multiplies by a mask, in both directions."""
+    x = torch.tensor([float("inf"), float("nan"), -1.0]).repeat(100).requires_grad_()
+    y = run(lambda x: F.dropout(x, p), x)
+    (factor,) = torch.autograd.grad(y, x, torch.ones_like(x), retain_graph=True)
+    (grad,) = torch.autograd.grad(y, x, x.detach())
+    for found in (y, grad):
+        torch.testing.assert_close(found.detach(), x.detach() * factor, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize(
     "layer",
     [

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.linalg import vector_norm
 
 from tests.capture.torch.checking import check
@@ -52,6 +53,27 @@ def test_deviations_whose_squares_leave_the_range(size: float, dtype: torch.dtyp
     x = (X * size).to(dtype)
     check(lambda x: x.std(1), x)
     check(lambda x: torch.std_mean(x, (0, 2), correction=0), x)
+
+
+SUMS: dict[str, Callable[..., Any]] = {
+    "var": lambda x: x.var(1),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "var_mean_columns": lambda x: torch.var_mean(x, 0, correction=0),
+    "running_mean": lambda x: _running_mean(x),
+}
+
+
+def _running_mean(x: torch.Tensor) -> torch.Tensor:
+    found = x.new_zeros(x.shape[1])
+    F.batch_norm(x, found, x.new_ones(x.shape[1]), training=True)
+    return found
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_sums_that_leave_the_range_of_their_elements(name: str, dynamic: bool) -> None:
+    """Means of numbers near the largest one are means; equal numbers have no variance."""
+    check(SUMS[name], torch.full((6, 40), 2.0**127), dynamic=dynamic, grad=False)
 
 
 @pytest.mark.parametrize("p", [0, 1, 2, 3, 0.5, -1, INF, -INF])

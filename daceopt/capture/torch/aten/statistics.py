@@ -46,13 +46,12 @@ def std_mean(t: Translation, self: str, dim: list[int] | None, correction: Any, 
 def _moments(
     t: Translation, x: str, dim: list[int] | None, correction: Any, keepdim: bool, root: bool
 ) -> tuple[str, str]:
-    """The variance, or its ``root``, and the mean: in two passes, in the type in which elements are computed.
+    """The variance, or its ``root``, and the mean: in two passes.
 
-    A deviation's squares need not be in the range of its elements: they are doubles.
+    Sums of elements and squares of a deviation need not be in the range of the elements: they are doubles.
     """
-    b, axes = t.b, axes_of(t, x, dim)
-    wide = dace.float64 if root else types.computed(t.dtype)
-    x = t.cast(x, wide) if wide == dace.float64 else x
+    b, axes, wide = t.b, axes_of(t, x, dim), dace.float64
+    x = t.cast(x, wide)
     count = element_count(t.graph, x, axes)
     centre = mean(b, None, x, axes=axes, keepdims=True)
     square, drift = centred_sums(b, x, centre, axes, keepdim)

@@ -78,8 +78,8 @@ def _call(module: nn.Module, x: torch.Tensor, training: bool) -> Callable[[], ob
 
 
 def on_stream(call: Callable[[], object], ahead: bool = False) -> Callable[[], Elapsed]:
-    """``call`` as it is measured: seconds between two marks on the stream, for which only the measurement waits. ``ahead``: the device
-    is busy until all has been started, so that the host's time does not count."""
+    """``call`` as it is measured: seconds between two marks on the stream, for which only the measurement waits.
+    ``ahead``: the device is busy until all has been started, so that the host's time does not count."""
 
     def timed() -> Elapsed:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))

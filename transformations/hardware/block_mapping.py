@@ -109,7 +109,7 @@ class BlockMapping(Scheduling):
         shared = {loop.param for loop in form.shared}
         if any(shared & _over(form, b, c) for b in form.bodies.values() for c in b.writes):
             return "it is reduced over loops that its statements share: blocks do not wait for one another"
-        if form.shared and self._is_crossed(form):
+        if form.shared and _bytes(form) <= CUDA.own and self._is_crossed(form):
             return self._row_per_thread(form)
         row = max((dim(nest.loops[-1].extent * pack(nest)) for nest in form.nests if nest.loops), key=_size, default=1)
         if form.shared and not at_least(row, self.long) and self.rows * _bytes(form) <= CUDA.shared // 2:

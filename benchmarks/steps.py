@@ -65,7 +65,7 @@ def our_step(model: nn.Module, inputs: Inputs, memory_budget: str | None = None)
 
 
 def _of_torch(model: nn.Module, inputs: Inputs, called: nn.Module | None = None, fused: bool = True) -> Call:
-    optimizer, run = _optimizer(model, fused), called or model
+    optimizer, run = _optimizer(model, fused), model if called is None else called
 
     def call() -> None:
         optimizer.zero_grad(set_to_none=True)

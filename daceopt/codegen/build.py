@@ -14,7 +14,7 @@ import sympy
 from daceopt.codegen import entry, frame, in_place, memory_plan, target
 from daceopt.codegen.assemble import build_program, program_key
 from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects
-from daceopt.codegen.joining import joined
+from daceopt.codegen.kernel_joining import joined
 from daceopt.codegen.lending import SAVED_BLOCK
 from daceopt.codegen.scalar.printer import Printer
 from daceopt.errors import BuildError, Unsupported

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from daceopt import recipes
+from daceopt.ir import scalar
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
-from daceopt.ir.kernel import Kernel
+from daceopt.ir.kernel import Access, Kernel, Stage, param
 from daceopt.ir.schedule import Loop, loops, schedule_of
+from daceopt.ir.tasklet import Assignment
 from daceopt.passes.runner import Runner
 from daceopt.transformations.hardware.grid_reduction import GridReduction
 from daceopt.transformations.hardware.kernel_fission import KernelFission
@@ -65,6 +67,21 @@ def test_what_is_short_or_has_no_parts_is_left(shape: Any, axes: Any) -> None:
     graph = _reduced(shape, axes)
     apply(FEW, graph)
     assert len(graph.kernels()) == 1
+
+
+def test_loops_may_have_any_names() -> None:
+    """As in what is left of a fused kernel, whose loops are not numbered from 0."""
+    graph, _, (x,) = start((24, 40))
+    y = graph.add_array("y", (40,), dace.float32)
+    i, j = param(3), param(2)
+    code = Assignment(scalar.symbol("o", dace.float32), scalar.symbol("v", dace.float32), dace.float32)
+    stage = Stage((i, j), {"v": Access(x, (i, j))}, {"o": Access(y, (j,), "sum")}, (code,))
+    Kernel("sums", {i: 24, j: 40}, [stage]).emit(graph)
+    given = _data(finish(graph, y))
+    expected = interpret(graph, given, np.float64)[y]
+    apply(FEW, graph)
+    assert len(graph.kernels()) == 2
+    np.testing.assert_allclose(interpret(graph, given, np.float64)[y], expected, rtol=1e-12)
 
 
 def test_sizes_that_are_not_known_are_left() -> None:

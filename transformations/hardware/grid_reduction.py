@@ -11,7 +11,8 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import LANES
-from daceopt.ir.kernel import Access, Kernel, Stage, param
+from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.loop_form import fresh
 from daceopt.ir.schedule import Param
 from daceopt.ir.tasklet import Assignment
 from daceopt.passes.transform import NearMiss, Site
@@ -99,7 +100,9 @@ def _along(graph: Graph, stage: Stage) -> Param | None:
 def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Kernel]:
     (stage,) = kernel.stages
     extent = int(kernel.extents[loop])
-    chunk, inner = (param(len(kernel.extents) + k) for k in range(2))
+    known = set(kernel.extents)
+    chunk = fresh(f"{loop}_part", known)
+    inner = fresh(str(loop), {*known, chunk})
     kept = tuple(p for p in stage.params if p not in _reduced(kernel))
     inside = tuple(inner if p == loop else p for p in stage.params)
     first = stage.subs({loop: chunk * (extent // parts) + inner}, (chunk, *inside))

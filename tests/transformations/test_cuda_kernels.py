@@ -4,7 +4,7 @@ backward, whose printed text is executed by the emulation."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -199,12 +199,12 @@ class _Emulated:
     """Stands in for ``pipeline.compile_graph``: both directions are printed as CUDA C++ and run in the emulation,
     beside the interpreter in float64, which then gives the caller its results."""
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    def __init__(self, folder: Path, schedules: Sequence[str] = SCHEDULES):
+        self._folder, self._schedules = folder, schedules
         self.programs = 0
 
     def __call__(self, fingerprint: str, load: Callable[[], Any], **_: Any) -> Any:
-        source = pipeline.source_of(load, Recipe("cuda", (*PLACEMENT, *_FUSED, *SCHEDULES)))
+        source = pipeline.source_of(load, Recipe("cuda", (*PLACEMENT, *_FUSED, *self._schedules)))
         for graph, _roles in source.derive().directions():
             self._check(graph)
         return compile_interpreted(fingerprint, load)
@@ -224,6 +224,17 @@ def test_a_module_forward_and_backward(name: str, tmp_path: Path) -> None:
     make, *shapes = _MODULES[name]
     torch.manual_seed(0)
     emulated = _Emulated(tmp_path)
+    check(make(), *(torch.randn(shape, requires_grad=True) for shape in shapes), pipeline=emulated)
+    assert emulated.programs == 2
+
+
+@pytest.mark.parametrize("name", list(_MODULES))
+def test_a_module_on_a_device_that_wants_many_blocks(name: str, tmp_path: Path) -> None:
+    """Small arrays are taken apart and reduced in parts, as large ones are."""
+    make, *shapes = _MODULES[name]
+    torch.manual_seed(0)
+    eager = {"kernel-fission": "kernel-fission{long=2}", "grid-reduction": "grid-reduction{blocks=4096, rows=1}"}
+    emulated = _Emulated(tmp_path, [eager.get(step, step) for step in SCHEDULES])
     check(make(), *(torch.randn(shape, requires_grad=True) for shape in shapes), pipeline=emulated)
     assert emulated.programs == 2
 

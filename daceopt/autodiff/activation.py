@@ -7,12 +7,15 @@ from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 
 
-def before_activation(b: Builder, activation: str | None, y: str, g: str) -> str:
-    """Gradient of the activation's argument, told from its result ``y``. Raises Unsupported for an activation without a
-    rule.
+def before_activation(b: Builder, activation: str | None, y: str, g: str, slope: float = 0.0) -> str:
+    """Gradient of the activation's argument, told from its result ``y``; a relu has ``slope`` below 0.
+
+    Raises Unsupported for an activation without a rule, and for a negative slope, which the result does not tell.
     """
     if activation is None:
         return g
     if activation != "relu":
         raise Unsupported(f"activation {activation!r} of a dense node has no gradient; expected None or 'relu'")
-    return str(b.elementwise(lambda v, dv: scalar.select(scalar.gt(v, 0), dv, 0), y, g, label="relu_grad"))
+    if slope < 0:
+        raise Unsupported(f"a relu with slope {slope} has no gradient that its result tells; expected at least 0")
+    return str(b.elementwise(lambda v, dv: scalar.select(scalar.gt(v, 0), dv, slope * dv), y, g, label="relu_grad"))

@@ -68,7 +68,7 @@ class Aten(Library):
             "names": [*inputs, *outputs],
             "window": [strides, dilations, begin, end],
             "group": node.group,
-            "relu": getattr(node, "activation", None) == "relu",
+            "slope": node.slope if getattr(node, "activation", None) == "relu" else 1.0,
         }
         return host.emit_call(graph, "daceopt.libs.aten:run", json.dumps(payload), inputs, outputs)
 
@@ -122,7 +122,9 @@ def _forward(t: dict[str, Any], call: dict[str, Any]) -> None:
     y = y * t["S"].view(per_channel) if "S" in t else y
     y = y + t["T"].view(per_channel) if "T" in t else y
     y = y + t["Z"] if "Z" in t else y
-    t["Y"].copy_(y.relu() if call["relu"] else y)
+    if call["slope"] != 1:
+        y = torch.nn.functional.leaky_relu(y, call["slope"]) if call["slope"] else y.relu()
+    t["Y"].copy_(y)
 
 
 def _backward_data(t: dict[str, Any], call: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from daceopt.codegen.compiler import Flags
 from daceopt.ir import blocked, types
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights
 from daceopt.libs.base import INCLUDE, OwnCode, Requirements, headers_digest, register
-from daceopt.libs.emission import boolean, braces, extent
+from daceopt.libs.emission import boolean, braces, extent, number
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -52,7 +52,8 @@ class NativeConvolution(OwnCode):
         if isinstance(node, Convolution):
             rows = ", ".join(map(row, "BST"))
             rest = f"{operand('X')}, {operand('W')}, {rows}, {operand('Z')}, {operand('Y')}"
-            return f"daceopt::convolution_native({shape}, {rest}, {boolean(node.activation == 'relu')});"
+            relu = f"{boolean(node.activation == 'relu')}, {number(node.slope)}"
+            return f"daceopt::convolution_native({shape}, {rest}, {relu});"
         if isinstance(node, ConvolutionBackwardData):
             return f"daceopt::convolution_native_data({shape}, {operand('dY')}, {operand('W')}, {operand('dX')});"
         rest = f"{operand('X')}, {operand('dY')}, {operand('dW')}, {row('dB')}"

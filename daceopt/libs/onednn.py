@@ -21,7 +21,7 @@ from daceopt.ir.nodes.library import (
     takes_narrow,
 )
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held
+from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held, number
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -96,7 +96,8 @@ class OneDnn(OneDnnWheels):
         shared = f"daceopt::Window{{{window}}}, {extent(node.group)}, daceopt::Layout::{_LAYOUTS[node.layout]}"
         declared, kept = _kept(node, graph)
         if isinstance(node, Convolution):
-            epilogue = f"{{{tensor('S', 'T', 'Z')}, {boolean(node.activation == 'relu')}}}"
+            relu = f"{boolean(node.activation == 'relu')}, float({number(node.slope)})"
+            epilogue = f"{{{tensor('S', 'T', 'Z')}, {relu}}}"
             return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Y')}, {epilogue}, {shared}{kept});"
         if isinstance(node, ConvolutionBackwardData):
             return f"{declared}daceopt::onednn_convolution_backward_data({tensor('dY', 'W', 'dX')}, {shared}{kept});"
@@ -149,7 +150,7 @@ def _why_no_epilogue(node: Convolution, graph: Graph, names: dict[str, str]) -> 
     wide = {graph.dtype(name) for name in names.values()} == {dace.float32}
     if not wide and (node.activation or {"S", "T"} & names.keys()):
         return "factors of bfloat16: their sums get nothing but a bias and a residual"
-    if node.activation and not node.doubtful:
+    if node.activation and node.slope == 0 and not node.doubtful:
         return f"activation {node.activation!r}: oneDNN's turns NaN into 0, or -inf into NaN"
     if node.activation and not is_dense(graph.shape(names["Y"]), graph.strides(names["Y"])):
         return f"activation {node.activation!r} of a result with gaps (strides {graph.strides(names['Y'])})"

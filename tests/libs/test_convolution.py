@@ -220,25 +220,52 @@ def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> 
     x, w, (b, s, t) = make(case.x, last), make(case.w, False), (make(case.w[:1], False) for _ in range(3))
     per_channel = (-1, *[1] * (x.dim() - 2))
 
-    def expected(dtype: torch.dtype, z: torch.Tensor | None, relu: bool) -> torch.Tensor:
+    def expected(dtype: torch.dtype, z: torch.Tensor | None, slope: float) -> torch.Tensor:
         y = reference(case, x.to(dtype), w.to(dtype), b.to(dtype)) * s.to(dtype).view(per_channel)
         y = y + t.to(dtype).view(per_channel) + (0 if z is None else z.to(dtype))
-        return y.relu() if relu else y
+        return torch.nn.functional.leaky_relu(y, slope)
 
-    z = make(tuple(expected(torch.float32, None, False).shape), last)
-    ways = [(given, relu) for given in (None, z) for relu in (False, True)]
+    z = make(tuple(expected(torch.float32, None, 1).shape), last)
+    ways = [(given, slope) for given in (None, z) for slope in (1, 0, 0.1)]  # 1: no activation
     results = [torch.empty_like(z) for _ in ways]
     calls = [
         (
-            Convolution(**case.attributes, activation="relu" if relu else None, doubtful=relu),
+            Convolution(
+                **case.attributes, activation=None if slope == 1 else "relu", slope=slope % 1, doubtful=slope == 0
+            ),
             {"X": x, "W": w, "B": b, "S": s, "T": t} | ({} if given is None else {"Z": given}),
             {"Y": out},
         )
-        for (given, relu), out in zip(ways, results, strict=True)
+        for (given, slope), out in zip(ways, results, strict=True)
     ]
     execute(library, *calls)
-    for (given, relu), out in zip(ways, results, strict=True):
-        assert_within_rounding(out, expected(torch.float64, given, relu), expected(torch.float32, given, relu))
+    for (given, slope), out in zip(ways, results, strict=True):
+        assert_within_rounding(out, expected(torch.float64, given, slope), expected(torch.float32, given, slope))
+
+
+@pytest.mark.parametrize("name", ["block", "depthwise", "odd channels", "1d", "1x1", "3d"])
+def test_leaky_relus_keep_what_is_no_number(name: str) -> None:
+    """By oneDNN, in registers: NaN, infinities and signs of zero as PyTorch has them, in both layouts."""
+    odd = Case((2, 16, 9, 9), (21, 16, 3, 3), (1, 1), (1, 1, 1, 1))
+    case = odd if name == "odd channels" else CASES[name]
+    x, w = make(case.x, False), make(case.w, False)
+    flat = x.reshape(-1)
+    flat[::97] = torch.tensor([torch.inf, torch.nan, -torch.inf, 1e30, -1e30]).repeat(len(flat))[: len(flat[::97])]
+    theirs = torch.nn.functional.leaky_relu(reference(case, x, w, None), 0.01)
+    for last in (False, True):
+        given = make(case.x, last)
+        given.copy_(x)
+        y = make(tuple(theirs.shape), last)
+        assert libs.get("onednn").available() is None
+        execute(
+            "onednn", (Convolution(**case.attributes, activation="relu", slope=0.01), {"X": given, "W": w}, {"Y": y})
+        )
+        assert_within_rounding(y, theirs.double(), theirs)
+        zero = torch.zeros_like(given)
+        execute(
+            "onednn", (Convolution(**case.attributes, activation="relu", slope=0.01), {"X": zero, "W": w}, {"Y": y})
+        )
+        assert not y.any()
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -10,17 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.render import render
 from daceopt.ops.families.activation import relu
+from daceopt.passes.transform import Site
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.tasklet_fusion import TaskletFusion
 from tests.transformations.lowered import F, apply, compiled, feeds, finish, misses, size_symbol, start
 
 Shape = tuple[Any, ...]
+
+
+REASONS = ("not a sum of", "scales no result", "neither a bias nor a residual", "no relu with a slope")
 
 
 def product(*more: Shape, rows: Any = 3) -> tuple[Graph, Builder, str, list[str]]:
@@ -100,6 +104,7 @@ def test_forms_of_relu(form: Callable[[Any], Any]) -> None:
         lambda v: scalar.select(scalar.gt(v, 0), v, 0),  # NaN becomes 0
         lambda v: scalar.select(scalar.le(v, 0), v, 0),
         lambda v: scalar.select(scalar.le(v, 1), 0, v),
+        lambda v: scalar.select(scalar.gt(v, 0), v, 0.1 * v),  # products have no such epilogue
         lambda v: scalar.maximum(v, 1),
         lambda v: scalar.minimum(v, 0),
         lambda v: 2 * v,
@@ -110,7 +115,45 @@ def test_forms_of_relu(form: Callable[[Any], Any]) -> None:
 def test_what_is_no_epilogue(form: Callable[[Any], Any]) -> None:
     graph, b, y, (c,) = product((5,))
     outcome = apply(EpilogueFusion(), finish(graph, b.elementwise(lambda p, v: form(p + v), y, c)), special=True)
-    assert any(m in misses(outcome) for m in ("not a sum of", "scales no result", "neither a bias nor a residual"))
+    assert any(m in misses(outcome) for m in REASONS)
+
+
+@pytest.mark.parametrize(
+    ("form", "slope"),
+    [
+        (lambda v: scalar.select(scalar.gt(v, 0), v, 0.1 * v), 0.1),
+        (lambda v: scalar.cast(scalar.select(scalar.gt(v, 0), v, 0.1 * v), dace.float32), 0.1),
+        (lambda v: scalar.select(scalar.gt(v, 0), v, 3 * v), 3),
+        (lambda v: scalar.select(scalar.gt(v, 0), v, -0.1 * v), None),
+        (lambda v: scalar.select(scalar.ge(v, 0), v, 0.1 * v), None),  # -0 would keep its sign
+        (lambda v: scalar.select(scalar.gt(v, 0), 0.1 * v, v), None),
+        (lambda v: scalar.select(scalar.gt(v, 0.5), v, 0.1 * v), None),
+        (lambda v: scalar.select(scalar.gt(v, 0), v, 0.1 * v * v), None),
+        (
+            lambda v: scalar.cast(scalar.cast(scalar.select(scalar.gt(v, 0), v, 0.1 * v), dace.int32), dace.float32),
+            None,
+        ),
+    ],
+)
+def test_forms_of_leaky_relu(form: Callable[[Any], Any], slope: float | None) -> None:
+    """Scaled and shifted before; a number is multiplied with each term of the sum."""
+    graph, b, y, (s, t) = image((8, 1, 1), (8, 1, 1))
+    apply(EpilogueFusion(), finish(graph, b.elementwise(lambda p, u, v: form(p * u + v), y, s, t)), special=True)
+    (node,) = (n for n in graph.nodes() if isinstance(n, Convolution))
+    found = None if node.activation is None else node.slope
+    assert found == slope and (slope is None or set(graph.reads(node)) == {"X", "W", "S", "T"})
+
+
+@pytest.mark.parametrize("dtype", [dace.float64, types.BFLOAT16])
+def test_leaky_relus_are_for_what_onednn_computes(dtype: Any) -> None:
+    """With other types their library would have to be Python's."""
+    graph = Graph("narrow")
+    b = Builder(graph)
+    x, w = graph.add_input("x", (2, 3, 6, 6), dtype), graph.add_input("w", (4, 3, 3, 3), dtype)
+    y = graph.add_array("y", (2, 4, 4, 4), dtype)
+    graph.add_node(Convolution(), {"X": x, "W": w}, {"Y": y})
+    graph.add_output(b.elementwise(lambda v: scalar.select(scalar.gt(v, 0), v, 0.1 * v), y))
+    assert not [s for s in EpilogueFusion().match(graph) if isinstance(s, Site)]
 
 
 @pytest.mark.parametrize(("axis", "reason"), [(0, "neither a bias"), (1, None)])

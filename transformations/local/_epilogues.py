@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.blocked import BLOCK
 from daceopt.ir.builder import Builder
+from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.library import Contraction, Convolution
@@ -29,12 +30,14 @@ class Epilogue:
     """``activation((y + B) * S + T + residual)`` of the product ``y``.
 
     ``vectors``: what each connector of a number per channel gets, as scalar code over what the kernel reads;
-    ``residual``: an array. ``others``: products that get epilogues of their own, so that theirs is the residual.
+    ``residual``: an array; ``slope``: of a relu below 0. ``others``: products that get epilogues of their own, so that
+    theirs is the residual.
     """
 
     vectors: Mapping[str, Any] = field(default_factory=dict)
     residual: str | None = None
     activation: str | None = None
+    slope: float = 0.0
     others: tuple[tuple[Any, Epilogue], ...] = ()
 
 
@@ -74,10 +77,12 @@ def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
     if any(t != graph.dtype(product) for t in types):
         return "the reader mixes element types"
     value = reading.value
-    argument = _relu_argument(value)
+    argument, slope = _relu_of(value)
+    if slope and not (reading.scales(node) and is_dense(graph.shape(write.array), graph.strides(write.array))):
+        return f"{node.label} applies no relu with a slope"
     found = reading.match(node, value if argument is None else argument)
     if isinstance(found, Epilogue) and argument is not None:
-        return Epilogue(found.vectors, found.residual, "relu", found.others)
+        return replace(found, activation="relu", slope=slope)
     return found
 
 
@@ -87,6 +92,7 @@ def absorb(graph: Graph, node: Any, reader: Any, found: Epilogue, **attributes: 
     out = graph.result(reader, 0)
     reads = kernel.stages[0].reads
     others = [(other, graph.writes(other)["Y"], own) for other, own in found.others]
+    attributes |= {"slope": found.slope} if found.slope else {}
     twin = _replaced(graph, (node, reader), found, reads, out, activation=found.activation, **attributes)
     for other, product, own in others:
         _replaced(graph, (other,), own, reads, product)
@@ -172,7 +178,19 @@ class _Reading:
         values: dict[Any, Any] = {}
         for assignment in stage.assignments:
             values[assignment.symbol] = assignment.expr.xreplace(values)
-        self.value = next(v for s, v in values.items() if str(s) in stage.writes)
+        self.value = self._bare(next(v for s, v in values.items() if str(s) in stage.writes))
+
+    def _bare(self, value: Any) -> Any:
+        """``value`` without a conversion to the type that it has."""
+        row = getattr(value, "row", None)
+        if row is None or row.rule != "cast":
+            return value
+        kinds = {
+            s: self._graph.dtype(self._stage.reads[str(s)].array)
+            for s in value.free_symbols
+            if str(s) in self._stage.reads
+        }
+        return value.args[0] if scalar.dtype_of(value.args[0], kinds) == row.target else value
 
     def is_image(self, connector: str) -> bool:
         """Is each element read for the one at its own index?"""
@@ -212,13 +230,14 @@ class _Reading:
         if steps.factors == 1:
             return {}
         held = self._graph.reads(node).keys()
-        if not self._scales(node) or held & {"S", "T", "Z"}:
+        if not self.scales(node) or held & {"S", "T", "Z"}:
             return f"{node.label} scales no result"
         found = {"S": steps.factors} | ({"B": steps.inner} if steps.inner != 0 else {})
         wrong = [e for e in found.values() if not self._is_of_vectors(node, e)]
         return f"{wrong[0]} is not a number per channel" if wrong else found
 
-    def _scales(self, node: Any) -> bool:
+    def scales(self, node: Any) -> bool:
+        """Does the library that computes ``node`` do more in registers than to add?"""
         graph = self._graph
         wide = all(graph.dtype(n) == dace.float32 for n in node.operands(graph).values())
         return isinstance(node, Convolution) and wide and graph.options.target == "cpu"
@@ -238,7 +257,7 @@ class _Reading:
             bare = len(sums) == 1 and str(sums[0]) in self._stage.reads
             first = next(c for c in _VECTORS if c in node.optional)  # the bias
             slot = first if steps.factors == 1 and first not in held and bare else "T"
-            if slot in held or (slot == "T" and not self._scales(node)):
+            if slot in held or (slot == "T" and not self.scales(node)):
                 return f"{sums[0]} is neither a bias nor a residual"
             vectors[slot] = sympy.Add(*sums)
         if not images:
@@ -259,7 +278,7 @@ class _Reading:
             own = None if steps is None else self._vectors(other, steps)
             if steps is None or not isinstance(own, dict) or not own or steps.added:
                 continue
-            return Epilogue(vectors, self._stage.reads[connector].array, None, ((other, Epilogue(own)),))
+            return Epilogue(vectors, self._stage.reads[connector].array, others=((other, Epilogue(own)),))
         return f"{rest} is neither a bias nor a residual"
 
     def _products(self, node: Any, rest: Any) -> Iterator[tuple[Any, str]]:
@@ -309,14 +328,28 @@ def _split(kind: Any, value: Any, connector: str) -> tuple[Any, list[Any]]:
     return (having[0], [a for a in args if a is not having[0]]) if len(having) == 1 else (None, [])
 
 
-def _relu_argument(value: Any) -> Any:
-    """v where ``value`` is max(v, 0) in a form that keeps NaN, else None."""
+def _relu_of(value: Any) -> tuple[Any, float]:
+    """(v, slope) where ``value`` is v, or below 0 slope * v, in a form that keeps NaN; else (None, 0)."""
     if isinstance(value, scalar.maximum) and 0 in value.args:
-        return next((v for v in value.args if v != 0), None)
-    if isinstance(value, scalar.select) and isinstance(value.args[0], (scalar.le, scalar.lt)):
-        condition, zero, v = value.args
-        return v if zero == 0 and condition.args == (v, 0) else None
-    return None
+        return next((v for v in value.args if v != 0), None), 0.0
+    if not isinstance(value, scalar.select):
+        return None, 0.0
+    condition, *ways = value.args
+    if isinstance(condition, (scalar.le, scalar.lt)) and condition.args == (ways[1], 0) and ways[0] == 0:
+        return ways[1], 0.0
+    if isinstance(condition, scalar.gt) and condition.args == (ways[0], 0):
+        slope = _ratio(ways[1], ways[0])
+        if slope.is_positive and slope.is_finite:
+            return ways[0], float(slope)
+    return None, 0.0
+
+
+def _ratio(product: Any, value: Any) -> Any:
+    """The number c where ``product`` is c * ``value``, else 0; a number is multiplied with each term of a sum."""
+    terms = {rest: factor for factor, rest in (t.as_coeff_Mul() for t in sympy.Add.make_args(product))}
+    own, rest = sympy.Add.make_args(value)[0].as_coeff_Mul()
+    ratio = terms.get(rest, sympy.S.Zero) / own
+    return ratio if ratio * value == product else sympy.S.Zero
 
 
 def why_no_epilogue(graph: Graph, node: Any, kernel: Kernel) -> str | None:
@@ -327,7 +360,7 @@ def why_no_epilogue(graph: Graph, node: Any, kernel: Kernel) -> str | None:
 
 def why_inexact(node: Any, found: Epilogue) -> str | None:
     """Why ``node`` does not compute the epilogue for all numbers; None where it does."""
-    if found.activation and isinstance(node, Convolution):
+    if found.activation and found.slope == 0 and isinstance(node, Convolution):
         return "a relu inside of the convolution would turn NaN into 0, or -inf into NaN"
     return None
 

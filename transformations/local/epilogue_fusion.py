@@ -23,7 +23,7 @@ class EpilogueFusion(Transformation):
 
     Only when nothing else reads the product and the kernel is nothing but the epilogue; larger kernels keep it, where
     it costs no pass over memory. A sum of two convolutions, each scaled, is one whose residual is the other. Relus of
-    convolutions are left: oneDNN's turns NaN into 0 (see ``relu-absorption``).
+    convolutions are left where negative numbers become 0: oneDNN's makes NaN of -inf (see ``relu-absorption``).
     """
 
     level: ClassVar[str] = "local"

@@ -81,7 +81,7 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         if reader is None or reader in readers:  # a sum of two convolutions is one's
             continue
         found = extracted(graph, node, reader)
-        if isinstance(found, str) or not found.activation:
+        if isinstance(found, str) or not found.activation or found.slope:
             continue
         out = graph.result(reader, 0)
         watched = tuple(watch_points(graph, [out], known))

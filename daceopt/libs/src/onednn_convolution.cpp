@@ -19,7 +19,8 @@ struct Problem {  // descriptions in the caller's layouts; src and dst also name
     memory::desc scale, shift, residual, added;  // of the epilogue; added: the residual in the layout of the result
     memory::dims strides, dilations, pads_begin, pads_end;
     Layout layout;
-    bool clamps = false;  // the epilogue ends with the relu that turns -inf into NaN
+    bool clamps = false;  // the epilogue ends with a relu
+    float slope = 0;
 };
 
 memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
@@ -32,7 +33,8 @@ memory::desc describe_per_channel(const Tensor& numbers, size_t rank) {
     return memory::desc(dims, data_type_of(numbers.type), memory::dims(rank, 1));
 }
 
-bool clamps(const Epilogue& epilogue) { return epilogue.relu && !careful; }
+// A slope of 0 makes NaN of -inf.
+bool clamps(const Epilogue& epilogue) { return epilogue.relu && !(careful && epilogue.slope == 0); }
 
 Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
                          const Window& window, int64_t groups, Layout layout) {
@@ -49,6 +51,7 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
         p.added = in_layout_of_result(epilogue.residual, y);
     }
     p.clamps = clamps(epilogue);
+    p.slope = epilogue.slope;
     p.strides = window.strides;
     for (int64_t d : window.dilations) p.dilations.push_back(d - 1);
     p.pads_begin = window.pads_begin;
@@ -68,7 +71,7 @@ dnnl::post_ops operations(const Problem& p, const Choice& c) {
     if (!c.added.is_zero()) found.append_binary(algorithm::binary_add, c.added);
     if (p.clamps) {
         found.append_prelu(0);
-        found.append_eltwise(algorithm::eltwise_linear, 1, 0);  // -0 + 0 = 0
+        if (p.slope == 0) found.append_eltwise(algorithm::eltwise_linear, 1, 0);  // -0 + 0 = 0
     }
     return found;
 }
@@ -252,7 +255,7 @@ std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
 
 Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
            const Window& window, int64_t groups, Layout layout) {
-    Key key{pass, groups, static_cast<int64_t>(layout), clamps(epilogue)};
+    Key key{pass, groups, static_cast<int64_t>(layout), clamps(epilogue), epilogue.slope == 0};
     for (const auto* tensor : {&x, &w, &bias, &y, &epilogue.scale, &epilogue.shift, &epilogue.residual}) append(key, *tensor);
     for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
     return key;
@@ -275,12 +278,12 @@ void zero(const Tensor& x) {
     if (x.data) std::memset(x.data, 0, elements_of(x) * bytes_of(x.type));
 }
 
-// The larger of each number and 0, or NaN. The image has no gaps.
-void clamp(const Tensor& x) {
+// The relu in a pass of its own; NaN stays. The image has no gaps.
+void clamp(const Tensor& x, float slope) {
     auto* values = static_cast<float*>(x.data);
     const int64_t count = elements_of(x);
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < count; ++i) values[i] = values[i] <= 0 ? 0 : values[i];
+    for (int64_t i = 0; i < count; ++i) values[i] = values[i] <= 0 ? (slope == 0 ? 0 : slope * values[i]) : values[i];
 }
 
 Cache& cache() {
@@ -328,14 +331,14 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
     guarded("Convolution", [&] {
         if (lacks_units({&x, &w, &bias, &epilogue.residual, &y})) {
             const Widened a(x), b(w), c(bias), d(epilogue.residual), result(y);
-            const Epilogue wide{epilogue.scale, epilogue.shift, d.tensor(), epilogue.relu};
+            const Epilogue wide{epilogue.scale, epilogue.shift, d.tensor(), epilogue.relu, epilogue.slope};
             onednn_convolution(a.tensor(), b.tensor(), c.tensor(), result.tensor(), wide, window, groups, layout);
             return result.round();
         }
         const Entry& entry = cache().get(key_of(kForward, x, w, bias, y, epilogue, window, groups, layout), [&] {
             return make_forward(describe_problem(x, w, bias, y, epilogue, window, groups, layout));
         });
-        static float slope = 0;
+        float slope = epilogue.slope;
         std::vector<void*> data{x.data, w.data}, operands;
         if (bias.data) data.push_back(bias.data);
         for (const auto* x : {&epilogue.scale, &epilogue.shift, &epilogue.residual})
@@ -346,7 +349,7 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
         entry.run(data, kept);
         auto operand = operands.begin();
         for (const Entry* pass = entry.after.get(); pass; pass = pass->after.get()) pass->run({y.data, *operand++, y.data});
-        if (epilogue.relu && !entry.clamps) clamp(y);
+        if (epilogue.relu && !entry.clamps) clamp(y, slope);
     });
 }
 

@@ -24,7 +24,8 @@ def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
 
 
 def _finish(value: np.ndarray, node: Any) -> np.ndarray:
-    return np.where(value <= 0, 0, value) if node.activation == "relu" else value
+    slope = getattr(node, "slope", 0)
+    return np.where(value <= 0, value * slope if slope else 0, value) if node.activation == "relu" else value
 
 
 @interprets("Contraction")

@@ -82,11 +82,12 @@ private:
 };
 
 // What is done to a result in registers: value * scale + shift + residual, each where it is there (the first two have one
-// number of float32 per channel), then the larger of it and 0. That is oneDNN's parametric relu with a slope of 0, which
-// keeps NaN and turns -inf into one: only careless runs use it (status.h), careful ones make a pass.
+// number of float32 per channel), then, below 0, multiplied by the slope of the relu. That is oneDNN's parametric relu, which
+// keeps NaN; a slope of 0 turns -inf into one: only careless runs use it (status.h), careful ones make a pass.
 struct Epilogue {
     Tensor scale, shift, residual;
     bool relu = false;
+    float slope = 0;
 };
 
 // y = epilogue(conv(x, w) + bias)

@@ -234,7 +234,7 @@ def measure(given: argparse.Namespace, out: Path) -> tuple[dict[str, list[float]
         if any(codes):
             raise SystemExit(f"workers ended with {codes}")
     found = json.loads(out.read_text())
-    return found["seconds"], AllReduceTime(**found["reduction"])
+    return found["seconds"], AllReduceTime.of_fields(found["reduction"])
 
 
 def table(seconds: Mapping[str, list[float]]) -> list[str]:
@@ -268,12 +268,6 @@ def simulated(network: str, reduction: AllReduceTime) -> dict[str, float]:
     problem = found.problem._replace(reduction=reduction)
     moves = baselines(problem, found.groups)
     return {f"daceopt, {k}": moved(problem, moves[v]).time.seconds for k, v in (("auto", BOTH), ("none", OPERATORS))}
-
-
-def said(reduction: AllReduceTime) -> str:
-    """A line on all-reduces."""
-    own = f" ({1e9 * reduction.processor:.3f} of them taken from computing)" if reduction.processor else ""
-    return f"an all-reduce: {1e9 * reduction.per_byte:.3f} ns a byte{own}, and {1e6 * reduction.overhead:.0f} us"
 
 
 def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, float]) -> list[str]:
@@ -310,7 +304,7 @@ def main() -> int:
     finally:
         out.unlink(missing_ok=True)
     print(f"{given.network}, {given.world} workers, {given.rate}, {given.latency}, {given.steps} steps")
-    print("\n".join([*table(seconds), said(reduction)]))
+    print("\n".join([*table(seconds), str(reduction)]))
     print("\n".join(comparison(seconds, simulated(given.network, reduction))))
     return 0
 

@@ -9,65 +9,100 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from daceopt.distributed.allreduce_time import AllReduceTime
+from daceopt.distributed.allreduce_time import AllReduceTime, LinearTime
 from daceopt.errors import DaceoptError, RunError
 from daceopt.store import system
 from daceopt.store.cache import default_cache, key
 
 SIZES = tuple(1 << k for k in range(10, 25, 2))
 """Bytes of the tensors that are reduced: a kilobyte to 16 megabytes."""
-_RUNS = 7
-_AT_ONCE = 4  # reductions that are under way
-_EDGE, _PRODUCTS = 128, 200  # of the products that are computed beside a reduction: some tens of microseconds each
-_KIND, _FILE, _VERSION = "allreduce", "allreduce.json", 2
+_RUNS = 5
+_AT_ONCE, _LEAST_AT_ONCE, _BYTES = 16, 2, 1 << 25  # reductions under way: as many as hold no more bytes
+_EDGE, _OPERANDS = 256, 128  # of the products beside: each reads another one of so many, not all of which are in cache
+_KIND, _FILE, _VERSION = "allreduce", "allreduce.json", 3
 _TIMEOUT = 120.0  # seconds for all processes of one machine together
 
 
+class _Spent(NamedTuple):
+    """Seconds a reduction: while ranks wait, while they compute, and what of that is taken from computing."""
+
+    alone: float
+    beside: float
+    taken: float
+
+
 def measured(group: Any = None, sizes: Sequence[int] = SIZES, runs: int = _RUNS) -> AllReduceTime:
-    """What an all-reduce takes in ``group`` beside computations, and takes from them, the same on all of its ranks,
-    each of which calls this.
+    """What an all-reduce takes in ``group``, beside computations and without, and what it takes from them, the same on
+    all of its ranks, each of which calls this.
 
     The median of ``runs`` for each size, each of which begins when all ranks are there; ranks take what the first one
     fitted. Raises what the group raises.
     """
-    samples, taken = [], []
+    products = _Products()
+    found: dict[int, _Spent] = {}
     for nbytes in sizes:
-        tensors = [torch.zeros(max(1, nbytes // 4)) for _ in range(_AT_ONCE)]
-        found = [_beside_computing(tensors, group) for _ in range(runs + 1)][1:]  # the first one connects
-        samples.append((4 * tensors[0].numel(), median(spent for spent, _ in found)))
-        taken.append((4 * tensors[0].numel(), median(lost for _, lost in found)))
-    made = AllReduceTime.fitted(dist.get_world_size(group), samples, taken)
-    numbers = torch.tensor([made.per_byte, made.overhead, made.processor], dtype=torch.float64)
+        count = min(_AT_ONCE, max(_LEAST_AT_ONCE, _BYTES // nbytes))
+        tensors = [torch.zeros(max(1, nbytes // 4)) for _ in range(count)]
+        own = [_once(tensors, products, group) for _ in range(runs + 1)][1:]  # the first one connects
+        found[4 * tensors[0].numel()] = _Spent(*map(median, zip(*own)))
+    lines = [LinearTime.through([(n, spent[k]) for n, spent in found.items()]) for k in range(len(_Spent._fields))]
+    numbers = torch.tensor(lines, dtype=torch.float64)
     dist.broadcast(numbers, dist.get_global_rank(group, 0) if group is not None else 0, group)
-    return AllReduceTime(made.world, *numbers.tolist())
+    alone, beside, taken = (LinearTime(*line) for line in numbers.tolist())
+    return AllReduceTime(dist.get_world_size(group), *alone, beside, taken)
 
 
-def _beside_computing(tensors: Sequence[torch.Tensor], group: Any) -> tuple[float, float]:
-    """Seconds for each of ``tensors`` until all are reduced, and how many of them products that run meanwhile lose:
-    where a reduction has no core of its own, it works on that of the products. Several are started at once, as in a
-    step: what one waits for the other side, the next one is on its way."""
-    a, b, out = (torch.ones(_EDGE, _EDGE) for _ in range(3))
+class _Products:
+    """What is computed beside: products whose operands come from memory, as in a step."""
+
+    def __init__(self) -> None:
+        self.operands, self.out = torch.ones(_OPERANDS, _EDGE, _EDGE), torch.empty(_EDGE, _EDGE)
+        self.count = 0
+
+    def next(self) -> None:
+        torch.mm(self.operands[self.count % _OPERANDS], self.operands[0], out=self.out)
+        self.count += 1
+
+    def seconds(self) -> float:
+        """Processor time of one that nothing runs beside."""
+        start = time.thread_time()
+        for _ in range(_OPERANDS):
+            self.next()
+        return (time.thread_time() - start) / _OPERANDS
+
+
+def _once(tensors: Sequence[torch.Tensor], products: _Products, group: Any) -> _Spent:
+    """For each of ``tensors``, all of which are started at once: in a step more of them are ready than are reduced."""
     dist.barrier(group)
     start = time.perf_counter()
-    for _ in range(_PRODUCTS):
-        torch.mm(a, b, out=out)
-    alone = (time.perf_counter() - start) / _PRODUCTS
+    for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
+        work.wait()
+    alone = time.perf_counter() - start
     dist.barrier(group)
-    start, count = time.perf_counter(), 0
+    each = products.seconds()
+    dist.barrier(group)
+    before, began = products.count, _clocks()
     works = [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]
     while not all(work.is_completed() for work in works):
-        torch.mm(a, b, out=out)
-        count += 1
-    spent = time.perf_counter() - start
+        products.next()
+    beside, own, others = (b - a for a, b in zip(began, _clocks()))
     for work in works:
         work.wait()
-    return spent / len(works), max(0.0, spent - count * alone) / len(works)
+    # the thread was off its core: for the reductions no longer than their threads worked, the rest is other programs'
+    taken = min(others, beside - own) + max(0.0, own - (products.count - before) * each)
+    return _Spent(alone / len(tensors), beside / len(tensors), max(0.0, taken) / len(tensors))
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds that passed, that this thread worked, and that all others of the process did."""
+    own = time.thread_time()
+    return time.perf_counter(), own, time.process_time() - own
 
 
 def on_this_machine(world: int) -> AllReduceTime:
@@ -79,8 +114,7 @@ def on_this_machine(world: int) -> AllReduceTime:
         return AllReduceTime(1, 0.0, 0.0)
     identity = key(_KIND, _VERSION, system.fingerprint(), world)
     entry = default_cache().build(_KIND, identity, lambda folder: _write(folder, _spawned(world)))
-    fields = json.loads((entry / _FILE).read_text())
-    return AllReduceTime(world, float(fields["per_byte"]), float(fields["overhead"]), float(fields["processor"]))
+    return AllReduceTime.of_fields(json.loads((entry / _FILE).read_text()))
 
 
 def _write(folder: Path, found: AllReduceTime) -> None:
@@ -102,10 +136,10 @@ def _spawned(world: int) -> AllReduceTime:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        fields = json.loads((Path(folder) / _FILE).read_text())
-    if fields["world"] != world:
-        raise DaceoptError(f"measured between {fields['world']} processes, expected {world}")
-    return AllReduceTime(world, fields["per_byte"], fields["overhead"], fields["processor"])
+        found = AllReduceTime.of_fields(json.loads((Path(folder) / _FILE).read_text()))
+    if found.world != world:
+        raise DaceoptError(f"measured between {found.world} processes, expected {world}")
+    return found
 
 
 def _last_line(error: Exception) -> str:

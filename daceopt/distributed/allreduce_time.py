@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
 
 from daceopt.errors import DaceoptError
 
@@ -12,34 +14,67 @@ _BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
+class LinearTime(NamedTuple):
+    """Seconds for each byte, and for each call."""
+
+    per_byte: float
+    overhead: float
+
+    def at(self, nbytes: float) -> float:
+        """Of one call for so many bytes."""
+        return self.per_byte * nbytes + self.overhead
+
+    @classmethod
+    def through(cls, samples: Sequence[tuple[int, float]]) -> LinearTime:
+        """The line through (bytes, seconds) that outliers do not move (Theil, 1950, and Sen, 1968): the median of the
+        slopes between all pairs, and the median of what they leave. Raises DaceoptError for fewer than two sizes."""
+        slopes = [(t - s) / (y - x) for x, s in samples for y, t in samples if y > x]
+        if not slopes:
+            raise DaceoptError("two sizes at least must be measured to know bandwidth and overhead apart")
+        slope = max(0.0, median(slopes))
+        return cls(slope, max(0.0, median([t - slope * x for x, t in samples])))
+
+
 @dataclass(frozen=True)
 class AllReduceTime:
-    """``per_byte`` (C) seconds for each byte of a tensor, and ``overhead`` (D) for each call, on ``world`` ranks.
+    """``per_byte`` (C) seconds for each byte of a tensor, and ``overhead`` (D) for each call, on ``world`` ranks that
+    wait for it.
 
-    ``processor``: seconds for each byte in which the core that computes works for the reduction instead; 0 where
-    reductions have a core, or a device, of their own.
+    ``beside``: the same while all of them compute, several calls on their way, each for its share of the time: where a
+    reduction has no core of its own, its threads wait for one, several at once. ``processor``: what of that the core
+    that computes works for the reduction instead. None: reductions have a core, or a device, of their own.
     """
 
     world: int
     per_byte: float
     overhead: float
-    processor: float = 0.0
+    beside: LinearTime | None = None
+    processor: LinearTime | None = None
 
     def __post_init__(self) -> None:
         if self.world < 1:
             raise DaceoptError(f"a world of {self.world} ranks: expected 1 or more")
-        if not all(0 <= value < float("inf") for value in (self.per_byte, self.overhead, self.processor)):
-            said = f"{self.per_byte} s a byte, {self.overhead} s a call and {self.processor} s a byte of a core"
-            raise DaceoptError(f"an all-reduce cannot take {said}")
+        alone = LinearTime(self.per_byte, self.overhead)
+        for which, line in (("", alone), (" beside computing", self.beside), (" of a core", self.processor)):
+            if line is not None and not all(0 <= value < float("inf") for value in line):
+                raise DaceoptError(f"an all-reduce cannot take {line[0]} s a byte and {line[1]} s a call{which}")
 
     def seconds(self, nbytes: float) -> float:
         """Of one call for a tensor of so many bytes; nothing in a world of one."""
         return self.per_byte * nbytes + self.overhead if self.world > 1 else 0.0
 
+    def beside_computing(self, nbytes: float) -> float:
+        """The same while ranks compute: no less."""
+        alone = self.seconds(nbytes)
+        return max(alone, self.beside.at(nbytes)) if self.beside and self.world > 1 else alone
+
+    def taken(self, nbytes: float) -> float:
+        """Seconds in which a core that computes works for the call instead: no more than it takes."""
+        return min(self.processor.at(nbytes), self.beside_computing(nbytes)) if self.processor else 0.0
+
     @classmethod
-    def ring(cls, world: int, bandwidth: float, latency: float = 0.0, processor: float = 0.0) -> AllReduceTime:
-        """A ring over links of ``bandwidth`` bits per second in each direction and ``latency`` seconds; no byte faster
-        than ``processor``.
+    def ring(cls, world: int, bandwidth: float, latency: float = 0.0) -> AllReduceTime:
+        """A ring over links of ``bandwidth`` bits per second in each direction and ``latency`` seconds.
 
         Each rank sends 2(N-1)/N of the tensor, in 2(N-1) rounds (Patarasuk and Yuan, Bandwidth Optimal All-reduce
         Algorithms, 2009).
@@ -47,31 +82,24 @@ class AllReduceTime:
         if not bandwidth > 0:
             raise DaceoptError(f"a bandwidth of {bandwidth} bit/s: expected more than 0")
         rounds = 2 * (world - 1)
-        return cls(world, max(8 * rounds / world / bandwidth, processor), rounds * latency, processor)
+        return cls(world, 8 * rounds / world / bandwidth, rounds * latency)
 
     @classmethod
-    def fitted(
-        cls, world: int, samples: Sequence[tuple[int, float]], worked: Sequence[tuple[int, float]] = ()
-    ) -> AllReduceTime:
-        """The line through (bytes, seconds) that outliers do not move (Theil, 1950, and Sen, 1968): the median of the
-        slopes between all pairs, and the median of what they leave. ``worked``: (bytes, seconds of the core), of which
-        only the slope counts. Raises DaceoptError for fewer than two sizes."""
-        slope = _slope(samples)
-        overhead = max(0.0, _median([t - slope * x for x, t in samples]))
-        return cls(world, slope, overhead, min(slope, _slope(worked)) if worked else 0.0)
+    def of_fields(cls, fields: Mapping[str, Any]) -> AllReduceTime:
+        """From what ``dataclasses.asdict`` made of one, by way of JSON."""
+        lines = {
+            name: LinearTime(*fields[name]) if fields[name] is not None else None for name in ("beside", "processor")
+        }
+        return cls(int(fields["world"]), float(fields["per_byte"]), float(fields["overhead"]), **lines)
+
+    def __str__(self) -> str:
+        said = f"an all-reduce: {_said(LinearTime(self.per_byte, self.overhead))}"
+        said += f"; beside computing {_said(self.beside)}" if self.beside else ""
+        return said + (f", of which a core that computes works {_said(self.processor)}" if self.processor else "")
 
 
-def _slope(samples: Sequence[tuple[int, float]]) -> float:
-    slopes = [(t - s) / (y - x) for x, s in samples for y, t in samples if y > x]
-    if not slopes:
-        raise DaceoptError("two sizes at least must be measured to know bandwidth and overhead apart")
-    return max(0.0, _median(slopes))
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def _said(line: LinearTime) -> str:
+    return f"{1e9 * line.per_byte:.3f} ns a byte and {1e6 * line.overhead:.0f} us a call"
 
 
 def bandwidth_of(text: str) -> float:

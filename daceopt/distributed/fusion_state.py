@@ -47,7 +47,7 @@ class FusionState:
         self.clusters = Clusters(after, ordered=True)
         self.groups = {k: KernelGroup.single(k) for k in after}  # by the leader of the cluster
         self._seconds = np.array([c.seconds for c in graph.computations])  # by the leader, too
-        self.packed = PackedBuckets([[k] for k in range(len(graph.gradients))], graph.gradients, problem.reduction)
+        self.packed = PackedBuckets([[k] for k in range(len(graph.gradients))], graph, problem.reduction)
 
     def copy(self) -> FusionState:
         """The same state, to be changed in another way."""
@@ -122,7 +122,7 @@ class FusionState:
             return "their element types differ"
         buckets[buckets.index(a)] = a + b
         buckets.remove(b)
-        self.packed = PackedBuckets(buckets, self.problem.graph.gradients, self.problem.reduction)
+        self.packed = PackedBuckets(buckets, self.problem.graph, self.problem.reduction)
         return None
 
     # ---------------------------------------------------------------- cost

@@ -28,6 +28,7 @@ from daceopt.ir.nodes.collective import AllReduceStart, AllReduceWait
 from daceopt.ir.order import sources_of
 from daceopt.ir.program import Program
 from daceopt.transformations.distributed.operator_grouping import DIRECTIONS, OperatorGrouping, producer, stable_name
+from daceopt.transformations.distributed.tensor_fusion import wait_of
 
 MAX_STATEMENTS = 48
 COLLECTIVES = (AllReduceStart, AllReduceWait)
@@ -71,7 +72,8 @@ class ProgramOperators:
         self.reach = OperatorReach(costs)
         self._kernels: dict[_Key, Kernel | None] = {}  # what is exported is written: copies make another kernel
         self._reasons: dict[tuple[_Key, _Key, bool], str | None] = {}
-        self.graph = TrainingGraph(tuple(self._computations()), tuple(self._gradients()))
+        computations = tuple(self._computations())
+        self.graph = TrainingGraph(computations, tuple(self._gradients(computations)))
 
     # ---------------------------------------------------------------- the training graph
 
@@ -93,7 +95,7 @@ class ProgramOperators:
             found.append(StepOperator(name, seconds, tuple(sorted(before)), fusible))
         return found
 
-    def _gradients(self) -> list[GradientTensor]:
+    def _gradients(self, computations: Sequence[StepOperator]) -> list[GradientTensor]:
         found = []
         position = {id(place.node): k for k, place in enumerate(self.places) if place is not None}
         middle = next((k for k, place in enumerate(self.places) if place is None), 0)
@@ -105,7 +107,9 @@ class ProgramOperators:
             if not isinstance(size, int):
                 raise DaceoptError(f"the gradient of {name} has an open size: {size}")
             producer = max((position[id(n)] for n in graph.producers(array)), default=middle)
-            found.append(GradientTensor(name, size * width, producer, types.name_of(graph.dtype(array))))
+            average = position.get(id(wait_of(graph, node)))
+            behind = _dependents(computations, average) if average is not None else ()
+            found.append(GradientTensor(name, size * width, producer, types.name_of(graph.dtype(array)), behind))
         if not found:
             raise DaceoptError("the program reduces no gradients: no parameter has one")
         return found
@@ -200,6 +204,15 @@ def _updates_last(graph: Graph, costs: Iterable[OperatorCost]) -> list[tuple[Any
         if isinstance(node, AllReduceWait) or any(s in late for _, s in sources_of(graph, node)):
             late.add(node)
     return sorted(pairs, key=lambda pair: pair[0] in late)
+
+
+def _dependents(computations: Sequence[StepOperator], position: int) -> tuple[int, ...]:
+    """What needs the result of the one at ``position``."""
+    found = {position}
+    for k, computation in enumerate(computations[position + 1 :], position + 1):
+        if not found.isdisjoint(computation.before):
+            found.add(k)
+    return tuple(sorted(found - {position}))
 
 
 def is_operator(graph: Graph, node: Any) -> bool:

@@ -39,12 +39,13 @@ class StepOperator:
 @dataclass(frozen=True)
 class GradientTensor:
     """What all ranks exchange: ``bytes`` that the computation at position ``producer`` writes. Tensors of one ``dtype``
-    may share a buffer."""
+    may share a buffer. ``behind``: computations that need its average."""
 
     name: str
     bytes: int
     producer: int
     dtype: str = "float32"
+    behind: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class TrainingGraph:
         for gradient in self.gradients:
             if not 0 <= gradient.producer < len(self.computations) or gradient.bytes < 0:
                 raise DaceoptError(f"gradient {gradient.name}: no computation produces it")
+            if any(not gradient.producer < k < len(self.computations) for k in gradient.behind):
+                raise DaceoptError(f"gradient {gradient.name}: what needs its average stands before it")
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
@@ -85,6 +88,8 @@ class TrainingGraph:
         plain = asdict(self)
         for computation in plain["computations"]:
             del computation["seconds"]
+        for gradient in plain["gradients"]:
+            del gradient["behind"]  # the edges of the computations say it
         return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 

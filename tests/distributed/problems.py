@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from daceopt.distributed.allreduce_time import AllReduceTime
+from daceopt.distributed.allreduce_time import AllReduceTime, LinearTime
 from daceopt.distributed.fusion_state import METHODS, FusionProblem, Move
 from daceopt.distributed.step_simulator import StepSimulator
 from daceopt.distributed.training_graph import (
@@ -16,6 +16,7 @@ from daceopt.distributed.training_graph import (
 )
 
 TIMES = st.integers(0, 50).map(lambda k: k / 8)  # sums of eighths are exact
+LINES = st.none() | st.builds(LinearTime, TIMES.map(lambda k: k / 8), TIMES)
 
 
 @st.composite
@@ -26,7 +27,11 @@ def graphs(draw: st.DrawFn, most: int = 12) -> TrainingGraph:
         before = draw(st.sets(st.integers(0, k - 1), max_size=3)) if k else set()
         computations.append(StepOperator(f"c{k}", draw(TIMES), tuple(sorted(before)), draw(st.booleans())))
     producers = draw(st.lists(st.integers(0, count - 1), max_size=8))
-    gradients = [GradientTensor(f"g{k}", draw(st.integers(0, 64)), p) for k, p in enumerate(producers)]
+    last = max(producers, default=0) + 1  # what needs averages runs behind all that does not
+    gradients = []
+    for k, p in enumerate(producers):
+        behind = draw(st.sets(st.integers(last, count - 1), max_size=2)) if last < count else set()
+        gradients.append(GradientTensor(f"g{k}", draw(st.integers(0, 64)), p, behind=tuple(sorted(behind))))
     return TrainingGraph(tuple(computations), tuple(gradients))
 
 
@@ -46,7 +51,7 @@ def model_of(graph: TrainingGraph, most: int = 5) -> GroupModel:
 @st.composite
 def problems(draw: st.DrawFn, most: int = 12) -> FusionProblem:
     graph = draw(graphs(most))
-    reduction = AllReduceTime(draw(st.integers(1, 4)), draw(TIMES) / 8, draw(TIMES))
+    reduction = AllReduceTime(draw(st.integers(1, 4)), draw(TIMES) / 8, draw(TIMES), draw(LINES), draw(LINES))
     slowdowns = tuple(draw(st.lists(st.sampled_from((1.0, 1.5, 2.0)), min_size=1, max_size=3)))
     return FusionProblem(graph, model_of(graph), reduction, StepSimulator(slowdowns))
 

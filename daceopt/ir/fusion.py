@@ -124,7 +124,8 @@ def _keep_inside(
             reason = _same_walk(graph, producer.writes[out], access)
             if reason is not None:
                 return reason
-            kept = needed(access.array) or producer.writes[out].array in known
+            written = producer.writes[out].array
+            kept = needed(written) or written in known
             local = _local_copy(graph, merged, producer.writes[out], local_of)
             if kept and not _is_rounded(graph, producer, out):
                 stage = _rounding(stage, conn, graph.dtype(access.array))

@@ -292,3 +292,22 @@ def test_what_is_written_before_the_shape_changes_in_place(change):
         return [*found, x.grad]
 
     check(scenario)
+
+
+def test_a_view_whose_shape_is_changed_in_place_is_written_in_parts():
+    """Autograd, as Dynamo runs it, would look for these parts in the shape that the view had before."""
+
+    def forward(self, x):
+        y = (x * 2).permute(0, 1)
+        y.transpose_(0, -1)
+        for i in range(1, y.shape[0]):
+            y[i] += y[i - 1].tanh()
+        return y * 1, y.shape
+
+    def scenario(optimize):
+        x, net = normal(2, 3).requires_grad_(), optimize(module(forward))
+        found, shape = net(x)
+        (found * found).sum().backward()
+        return found, shape, x.grad
+
+    check(scenario)

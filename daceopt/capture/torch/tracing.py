@@ -114,22 +114,34 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "Make it with enable_nested_tensor=False.")
-    call = functools.partial(original, self, tx, args, kwargs)
-    return _reshape(call, args[0], tx) if args and _name(self.value) in CHANGES else call()
+    call, name = functools.partial(original, self, tx, args, kwargs), _name(self.value)
+    return _reshape(call, tx, name, args, kwargs) if args and name in CHANGES else call()
 
 
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     call = functools.partial(original, self, tx, name, args, kwargs)
-    return _reshape(call, self, tx) if name in CHANGES else call()
+    return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
-def _reshape(call: Callable[[], Any], variable: Any, tx: Any) -> Any:
-    """The tensor whose shape a call changes, of which Dynamo would keep the shape that it had before."""
-    changed = variable.realize()
-    before = Geometry.of(changed.as_proxy().node.meta["example_value"])
-    call().as_proxy().node.meta[BEFORE] = before
+def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """The tensor whose shape a call changes, of which Dynamo would keep the shape that it had before.
+
+    Of a view autograd would keep it, too (for what is written later into views of it): a view of that replaces it.
+    """
+    changed, before = args[0].realize(), args[0].as_proxy().node.meta["example_value"]
+    if before._is_view() and before.requires_grad and torch.is_grad_enabled() and _has_one_name(before, tx):
+        changed.proxy = changed.call_method(tx, name.removesuffix("_"), list(args[1:]), kwargs).as_proxy()
+    else:
+        geometry = Geometry.of(before)
+        call().as_proxy().node.meta[BEFORE] = geometry
     changed.synchronize_attributes(tx)
     return changed
+
+
+def _has_one_name(value: torch.Tensor, tx: Any) -> bool:
+    """Is it the result of one call alone, which reads no argument as it is?"""
+    known = [n for n in tx.output.graph.nodes if n.meta.get("example_value") is value]
+    return len(known) == 1 and known[0].op != "placeholder"
 
 
 def _name(function: Any) -> str:

@@ -134,12 +134,20 @@ def _masks(expr: sympy.Expr, symbol: sympy.Symbol) -> tuple[sympy.Expr, sympy.Ex
 
 
 def _by_divisor(a: Assignment, symbol: sympy.Symbol) -> sympy.Expr | None:
-    """Of a quotient, made of the quotient itself: a square of the divisor leaves the range of the type too early."""
-    factors = sympy.Mul.make_args(a.expr)
+    """Of a quotient, alone or in a sum, made of the quotient itself: a square of the divisor leaves the range of the
+    type too early."""
+    expr = a.expr
+    while isinstance(expr, scalar.ScalarFunction) and expr.row.rule == "cast":
+        expr = expr.args[0]
+    terms = [term for term in sympy.Add.make_args(expr) if term.has(symbol)]
+    if len(terms) != 1:
+        return None
+    factors = sympy.Mul.make_args(terms[0])
     powers = [f for f in factors if f.is_Pow and f.base == symbol and f.exp.is_number and f.exp.is_negative]
     if len(powers) != 1 or any(f.has(symbol) for f in factors if f != powers[0]):
         return None
-    return powers[0].exp * a.symbol / symbol
+    quotient = a.symbol if terms[0] == a.expr else scalar.apart(terms[0])
+    return powers[0].exp * quotient / symbol
 
 
 def _times(bar: sympy.Expr, factor: sympy.Expr) -> sympy.Expr:

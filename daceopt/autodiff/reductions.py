@@ -49,7 +49,7 @@ def share(kind: str, value: sympy.Expr, g: sympy.Expr, statistics: Sequence[symp
     others = scalar.gt(statistics[2] - _is_not_finite(value), 0)  # times a factor of 0, they are NaN
     only_zero = scalar.logical_and(scalar.eq(value, 0), scalar.eq(count, 1))
     by_zeros = scalar.select(only_zero, g * first, scalar.select(others, scalar.nan(), 0))
-    return scalar.select(scalar.eq(count, 0), g * first / value, by_zeros)
+    return scalar.select(scalar.eq(count, 0), g * scalar.apart(first / value), by_zeros)
 
 
 def _is_not_finite(value: sympy.Expr) -> sympy.Expr:

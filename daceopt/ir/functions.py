@@ -187,7 +187,9 @@ FUNCTIONS: dict[str, FunctionRow] = {
     ),
     "atan2": _row(2, "float", "atan2", np.arctan2, lambda a, b: _turned(b, a, b), lambda a, b: _turned(-a, a, b)),
     "hypot": _row(2, "float", "hypot", np.hypot, lambda a, b: a / hypot(a, b), lambda a, b: b / hypot(a, b)),
-    "copysign": _row(2, "float", "copysign", np.copysign, lambda a, b: select(eq(a, 0), 0, copysign(a, b) / a), None),
+    "copysign": _row(
+        2, "float", "copysign", np.copysign, lambda a, b: select(eq(a, 0), 0, apart(copysign(a, b) / a)), None
+    ),
     "nextafter": _row(2, "float", "nextafter", np.nextafter),
     "absolute": _row(1, "same", "abs", np.abs, lambda x: _slope_of_absolute(x)),
     "power": _row(
@@ -234,7 +236,7 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "nan": FunctionRow(0, "literal", "dop::nan<{type}>()", lambda: np.nan),
     "uniform": _row(3, "uniform", "uniform", philox.uniform),
     "load": FunctionRow(None, "load", "", lambda array, *index: array[index]),
-    "apart": FunctionRow(1, "same", "{0}", lambda x: x, (lambda x: 1,)),  # its operand, which SymPy takes for another
+    "apart": FunctionRow(1, "same", "({0})", lambda x: x, (lambda x: 1,)),  # its operand, which SymPy takes for another
     "checked": FunctionRow(3, "checked", "dop::checked({0}, {1}, {2}, bad)", checks.require, (None, lambda c, x, k: 1)),
 }
 # how a cast to the type may round and whether it saturates; other types of 8 bits: saturate, or keep infinities

@@ -16,9 +16,10 @@ from daceopt.cost.rates import rates
 from daceopt.errors import DaceoptError, Unsupported
 from daceopt.ir import microkernels, types
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.nodes.library import DenseNode
+from daceopt.ir.nodes.library import Contraction, DenseNode
 from daceopt.ir.references import resolved
 from daceopt.ir.region import Region, Repeat
+from daceopt.libs.contraction import into_rows
 from daceopt.scoped import scoped
 from daceopt.store import identity
 
@@ -232,6 +233,8 @@ def implement(graph: Graph) -> Requirements:
 def _implement_node(graph: Graph, node: DenseNode) -> Requirements:
     import dace
 
+    if isinstance(node, Contraction):
+        node = into_rows(graph, node)
     library = choose(node, graph)
     code, needs = library.emit(node, graph), library.requirements(node, graph)
     reads, writes = graph.reads(node), graph.writes(node)

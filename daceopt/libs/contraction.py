@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from daceopt.errors import Unsupported
 from daceopt.ir import types
+from daceopt.ir.builder import Builder
 from daceopt.ir.nodes.library import takes_narrow
 from daceopt.libs.emission import boolean, braces, broadcast_strides, element, extent, number
 
@@ -29,14 +31,31 @@ def why_not(node: Contraction, graph: Graph, dtypes: Sequence[Any]) -> str | Non
         return (
             f"shapes {[graph.shape(names[c]) for c in ('A', 'B', 'Y')]}, expected [..., M, K], [..., K, N], [..., M, N]"
         )
-    y = graph.strides(names["Y"])
-    if 1 not in y[-2:] and 1 not in graph.shape(names["Y"])[-2:]:
-        return f"output strides {y}: one of the last two must be 1"
+    if not _has_rows(graph, names["Y"]):
+        return f"output strides {graph.strides(names['Y'])}: one of the last two must be 1"
     try:
         _operand_strides(node, graph)
     except Unsupported as error:
         return str(error)
     return None
+
+
+def into_rows(graph: Graph, node: Contraction) -> Contraction:
+    """Let a product whose result no library writes as it stands write an array in rows, which is copied: whatever laid
+    the result out, the program is built. Returns the node that multiplies."""
+    reads, (result,) = graph.reads(node), graph.writes(node).values()
+    if _has_rows(graph, result):
+        return node
+    twin, rows = deepcopy(node), graph.add_array(result, graph.shape(result), graph.dtype(result))
+    graph.remove(node)
+    graph.add_node(twin, reads, {"Y": rows})
+    Builder(graph, "rows").copy(rows, out=result)
+    return twin
+
+
+def _has_rows(graph: Graph, name: str) -> bool:
+    """Are rows or columns contiguous, as libraries write them?"""
+    return 1 in graph.strides(name)[-2:] or 1 in graph.shape(name)[-2:]
 
 
 def emit(node: Contraction, graph: Graph, function: str, more: str = "") -> str:

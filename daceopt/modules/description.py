@@ -15,12 +15,14 @@ from daceopt.capture.torch.connection import differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.gradient_scopes import join_undropped
+from daceopt.capture.torch.shape_changes import as_views
 from daceopt.capture.torch.traced import DEVICES, Traced
 from daceopt.errors import Unsupported
 
 
 def describe(graph: fx.GraphModule, inputs: Sequence[Any]) -> Traced:
     """What the compiler has to know of a graph of Dynamo. Raises Unsupported for inputs that it cannot take."""
+    graph = as_views(graph)
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("example_value", x) for n, x in zip(placeholders, inputs, strict=True)]
     for node, value in zip(placeholders, values):

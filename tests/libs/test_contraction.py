@@ -335,3 +335,15 @@ def test_what_multiplies_under_the_clock_multiplies() -> None:
 def test_a_result_is_written_whatever_was_there() -> None:
     a, b = random(5, 7), random(7, 6)
     check("onednn_product", a, b, y=np.full((5, 6), np.nan, np.float32))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_result_that_no_library_writes_is_copied(library: str) -> None:
+    a, b, y = random(2, 5, 7), random(7, 6), np.zeros((5, 6, 2), np.float32).transpose(2, 0, 1)
+    graph, _ = build(a, b, y)
+    with libs.prefer(Contraction=library):
+        libs.implement(graph)
+    product, copy = graph.nodes()
+    (rows,) = graph.inputs_of(copy)
+    assert graph.outputs_of(product) == [rows] and graph.is_contiguous(rows)
+    assert graph.outputs_of(copy) == graph.outputs and graph.strides(graph.outputs[0]) == (1, 12, 2)

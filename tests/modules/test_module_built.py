@@ -138,3 +138,22 @@ def test_products_are_rounded_before_something_is_added() -> None:
             return a * b + c
 
     assert torch.equal(optimized_module(Line(), fallback="raise")(a, b, c), a * b + c)
+
+
+class Upsampled(nn.Module):
+    """A product whose gradient meets another in an image that stands in memory with its channels innermost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(1, 4, (1, 2), bias=False)
+        self.vector = nn.Parameter(inputs(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        image = self.up(x)
+        return (image @ self.vector)[..., None] + image
+
+
+def test_a_product_beside_a_convolution_with_channels_innermost():
+    reference = Upsampled()
+    a = inputs(1, 1, 2, 2).as_strided((1, 1, 2, 2), (4, 1, 2, 1))
+    assert_same_step(optimized_module(copy.deepcopy(reference), fallback="raise"), reference, a)

@@ -260,3 +260,54 @@ def test_a_tensor_whose_shape_is_changed_in_place_has_that_shape(change):
         return optimize(module(lambda self, x: change(x * 2)))(normal(3, 4))
 
     check(scenario)
+
+
+CHANGES = {
+    "swapaxes_": lambda y: y.swapaxes_(0, 1),
+    "transpose_": lambda y: y.transpose_(-1, 0),
+    "squeeze_": lambda y: y.squeeze_(),
+    "unsqueeze_": lambda y: y.unsqueeze_(0),
+    "function": lambda y: torch.Tensor.swapdims_(y, 1, 2),
+    "twice": lambda y: (y.unsqueeze_(0), y[0, 2, 3].neg_(), y.transpose_(1, 3)),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_is_written_before_the_shape_changes_in_place(change):
+    """At places that the tensor has no longer afterwards, or through a view that keeps its shape."""
+
+    def forward(self, x):
+        y = x * 2
+        y[2:, 3] += y[2:, 3] * 0.5
+        part = y[1:]
+        change(y)
+        part.mul_(3)
+        y[0].exp_()
+        return y, part
+
+    def scenario(optimize):
+        x, net = normal(3, 4, 1).requires_grad_(), optimize(module(forward))
+        found = net(x)
+        sum((t * t).sum() for t in found).backward()
+        return [*found, x.grad]
+
+    check(scenario)
+
+
+def test_a_view_whose_shape_is_changed_in_place_is_written_in_parts():
+    """Autograd, as Dynamo runs it, would look for these parts in the shape that the view had before."""
+
+    def forward(self, x):
+        y = (x * 2).permute(0, 1)
+        y.transpose_(0, -1)
+        for i in range(1, y.shape[0]):
+            y[i] += y[i - 1].tanh()
+        return y * 1, y.shape
+
+    def scenario(optimize):
+        x, net = normal(2, 3).requires_grad_(), optimize(module(forward))
+        found, shape = net(x)
+        (found * found).sum().backward()
+        return found, shape, x.grad
+
+    check(scenario)

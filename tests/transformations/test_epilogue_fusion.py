@@ -246,3 +246,11 @@ def test_relu_of_nan_is_nan_compiled() -> None:
     assert np.isnan(expected).any() and np.array_equal(np.isnan(first), np.isnan(expected))
     x, w, c_value = (torch.tensor(v) for v in feeds(multiplied, special=True).values())
     assert np.array_equal(np.isnan(second), torch.relu(0.5 * x @ w + c_value).isnan().numpy())
+
+
+def test_a_product_keeps_out_of_an_image_whose_channels_are_innermost() -> None:
+    graph, b, (x, y, r) = start((2, 8, 5, 3), (3, 4), (2, 8, 5, 4))
+    out = graph.add_array("z", (2, 8, 5, 4), F, (160, 1, 32, 8))
+    total = b.elementwise(lambda u, v: u + v, b.matmul(x, y), r, out=out)
+    outcome = apply(EpilogueFusion(), finish(graph, total))
+    assert not outcome.sites and "has other strides than" in str(misses(outcome))

@@ -66,8 +66,9 @@ def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
         return "the reader has several stages or results"
     stage = kernel.stages[0]
     write = next(iter(stage.writes.values()))
-    if graph.is_part(write.array) and not takes(node, graph.shape(write.array), graph.strides(write.array)):
-        return f"{write.array} is a part with other strides than {node.label} writes"
+    fixed = graph.is_part(write.array) or isinstance(node, Contraction)  # convolutions copy what they do not write
+    if fixed and not takes(node, graph.shape(write.array), graph.strides(write.array)):
+        return f"{write.array} has other strides than {node.label} writes"
     reading = _Reading(graph, kernel, stage, write)
     own = [c for c, a in stage.reads.items() if a.array == product]
     mixed = write.wcr or graph.dtype(write.array) != graph.dtype(product)

@@ -25,6 +25,7 @@ from torch._dynamo.variables.constant import ConstantVariable
 from torch._guards import Guard
 
 from daceopt.capture.torch.conditions import condition, note_exception
+from daceopt.capture.torch.shape_changes import BEFORE, CHANGES, Geometry
 from daceopt.capture.torch.spelling import is_negative_zero
 
 Method = Callable[..., Any]
@@ -34,7 +35,6 @@ OURS = "daceopt_backend"
 
 _LITERALS = (bool, int, float, complex, str, bytes, type(None), torch.dtype)
 _CONVERSIONS: tuple[Callable[[Any], Any], ...] = (lambda value: value, str, repr, ascii)  # {x}, {x!s}, {x!r}, {x!a}
-_RESHAPING = frozenset({"as_strided_", "squeeze_", "swapaxes_", "swapdims_", "t_", "transpose_", "unsqueeze_"})
 _UNTRACED = frozenset({"retains_grad", "_backward_hooks", "_post_accumulate_grad_hooks", "output_nr"})
 
 
@@ -114,20 +114,34 @@ def _call_torch(original: Method, self: Any, tx: Any, args: Any, kwargs: Any) ->
     asked = self.value is torch.compiler.is_compiling and tx.f_code.co_code == forward.co_code  # or a copy of it
     if asked and not _is_differentiated(tx.symbolic_locals["self"].realize().value, tx.symbolic_locals["src"]):
         _break("nn.TransformerEncoder, which leaves padded positions out", "Make it with enable_nested_tensor=False.")
-    found = original(self, tx, args, kwargs)
-    return _reshaped(args[0], tx) if args and _name(self.value) in _RESHAPING else found
+    call, name = functools.partial(original, self, tx, args, kwargs), _name(self.value)
+    return _reshape(call, tx, name, args, kwargs) if args and name in CHANGES else call()
 
 
 def _call_method(original: Method, self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    found = original(self, tx, name, args, kwargs)
-    return _reshaped(self, tx) if name in _RESHAPING else found
+    call = functools.partial(original, self, tx, name, args, kwargs)
+    return _reshape(call, tx, name, (self, *args), kwargs) if name in CHANGES else call()
 
 
-def _reshaped(variable: Any, tx: Any) -> Any:
-    """The tensor whose shape a call changed, of which Dynamo would keep the shape that it had before."""
-    changed = variable.realize()
+def _reshape(call: Callable[[], Any], tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """The tensor whose shape a call changes, of which Dynamo would keep the shape that it had before.
+
+    Of a view autograd would keep it, too (for what is written later into views of it): a view of that replaces it.
+    """
+    changed, before = args[0].realize(), args[0].as_proxy().node.meta["example_value"]
+    if before._is_view() and before.requires_grad and torch.is_grad_enabled() and _has_one_name(before, tx):
+        changed.proxy = changed.call_method(tx, name.removesuffix("_"), list(args[1:]), kwargs).as_proxy()
+    else:
+        geometry = Geometry.of(before)
+        call().as_proxy().node.meta[BEFORE] = geometry
     changed.synchronize_attributes(tx)
     return changed
+
+
+def _has_one_name(value: torch.Tensor, tx: Any) -> bool:
+    """Is it the result of one call alone, which reads no argument as it is?"""
+    known = [n for n in tx.output.graph.nodes if n.meta.get("example_value") is value]
+    return len(known) == 1 and known[0].op != "placeholder"
 
 
 def _name(function: Any) -> str:

@@ -141,3 +141,32 @@ def test_equal_operands_are_not_taken_from_one_another(name: str) -> None:
         return compile_interpreted(fingerprint, load, "cpu")
 
     check(CANCELLING[name], torch.tensor([NAN, INF, -INF, 0.0, -1.0, 2.0]), pipeline=optimized)
+
+
+LARGE = torch.tensor([1e30, 1e-30, -1e20, 3e38, -1e-38, 2.0])
+
+QUOTIENTS: dict[str, Callable[..., Any]] = {
+    "copysign": lambda a: torch.copysign(a, a.detach().flip(0)),
+    "prod": lambda a: a[[0, 5]].prod() * torch.ones(6),
+    "addcdiv": lambda a: torch.addcdiv(a.detach().flip(0), a.detach() * 0.5, a),
+}
+
+
+@pytest.mark.parametrize("scale", [1e35, 1e20, 1e-20])
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_a_gradient_times_a_quotient_stays_in_range(name: str, scale: float) -> None:
+    """The quotient is computed first: times the dividend a gradient may leave the range of float32."""
+    found = []
+    for fn in (QUOTIENTS[name], torch.compile(QUOTIENTS[name], backend=make_backend(compile_interpreted))):
+        a = LARGE.clone().requires_grad_()
+        result = fn(a)
+        found += torch.autograd.grad(result, a, torch.full_like(result, scale))
+    a = LARGE.double().requires_grad_()
+    result = QUOTIENTS[name](a)
+    (exact,) = torch.autograd.grad(result, a, torch.full_like(result, scale))
+    torch.testing.assert_close(found[1], exact.float(), rtol=1e-5, atol=1e-44)
+
+
+def test_logit_at_negative_zero() -> None:
+    x, slope = torch.tensor([0.0, -0.0, 1.0, 0.5]), torch.tensor([-1.0, -2.0, 3.0, 4.0])
+    check(lambda x: torch.logit(x) * slope, x)

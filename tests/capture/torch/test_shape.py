@@ -103,6 +103,10 @@ def test_as_strided_counts_in_memory(perm):
     check(lambda x: (x * 2).permute(perm).as_strided((5, 4), (3, 2)), X)
 
 
+def test_as_strided_of_nothing():
+    check(lambda x: ((x * 2)[:, 1, ::2].as_strided((0, 2), (1, 0)), x[:, 3:].as_strided((2, 0), (7, 1), 5) + 1), X)
+
+
 def test_as_strided_by_an_offset_into_an_arguments_storage_is_refused():
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="offset"):
         check(lambda x: x.as_strided((3, 4), (2, 3), 1), X)

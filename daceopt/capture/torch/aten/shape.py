@@ -309,10 +309,10 @@ def _triangle(t: Translation, name: str, diagonal: int, upper: int) -> str:
 def as_strided(t: Translation, self: str, size: list[Dim], stride: list[Dim], storage_offset: Any) -> str:
     """Of a tensor that fills its memory, in any order of its axes; nothing else is known of the memory here."""
     assert t.call is not None
+    if 0 in size:
+        return t.b.full(t.shape, 0, t.dtype)
     order = _memory_order(t.call.operands[0])
     check_memory(t, self, size, stride, storage_offset, order is not None)
-    if 0 in t.shape:
-        return t.b.full(t.shape, 0, t.dtype)
     flat = t.reshape(t.transpose(self, order or ()), (t.graph.size(self),))
     first = storage_offset or 0
     return _mapped(t, flat, lambda i: [first + sum(p * s for p, s in zip(i, stride))])
@@ -332,15 +332,17 @@ def check_memory(
     """Refuse the whole graph where elements stand elsewhere in memory than in our row-major arrays, or (``dense``:
     whether they fill it in some order) outside of what the tensor has.
 
-    ATen could not run the call either: it would be given our arrays.
+    ATen could not run the call either: it would be given our arrays. No elements stand anywhere.
     """
     assert t.call is not None
+    if 0 in size:
+        return
     fake, last = t.call.operands[0], dim(offset or 0)
     numbers = all(isinstance(n, int) for n in (*size, *stride, last, *t.shape_of(name)))
-    if numbers and 0 not in size:
+    if numbers:
         last = dim(last + sum((n - 1) * s for n, s in zip(size, stride)))
     known = numbers and (fake.is_contiguous() if dense is None else dense) and fake.storage_offset() == 0
-    if not known or (0 not in size and last >= t.graph.size(name)):
+    if not known or last >= t.graph.size(name):
         raise CaptureError(
             f"{t.label} with strides {list(stride)} from {offset} on, of a tensor whose memory is not known: expected "
             "a contiguous tensor of numeric sizes at the start of its memory"

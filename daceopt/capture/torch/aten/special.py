@@ -104,7 +104,8 @@ def logit_backward(t: Translation, grad_output: str, self: str, eps: float | Non
 
     def fn(g: Any, x: Any) -> Any:
         outside = scalar.logical_or(scalar.lt(x, low), scalar.gt(x, high))
-        return select(outside, flat, g / (x * (1 - x)))
+        border = scalar.logical_or(scalar.eq(x, 0), scalar.eq(x, 1))  # also -0.0
+        return select(outside, flat, select(border, g * scalar.infinity(), g / (x * (1 - x))))
 
     return elements(t, fn, grad_output, self)
 

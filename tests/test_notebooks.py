@@ -148,6 +148,7 @@ def test_mish_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_mbconv_study(tmp_path: Path) -> None:
     """Steps of the paper that have a counterpart are applied, and move fewer bytes than the automatic recipe."""
@@ -163,6 +164,7 @@ def test_mbconv_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_bert_study(tmp_path: Path) -> None:
     """Each of the paper's three fusions applies forward and backward, and each moves fewer bytes than before."""

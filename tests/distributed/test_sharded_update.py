@@ -23,6 +23,7 @@ def test_two_ranks_agree(check: str, outcomes: dict[str, list[str]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.parametrize("check", [c.__name__ for c in sharded.MORE])
 def test_four_ranks_agree(check: str, of_four: dict[str, list[str]]) -> None:
     assert of_four.get(check, ["did not run"]) == ["ok"] * 4, "\n".join(of_four.get(check, ["did not run"]))

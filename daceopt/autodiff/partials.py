@@ -136,18 +136,22 @@ def _masks(expr: sympy.Expr, symbol: sympy.Symbol) -> tuple[sympy.Expr, sympy.Ex
 def _by_divisor(a: Assignment, symbol: sympy.Symbol) -> sympy.Expr | None:
     """Of a quotient, alone or in a sum, made of the quotient itself: a square of the divisor leaves the range of the
     type too early."""
-    expr = a.expr
-    while isinstance(expr, scalar.ScalarFunction) and expr.row.rule == "cast":
-        expr = expr.args[0]
-    terms = [term for term in sympy.Add.make_args(expr) if term.has(symbol)]
-    if len(terms) != 1:
-        return None
-    factors = sympy.Mul.make_args(terms[0])
-    powers = [f for f in factors if f.is_Pow and f.base == symbol and f.exp.is_number and f.exp.is_negative]
-    if len(powers) != 1 or any(f.has(symbol) for f in factors if f != powers[0]):
+    terms = [term for term in sympy.Add.make_args(_unrounded(a.expr)) if term.has(symbol)]
+    varied = [f for f in sympy.Mul.make_args(terms[0]) if f.has(symbol)] if len(terms) == 1 else []
+    if len(varied) != 1 or not _divides(varied[0], symbol):
         return None
     quotient = a.symbol if terms[0] == a.expr else scalar.apart(terms[0])
-    return powers[0].exp * quotient / symbol
+    return varied[0].exp * quotient / symbol
+
+
+def _unrounded(expr: sympy.Expr) -> sympy.Expr:
+    """What conversions between floats round. Others stay: through an integer there is no gradient."""
+    target = scalar.cast_target(expr)
+    return _unrounded(expr.args[0]) if target is not None and types.is_float(target) else expr
+
+
+def _divides(factor: sympy.Expr, symbol: sympy.Symbol) -> bool:
+    return bool(factor.is_Pow and factor.base == symbol and factor.exp.is_number and factor.exp.is_negative)
 
 
 def _times(bar: sympy.Expr, factor: sympy.Expr) -> sympy.Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dace
 
-from daceopt.ir import types
+from daceopt.ir import scalar, types
 from daceopt.ir.kernel import Stage
 
 
@@ -13,7 +13,7 @@ def only_converts(stage: Stage) -> bool:
     known = {str(c) for c in stage.reads}
     for assignment in stage.assignments:
         value = assignment.expr
-        while getattr(getattr(value, "row", None), "target", None) in (dace.float32, types.BFLOAT16):
+        while scalar.cast_target(value) in (dace.float32, types.BFLOAT16):
             value = value.args[0]
         if str(value) not in known or assignment.dtype != dace.float32:
             return False

@@ -146,5 +146,5 @@ def _of_condition(expr: Any, symbol: Any) -> bool | None:
 
 
 def _converts_to_float(expr: Any) -> bool:
-    row = getattr(expr, "row", None)
-    return row is not None and row.rule == "cast" and types.is_float(row.target)
+    target = scalar.cast_target(expr)
+    return target is not None and types.is_float(target)

@@ -273,6 +273,11 @@ def _is_natural(exponent: Expr) -> bool:
     return bool(exponent.is_Integer and exponent >= 0)
 
 
+def cast_target(expr: Any) -> types.DType | None:
+    """The type to which ``expr`` converts its operand; None where it is no conversion."""
+    return expr.row.target if isinstance(expr, ScalarFunction) else None
+
+
 def _rule(expr: Expr) -> str:
     if isinstance(expr, ScalarFunction):
         return expr.row.rule

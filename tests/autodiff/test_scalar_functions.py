@@ -74,6 +74,11 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray]] = {
         lambda x: torch.where(x > 0, x.exp(), 0.1 * x),
         ANY,
     ),
+    "quotient_through_integer": (
+        lambda x: scalar.cast(scalar.cast(3 / x, dace.int32), dace.float64),
+        lambda x: (3 / x).trunc(),
+        POSITIVE,
+    ),
     "is_finite": (
         lambda x: scalar.select(scalar.isnan(x), 0, x) * scalar.select(scalar.isinf(x), 0, 1),
         lambda x: x * 1,

@@ -6,9 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from daceopt.errors import DaceoptError
+
+Bytes = TypeVar("Bytes", float, "np.ndarray")  # of one call, or of several
 
 _BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
@@ -20,8 +24,8 @@ class LinearTime(NamedTuple):
     per_byte: float
     overhead: float
 
-    def at(self, nbytes: float) -> float:
-        """Of one call for so many bytes."""
+    def at(self, nbytes: Bytes) -> Bytes:
+        """Of one call for so many bytes, or of each of several."""
         return self.per_byte * nbytes + self.overhead
 
     @classmethod
@@ -59,18 +63,18 @@ class AllReduceTime:
             if line is not None and not all(0 <= value < float("inf") for value in line):
                 raise DaceoptError(f"an all-reduce cannot take {line[0]} s a byte and {line[1]} s a call{which}")
 
-    def seconds(self, nbytes: float) -> float:
-        """Of one call for a tensor of so many bytes; nothing in a world of one."""
-        return self.per_byte * nbytes + self.overhead if self.world > 1 else 0.0
+    def seconds(self, nbytes: Bytes) -> Bytes:
+        """Of one call for a tensor of so many bytes, or of each of several; nothing in a world of one."""
+        return self.per_byte * nbytes + self.overhead if self.world > 1 else 0.0 * nbytes
 
-    def beside_computing(self, nbytes: float) -> float:
+    def beside_computing(self, nbytes: Bytes) -> Bytes:
         """The same while ranks compute: no less."""
         alone = self.seconds(nbytes)
-        return max(alone, self.beside.at(nbytes)) if self.beside and self.world > 1 else alone
+        return np.maximum(alone, self.beside.at(nbytes)) if self.beside and self.world > 1 else alone
 
-    def taken(self, nbytes: float) -> float:
+    def taken(self, nbytes: Bytes) -> Bytes:
         """Seconds in which a core that computes works for the call instead: no more than it takes."""
-        return min(self.processor.at(nbytes), self.beside_computing(nbytes)) if self.processor else 0.0
+        return np.minimum(self.processor.at(nbytes), self.beside_computing(nbytes)) if self.processor else 0.0 * nbytes
 
     @classmethod
     def ring(cls, world: int, bandwidth: float, latency: float = 0.0) -> AllReduceTime:

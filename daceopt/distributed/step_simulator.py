@@ -44,11 +44,11 @@ class PackedBuckets:
             raise DaceoptError("every gradient belongs to one bucket, and no bucket is empty")
         self.flat = np.array(flat, dtype=np.intp)
         self.starts = np.cumsum([0, *map(len, self.buckets[:-1])]) if self.buckets else self.flat
-        sizes = [sum(graph.gradients[g].bytes for g in bucket) for bucket in self.buckets]
-        self.seconds = np.array([model.seconds(n) for n in sizes], dtype=np.float64)
+        sizes = np.array([sum(graph.gradients[g].bytes for g in bucket) for bucket in self.buckets], dtype=np.float64)
+        self.seconds = model.seconds(sizes)
         self.total = float(self.seconds.sum())
-        self.taken = np.array([model.taken(n) for n in sizes], dtype=np.float64)
-        self.beside = np.array([model.beside_computing(n) for n in sizes], dtype=np.float64) - self.taken
+        self.taken = model.taken(sizes)
+        self.beside = model.beside_computing(sizes) - self.taken
         self._graph, self._waiting = graph, dict[int, float]()
 
     def waiting(self, bucket: int) -> float:

@@ -196,7 +196,8 @@ def _operands(graph: Graph, node: Any) -> str:
         names = graph.inputs_of(node), graph.outputs_of(node)
         return " -> ".join(", ".join(_shape(graph, n) for n in found if n is not None) for found in names)
     ends = " -> ".join(_shapes(graph, connectors) for connectors in (graph.reads(node), graph.writes(node)))
-    fused = getattr(node, "activation", None)
+    fused, slope = getattr(node, "activation", None), getattr(node, "slope", 0)
+    fused = f"{fused} of slope {slope:g}" if slope else fused
     return f"{type(node).__name__}: {ends}" + (f"; {fused}" if fused else "")
 
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from daceopt import optimized_module
+from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.ir.nodes.library import Contraction, Convolution, Pool
 from tests.autodiff.checking import check
@@ -190,11 +191,11 @@ def test_fused_product(bias: tuple[int, ...], activation: str | None) -> None:
     check(build, reference, (2, 3, 4), (4, 5), bias, (2, 3, 5))
 
 
-@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("slope", [None, 0.0, 0.25], ids=["no activation", "relu", "leaky relu"])
 @pytest.mark.parametrize(
     "window", [{}, {"strides": [2, 2], "pads": [1, 1, 1, 1]}, {"dilations": [2, 1], "pads": [2, 0, 2, 0]}, {"group": 2}]
 )
-def test_convolution(window: dict[str, Any], activation: str | None) -> None:
+def test_convolution(window: dict[str, Any], slope: float | None) -> None:
     groups = window.get("group", 1)
     options = {
         "stride": window.get("strides", 1),
@@ -205,18 +206,29 @@ def test_convolution(window: dict[str, Any], activation: str | None) -> None:
 
     def reference(x: Any, w: Any, c: Any, z: Any = None) -> Any:
         y = F.conv2d(x, w, c, **options)
-        return (y if z is None else y + z).relu() if activation else y
+        return y if slope is None else F.leaky_relu(y if z is None else y + z, slope)
 
     shapes = ((2, 4, 7, 6), (6, 4 // groups, 3, 3), (6,))
     shape = tuple(reference(*(torch.zeros(s) for s in shapes)).shape)
 
     def build(b: Builder, x: str, w: str, c: str) -> str:
         y = b.graph.add_array("y", shape, dace.float64)
-        node = Convolution("conv", inputs=["X", "W", "B"], activation=activation, **window)
+        relu = {} if slope is None else {"activation": "relu", "slope": slope}
+        node = Convolution("conv", inputs=["X", "W", "B"], **relu, **window)
         b.graph.add_node(node, {"X": x, "W": w, "B": c}, {"Y": y})
         return y
 
     check(build, reference, *shapes)
+
+
+def test_a_negative_slope_is_not_told_by_the_result() -> None:
+    def build(b: Builder, x: str, w: str) -> str:
+        y = b.graph.add_array("y", (1, 2, 3, 3), dace.float64)
+        b.library(Convolution, {"X": x, "W": w}, {"Y": y}, activation="relu", slope=-0.5)
+        return y
+
+    with pytest.raises(Unsupported, match="slope -0.5"):
+        check(build, lambda x, w: F.leaky_relu(F.conv2d(x, w), -0.5), (1, 2, 5, 5), (2, 2, 3, 3))
 
 
 @pytest.mark.parametrize("kind", ["max", "average"])

@@ -125,6 +125,7 @@ def test_what_is_no_epilogue(form: Callable[[Any], Any]) -> None:
         (lambda v: scalar.cast(scalar.select(scalar.gt(v, 0), v, 0.1 * v), dace.float32), 0.1),
         (lambda v: scalar.select(scalar.gt(v, 0), v, 3 * v), 3),
         (lambda v: scalar.select(scalar.gt(v, 0), v, -0.1 * v), None),
+        (lambda v: scalar.select(scalar.gt(v, 0), v, 1e-60 * v), None),  # 0 in float32
         (lambda v: scalar.select(scalar.ge(v, 0), v, 0.1 * v), None),  # -0 would keep its sign
         (lambda v: scalar.select(scalar.gt(v, 0), 0.1 * v, v), None),
         (lambda v: scalar.select(scalar.gt(v, 0.5), v, 0.1 * v), None),

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import dace
+import numpy as np
 import sympy
 from dace import nodes
 
@@ -183,15 +184,12 @@ class _Reading:
 
     def _bare(self, value: Any) -> Any:
         """``value`` without a conversion to the type that it has."""
-        row = getattr(value, "row", None)
-        if row is None or row.rule != "cast":
+        target = scalar.cast_target(value)
+        if target is None:
             return value
-        kinds = {
-            s: self._graph.dtype(self._stage.reads[str(s)].array)
-            for s in value.free_symbols
-            if str(s) in self._stage.reads
-        }
-        return value.args[0] if scalar.dtype_of(value.args[0], kinds) == row.target else value
+        reads = self._stage.reads
+        kinds = {s: self._graph.dtype(reads[str(s)].array) for s in value.free_symbols if str(s) in reads}
+        return value.args[0] if scalar.dtype_of(value.args[0], kinds) == target else value
 
     def is_image(self, connector: str) -> bool:
         """Is each element read for the one at its own index?"""
@@ -339,9 +337,9 @@ def _relu_of(value: Any) -> tuple[Any, float]:
     if isinstance(condition, (scalar.le, scalar.lt)) and condition.args == (ways[1], 0) and ways[0] == 0:
         return ways[1], 0.0
     if isinstance(condition, scalar.gt) and condition.args == (ways[0], 0):
-        slope = _ratio(ways[1], ways[0])
-        if slope.is_positive and slope.is_finite:
-            return ways[0], float(slope)
+        slope, applied = float(_ratio(ways[1], ways[0])), np.finfo(np.float32)  # by convolutions of float32
+        if applied.smallest_subnormal <= slope <= applied.max:
+            return ways[0], slope
     return None, 0.0
 
 

@@ -5,7 +5,7 @@
 Workers are processes of one thread in network namespaces, which this program makes and removes; where the kernel
 forbids them it says so and ends with 3. All contenders stand in each worker and take their steps in turns:
 DistributedDataParallel with buckets of 1, 5, 25 and 1000 MB, where asked under torch.compile as well, then
-``data_parallel`` with its strategies.
+``data_parallel`` with its strategies, and a step without reductions.
 """
 
 from __future__ import annotations
@@ -38,11 +38,13 @@ from benchmarks.models.data_parallel import STEPS
 from daceopt.distributed import allreduce_measurement
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.baselines import BOTH, OPERATORS, baselines, moved
+from daceopt.distributed.step_simulator import StepSimulator
 
 ROOT = Path(__file__).parents[1]
 CAPS = (1, 5, 25, 1000)  # megabytes of a bucket of DistributedDataParallel
 _DEFAULT_CAP = 25  # its own choice
 ADDRESS = "10.213.7.{}"
+ALONE = "daceopt, no reductions"  # each worker steps for itself, all at once
 Step = Callable[..., object]
 
 
@@ -123,6 +125,8 @@ def contenders(work: Work, compiled: bool) -> dict[str, Step]:
     for strategy in ("auto", "none", "sharded"):
         ours = daceopt.data_parallel(copy.deepcopy(model), strategy=strategy, fallback="raise")
         found[f"daceopt, {strategy}"] = daceopt.training_step(ours, work.loss, _sgd(ours), fallback="raise")
+    alone = copy.deepcopy(model)
+    found[ALONE] = daceopt.training_step(alone, work.loss, _sgd(alone), fallback="raise")
     return found
 
 
@@ -145,7 +149,8 @@ def _eager(model: nn.Module, loss: Callable[..., torch.Tensor]) -> Step:
 
 
 def worker(network: str, steps: int, out: str, compiled: bool) -> None:
-    """One rank: rank 0 writes the seconds of each contender's steps, and of all-reduces."""
+    """One rank: rank 0 writes the seconds of each contender's steps, without reductions those of the slowest rank, and
+    of all-reduces."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     reduction = allreduce_measurement.measured()
@@ -162,8 +167,11 @@ def worker(network: str, steps: int, out: str, compiled: bool) -> None:
             chosen[name](*work.batch)
             if k >= 3:  # what compiles, and makes the optimizer's state, is over
                 seconds[name].append(time.perf_counter() - began)
+    slowest = torch.tensor(seconds[ALONE])
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
     if dist.get_rank() == 0:
-        Path(out).write_text(json.dumps({"seconds": seconds, "reduction": asdict(reduction)}))
+        found = {"seconds": {**seconds, ALONE: slowest.tolist()}, "reduction": asdict(reduction)}
+        Path(out).write_text(json.dumps(found))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -251,12 +259,22 @@ def table(seconds: Mapping[str, list[float]]) -> list[str]:
 # ---------------------------------------------------------------- the simulator
 
 
-def simulated(network: str, reduction: AllReduceTime) -> dict[str, float]:
-    """Seconds of a step by the simulator that the search asks: strategy as the measured ones are called -> seconds.
+class Simulated(NamedTuple):
+    """Seconds of a step, where cores are as free as when its parts were timed, and where each computation takes
+    ``slowdown`` times as long."""
+
+    free: float
+    slowed: float
+    slowdown: float
+
+
+def simulated(network: str, reduction: AllReduceTime, alone: float) -> dict[str, Simulated]:
+    """A step by the simulator that the search asks: strategy as the measured ones are called -> seconds.
 
     Of the very training step, on one thread: library calls and kernels as measured alone, reductions as measured
-    between the workers. The simulator is told nothing of the steps that were measured. Empty for networks that do not
-    compute their loss themselves.
+    between the workers. Of measured steps the simulator is told how long the slowest worker takes ``alone``, without
+    reductions: on machines that others use a core is at times half as fast. Empty for networks that do not compute
+    their loss themselves.
     """
     if network not in STEPS:
         return {}
@@ -265,17 +283,25 @@ def simulated(network: str, reduction: AllReduceTime) -> dict[str, float]:
     step = daceopt.training_step(module, None, _sgd(module))
     found = prepared(step, batch, reduction.world, measured=True)
     print(f"simulated with {found.said}")
-    problem = found.problem._replace(reduction=reduction)
-    moves = baselines(problem, found.groups)
-    return {f"daceopt, {k}": moved(problem, moves[v]).time.seconds for k, v in (("auto", BOTH), ("none", OPERATORS))}
+    moves = baselines(found.problem, found.groups)
+    slowdown = alone / moved(found.problem, moves[OPERATORS]).time.computation
+    problems = [found.problem._replace(reduction=reduction, simulator=StepSimulator((k,))) for k in (1.0, slowdown)]
+    return {
+        f"daceopt, {name}": Simulated(*(moved(p, moves[rule]).time.seconds for p in problems), slowdown)
+        for name, rule in (("auto", BOTH), ("none", OPERATORS))
+    }
 
 
-def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, float]) -> list[str]:
+def comparison(seconds: Mapping[str, list[float]], expected: Mapping[str, Simulated]) -> list[str]:
     """A line for each strategy that was simulated: simulated, measured, and how far off that is."""
     lines = []
-    for name, value in expected.items():
+    for name, found in expected.items():
         actual = statistics.median(seconds[name])
-        lines.append(f"{name}: simulated {1e3 * value:.1f} ms, measured {1e3 * actual:.1f}, {value / actual - 1:+.1%}")
+        said = [f"{1e3 * value:.1f} ms ({value / actual - 1:+.1%})" for value in (found.free, found.slowed)]
+        lines.append(
+            f"{name}: measured {1e3 * actual:.1f} ms; simulated {said[0]}, {said[1]} where computing takes "
+            f"{found.slowdown:.2f} times as long, as it did"
+        )
     return lines
 
 
@@ -305,7 +331,8 @@ def main() -> int:
         out.unlink(missing_ok=True)
     print(f"{given.network}, {given.world} workers, {given.rate}, {given.latency}, {given.steps} steps")
     print("\n".join([*table(seconds), str(reduction)]))
-    print("\n".join(comparison(seconds, simulated(given.network, reduction))))
+    expected = simulated(given.network, reduction, statistics.median(seconds[ALONE]))
+    print("\n".join(comparison(seconds, expected)))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from daceopt.distributed.allreduce_time import AllReduceTime
 from daceopt.distributed.step_simulator import PackedBuckets, StepEvent, StepSimulator, StepTime
-from daceopt.distributed.training_graph import GroupModel, KernelGroup, TrainingGraph
+from daceopt.distributed.training_graph import GroupModel, KernelGroup, TrainingGraph, joints, leaves
 from daceopt.ir.clusters import Clusters
 
 Method: TypeAlias = Literal["fuse", "copy", "combine"]
@@ -48,6 +49,30 @@ class FusionState:
         self.groups = {k: KernelGroup.single(k) for k in after}  # by the leader of the cluster
         self._seconds = np.array([c.seconds for c in graph.computations])  # by the leader, too
         self.packed = PackedBuckets([[k] for k in range(len(graph.gradients))], graph, problem.reduction)
+
+    @classmethod
+    def of(cls, problem: FusionProblem, groups: Iterable[KernelGroup]) -> FusionState:
+        """The state in which each of the ``groups`` is a kernel, merged in the order of its tree; the rest are single.
+
+        Raises CyclicMerge where one group would have to run both before and after another.
+        """
+        state, groups = cls(problem), list(groups)
+        owner = {k: group for group in groups for k in group.exported}
+        after: dict[int, list[int]] = {k: [] for k in state.groups}
+        for k in after:
+            for p in _read(problem.graph, k, owner):
+                after[p].append(k)
+        state.clusters = Clusters(after, ordered=True)
+        for group in groups:
+            leader = next(iter(group.exported))
+            for joint in joints(group.tree):
+                ends = [next((k for k in leaves(part) if k in group.exported), None) for part in joint]
+                if ends[0] is not None and ends[1] is not None:
+                    leader = state.clusters.merge(ends[0], ends[1])
+            for k in group.exported:
+                del state.groups[k]
+            state._put(leader, group)
+        return state
 
     def copy(self) -> FusionState:
         """The same state, to be changed in another way."""
@@ -159,3 +184,15 @@ class FusionState:
             names[self.clusters.position(leader)] = " + ".join(own)
         durations, slots = self._arrays
         return self.problem.simulator.timeline(durations, names, slots, self.packed)
+
+
+def _read(graph: TrainingGraph, position: int, owner: Mapping[int, KernelGroup]) -> set[int]:
+    """What a computation reads once its kernel has the copies that it has: of a copy, what that reads."""
+    copies = owner[position].members - owner[position].exported if position in owner else frozenset()
+    found: set[int] = set()
+    waiting = [position]
+    while waiting:
+        before = graph.computations[waiting.pop()].before
+        found.update(p for p in before if p not in copies)
+        waiting += [p for p in before if p in copies]
+    return found

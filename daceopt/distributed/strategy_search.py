@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from daceopt.distributed.backtracking import SearchEffort
-from daceopt.distributed.baselines import baselines, group_moves, moved, one_bucket_bound
+from daceopt.distributed.baselines import baselines, moved, one_bucket_bound
 from daceopt.distributed.fusion_state import FusionProblem, FusionState, Move
 from daceopt.distributed.parallel_search import SeededSearch
 from daceopt.distributed.step_simulator import StepSimulator, StepTime
@@ -147,19 +147,6 @@ def _without(problem: FusionProblem, moves: Iterable[Move], refused: Collection[
         else:
             kept.append(move)
     return kept
-
-
-def simulated(problem: FusionProblem, strategy: Strategy, groups: Sequence[Sequence[int]]) -> FusionState:
-    """The state in which kernels and buckets are those of ``strategy``; ``groups``: the kernels where it has none."""
-    graph = problem.graph
-    gradients = {g.name: k for k, g in enumerate(graph.gradients)}
-    known = {c.name: k for k, c in enumerate(graph.computations)}
-    named = [[known[n] for n in g.nodes if n in known] for g in strategy.groups if not g.duplicated]
-    moves = group_moves(problem, named or groups)
-    for bucket in strategy.buckets:
-        own = [gradients[n] for n in bucket.parameters if n in gradients]
-        moves += [Move("combine", own[0], k) for k in own[1:]]
-    return moved(problem, moves)
 
 
 def strategy_of(state: FusionState, module: nn.Module, of_step: bool = False) -> Strategy:

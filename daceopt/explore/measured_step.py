@@ -11,7 +11,7 @@ from daceopt.cost.rates import rates
 from daceopt.distributed import allreduce_measurement, estimator_training
 from daceopt.distributed.step_capture import capture
 from daceopt.distributed.step_simulator import StepEvent
-from daceopt.distributed.strategy_search import simulated
+from daceopt.distributed.strategy_state import simulated
 from daceopt.distributed.timed_step import timed
 from daceopt.explore.built_program import BuiltProgram, Times
 from daceopt.ir.nodes.collective import AgreementWait, CollectiveStart, CollectiveWait

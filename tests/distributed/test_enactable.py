@@ -24,6 +24,7 @@ from daceopt.distributed.program_operators import ProgramOperators, by_roofline
 from daceopt.distributed.step_capture import CapturedStep, capture
 from daceopt.distributed.strategy import Strategy
 from daceopt.distributed.strategy_search import enactable, problem_of, rule_groups, search, several, strategy_of
+from daceopt.distributed.strategy_state import simulated
 from daceopt.distributed.training_graph import KernelGroup, Tree, joints, leaves
 from daceopt.errors import StrategyError
 from daceopt.ir.program import Program
@@ -104,6 +105,7 @@ def test_what_the_search_allows_is_enacted(name: str) -> None:
         program = subject.step.program.copy()
         done, refused = grouping(strategy).attempted(program)
         assert not refused and len(done) == len(strategy.groups)
+        assert set(several(simulated(subject.problem, strategy, []))) == set(several(state))
         assert_same(program, subject.step.program)
     assert any(g.duplicated for g in strategy.groups)
 

@@ -285,9 +285,13 @@ def simulated(network: str, reduction: AllReduceTime, alone: float) -> dict[str,
     print(f"simulated with {found.said}")
     moves = baselines(found.problem, found.groups)
     slowdown = alone / moved(found.problem, moves[OPERATORS]).time.computation
-    problems = [found.problem._replace(reduction=reduction, simulator=StepSimulator((k,))) for k in (1.0, slowdown)]
+
+    def seconds(rule: str, slower: float) -> float:
+        problem = found.problem._replace(reduction=reduction, simulator=StepSimulator((slower,)))
+        return moved(problem, moves[rule]).time.seconds
+
     return {
-        f"daceopt, {name}": Simulated(*(moved(p, moves[rule]).time.seconds for p in problems), slowdown)
+        f"daceopt, {name}": Simulated(seconds(rule, 1.0), seconds(rule, slowdown), slowdown)
         for name, rule in (("auto", BOTH), ("none", OPERATORS))
     }
 

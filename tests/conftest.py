@@ -12,14 +12,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 _CACHE = "DACEOPT_CACHE_DIR"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The first process makes the cache folder; workers inherit it through the environment."""
-    settings.register_profile("daceopt", derandomize=True, database=None)
+    too_slow = [HealthCheck.too_slow]  # what a machine does beside the tests is no finding
+    settings.register_profile("daceopt", derandomize=True, database=None, deadline=None, suppress_health_check=too_slow)
     settings.load_profile("daceopt")
     if not hasattr(config, "workerinput"):
         config.stash[_FOLDER] = folder = tempfile.TemporaryDirectory(

@@ -67,7 +67,7 @@ class _Steps:
         return binary(BINARY[0], values[-1], unary(UNARY[0], values[0]))
 
 
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=12)
 @given(steps=st.lists(STEP, min_size=1, max_size=7), shapes=st.lists(st.sampled_from(SHAPES), min_size=1, max_size=3))
 def test_random_graph(steps: list[tuple[int, int, int, int]], shapes: list[tuple[int, ...]]) -> None:
     graph = _Steps(steps)

@@ -44,7 +44,7 @@ def test_a_gap_between_two_is_taken() -> None:
     assert _check([Span(40, 0, 9), Span(40, 0, 4), Span(40, 0, 9), Span(30, 5, 9), Span(10, 5, 9)]) == 120
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12), st.integers(0, 6)), max_size=14))
 def test_what_is_needed_together_does_not_overlap(blocks: list[tuple[int, int, int]]) -> None:
     _check([Span(64 * size, first, first + length) for size, first, length in blocks])
@@ -58,7 +58,7 @@ def test_what_others_do_not_need_yet_or_any_more_is_taken_before_the_arena_grows
     assert _check([Span(101, 0, 4)], (left, result)) == 101  # no block stands in two rooms
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 12), st.integers(0, 6)), max_size=14),
     st.lists(st.lists(st.tuples(st.integers(1, 6), st.integers(-1, 12), st.integers(0, 9)), max_size=4), max_size=4),

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.models.data_parallel import transformer
@@ -132,7 +132,6 @@ def folded(members: list[int]) -> Tree:
     return tree
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # the first one imports what captures
 @given(problems(), st.data())
 def test_what_is_refused_is_left_out(problem: FusionProblem, data: st.DataObject) -> None:
     """Kernels whose first and last computation are apart by a multiple of three, whichever way they are made."""

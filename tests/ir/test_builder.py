@@ -86,7 +86,7 @@ def test_an_output_gets_a_copy_of_the_view() -> None:
     np.testing.assert_array_equal(interpret(graph, {x: X})[y], X.T)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=300)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     order=st.randoms(use_true_random=False),

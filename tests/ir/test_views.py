@@ -61,7 +61,7 @@ def _reshaped(array: np.ndarray, variant: int) -> np.ndarray:
 STEPS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 5)), max_size=5)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=400)
 @given(
     shape=st.lists(st.integers(1, 4), min_size=1, max_size=4).map(tuple),
     orders=st.tuples(st.randoms(use_true_random=False), st.randoms(use_true_random=False)),

@@ -132,7 +132,7 @@ def configurations(draw: Callable[..., Any]) -> tuple[onnx.ModelProto, Operands]
     return recurrent(op_type, given, outputs, **attributes), given
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES)
 @given(configurations())
 def test_any_configuration(configuration: tuple[onnx.ModelProto, Operands]) -> None:
     check(*configuration)

@@ -25,9 +25,6 @@ def draw(strategy: st.SearchStrategy[Case], count: int) -> list[Case]:
 
     @settings(
         max_examples=count,
-        derandomize=True,
-        database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

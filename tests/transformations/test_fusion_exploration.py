@@ -80,7 +80,7 @@ def test_open_sizes() -> None:
     assert len(graph.kernels()) == 1
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(shapes=INPUTS, steps=STEPS)
 def test_random_graphs_keep_their_values(shapes: list, steps: list) -> None:
     apply(FusionExploration(budget=16), RandomGraph(shapes, steps).graph)

@@ -10,7 +10,7 @@ from daceopt.cost.simulator.allocation import LARGEST, LONGEST, Lifetime, alloca
 TENSORS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 20), st.integers(0, 12)), max_size=30)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(TENSORS, st.integers(1, 90), st.sampled_from([LONGEST, LARGEST]))
 def test_those_that_live_together_stand_apart(wanted: list[tuple[int, int, int]], capacity: int, spill: str) -> None:
     tensors = [Lifetime(f"t{k}", size, first, first + life) for k, (size, first, life) in enumerate(wanted)]
@@ -47,7 +47,7 @@ def test_what_exceeds_the_buffer_leaves_it() -> None:
     assert found.spilled == ("huge",) and found.offsets == {"small": 0}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(TENSORS, st.integers(1, 90))
 def test_a_place_a_task_earlier_costs_nobody_his(wanted: list[tuple[int, int, int]], capacity: int) -> None:
     tensors = [Lifetime(f"t{k}", size, first, first + life) for k, (size, first, life) in enumerate(wanted)]

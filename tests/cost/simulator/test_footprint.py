@@ -79,7 +79,7 @@ def halves(graph: Graph, choices: st.DataObject) -> None:
                 continue
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(graphs(2, 14), st.data())
 def test_what_nodes_read_is_what_a_walk_finds(graph: Graph, choices: st.DataObject) -> None:
     halves(graph, choices)

@@ -190,7 +190,7 @@ def test_a_policy_that_is_none() -> None:
         Policy(keep="cache")
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(graphs(2, 12), st.data())
 def test_traffic_is_what_a_walk_over_the_graph_finds(graph: Graph, choices: st.DataObject) -> None:
     """Layer by layer: the bytes of all that layers read and write, and no array that passes inside of one."""
@@ -208,7 +208,7 @@ def test_traffic_is_what_a_walk_over_the_graph_finds(graph: Graph, choices: st.D
         assert found.traffic["local"] == found.traffic["shared"] == 0
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(graphs(2, 12), st.data())
 def test_no_unit_does_two_things_at_once(graph: Graph, choices: st.DataObject) -> None:
     halves(graph, choices)

@@ -66,7 +66,7 @@ def test_by_default_for_the_machine_that_is_assumed() -> None:
     assert str(Transformation.parse(str(STCP))) == "core-binding{machine='stcp920'}"
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(graphs(2, 14))
 def test_bindings_fit_the_cores(graph: Graph) -> None:
     STCP.run(graph)

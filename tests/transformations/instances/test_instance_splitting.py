@@ -253,7 +253,7 @@ def test_random_networks_most_of_which_have_instances() -> None:
     assert sum(map(_network, range(15))) >= 10
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10**6), st.sampled_from(["small", "large", "empty", "open"]))
 @example(1253223, "empty")  # reduces a view of nothing
 def test_random_graphs(seed: int, kind: str) -> None:
@@ -261,14 +261,14 @@ def test_random_graphs(seed: int, kind: str) -> None:
 
 
 @pytest.mark.fuzz
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10**9))
 def test_a_thousand_random_networks(seed: int) -> None:
     _network(seed)
 
 
 @pytest.mark.fuzz
-@settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1000, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 10**9), st.sampled_from(["small", "large", "empty", "open"]))
 def test_a_thousand_random_graphs(seed: int, kind: str) -> None:
     _general(seed, kind)

@@ -195,14 +195,14 @@ def fused(shape: Any, steps: Any, last: bool, tile: int | None) -> tuple[Graph, 
     return before, graph, len(apply(replace(ANY, tile=tile), graph).sites)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@settings(max_examples=40)
 @given(st.sampled_from(SHAPES), STEPS, st.booleans(), TILES)
 def test_random_chains_keep_their_values(shape: Any, steps: Any, last: bool, tile: int | None) -> None:
     fused(shape, steps, last, tile)
 
 
 @pytest.mark.fuzz
-@settings(max_examples=1000, deadline=None, derandomize=True, database=None)
+@settings(max_examples=1000)
 @given(st.sampled_from(SHAPES), STEPS, st.booleans(), TILES)
 def test_a_thousand_random_chains(shape: Any, steps: Any, last: bool, tile: int | None) -> None:
     fused(shape, steps, last, tile)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -17,7 +19,7 @@ from daceopt.distributed.faults import Watch
 from daceopt.distributed.strategy import Strategy
 from daceopt.errors import ArgumentsChanged, FallbackWarning, RunError, Unsupported, WorkerError
 from daceopt.ir.imported import Reduction
-from daceopt.ir.nodes.collective import listed_number
+from daceopt.ir.nodes.collective import Exchanged, listed_number, sequence_number
 from daceopt.passes.choice import Choice
 from daceopt.passes.recipe import Recipe, recipes
 
@@ -40,6 +42,7 @@ class Exchange:
         self.broadcasts_buffers = True
         self.refusal = ""  # why no program of a training step can exchange now
         self.has_own = False  # whether .grad may hold what was accumulated without an exchange
+        self._published: set[int] = set()
         self.taken = False  # whether whoever traces the model exchanges what it computes
 
     def reduction(self, arguments: Mapping[int, Any]) -> Reduction | None:
@@ -104,8 +107,22 @@ class Exchange:
         found = recipes.get(given) if isinstance(given, str) else given
         return self.recipe(enacting(self.strategy, recipes.get("disco") if isinstance(found, Choice) else found))
 
+    def buckets(self, names: Collection[str]) -> list[Exchanged]:
+        """What is reduced where just these parameters have a gradient; those without elements are in no bucket."""
+        weights = {w.name: w for w in self.strategy.identity.weights if w.name in names and 0 not in w.shape}
+        found = [[n for n in b.parameters if n in weights] for b in self.strategy.buckets]
+        return [(own, sum(prod(weights[n].shape) for n in own), weights[own[0]].dtype) for own in found if own]
+
+    def publish(self, number: int, buckets: Sequence[Exchanged]) -> None:
+        """Let ranks that have ended (join) know what they hear of as ``number``."""
+        if self.world > 1 and number not in self._published:
+            self._published.add(number)
+            self.watch.publish(number, json.dumps(buckets))
+
     def watched(self, pair: Any) -> Any:
         """``pair``, whose programs name the rank at fault where an exchange fails."""
+        for buckets in pair.report["exchanges"]:
+            self.publish(sequence_number(buckets, self.world), buckets)
         pair.forward = _Watched(pair.forward, self.watch)
         pair.backward = None if pair.backward is None else _Watched(pair.backward, self.watch)
         return pair

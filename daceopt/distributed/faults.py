@@ -87,6 +87,15 @@ class Watch:
             return WorkerError(f"rank {self._rank}: {what}: {_listed(late)} {place} while the others waited")
         return WorkerError(f"rank {self._rank}: {what}")
 
+    def publish(self, number: int, said: str) -> None:
+        """Let ranks that take part with nothing of their own know what ``number`` stands for."""
+        self._store.set(f"{self._key}/exchange/{number}", said)
+
+    def published(self, number: int) -> str | None:
+        """What it stands for, where a rank has published it."""
+        key = f"{self._key}/exchange/{number}"
+        return str(self._store.get(key), "utf-8") if self._store.check([key]) else None
+
     def asked(self) -> bool:
         """Answer if another rank has failed."""
         if not self._store.check([f"{self._key}/failed"]):

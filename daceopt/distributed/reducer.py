@@ -66,6 +66,7 @@ class Reducer:
     def _agree(self, present: list[str], names: list[str]) -> None:
         """All ranks tell which gradients they have, in the place where programs tell their sequences."""
         exchange = self._exchange
+        exchange.publish(sequence(present), exchange.buckets(present))
         told = [torch.empty(1, dtype=torch.int64) for _ in range(exchange.world)]
         dist.all_gather(told, torch.tensor([sequence(present)]), group=exchange.group)
         if len({int(t) for t in told} - {ENDED}) == 1:

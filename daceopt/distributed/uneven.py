@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+import json
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,9 +10,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import JoinHook
 
 from daceopt.distributed.exchange import Exchange
-from daceopt.distributed.reducer import sequence
 from daceopt.errors import WorkerError
-from daceopt.ir.nodes.collective import ENDED, sequence_number
+from daceopt.ir.nodes.collective import ENDED, Exchanged
 
 if TYPE_CHECKING:
     from daceopt.distributed.data_parallel import DataParallel
@@ -38,16 +37,16 @@ class ShadowHook(JoinHook):
         told = [torch.empty(1, dtype=torch.int64) for _ in range(exchange.world)]
         with exchange.watch.inside():
             dist.all_gather(told, torch.tensor([ENDED]), group=group)
-            buckets = _buckets(exchange)
-            self._check({int(t) for t in told} - {ENDED}, buckets)
-            for _, count, dtype in buckets:
+            for _, count, dtype in self._exchanged({int(t) for t in told} - {ENDED}):
                 dist.all_reduce(torch.zeros(count, dtype=getattr(torch, dtype)), group=group)
 
-    def _check(self, told: set[int], buckets: list[tuple[list[str], int, str]]) -> None:
-        """Raises WorkerError where others exchange something else than the gradients of all parameters."""
-        names = [w.name for w in self._exchange.strategy.identity.weights]
-        if told - {sequence_number(buckets, self._exchange.world), sequence(names)}:
-            raise WorkerError("ranks that have not ended (join) exchange gradients of some parameters only")
+    def _exchanged(self, told: set[int]) -> list[Exchanged]:
+        """What stands behind the one number that the others have ``told``. Raises WorkerError where they do not agree,
+        or have told nobody."""
+        said = self._exchange.watch.published(next(iter(told))) if len(told) == 1 else None
+        if said is None:
+            raise WorkerError("ranks that have not ended (join) do not exchange the same gradients")
+        return [(names, int(count), str(dtype)) for names, count, dtype in json.loads(said)]
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All take the model of one that ended last."""
@@ -69,10 +68,3 @@ class ShadowHook(JoinHook):
         with exchange.watch.inside():
             dist.all_reduce(found, dist.ReduceOp.MAX, group=exchange.group)
         return bool(found)
-
-
-def _buckets(exchange: Exchange) -> list[tuple[list[str], int, str]]:
-    """Names, elements and element type of each bucket; parameters without elements are in none."""
-    weights = {w.name: w for w in exchange.strategy.identity.weights if 0 not in w.shape}
-    found = [[n for n in b.parameters if n in weights] for b in exchange.strategy.buckets]
-    return [(names, sum(prod(weights[n].shape) for n in names), weights[names[0]].dtype) for names in found if names]

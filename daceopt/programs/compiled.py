@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from daceopt.ir.graph import Graph
     from daceopt.ir.imported import Imported
+    from daceopt.ir.nodes.collective import Exchanged
     from daceopt.ir.program import Program
     from daceopt.passes.recipe import Recipe
     from daceopt.passes.step import Step
@@ -99,7 +100,8 @@ class CompiledPair:
     """A forward program, its backward program if one was asked for, and how they came about.
 
     ``report`` is plain JSON: ``history`` (one record per recipe step), ``choice`` (why this recipe), ``seconds`` per
-    phase, ``fallbacks`` and ``hosted`` (operators without native form -> reason) and ``notes`` (of the front end).
+    phase, ``fallbacks`` and ``hosted`` (operators without native form -> reason), ``notes`` (of the front end) and
+    ``exchanges`` (of each program that has any, what its ranks exchange in turn).
     ``graphs`` are derived again when they are asked for after a warm start.
     """
 
@@ -166,7 +168,15 @@ def report(derived: Derived, programs: Sequence[str]) -> dict[str, Any]:
         "seconds": derived.seconds,
         "history": [vars(s) for s in derived.history],
         "choice": derived.choice,
+        "exchanges": [found for graph, _ in derived.directions() if (found := _exchanges(graph))],
     }
+
+
+def _exchanges(graph: Graph) -> list[Exchanged]:
+    """Those of the values of parameters, in the order in which they start."""
+    from daceopt.ir.nodes.collective import CollectiveStart, exchanged
+
+    return exchanged(graph, (n for n in graph.nodes() if isinstance(n, CollectiveStart) and n.parameters))
 
 
 def _warn(fallbacks: dict[str, str]) -> None:

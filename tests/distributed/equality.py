@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -261,6 +262,47 @@ def uneven_batches() -> None:
         assert_within_rounding(a, b.double() if b.is_floating_point() else b)
 
 
+class TwoHeads(nn.Module):
+    """Of two heads a call uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(6, 5), nn.ModuleList(nn.Linear(5, 3) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, head: int) -> torch.Tensor:
+        return self.heads[head](self.body(x).tanh())  # type: ignore[no-any-return]
+
+
+def uneven_batches_of_some_parameters() -> None:
+    """Those that have ended learn which gradients the others exchange: in a program, and behind a backward pass."""
+    model, world = TwoHeads(), dist.get_world_size()
+    exact = copy.deepcopy(model).double()
+    ours = daceopt.data_parallel(copy.deepcopy(model), fallback="raise")
+    theirs = DistributedDataParallel(model, find_unused_parameters=True)
+    calls = [(k, torch.randn(4, 6, generator=torch.Generator().manual_seed(k))) for k in range(4 * world)]
+    own = calls[: 4 + 4 * dist.get_rank()]
+    for wrapped in (ours, theirs):
+        optimizer = sgd(wrapped)
+        with wrapped.join():
+            for (k, x), (_, y) in zip(own[::2], own[1::2]):
+                optimizer.zero_grad()
+                with wrapped.no_sync() if k % 4 == 0 else nullcontext():
+                    wrapped(x, k // 4 % 2).square().mean().backward()
+                if k % 4 == 0:
+                    wrapped(y, k // 4 % 2).square().mean().backward()
+                optimizer.step()
+    optimizer = sgd(exact)
+    for k in range(0, len(calls), 2):
+        optimizer.zero_grad()
+        ranks_left = sum(k < 4 + 4 * rank for rank in range(world))
+        for x in [calls[k][1], calls[k + 1][1]][: 2 if k % 4 == 0 else 1]:
+            (exact(x.double(), k // 4 % 2).square().mean() * ranks_left / world).backward()
+        optimizer.step()
+    equal_on_all_ranks(ours)
+    for a, b, c in zip(ours.parameters(), theirs.parameters(), exact.parameters()):
+        assert_within_rounding(a, c, b)
+
+
 def checkpoints() -> None:
     """Keys are those of DistributedDataParallel; a checkpoint of the model itself is taken, too."""
     model = Net()
@@ -401,7 +443,7 @@ def second_derivatives() -> None:
 
 
 CHECKS = (
-    *(by_backward, by_training_step, with_no_sync, uneven_batches),
+    *(by_backward, by_training_step, with_no_sync, uneven_batches, uneven_batches_of_some_parameters),
     *(checkpoints, evaluation, in_parts, ddp_of_an_optimized_module, one_rank_compiles),
     *(differing_models, differing_strategies, a_strategy_for_more_ranks, a_group_without_this_rank),
     a_gradient_on_one_rank_only,

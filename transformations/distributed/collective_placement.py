@@ -10,16 +10,15 @@ from typing import Any, ClassVar
 import dace
 
 from daceopt.errors import DaceoptError
-from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.collective import (
     AgreementStart,
     AgreementWait,
     AllGatherStart,
-    AllReduceStart,
     CollectiveStart,
     CollectiveWait,
+    exchanged,
     sequence_number,
 )
 from daceopt.ir.order import by_priority, sources_of
@@ -69,10 +68,7 @@ class CollectivePlacement(Transformation):
 
 def sequence_of(graph: Graph, starts: list[CollectiveStart]) -> int:
     """What stands for what is exchanged, and in which order."""
-    kinds = [[] if isinstance(n, AllReduceStart) else [n.title] for n in starts]
-    operands = [([*kind, *n.parameters], graph.reads(n)["X"]) for kind, n in zip(kinds, starts)]
-    found = [(list(names), int(graph.size(x)), types.name_of(graph.dtype(x))) for names, x in operands]
-    return sequence_number(found, starts[0].world)
+    return sequence_number(exchanged(graph, starts), starts[0].world)
 
 
 def _rounds(graph: Graph) -> dict[Any, int]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import dace.library
 import sympy
 from dace.properties import ListProperty, Property, make_properties
 
+from daceopt.ir import types
 from daceopt.ir.nodes.library import DenseNode
 
 if TYPE_CHECKING:
@@ -25,8 +26,12 @@ ENDED = -1
 """What a rank that has no more batches tells in the place of a sequence (``daceopt/process_group.h`` knows it, too)."""
 
 
-def sequence_number(reductions: Iterable[tuple[Sequence[str], int, str]], world: int) -> int:
-    """A number of 62 bits that stands for reductions (parameters, elements, element type) in their order."""
+Exchanged: TypeAlias = "tuple[Sequence[str], int, str]"
+"""The parameters whose values are exchanged together, how many elements they have, and of which type."""
+
+
+def sequence_number(reductions: Iterable[Exchanged], world: int) -> int:
+    """A number of 62 bits that stands for reductions in their order."""
     return _number(json.dumps([world, *([list(names), count, dtype] for names, count, dtype in reductions)]))
 
 
@@ -69,6 +74,16 @@ class CollectiveStart(Collective):
 
 class CollectiveWait(Collective):
     """Base of what waits for a start, by its ``Handle``."""
+
+
+def exchanged(graph: Graph, starts: Iterable[CollectiveStart]) -> list[Exchanged]:
+    """What ``starts`` exchange, in their order; what is no plain sum has its title before the parameters."""
+    found: list[Exchanged] = []
+    for node in starts:
+        operand, kind = graph.reads(node)["X"], [] if isinstance(node, AllReduceStart) else [node.title]
+        names = [*kind, *node.parameters]
+        found.append((names, int(graph.size(operand)), types.name_of(graph.dtype(operand))))
+    return found
 
 
 @dace.library.node

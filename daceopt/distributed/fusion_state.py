@@ -155,12 +155,11 @@ class FusionState:
     @cached_property
     def _arrays(self) -> tuple[np.ndarray, np.ndarray]:
         """Seconds by slot of the order, and the slot of each gradient."""
-        count, positions = len(self.problem.graph.computations), self.clusters.positions()
-        leaders = np.fromiter(positions.keys(), np.intp, len(positions))
-        durations = np.zeros(count)
-        durations[np.fromiter(positions.values(), np.intp, len(positions))] = self._seconds[leaders]
-        producers = (g.producer for g in self.problem.graph.gradients)
-        return durations, np.array([self.clusters.position(p) for p in producers], dtype=np.intp)
+        graph, positions = self.problem.graph, self.clusters.positions()
+        leaders, slots = list(positions), list(positions.values())
+        durations = np.zeros(len(graph.computations))
+        durations[slots] = self._seconds[leaders]
+        return durations, np.array(self.clusters.positions_of(graph.producers), dtype=np.intp)
 
     @property
     def time(self) -> StepTime:

@@ -74,6 +74,11 @@ class TrainingGraph:
         found = self.computations
         return tuple((p, k) for k, c in enumerate(found) if c.fusible for p in c.before if found[p].fusible)
 
+    @cached_property
+    def producers(self) -> tuple[int, ...]:
+        """The position of what writes each gradient."""
+        return tuple(g.producer for g in self.gradients)
+
     def named(self, group: KernelGroup) -> NamedGroup:
         """``group`` as what enacts it knows it."""
         order = leaves(group.tree)

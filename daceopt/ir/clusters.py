@@ -109,6 +109,11 @@ class Clusters(Generic[N]):
         """Where the cluster of ``node`` stands in that order: fewer positions than nodes, with gaps."""
         return self._position[self.leader(node)]
 
+    def positions_of(self, nodes: Iterable[N]) -> list[int]:
+        """The same of several."""
+        known = self._position
+        return [known[n] if n in known else known[self.leader(n)] for n in nodes]
+
     def positions(self) -> Mapping[N, int]:
         """Leader -> where its cluster stands."""
         return MappingProxyType(self._position)

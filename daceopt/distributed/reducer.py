@@ -57,16 +57,17 @@ class Reducer:
         named = {n: p for n, p in exchange.model.named_parameters() if p.requires_grad}
         present = [n for n, p in named.items() if p.grad is not None]
         with torch.no_grad(), exchange.watch.inside():
+            buckets = exchange.buckets(present)
+            exchange.publish(sequence(present), buckets)
             self._agree(present, list(named))
-            waiting = [self._started([named[n] for n in b.parameters]) for b in exchange.strategy.buckets]
-            for flat, parameters, work in filter(None, waiting):
+            waiting = [self._started([named[n] for n in names]) for names, _, _ in buckets]
+            for flat, parameters, work in waiting:
                 work.wait()
                 torch._foreach_copy_([p.grad for p in parameters], _parts(flat, parameters))
 
     def _agree(self, present: list[str], names: list[str]) -> None:
         """All ranks tell which gradients they have, in the place where programs tell their sequences."""
         exchange = self._exchange
-        exchange.publish(sequence(present), exchange.buckets(present))
         told = [torch.empty(1, dtype=torch.int64) for _ in range(exchange.world)]
         dist.all_gather(told, torch.tensor([sequence(present)]), group=exchange.group)
         if len({int(t) for t in told} - {ENDED}) == 1:
@@ -80,12 +81,9 @@ class Reducer:
                 raise WorkerError(f"parameter {name} has no gradient on rank {absent[0]}, and one on others")
         raise WorkerError("some ranks exchange gradients in a program, and others do not")
 
-    def _started(self, parameters: list[nn.Parameter]) -> tuple[torch.Tensor, list[nn.Parameter], Any] | None:
-        held = [p for p in parameters if p.grad is not None]
-        if not held:
-            return None
-        flat = torch.cat([p.grad.reshape(-1) for p in held if p.grad is not None]).div_(self._exchange.world)
-        return flat, held, dist.all_reduce(flat, group=self._exchange.group, async_op=True)
+    def _started(self, parameters: list[nn.Parameter]) -> tuple[torch.Tensor, list[nn.Parameter], Any]:
+        flat = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).div_(self._exchange.world)
+        return flat, parameters, dist.all_reduce(flat, group=self._exchange.group, async_op=True)
 
 
 def sequence(names: list[str]) -> int:

@@ -263,14 +263,15 @@ def uneven_batches() -> None:
 
 
 class TwoHeads(nn.Module):
-    """Of two heads a call uses one."""
+    """Of two heads a call uses one; a parameter has no elements."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.nothing = nn.Parameter(torch.zeros(0))
         self.body, self.heads = nn.Linear(6, 5), nn.ModuleList(nn.Linear(5, 3) for _ in range(2))
 
     def forward(self, x: torch.Tensor, head: int) -> torch.Tensor:
-        return self.heads[head](self.body(x).tanh())  # type: ignore[no-any-return]
+        return self.heads[head](self.body(x).tanh()) + self.nothing.sum()  # type: ignore[no-any-return]
 
 
 def uneven_batches_of_some_parameters() -> None:

@@ -18,7 +18,6 @@ from torch._C import _functionalization
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._higher_order_ops.register_hook import register_hook_op
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -27,6 +26,7 @@ from torch.utils._pytree import tree_map
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
 from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
+from daceopt.capture.torch.placement import placed
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
 from daceopt.errors import Unsupported
@@ -63,14 +63,6 @@ _REFLECTED = {
     operator.ge: operator.le,
     operator.eq: operator.eq,
     operator.ne: operator.ne,
-}
-
-# functions whose operator gives its result in a memory format of its own, where PyTorch's shape rule keeps the strides
-_FORMATS: dict[Any, Callable[[torch.Tensor], torch.memory_format]] = {
-    torch.nn.functional.batch_norm: suggest_memory_format,
-    torch.batch_norm: suggest_memory_format,
-    torch.native_batch_norm: suggest_memory_format,
-    torch.nn.functional.logsigmoid: lambda x: torch.contiguous_format,
 }
 
 # functions whose operator stays whole, where autocast acts on what PyTorch takes it apart into
@@ -192,10 +184,14 @@ class DynamoInterpreter(_Opening):
     def run_node(self, n: fx.Node) -> Any:
         changed = self.env[n.all_input_nodes[0]] if is_in_place(n) and n.all_input_nodes else None
         if not isinstance(changed, FunctionalTensor):
-            return super().run_node(n)
+            return self._placed(n, super().run_node(n))
         _check_windows(changed)
         with _same_strides(changed):
             return super().run_node(n)
+
+    def _placed(self, n: fx.Node, result: Any) -> Any:
+        is_call = n.op in ("call_function", "call_method")
+        return placed(n.target, result, *self.fetch_args_kwargs_from_env(n)) if is_call else result
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
@@ -217,20 +213,9 @@ class DynamoInterpreter(_Opening):
             return generic_associative_scan(args[0], list(args[1]), additional_inputs=tuple(args[2]))
         if target is torch.nn.functional.scaled_dot_product_attention:
             _check_lengths(*args, **kwargs)
-        if target in _FORMATS:
-            args, kwargs = _in_memory_format(_FORMATS[target], *args, **kwargs)
         if target in _NARROWED and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map(_narrowed, (args, kwargs))
         return super().call_function(target, args, kwargs)
-
-
-def _in_memory_format(
-    chosen: Callable[[torch.Tensor], torch.memory_format], *args: Any, **kwargs: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with the input in the memory format of the result."""
-    found, rest = (args[0], args[1:]) if args else (kwargs["input"], ())
-    kwargs = {k: v for k, v in kwargs.items() if k != "input"}
-    return (found.contiguous(memory_format=chosen(found)), *rest), kwargs
 
 
 def _narrowed(value: Any) -> Any:

@@ -1,0 +1,129 @@
+"""How results stand in memory whose operators place them otherwise than PyTorch's shape rules say.
+
+The shape rules are often compositions in Python (``copysign`` as a ``where`` that reads the sign first), whose results
+stand as those of the last step; the operator is one loop over its operands, or fills memory that is contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import (
+    compute_elementwise_output_logical_to_physical_perm,
+    compute_elementwise_output_strides,
+    suggest_memory_format,
+)
+
+Placement = Callable[..., torch.Tensor]
+
+
+def placed(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """``result`` of the function or method ``target``, standing in memory as the operator's."""
+    placement = _PLACEMENTS.get(_name(target))
+    if placement is None or kwargs.get("out") is not None:
+        return result
+    first = result[0] if isinstance(result, tuple) else result
+    if not isinstance(first, torch.Tensor) or first.dim() < 2:
+        return result
+    named = {k: v for k, v in kwargs.items() if k not in ("input", "self")}
+    source, *rest = args or (kwargs.get("input", kwargs.get("self")),)
+    found = placement(first, source, *rest, **named)
+    return (found, *result[1:]) if isinstance(result, tuple) else found
+
+
+def _name(target: Any) -> str:
+    """``xlogy`` of ``torch.xlogy``, ``torch.special.xlogy``, ``torch.ops.aten.xlogy.Tensor`` and ``Tensor.xlogy``."""
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    name = name.partition(".")[0].removeprefix("special_")
+    return name.strip("_") if name.startswith("__") else name
+
+
+def _by_operands(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """As one loop over all operands gives it; those without axes have no say."""
+    values = [x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor) and x.dim()]
+    operands = [x.expand(result.shape) for x in values]
+    if not operands or result.stride() == compute_elementwise_output_strides(*operands):
+        return result
+    order, _ = compute_elementwise_output_logical_to_physical_perm(*operands)
+    return result.permute(order).contiguous().permute([order.index(k) for k in range(len(order))])
+
+
+def _as_first(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return _by_operands(result, source) if result.shape == source.shape else result
+
+
+def _rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return result.contiguous()
+
+
+def _unless_in_place(result: torch.Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> torch.Tensor:
+    """``F.rrelu``, whose fifth argument says so."""
+    return result if inplace or args[4:5] == (True,) else result.contiguous()
+
+
+def _by_labels(result: torch.Tensor, source: Any, target: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Losses of labels, not of probabilities, are contiguous."""
+    return result if target.is_floating_point() else result.contiguous()
+
+
+def _rows_of_number(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """Powers of a number are contiguous."""
+    return result if isinstance(source, torch.Tensor) else result.contiguous()
+
+
+def _divided(result: torch.Tensor, *args: Any, rounding_mode: Any = None, **kwargs: Any) -> torch.Tensor:
+    return _by_operands(result, *args, **kwargs) if rounding_mode == "floor" else result
+
+
+def _scaled(result: torch.Tensor, source: Any, other: Any) -> torch.Tensor:
+    """The product with powers of a number."""
+    return _by_operands(result, source, other.contiguous() if isinstance(other, torch.Tensor) else other)
+
+
+def _in_memory_format(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return result.contiguous(memory_format=suggest_memory_format(source))
+
+
+def _padded(
+    result: torch.Tensor, source: Any, pad: Any, mode: str = "constant", *args: Any, **kwargs: Any
+) -> torch.Tensor:
+    return _in_memory_format(result, source) if mode in ("reflect", "replicate") else result
+
+
+def _rolled(result: torch.Tensor, source: Any, shifts: Any, dims: Any = ()) -> torch.Tensor:
+    """As concatenation gives it: one of a whole and of nothing is contiguous, like one of all axes in a row."""
+    shifts, dims = (x if isinstance(x, Sequence) else (x,) for x in (shifts, dims))
+    if not dims or any(by % max(source.shape[axis], 1) == 0 for by, axis in zip(shifts, dims, strict=True)):
+        return result.contiguous()
+    return _in_memory_format(result, source)
+
+
+def _pooled(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor:
+    """Means over planes keep their memory format, which only the strides of axes of size 1 tell."""
+    if suggest_memory_format(source) == torch.contiguous_format or any(n != 1 for n in result.shape[2:]):
+        return result
+    found = result.flatten(1)
+    for _ in result.shape[2:]:
+        found = found.unsqueeze(1)
+    return found.movedim(-1, 1)
+
+
+_ONE_LOOP = "copysign floor_divide floordiv rfloordiv heaviside logaddexp logaddexp2 xlogy xlog1py".split()
+_LOGICAL = "logical_and logical_or logical_xor".split()
+
+_PLACEMENTS: dict[str, Placement] = {
+    **dict.fromkeys((*_ONE_LOOP, *_LOGICAL), _by_operands),
+    **dict.fromkeys(("div", "divide"), _divided),
+    "ldexp": _scaled,
+    **dict.fromkeys(("binary_cross_entropy", "index_fill"), _as_first),
+    **dict.fromkeys("poisson normal logsigmoid log_sigmoid rpow nll_loss".split(), _rows),
+    "cross_entropy": _by_labels,
+    "rrelu": _unless_in_place,
+    **dict.fromkeys(("pow", "float_power"), _rows_of_number),
+    **dict.fromkeys(("batch_norm", "native_batch_norm", "channel_shuffle"), _in_memory_format),
+    "pad": _padded,
+    "roll": _rolled,
+    **dict.fromkeys(("adaptive_avg_pool2d", "adaptive_avg_pool3d"), _pooled),
+}

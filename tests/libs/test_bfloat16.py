@@ -162,6 +162,7 @@ def test_convolution(name: str, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(not HAS_ONEDNN, reason="oneDNN's wheels are not installed")
+@pytest.mark.share(2)
 @pytest.mark.parametrize("isa", ["AVX512_CORE", "AVX2"])
 def test_machines_without_units(isa: str) -> None:
     """oneDNN is told that it is on an older CPU."""

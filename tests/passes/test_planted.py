@@ -6,7 +6,7 @@ from __future__ import annotations
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,17 +38,18 @@ from tests.onnx_models import FLOAT, proto
 from tests.passes import planted
 
 STEPS = ("lower-operators", "differentiate", "lower-operators")
-CASES = [(cls, backward) for cls in planted.ALL for backward in (False, True)]
-ONE_DIRECTION = [(cls, bool(k % 2)) for k, cls in enumerate(planted.ALL)]
-QUICK = {(planted.DroppedTile, False), (planted.Race, True), (planted.SwappedOperands, True)}
+Case = tuple[type[planted.Planted], bool]
+CASES: list[Case] = [(cls, backward) for cls in planted.ALL for backward in (False, True)]
+ONE_DIRECTION: list[Case] = [(cls, bool(k % 2)) for k, cls in enumerate(planted.ALL)]
+QUICK: list[Case] = [(planted.DroppedTile, False), (planted.Race, True), (planted.SwappedOperands, True)]
 
 
-def bugs(half: bool) -> pytest.MarkDecorator:
-    """Each bug in both directions. ``half``: one of them by default, and few among the tests that are not slow."""
+def bugs(default: Sequence[Case]) -> pytest.MarkDecorator:
+    """Each bug in both directions, of which ``default`` is run by default, and few are not slow."""
 
-    def marks(case: tuple[type[planted.Planted], bool]) -> list[Any]:
-        found = [] if case in QUICK else [pytest.mark.slow]
-        return [] if not half else found if case in ONE_DIRECTION else [*found, pytest.mark.breadth]
+    def marks(case: Case) -> list[Any]:
+        found = [] if case in QUICK or len(default) == len(CASES) else [pytest.mark.slow]
+        return found if case in default else [*found, pytest.mark.breadth]
 
     cases = [pytest.param(*case, marks=marks(case)) for case in CASES]
     return pytest.mark.parametrize(("bug", "backward"), cases, ids=lambda v: getattr(v, "__name__", str(v)))
@@ -103,7 +104,7 @@ def test_the_program_without_bugs_passes() -> None:
     Runner(Recipe("right", STEPS), "numerics").run(program())
 
 
-@bugs(half=False)
+@bugs(CASES)
 def test_files(bug: type[planted.Planted], backward: bool) -> None:
     """Verification names step and site; bisection finds them by itself; the reproducer ends with 1."""
     with pytest.raises(VerificationError, match=rf"step {bug.kebab_name()}.*site 1 of 1: \w+") as caught:
@@ -117,7 +118,7 @@ def test_files(bug: type[planted.Planted], backward: bool) -> None:
     assert ended.value.code == 1
 
 
-@bugs(half=True)
+@bugs(ONE_DIRECTION)
 def test_modules(bug: type[planted.Planted], backward: bool) -> None:
     """The first call raises, and the handle's own bisection names the same step."""
     net = optimized_module(Net(), recipe=recipe(bug, backward), verify="numerics", fallback="raise")
@@ -137,7 +138,7 @@ def test_compiled_files(bug: type[planted.Planted]) -> None:
         daceopt.from_onnx(model(), recipe=Recipe("planted", steps), fallback=True, verify="numerics")
 
 
-@bugs(half=True)
+@bugs(QUICK)
 def test_reproducers_alone(bug: type[planted.Planted], backward: bool, tmp_path: Path) -> None:
     """``python reproducer.py``, somewhere else, without the tests."""
     found = bisect(recipe(bug, backward), program())

@@ -122,7 +122,7 @@ def trained(name: str, recipe: str = "cpu") -> nn.Module:
 
 
 @pytest.mark.slow  # DaCe takes a while to compile
-@pytest.mark.share(2)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_both_directions_of_modules(name: str, tmp_path: Path) -> None:
     graphs = trained(name).daceopt._pair().graphs

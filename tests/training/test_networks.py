@@ -14,7 +14,7 @@ from tests.training import trajectories
 from tests.training.checking import Loop, Make, interpreted
 from tests.training.networks import NETWORKS, Network, build
 
-QUICK = ("convnext", "gpt2", "lstm", "dlrm")  # one of each kind; `make test-models` runs them all, for longer
+QUICK = ("convnext", "dlrm", "lstm", "gpt2")  # one of each kind; `make test-models` runs them all, for longer
 LONG = 200
 
 
@@ -51,6 +51,7 @@ class _Optimized:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("name", QUICK)
 def test_networks_take_steps(name: str) -> None:
     network = build(name)

@@ -79,6 +79,7 @@ UNARY = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("fn", UNARY.values(), ids=UNARY)
 def test_functions_of_one_tensor(fn: Callable[..., Any], dynamic: bool) -> None:
@@ -143,6 +144,7 @@ CHANNELS_LAST = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("fn", CHANNELS_LAST.values(), ids=CHANNELS_LAST)
 def test_memory_formats(fn: Callable[..., Any], dynamic: bool) -> None:

@@ -109,8 +109,7 @@ class FusionState:
         return bool(copies) and any(not copies.isdisjoint(found[k].before) for k in self.groups[reader].members)
 
     def _fuse(self, first: int, second: int) -> str | None:
-        if second not in self.clusters.successors(first) and first in self.clusters.successors(second):
-            first, second = second, first
+        first, second = self.clusters.in_order(first, second)
         if self.clusters.obstacle(first, second) is not None:
             return "what lies between would have to run both before and after"
         reason = self.problem.model.why_not(self.groups[first], self.groups[second], False)

@@ -58,18 +58,19 @@ class Reducer:
         present = [n for n, p in named.items() if p.grad is not None]
         with torch.no_grad(), exchange.watch.inside():
             buckets = exchange.buckets(present)
-            exchange.publish(sequence(present), buckets)
-            self._agree(present, list(named))
+            number = sequence(present)
+            exchange.publish(number, buckets)
+            self._agree(number, present, list(named))
             waiting = [self._started([named[n] for n in names]) for names, _, _ in buckets]
             for flat, parameters, work in waiting:
                 work.wait()
                 torch._foreach_copy_([p.grad for p in parameters], _parts(flat, parameters))
 
-    def _agree(self, present: list[str], names: list[str]) -> None:
-        """All ranks tell which gradients they have, in the place where programs tell their sequences."""
+    def _agree(self, number: int, present: list[str], names: list[str]) -> None:
+        """All ranks tell the ``number`` of the gradients that they have, where programs tell their sequences."""
         exchange = self._exchange
         told = [torch.empty(1, dtype=torch.int64) for _ in range(exchange.world)]
-        dist.all_gather(told, torch.tensor([sequence(present)]), group=exchange.group)
+        dist.all_gather(told, torch.tensor([number]), group=exchange.group)
         if len({int(t) for t in told} - {ENDED}) == 1:
             return
         flags = torch.tensor([n in present for n in names], dtype=torch.uint8)

@@ -73,11 +73,9 @@ class _Parts:
 
     def join(self, one: int, other: int) -> str | None:
         """Make one kernel of those of two members, or say why not."""
-        first, second = self.clusters.leader(one), self.clusters.leader(other)
+        first, second = self.clusters.in_order(one, other)
         if first == second:
             return "they are one already"
-        if second not in self.clusters.successors(first) and first in self.clusters.successors(second):
-            first, second = second, first
         if self.clusters.obstacle(first, second) is not None:
             return "what lies between would have to run both before and after"
         head, tail = self.kernels[first], self.kernels[second]

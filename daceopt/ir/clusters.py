@@ -136,6 +136,12 @@ class Clusters(Generic[N]):
         """The path that would become a cycle if the clusters of ``a`` and ``b`` were one; None where they may merge."""
         return self.path(a, b) or self.path(b, a)
 
+    def in_order(self, a: N, b: N) -> tuple[N, N]:
+        """The leaders of both, that of ``b`` first where an edge leads from it to the other and none back."""
+        first, second = self.leader(a), self.leader(b)
+        is_back = second not in self._next[first] and first in self._next[second]
+        return (second, first) if is_back else (first, second)
+
     # ---------------------------------------------------------------- edits
 
     def merge(self, a: N, b: N) -> N:

@@ -34,7 +34,7 @@ _FAMILIES = re.compile(
     r"cum|pad|edge_pad|reflect_pad|wrap_pad|constant_pad|center_crop|resize|upsample|gridsample|roialign|max_?roi|maxunpool|maxpool|averagepool|"
     r"lppool|col2im|deform|basic_deform|tfidf|dft|stft|tile|expand|nllloss|sce|arg(max|min)|loop|scan|if|lstm|gru|simple_rnn|rnn)"
 )
-_MODULES = 20
+_MODULES = 32
 _EXTENT = 5
 _BAD = (_EXTENT, -_EXTENT - 1, 2**40, -(2**62))
 

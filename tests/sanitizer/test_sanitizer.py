@@ -49,14 +49,14 @@ def test_the_sanitizer_sees_an_overflow(libraries: str, tmp_path: Path) -> None:
 def test_run_time_indices_stay_inside(half: str, libraries: str, tmp_path: Path) -> None:
     done = run(libraries, tmp_path, half)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert len(_passed(done)) > 150
+    assert 2 * len(_passed(done)) > 300
 
 
 @pytest.mark.slow
 def test_random_modules_stay_inside(libraries: str, tmp_path: Path) -> None:
     """After them, the sanitizer sees the overflow that the control makes."""
     done = run(libraries, tmp_path, "modules")
-    assert len(_passed(done)) == 20
+    assert len(_passed(done)) == 32
     assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr
 
 

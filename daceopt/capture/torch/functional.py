@@ -184,19 +184,15 @@ class DynamoInterpreter(_Opening):
     def run_node(self, n: fx.Node) -> Any:
         changed = self.env[n.all_input_nodes[0]] if is_in_place(n) and n.all_input_nodes else None
         if not isinstance(changed, FunctionalTensor):
-            return self._placed(n, super().run_node(n))
+            return super().run_node(n)
         _check_windows(changed)
         with _same_strides(changed):
             return super().run_node(n)
 
-    def _placed(self, n: fx.Node, result: Any) -> Any:
-        is_call = n.op in ("call_function", "call_method")
-        return placed(n.target, result, *self.fetch_args_kwargs_from_env(n)) if is_call else result
-
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
             return _windows(*args, **kwargs)
-        return super().call_method(target, args, kwargs)
+        return placed(target, super().call_method(target, args, kwargs), args, kwargs)
 
     def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target is torch.ops.higher_order.autograd_function_apply:
@@ -215,7 +211,7 @@ class DynamoInterpreter(_Opening):
             _check_lengths(*args, **kwargs)
         if target in _NARROWED and torch.is_autocast_enabled("cpu"):
             args, kwargs = tree_map(_narrowed, (args, kwargs))
-        return super().call_function(target, args, kwargs)
+        return placed(target, super().call_function(target, args, kwargs), args, kwargs)
 
 
 def _narrowed(value: Any) -> Any:

@@ -6,6 +6,7 @@ stand as those of the last step; the operator is one loop over its operands, or 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,11 @@ from torch._prims_common import (
     compute_elementwise_output_strides,
     suggest_memory_format,
 )
+from torch.nn import functional
 
 Placement = Callable[..., torch.Tensor]
+
+_SPACES = (torch, functional, torch.special, torch._C._nn, torch._C._special, torch.Tensor, torch.ops.aten, operator)
 
 
 def placed(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -34,9 +38,14 @@ def placed(target: Any, result: Any, args: Sequence[Any], kwargs: dict[str, Any]
 
 
 def _name(target: Any) -> str:
-    """``xlogy`` of ``torch.xlogy``, ``torch.special.xlogy``, ``torch.ops.aten.xlogy.Tensor`` and ``Tensor.xlogy``."""
+    """``xlogy`` of ``torch.xlogy``, ``torch.special.xlogy``, ``torch.ops.aten.xlogy.Tensor`` and ``Tensor.xlogy``; none
+    of what is not PyTorch's, whatever it is called."""
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    name = name.partition(".")[0].removeprefix("special_")
+    if isinstance(target, torch._ops.OpOverload):
+        name = name.partition(".")[0] if target.namespace == "aten" else ""
+    elif not isinstance(target, str) and all(getattr(space, name, None) is not target for space in _SPACES):
+        return ""
+    name = name.removeprefix("special_")
     return name.strip("_") if name.startswith("__") else name
 
 

@@ -121,6 +121,20 @@ def test_draws(fn: Callable[..., Any]) -> None:
         assert compiled(fn)(x).stride() == fn(x).stride()
 
 
+@pytest.mark.parametrize("name", ["roll", "pad", "normal"])
+def test_operators_of_others_are_called_as_they_like(name: str) -> None:
+    """What a user's operator is called says nothing of where its result stands, nor of its arguments."""
+    with torch.library._scoped_library("placed_by_users", "FRAGMENT") as library:
+        library.define(f"{name}(Tensor x) -> Tensor")
+        library.impl(name, lambda x: x.clone() + 1, "CompositeExplicitAutograd")
+        library._register_fake(name, torch.empty_like)
+        operator = getattr(torch.ops.placed_by_users, name)
+        x = laid_out()["reversed"]
+        ours = compiled(lambda x: operator(x))(x)
+        assert ours.stride() == operator(x).stride() != operator(x).contiguous().stride()
+        assert torch.equal(ours, x + 1)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_losses_of_each_element(weighted: bool) -> None:
     kinds = laid_out()

@@ -21,6 +21,7 @@ from daceopt.ir.schedule import schedule_of
 from daceopt.ir.schedule_text import text
 from daceopt.transformations.hardware.index_set_splitting import IndexSetSplitting
 from daceopt.transformations.hardware.threading import Threading
+from daceopt.transformations.hardware.vectorization import Vectorization
 from tests.numerics import assert_within_rounding
 from tests.transformations.lowered import apply, compiled, finish, misses, size_symbol, start, values
 
@@ -72,6 +73,25 @@ def test_shared_loops_stand_around_the_pieces() -> None:
     graph = joined(64)
     apply(IndexSetSplitting(), graph)
     assert shown(graph).startswith("for i0 < 64:\n  for i1_0 < 3:\n    s0(i0, i1_0)\n  for i1_1 < 9:\n")
+
+
+def test_channels_that_come_last_are_the_innermost_loop() -> None:
+    """They were a shared loop around the pieces, whose own loops then stepped from pixel to pixel."""
+
+    def code(i: Any, x: Any) -> Any:
+        inside = scalar.load(x, i[0], i[1], scalar.clamped(i[2], 10), scalar.clamped(i[3], 12))
+        return scalar.select(scalar.logical_and(scalar.lt(i[2], 10), scalar.lt(i[3], 12)), inside, 0)
+
+    graph, b, (x,) = start((16, 24, 10, 12))
+    out = graph.add_array("y", (16, 24, 11, 13), graph.dtype(x), (24 * 11 * 13, 1, 24 * 13, 24))
+    reads = {"x0": (x, lambda *i: (None,) * 4)}
+    b.map((16, 24, 11, 13), reads, {"out": (out, lambda *i: i)}, lambda i, x0: code(i, x0))
+    finish(graph, out)
+    kernels = list(apply(IndexSetSplitting(), graph).sites)
+    assert len(kernels) == 1
+    apply(Vectorization(), graph)
+    shown = text(schedule_of(Kernel.extract(graph, graph.kernels()[0])))
+    assert shown.count("vector for i1 < 24") == shown.count("vector") == 3
 
 
 def joined_in_blocks(first: int, backwards: bool = False) -> Graph:

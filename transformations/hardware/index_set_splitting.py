@@ -12,6 +12,7 @@ from typing import Any
 import dace
 
 from daceopt.ir import scalar, schedule, tasklet
+from daceopt.ir.dataflow import address
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import Graph
 from daceopt.ir.index_pieces import PlainPiece, chooses, pieces
@@ -61,7 +62,7 @@ class IndexSetSplitting(KernelStep):
 
     def apply(self, site: Site) -> None:
         graph, (entry,) = site.graph, site.nodes
-        kernel = split(site["kernel"], site["statement"], site["pieces"]).named_apart(graph)
+        kernel = split(graph, site["kernel"], site["statement"], site["pieces"]).named_apart(graph)
         check_overlaps(graph, kernel)
         put(graph, entry, (kernel, schedule.bare(schedule.default(kernel))))
 
@@ -86,8 +87,12 @@ def _in_parts(graph: Graph, kernel: Kernel) -> Kernel | None:
     return replace(kernel, stages=[replace(stage, params=params)], outer=kept[0])
 
 
-def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel:
-    """``kernel`` with the pieces of one statement in its place, each over parameters of its own where it is cut."""
+def split(graph: Graph, kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel:
+    """``kernel`` with the pieces of one statement in its place, each over parameters of its own where it is cut.
+
+    They share the loops before the first that is cut, or along which results stand side by side: of images whose
+    channels come last, channels have to be the innermost loop of each piece.
+    """
     extents = dict(kernel.extents)
     made: list[Stage] = []
     for k, piece in enumerate(found):
@@ -100,13 +105,19 @@ def split(kernel: Kernel, statement: int, found: Sequence[PlainPiece]) -> Kernel
         stages, locals_ = _put_together(kernel, made) if len(made) > 1 else (made, {})
         outer = outer if locals_ else ()
     elif len(kernel.stages) == 1 and not kernel.locals:
-        cut = {p for piece in found for p in piece.box}
-        outer = tuple(takewhile(lambda p: p not in cut, kernel.stages[0].params))
+        inside = {p for piece in found for p in piece.box} | _side_by_side(graph, kernel.stages[0])
+        outer = tuple(takewhile(lambda p: p not in inside, kernel.stages[0].params))
         known = kernel.most(outer)
         outer = outer if not known.is_Integer or known >= _SHARED else ()
     used = {p for s in stages for p in s.params} | set(outer)
     extents = {p: n for p, n in extents.items() if p in used}
     return replace(kernel, extents=extents, stages=stages, outer=outer, locals=locals_)
+
+
+def _side_by_side(graph: Graph, stage: Stage) -> set[Any]:
+    """The loops along which what a statement writes has unit stride."""
+    found = (address(graph, access) for access in stage.writes.values())
+    return {p for where in found if where is not None for p, step in where.terms if step == 1}
 
 
 def _put_together(kernel: Kernel, made: Sequence[Stage]) -> tuple[list[Stage], dict[str, Any]]:

@@ -57,6 +57,7 @@ def compare(ours: Any, found: Example) -> None:
         assert_within_rounding(a, r, t)
 
 
+@pytest.mark.share(2)
 @some(AS_MODULES)
 def test_module(name):
     found = example(name)
@@ -65,6 +66,7 @@ def test_module(name):
         compare(tensors(optimized(**found.inputs)), found)
 
 
+@pytest.mark.share(2)
 @some(AS_FILES)
 def test_onnx_file(name, tmp_path: Path):
     found = example(name)
@@ -129,6 +131,7 @@ def test_onnx_file_with_dynamic_batch_and_length(name, tmp_path: Path, monkeypat
             optimized(torch.full((1, 33), 5), torch.ones(1, 33).long())
 
 
+@pytest.mark.share(2)
 @some(QUICKLY_TRAINED)
 def test_training(name):
     """The gradients of all parameters, together: those of some (a key's bias, say) are nothing but rounding."""

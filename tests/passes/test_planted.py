@@ -104,6 +104,7 @@ def test_the_program_without_bugs_passes() -> None:
     Runner(Recipe("right", STEPS), "numerics").run(program())
 
 
+@pytest.mark.share(2)
 @bugs(CASES)
 def test_files(bug: type[planted.Planted], backward: bool) -> None:
     """Verification names step and site; bisection finds them by itself; the reproducer ends with 1."""

@@ -169,6 +169,7 @@ power: Any
 select: Any
 eq: Any
 exp2: Any
+exp_rounded: Any
 hypot: Any
 copysign: Any
 trunc: Any
@@ -180,6 +181,8 @@ FUNCTIONS: dict[str, FunctionRow] = {
     "log1p": _row(1, "float", "log1p", np.log1p, lambda x: 1 / (1 + x)),
     "expm1": _row(1, "float", "expm1", np.expm1, lambda x: sympy.exp(x)),
     "exp2": _row(1, "float", "exp2", np.exp2, lambda x: exp2(x) * sympy.Float(math.log(2), 17)),
+    # whose result is rounded to bfloat16, or weighs what is: as few of a float's digits as that takes
+    "exp_rounded": _row(1, "float", "exp_rounded", np.exp, lambda x: exp_rounded(x)),
     "log2": _row(1, "float", "log2", np.log2, lambda x: 1 / (x * sympy.Float(math.log(2), 17))),
     "log10": _row(1, "float", "log10", np.log10, lambda x: 1 / (x * sympy.Float(math.log(10), 17))),
     "erfc": _row(
@@ -268,7 +271,7 @@ def _define(name: str, row: FunctionRow) -> Any:
 CLASSES: dict[str, Any] = {name: _define(name, row) for name, row in FUNCTIONS.items()}
 globals().update(CLASSES)
 sigmoid, softplus, log1p, expm1 = (CLASSES[n] for n in ("sigmoid", "softplus", "log1p", "expm1"))
-exp2, log2, log10, erfc = (CLASSES[n] for n in ("exp2", "log2", "log10", "erfc"))
+exp2, exp_rounded, log2, log10, erfc = (CLASSES[n] for n in ("exp2", "exp_rounded", "log2", "log10", "erfc"))
 divide: Any = CLASSES["divide"]
 atan2, hypot, copysign, nextafter = (CLASSES[n] for n in ("atan2", "hypot", "copysign", "nextafter"))
 absolute, power, maximum, minimum, select = (CLASSES[n] for n in ("absolute", "power", "maximum", "minimum", "select"))

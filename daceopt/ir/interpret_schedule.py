@@ -289,6 +289,7 @@ class _Execution:
         b = self._read(product.b, self._tile(rows, walked, product.k, product.n))
         m, n, k = sizes
         with np.errstate(all="ignore"):
+            a, b = (x.astype(self._memory.numpy_dtype(types.computed(product.dtype))) for x in (a, b))
             value = np.matmul(a.reshape(rows.count, m, k), b.reshape(rows.count, k, n))
         self._write(
             (product.statement, product.connector), value.reshape(-1), self._tile(rows, walked, product.m, product.n)

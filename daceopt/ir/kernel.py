@@ -228,7 +228,7 @@ class Kernel:
         local = {n.data: n for n in members if isinstance(n, nodes.AccessNode) and not graph.has(n.data)}
         many = len(stages) > 1 or bool(local)
         outer = tuple(p for p in map(Parameter, entry.map.params) if many and p != _ONCE)
-        sizes = {n: (types.computed(graph.dtype(n)), graph.shape(n)) for n in local}
+        sizes = {n: (graph.dtype(n), graph.shape(n)) for n in local}
         return cls(entry.map.label, extents, stages, outer, sizes, serial=tuple(serial))
 
     # ---------------------------------------------------------------- to the SDFG

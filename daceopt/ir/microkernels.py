@@ -23,12 +23,15 @@ from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Accumulate, Call, Do, Loop, Tree, chain, walk
 
 PRODUCT, TRANSPOSITION = "product", "transposition"
-_TYPES = (dace.float32, dace.float64)
+_TYPES = (dace.float32, dace.float64, types.BFLOAT16)  # of factors
 
 
 @dataclass(frozen=True)
 class MicroProduct:
-    """What a ``Call`` of the micro-kernel ``product`` needs; the kernel around it has the statement that calls."""
+    """What a ``Call`` of the micro-kernel ``product`` needs; the kernel around it has the statement that calls.
+
+    ``dtype``: of the factors; bfloat16 is summed up in float32.
+    """
 
     label: str
     dtype: Any
@@ -38,8 +41,8 @@ class MicroProduct:
 class TileProduct:
     """``C[m, n] (+)= sum_k A[m, k] * B[k, n]`` for one statement; a loop that is None has one iteration.
 
-    ``a``, ``b`` and ``c`` are the references of the statement. Columns of ``b`` and ``c``, and rows of ``a``, have unit
-    stride.
+    ``a``, ``b`` and ``c`` are the references of the statement. Neighbours in a row of each stand side by side; where
+    ``b`` is ``turned``, which factors of bfloat16 may be, those in a column of it do.
     """
 
     statement: int
@@ -50,6 +53,7 @@ class TileProduct:
     a: Reference
     b: Reference
     c: Reference
+    turned: bool = False
 
     @property
     def loops(self) -> tuple[Loop | None, ...]:
@@ -57,11 +61,13 @@ class TileProduct:
 
     @property
     def dtype(self) -> types.DType:
-        return self.c.buffer.dtype
+        """Of the factors."""
+        return self.a.buffer.dtype
 
     def leading(self, operand: Reference) -> Dim:
-        """Elements from one row of a tile to the next."""
-        rows, columns = (self.k, self.n) if operand is self.b else (self.m, self.k if operand is self.a else self.n)
+        """Elements from one row of a tile, or column of a turned one, to the next."""
+        of_b = (self.n, self.k) if self.turned else (self.k, self.n)
+        rows, columns = of_b if operand is self.b else (self.m, self.k if operand is self.a else self.n)
         if rows is not None:
             return operand.step(rows.param) or 0
         return 1 if columns is None else columns.extent
@@ -144,9 +150,11 @@ class _Reader:
         if not isinstance(expr, sympy.Mul) or {str(f) for f in expr.args} != set(stage.reads) or len(expr.args) != 2:
             self._refuse(f"{name} sums {expr}; expected the product of {' and '.join(stage.reads)}")
         body = self._bodies[do.statement]
-        found = {r.buffer.dtype for r in body.references()} | {a.dtype for a in body.assignments}
-        if len(found) != 1 or not found <= set(_TYPES):
-            self._refuse(f"{name} has elements of {', '.join(sorted(map(str, found)))}; expected one floating type")
+        factors = {r.buffer.dtype for r in body.reads.values()}
+        sums = {r.buffer.dtype for r in body.writes.values()} | {a.dtype for a in body.assignments}
+        if len(factors) != 1 or not factors <= set(_TYPES) or sums != {types.computed(f) for f in factors}:
+            found = ", ".join(sorted(map(str, factors | sums)))
+            self._refuse(f"{name} has elements of {found}; expected one floating type, or bfloat16 summed in float32")
         wide = [
             n
             for n in self._around
@@ -160,12 +168,14 @@ class _Reader:
     def _operands(
         self, statement: int, connector: str, loops: list[Loop], reads: tuple[Reference, Reference], c: Reference
     ) -> TileProduct:
-        for a, b in (reads, reads[::-1]):
-            m, n, k = (self._only(loops, kept, c, a, b) for kept in ((c, a), (c, b), (a, b)))
-            found = [loop for loop in (m, n, k) if loop is not None]
-            if len(found) == len(loops) and self._fits(a, k) and self._fits(b, n) and self._fits(c, n):
-                self._check_rests((a, b, c), found)
-                return TileProduct(statement, connector, m, n, k, a, b, c)
+        for turned in (False, True) if reads[0].buffer.dtype == types.BFLOAT16 else (False,):
+            for a, b in (reads, reads[::-1]):
+                m, n, k = (self._only(loops, kept, c, a, b) for kept in ((c, a), (c, b), (a, b)))
+                found = [loop for loop in (m, n, k) if loop is not None]
+                fits = self._fits(a, k) and self._fits(b, k if turned else n) and self._fits(c, n)
+                if len(found) == len(loops) and fits:
+                    self._check_rests((a, b, c), found)
+                    return TileProduct(statement, connector, m, n, k, a, b, c, turned)
         names = ", ".join(str(loop.param) for loop in loops)
         return self._refuse(f"the loops over {names} are not rows, columns and sum of a product with unit strides")
 

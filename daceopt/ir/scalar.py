@@ -31,6 +31,7 @@ from daceopt.ir.functions import (  # noqa: F401  (the vocabulary of expressions
     eq,
     erfc,
     exp2,
+    exp_rounded,
     expm1,
     floor,
     fmod,

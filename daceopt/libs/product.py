@@ -15,18 +15,20 @@ from daceopt.libs.base import Library, Missing, OwnCode, Requirements, register,
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
 
-_BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb"
-_HEADER = "product_impl.h"
+_BRGEMM = {
+    dace.float32: "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb",
+    types.BFLOAT16: "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb",
+}
 
 
 class TorchProduct(Library):
-    """float32 by ``at::native::cpublas::brgemm``, the micro-kernel that oneDNN builds its own products from."""
+    """By ``at::native::cpublas::brgemm``, the micro-kernels that oneDNN builds its own products from."""
 
     name: ClassVar[str] = "torch_product"
 
     def available(self) -> Missing | None:
-        """Missing where torch exports no micro-kernel of this type."""
-        if _exported():
+        """Missing where torch exports no micro-kernels."""
+        if all(map(_exported, _BRGEMM)):
             return None
         return Missing("libtorch_cpu.so exports no cpublas::brgemm", "install torch 2.13 for x86-64")
 
@@ -34,13 +36,11 @@ class TorchProduct(Library):
         """Return torch's version."""
         import torch
 
-        return str(torch.__version__) if _exported() else ""
+        return str(torch.__version__) if self.available() is None else ""
 
     def supports(self, node: Any, graph: Graph) -> str | None:
-        """Tiles of float32."""
-        if not isinstance(node, MicroProduct):
-            return "micro-kernels are called on tiles only"
-        return None if node.dtype == dace.float32 else f"element type {node.dtype}, expected float32"
+        """Tiles of float32 and bfloat16."""
+        return _why_not(node, tuple(_BRGEMM))
 
     def emit(self, node: Any, graph: Graph) -> str:
         """Nothing: the kernel itself has the call."""
@@ -48,20 +48,19 @@ class TorchProduct(Library):
 
     def requirements(self, node: Any, graph: Graph) -> Requirements:
         """Nothing to link: the symbol is looked up in the process."""
-        return support("product_torch.cpp", header=_HEADER)
+        if node.dtype == types.BFLOAT16:
+            return support("product_torch_narrow.cpp", header="narrow_product.h")
+        return support("product_torch.cpp", header="product_impl.h")
 
 
 class NativeProduct(OwnCode):
-    """float32 and float64 in C++ of our own."""
+    """In C++ of our own; bfloat16 is widened."""
 
     name: ClassVar[str] = "native_product"
 
     def supports(self, node: Any, graph: Graph) -> str | None:
-        """Tiles of float32 and float64."""
-        if not isinstance(node, MicroProduct):
-            return "micro-kernels are called on tiles only"
-        known = node.dtype in (dace.float32, dace.float64)
-        return None if known else f"element type {node.dtype}, expected float32 or float64"
+        """Tiles of float32, float64 and bfloat16."""
+        return _why_not(node, (dace.float32, dace.float64, types.BFLOAT16))
 
     def emit(self, node: Any, graph: Graph) -> str:
         """Nothing: the kernel itself has the call."""
@@ -69,15 +68,24 @@ class NativeProduct(OwnCode):
 
     def requirements(self, node: Any, graph: Graph) -> Requirements:
         """The source of the micro-kernel for this one element type."""
-        return support("product_native.cpp", header=_HEADER, define=f"DACEOPT_T={types.cpp(node.dtype)}")
+        if node.dtype == types.BFLOAT16:
+            return support("product_native_narrow.cpp", header="narrow_product.h")
+        return support("product_native.cpp", header="product_impl.h", define=f"DACEOPT_T={types.cpp(node.dtype)}")
+
+
+def _why_not(node: Any, known: tuple[types.DType, ...]) -> str | None:
+    if not isinstance(node, MicroProduct):
+        return "micro-kernels are called on tiles only"
+    names = " or ".join(map(str, known))
+    return None if node.dtype in known else f"element type {node.dtype}, expected {names}"
 
 
 @cache
-def _exported() -> bool:
+def _exported(dtype: types.DType) -> bool:
     import torch  # noqa: F401  (loads the library)
 
     try:
-        return hasattr(ctypes.CDLL("libtorch_cpu.so"), _BRGEMM)
+        return hasattr(ctypes.CDLL("libtorch_cpu.so"), _BRGEMM[dtype])
     except OSError:
         return False
 

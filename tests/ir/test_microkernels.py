@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import dace
+import ml_dtypes
 import numpy as np
 import pytest
+import torch
 
 from daceopt import libs
 from daceopt.errors import IllegalSchedule
@@ -208,15 +210,17 @@ def test_what_no_micro_kernel_does_is_refused(name: str) -> None:
     assert entry not in graph.schedules
 
 
-def _matrix_product(turned: bool, dtype: Any = dace.float32, fn: Any = lambda u, v: u * v) -> Made:
-    graph = Graph("plain")
-    a, b = graph.add_input("a", (8, 6), dtype), graph.add_input("b", (5, 6) if turned else (6, 5), dtype)
-    y = graph.add_array("y", (8, 5), dtype)
+def _matrix_product(
+    turned: bool, dtype: Any = dace.float32, fn: Any = lambda u, v: u * v, shape: Any = (8, 5, 6), out: Any = None
+) -> Made:
+    graph, (m, n, k) = Graph("plain"), shape
+    a, b = graph.add_input("a", (m, k), dtype), graph.add_input("b", (n, k) if turned else (k, n), dtype)
+    y = graph.add_array("y", (m, n), dtype if out is None else out)
     reads = {
         "u": (a, lambda i, j, k: (i, k)),
         "v": (b, (lambda i, j, k: (j, k)) if turned else (lambda i, j, k: (k, j))),
     }
-    Builder(graph).map((8, 5, 6), reads, {"out": (y, lambda i, j, k: (i, j), "sum")}, lambda i, u, v: fn(u, v))
+    Builder(graph).map(shape, reads, {"out": (y, lambda i, j, k: (i, j), "sum")}, lambda i, u, v: fn(u, v))
     graph.add_output(y)
     return graph, graph.kernels()[0]
 
@@ -226,10 +230,11 @@ def _matrix_product(turned: bool, dtype: Any = dace.float32, fn: Any = lambda u,
     [
         (lambda: _matrix_product(True), "not rows, columns and sum of a product with unit strides"),
         (lambda: _matrix_product(False, dace.int32), "elements of int; expected one floating type"),
+        (lambda: _matrix_product(False, types.BFLOAT16), "bfloat16, float; expected .* summed in float32"),
         (lambda: _matrix_product(False, fn=lambda u, v: u + v), r"sums u \+ v; expected the product of u and v"),
         (lambda: _matrix_product(False, fn=lambda u, v: 2 * u * v), "expected the product of u and v"),
     ],
-    ids=["turned", "integers", "sum of sums", "scaled"],
+    ids=["turned", "integers", "narrow sum", "sum of sums", "scaled"],
 )
 def test_statements_that_are_no_products_are_refused(made: Callable[[], Made], reason: str) -> None:
     graph, entry = made()
@@ -245,3 +250,37 @@ def test_a_plain_product_may_be_one_call(tmp_path: Path) -> None:
     a, b = feeds.values()
     built = kernels.run(graph, feeds, tmp_path)[graph.outputs[0]]
     assert_within_rounding(built, a.astype(float) @ b.astype(float), a @ b)
+
+
+@pytest.mark.parametrize("shape", [(8, 5, 6), (1, 1, 2), (70, 130, 33), (33, 64, 64), (16, 100, 71)])
+@pytest.mark.parametrize("turned", [False, True], ids=["rows", "turned"])
+@pytest.mark.parametrize("library", ["torch_product", "native_product"])
+def test_bfloat16_is_summed_in_float32(library: str, turned: bool, shape: Any, tmp_path: Path) -> None:
+    if libs.get(library).available() is not None:
+        pytest.skip("the library has no such micro-kernel")
+    graph, entry = _matrix_product(turned, types.BFLOAT16, shape=shape, out=dace.float32)
+    there = [p for p in ("i0", "i1", "i2") if p in {str(loop.param) for loop in loops(edits.of(graph, entry))}]
+    edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, there))
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(graph.shape(n)).astype(ml_dtypes.bfloat16) for n in graph.inputs}
+    a, b = (v.astype(np.float64) for v in feeds.values())
+    exact = a @ (b.T if turned else b)
+    np.testing.assert_allclose(
+        interpret(graph, feeds, dtype=np.float64)[graph.outputs[0]], exact, rtol=1e-12, atol=1e-14
+    )
+    assert_within_rounding(interpret(graph, feeds)[graph.outputs[0]], exact)
+    with libs.prefer(MicroProduct=library):
+        assert_within_rounding(kernels.run(graph, feeds, tmp_path)[graph.outputs[0]], exact)
+
+
+@pytest.mark.filterwarnings("ignore:TF32")
+def test_a_narrow_product_does_without_torchs_onednn(tmp_path: Path) -> None:
+    """Torch's micro-kernel reads packed panels as rows while its oneDNN is switched off."""
+    graph, entry = _matrix_product(True, types.BFLOAT16, shape=(20, 70, 40), out=dace.float32)
+    edits.commit(graph, entry, edits.call(edits.of(graph, entry), 0, ("i0", "i1", "i2")))
+    rng = np.random.default_rng(0)
+    feeds = {n: rng.standard_normal(graph.shape(n)).astype(ml_dtypes.bfloat16) for n in graph.inputs}
+    a, b = (v.astype(np.float64) for v in feeds.values())
+    for enabled in (True, False, True):
+        with torch.backends.mkldnn.flags(enabled=enabled):
+            assert_within_rounding(kernels.run(graph, feeds, tmp_path)[graph.outputs[0]], a @ b.T)

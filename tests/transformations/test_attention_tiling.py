@@ -211,3 +211,60 @@ def _run(net: nn.Module, x: torch.Tensor, mask: torch.Tensor | None, training: b
             return [y]
         (y * torch.linspace(-1, 1, y.numel(), dtype=x.dtype).view_as(y)).sum().backward()
     return [y, x.grad, *(p.grad for p in net.parameters())]  # type: ignore[list-item]
+
+
+def _narrow_masks(length: int) -> dict[str, torch.Tensor | None]:
+    return {n: m.bfloat16() if n == "added" and m is not None else m for n, m in _masks(length).items()}
+
+
+class Given(nn.Module):
+    """Attention of given operands, causal or masked."""
+
+    def __init__(self, causal: bool):
+        super().__init__()
+        self.causal = causal
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
+
+
+NARROW: dict[str, tuple[tuple[int, int, int], str]] = {  # queries, keys, size of a head; mask
+    "plain": ((50, 70, 8), "none"),
+    "odd": ((33, 37, 7), "none"),
+    "one query": ((1, 130, 16), "none"),
+    "one key": ((9, 1, 16), "none"),
+    "causal": ((70, 70, 16), "causal"),
+    "added": ((50, 50, 8), "added"),
+    "boolean": ((50, 50, 8), "boolean"),
+}
+
+
+@pytest.mark.parametrize("sizes", ["small tiles", "tiles as they are"])
+@pytest.mark.parametrize("name", NARROW)
+def test_bfloat16_is_multiplied_as_it_is(name: str, sizes: str) -> None:
+    """No further from float64 than eager PyTorch, which rounds weights as well."""
+    (rows, keys, size), masked = NARROW[name]
+    torch.manual_seed(0)
+    given = [torch.randn(2, 3, n, size).bfloat16() for n in (rows, keys, keys)]
+    seed = torch.randn(2, 3, rows, size).bfloat16()
+    mask = None if masked in ("causal", "none") else _narrow_masks(rows)[masked]
+    step = STEP if sizes == "small tiles" else AttentionTiling()
+    module = Given(masked == "causal")
+    ours = optimized_module(module, recipe=recipes.get("cpu").after("attention-lifting", step), fallback="raise")
+
+    def run(fn: Any, kind: torch.dtype) -> list[torch.Tensor]:
+        own = [t.to(kind).requires_grad_() for t in given]
+        added = mask if mask is None or mask.dtype == torch.bool else mask.to(kind)
+        y = fn(*own, added)
+        y.backward(seed.to(kind))
+        return [y.detach(), *(t.grad for t in own)]
+
+    exact = run(module, torch.float64)
+    for mine, wide, theirs in zip(run(ours, torch.bfloat16), exact, run(module, torch.bfloat16), strict=True):
+        assert mine.dtype == torch.bfloat16
+        error, peer = (float((t.double() - wide).norm()) for t in (mine, theirs))
+        assert error <= 1.1 * peer + 2.0**-9 * float(wide.norm())
+        assert_within_rounding(mine, wide, theirs)
+    assert "daceopt_product_bfloat16" in ours.daceopt.source()

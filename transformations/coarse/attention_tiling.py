@@ -6,13 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
 from daceopt.ir.view_index import nominal
 from daceopt.ops.core import values
+from daceopt.ops.core.widening import FACTORS_WERE
 from daceopt.ops.families.attention import DROPOUT
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
+
+_TILE = 64, 128  # queries and keys
+_NARROW_TILE = 128, 512  # products of bfloat16 are over sooner: what is done for each row and panel counts for more
 
 
 @dataclass(frozen=True)
@@ -29,13 +34,15 @@ class AttentionTiling(Transformation):
     It is one operator, TiledAttention, until the operators are lowered, also where weights are dropped at random.
     Differentiated, it leaves two numbers for each row, by which the backward graph has the weights again, tile by tile.
     Milakov and Gimelshein, 2018; Dao et al., NeurIPS 2022.
-    ``rows`` and ``keys``: the size of a tile, as measured (docs/decisions/014-carried-values.md). ``least``: bytes of
-    all scores for which it is worth it; sizes that are open count as large.
+    Where queries, keys and values were bfloat16 before they were widened, tiles multiply them as they were, and weights
+    rounded to it; scores and sums stay float32.
+    ``rows`` and ``keys``: the size of a tile, None: as measured (docs/decisions/014-carried-values.md and 030).
+    ``least``: bytes of all scores for which it is worth it; sizes that are open count as large.
     """
 
     level: ClassVar[str] = "coarse"
-    rows: int = 64
-    keys: int = 128
+    rows: int | None = None
+    keys: int | None = None
     least: int = 0
 
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site | NearMiss]:
@@ -59,12 +66,41 @@ class AttentionTiling(Transformation):
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
-        own = {"scale": default_scale(graph, node), "rows": self.rows, "keys": self.keys, **site["dropped"]}
-        attributes = {**node.attributes, **own}
+        attributes = {**node.attributes, "scale": default_scale(graph, node), **site["dropped"]}
+        were = attributes.pop(FACTORS_WERE, None)
+        rows, keys = _TILE if were is None else _NARROW_TILE
+        attributes |= {"rows": self.rows or rows, "keys": self.keys or keys}
         origins = graph.origins_of(node)
         graph.remove(node)
         with graph.made_for(origins=origins):
+            if were is not None:
+                inputs = [*(_as_it_was(graph, required(inputs, k), were) for k in range(3)), *inputs[3:]]
+                out = _rounded(graph, out, were)
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)
+
+
+def _as_it_was(graph: Graph, wide: str, onnx_type: int) -> str:
+    """A factor in the narrow type that it had before it was widened for an operator that computes."""
+    dtype, producer = types.from_onnx(onnx_type), graph.producer(wide)
+    if getattr(producer, "op_type", "") == "Cast" and graph.dtype(graph.operand(producer, 0)) == dtype:
+        return graph.operand(producer, 0)
+    narrow = graph.add_array("narrow", graph.shape(wide), dtype)
+    graph.add_operator("Cast", [wide], [narrow], {"to": onnx_type})
+    return narrow
+
+
+def _rounded(graph: Graph, wide: str, onnx_type: int) -> str:
+    """What is written in the place of ``wide``, and read rounded to the narrow type."""
+    readers, dtype = graph.consumers(wide), types.from_onnx(onnx_type)
+    if len(readers) == 1 and not graph.views_of(wide) and wide not in graph.outputs:
+        (reader,) = readers
+        if getattr(reader, "op_type", "") == "Cast" and graph.dtype(graph.result(reader, 0)) == dtype:
+            narrow = graph.result(reader, 0)
+            graph.remove(reader)
+            return narrow
+    narrow = graph.add_array("narrow", graph.shape(wide), dtype)
+    graph.add_operator("Cast", [narrow], [wide], {"to": types.to_onnx(graph.dtype(wide))})
+    return narrow
 
 
 def _dropped(graph: Graph, node: Any) -> tuple[str | None, dict[str, Any]]:

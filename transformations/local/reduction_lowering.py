@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from dace import nodes
 
 from daceopt.errors import Unsupported
-from daceopt.ir import scalar
+from daceopt.ir import scalar, types
 from daceopt.ir.dataflow import address
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Access, Kernel, Stage
@@ -69,12 +69,12 @@ def _kept_is_innermost(graph: Graph, stage: Stage, kept: tuple[Any, ...]) -> boo
 def _with_accumulators(graph: Graph, kernel: Kernel, kept: tuple[Any, ...]) -> Kernel:
     stage = kernel.stages[0]
     local = {c: f"{a.array}_acc" for c, a in stage.writes.items()}
-    types = {c: graph.dtype(a.array) for c, a in stage.writes.items()}
+    own = {c: types.computed(graph.dtype(a.array)) for c, a in stage.writes.items()}
     first = replace(stage, writes={c: Access(local[c], (), a.wcr) for c, a in stage.writes.items()})
     last = Stage(
         kept,
         {f"in_{c}": Access(local[c], ()) for c in stage.writes},
         {c: replace(a, wcr=None) for c, a in stage.writes.items()},
-        tuple(Assignment(scalar.symbol(c, t), scalar.symbol(f"in_{c}", t), t) for c, t in types.items()),
+        tuple(Assignment(scalar.symbol(c, t), scalar.symbol(f"in_{c}", t), t) for c, t in own.items()),
     )
-    return Kernel(kernel.label, kernel.extents, [first, last], kept, {local[c]: (types[c], ()) for c in local})
+    return Kernel(kernel.label, kernel.extents, [first, last], kept, {local[c]: (own[c], ()) for c in local})

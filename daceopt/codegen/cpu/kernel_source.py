@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from daceopt.codegen.cpu.hoisting import Hoisted
-from daceopt.codegen.cpu.tile_calls import MICROKERNELS, call_of
+from daceopt.codegen.cpu.tile_calls import call_of, declarations
 from daceopt.codegen.kernel_unit import KernelArgument, KernelSource, support_header
 from daceopt.codegen.leaf import Accumulator, Leaf, identity, stored
 from daceopt.codegen.names import Names
@@ -26,10 +26,6 @@ from daceopt.ir.schedule import Accumulate, Alloc, Call, Do, Guard, Loop, Partia
 from daceopt.ir.schedule_check import check
 
 _STACK_BYTES = 1 << 15
-_DECLARATION = (
-    'extern "C" void {name}(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const {type}*, const {type}*, '
-    "{type}*);\n"
-)
 _REPORT = "if (bad && !*status) *status = bad;"
 
 
@@ -114,15 +110,9 @@ class Emitter:
         body = "\n".join(self._lines)
         arguments, parameters = self._arguments()
         text = f"void KERNEL({', '.join(parameters)}) {{\n{body}\n}}\n"
-        text = self._declarations() + text
+        text = declarations(self._tiles.values()) + text
         name = f"k_{hashlib.sha256((support_header(text) + text).encode()).hexdigest()[:16]}"
         return KernelSource(name, text.replace("void KERNEL", f'extern "C" void {name}', 1), arguments)
-
-    def _declarations(self) -> str:
-        """The micro-kernels that are called."""
-        products = [tile for tile in self._tiles.values() if isinstance(tile, TileProduct)]
-        used = {types.cpp(p.dtype): MICROKERNELS[p.dtype] for p in products}
-        return "".join(_DECLARATION.format(name=name, type=cpp) for cpp, name in sorted(used.items()))
 
     def _home(self, array: str) -> str:
         """The array in whose memory it stands, and all that it is written over."""

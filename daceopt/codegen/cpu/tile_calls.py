@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 import dace
 
 from daceopt.codegen.leaf import Accumulator
 from daceopt.codegen.names import Names
+from daceopt.ir import types
 from daceopt.ir.graph import Dim, dim
 from daceopt.ir.microkernels import Tile, TileProduct, TileTransposition
 from daceopt.ir.references import Reference
 from daceopt.ir.schedule import Param
 
-# C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row; a library has it (libs/base.py).
-MICROKERNELS = {dace.float32: "daceopt_product_float", dace.float64: "daceopt_product_double"}
+# C (+)= A @ B, with as many rows, columns and summands, and the steps from row to row (of a turned B, from column to
+# column); a library has it (libs/base.py). By the type of the factors, and by whether B is turned.
+_MICROKERNELS = {
+    (dace.float32, False): "daceopt_product_float",
+    (dace.float64, False): "daceopt_product_double",
+    (types.BFLOAT16, False): "daceopt_product_bfloat16",
+    (types.BFLOAT16, True): "daceopt_product_bfloat16_turned",
+}
+_DECLARATION = (
+    'extern "C" void {name}(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const {factor}*, '
+    "const {factor}*, {sum}*);\n"
+)
+
+
+def declarations(tiles: Iterable[Tile]) -> str:
+    """Of the micro-kernels that are called for ``tiles``."""
+    used = {(p.dtype, p.turned): p for p in tiles if isinstance(p, TileProduct)}
+    return "".join(
+        sorted(
+            _DECLARATION.format(
+                name=_MICROKERNELS[kind], factor=types.cpp(p.dtype), sum=types.cpp(types.computed(p.dtype))
+            )
+            for kind, p in used.items()
+        )
+    )
 
 
 def call_of(names: Names, tile: Tile, sizes: Sequence[str], collector: Accumulator | None) -> str:
@@ -40,7 +64,7 @@ def _product(names: Names, product: TileProduct, sizes: Sequence[str], collector
     if collector is not None:
         c, leading[2] = _collector_tile(names, collector, product)
     steps = ", ".join(map(names.size_text, leading))
-    name, add = MICROKERNELS[product.dtype], "true" if collector is not None else "false"
+    name, add = _MICROKERNELS[product.dtype, product.turned], "true" if collector is not None else "false"
     return f"{name}({', '.join(sizes)}, {steps}, {add}, {a}, {b}, {c});"
 
 

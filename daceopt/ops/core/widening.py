@@ -12,6 +12,9 @@ from daceopt.ops.core import registry
 from daceopt.ops.core.registry import Operator
 
 _OURS = "rounds_what_was_widened"  # our own attribute of a Cast
+# which of their forms take factors as they are: the attribute FACTORS_WERE says of which type, as in ONNX, they were
+_MULTIPLY = {("", "Attention"), ("daceopt", "DropoutAttention")}
+FACTORS_WERE = "factors_were"
 # what moves data between operators that compute goes on with the wide values that it is given
 _MOVES = frozenset(
     "Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape Slice Split Squeeze Tile Transpose "
@@ -38,6 +41,8 @@ def add_operator(
         return _add_cast(graph, required(inputs, 0), required(outputs, 0), attributes)
     if not _is_widened(graph, op_type, domain, inputs, outputs):
         return graph.add_operator(op_type, inputs, outputs, attributes, domain)
+    if (domain, op_type) in _MULTIPLY:
+        attributes = attributes | _factors(graph, inputs[:3])
     wide_in = [_widened(graph, n) for n in inputs]
     wide_out = [_like(graph, n) for n in outputs]
     operator = graph.add_operator(op_type, wide_in, wide_out, attributes, domain)
@@ -45,6 +50,11 @@ def add_operator(
         if wide is not None and wide != name:
             graph.add_operator("Cast", [wide], [name], {"to": types.to_onnx(graph.dtype(str(name))), _OURS: 1})
     return operator
+
+
+def _factors(graph: Graph, inputs: Sequence[str | None]) -> dict[str, Any]:
+    found = {graph.dtype(n) for n in inputs if n is not None}
+    return {FACTORS_WERE: types.to_onnx(found.pop())} if len(found) == 1 and found <= set(registry.FACTORS) else {}
 
 
 def settle(graph: Graph) -> None:

@@ -90,10 +90,39 @@ class AttentionTiles:
     def key(self) -> Dim:
         return dim(self.columns * KEYS + K)
 
+    @property
+    def narrow(self) -> bool:
+        """Do micro-kernels multiply the operands as they are, with sums in a wider type?"""
+        return self._own == types.BFLOAT16
+
+    def exp(self, x: Any) -> Any:
+        """A weight, which is rounded before it is multiplied where operands are narrow."""
+        return scalar.exp_rounded(x) if self.narrow else sympy.exp(x)
+
     def local(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
         """Locals over these loops of a tile."""
-        dtype, sizes = self.b.graph.dtype(self.operands[0]), self.sizes
+        return self._locals(types.computed(self._own), arrays)
+
+    def factors(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        """Locals that are factors of products: narrow, where the operands are."""
+        return self._locals(self._own if self.narrow else types.computed(self._own), arrays)
+
+    def _locals(self, dtype: Any, arrays: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        sizes = self.sizes
         return {name: (dtype, tuple(sizes[p] for p in loops)) for name, loops in arrays.items()}
+
+    @property
+    def _own(self) -> Any:
+        return self.b.graph.dtype(self.operands[0])
+
+    def turned(self, loop: Any, side: Any, size: Any, rows: Access, name: str) -> Iterator[Stage]:
+        """What ``as_columns`` has to have done: the tile of ``rows`` turned round, which are ``size`` long."""
+        if not self.narrow:
+            yield self.stage((loop, side, size), {"f": rows}, lambda x: x, x=Access(name, (size, side)))
+
+    def as_columns(self, side: Any, size: Any, rows: Access, name: str) -> Access:
+        """``rows`` as the columns of a product's right factor; narrow ones stand in their own memory, as they are."""
+        return rows if self.narrow else Access(name, (size, side))
 
     def stage(
         self, params: tuple[Any, ...], reads: dict[str, Access], fn: Callable[..., Any], **writes: Access
@@ -101,7 +130,7 @@ class AttentionTiles:
         """``fn`` gives a value for each write, from what is read."""
         dtypes = {c: types.computed(self._dtype(a.array)) for c, a in reads.items()}
         found = fn(*(scalar.symbol(c, t) for c, t in dtypes.items()))
-        own = self._dtype(self.operands[0])
+        own = types.computed(self._own)
         results = found if isinstance(found, tuple) else (found,)
         pairs = zip(writes, results, strict=True)
         code = tuple(Assignment(scalar.symbol(c, own), sympy.sympify(e), own) for c, e in pairs)
@@ -109,7 +138,7 @@ class AttentionTiles:
 
     def _dtype(self, array: str) -> Any:
         graph = self.b.graph
-        return graph.dtype(array if array == SEED or array in graph.arrays() else self.operands[0])
+        return graph.dtype(array) if array == SEED or array in graph.arrays() else types.computed(self._own)
 
     def product(self, params: tuple[Any, ...], a: Access, b: Access, out: Access) -> Stage:
         """The sum over the last of ``params``."""
@@ -122,9 +151,16 @@ class AttentionTiles:
         reads = {"s": total, "r": ratio, "p": part}
         return self.stage(params, reads, lambda s, r, p: s * r + p, x=total)
 
-    def seen(self, params: tuple[Any, ...], scores: Access, out: Access) -> Stage:
-        """The scaled and masked score."""
-        scale, causal = sympy.Float(self.node.attribute("scale")), bool(self.node.attribute("is_causal", 0))
+    def of_seen(
+        self,
+        params: tuple[Any, ...],
+        scores: Access,
+        reads: dict[str, Access],
+        fn: Callable[..., Any],
+        **writes: Access,
+    ) -> Stage:
+        """``fn`` of the scaled and masked score, and of what else is read."""
+        scale, causal = sympy.Float(self.node.attribute("scale")), self._is_causal
         row, key, mask = self.row, self.key, self.mask
         given: dict[str, Access] = {}
         boolean = mask is not None and types.is_bool(self.b.graph.dtype(mask))
@@ -133,13 +169,23 @@ class AttentionTiles:
             full = (BATCH, HEAD, row, key)[4 - len(shape) :]
             given["m"] = Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
 
-        def value(s: Any, m: Any = None) -> Any:
-            found = s * scale
-            if m is not None:
+        def value(s: Any, *others: Any) -> Any:
+            found, rest = s * scale, others[len(given) :]
+            if given:
+                m = others[0]
                 found = found + (scalar.select(m, 0, -scalar.infinity()) if boolean else m)
-            return scalar.select(scalar.le(key, row), found, -scalar.infinity()) if causal else found
+            return fn(scalar.select(scalar.le(key, row), found, -scalar.infinity()) if causal else found, *rest)
 
-        return self.stage(params, {"s": scores, **given}, value, x=out)
+        return self.stage(params, {"s": scores, **given, **reads}, value, **writes)
+
+    @property
+    def is_masked(self) -> bool:
+        """Does a score take more than its scale to be seen?"""
+        return self.mask is not None or self._is_causal
+
+    @property
+    def _is_causal(self) -> bool:
+        return bool(self.node.attribute("is_causal", 0))
 
     @property
     def position(self) -> Any:

@@ -19,7 +19,7 @@ from daceopt.ir.graph import Dim, Graph, Shape
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.operands import all_required, required
 from daceopt.ops.core import values
-from daceopt.ops.core.registry import Names, Operator, keeps, lowering, supports
+from daceopt.ops.core.registry import FACTORS, FLOATS, Names, Operator, keeps, lowering, supports
 from daceopt.ops.families.attention import SEES_A_KEY
 from daceopt.ops.families.attention_tiles import (
     BATCH,
@@ -36,7 +36,7 @@ from daceopt.ops.families.attention_tiles import (
 )
 
 DOMAIN, NAME = "daceopt", "TiledAttention"
-TILED_TYPES = tuple(t for t in types.DTYPES if types.is_float(t))
+TILED_TYPES = FLOATS + FACTORS
 
 
 def why_not_tiled(graph: Graph, node: Operator) -> str | None:
@@ -82,7 +82,7 @@ def _why_not_mask(graph: Graph, inputs: Names, shapes: list[Any], broadcast: boo
     whole = broadcast or graph.shape(mask)[-1:] == full[-1:]
     if len(graph.shape(mask)) > 4 or not fits or not whole:
         return f"a mask of shape {graph.shape(mask)} for scores of shape {full}"
-    dtype, own = graph.dtype(mask), graph.dtype(required(inputs, 0))
+    dtype, own = graph.dtype(mask), types.computed(graph.dtype(required(inputs, 0)))
     return None if types.is_bool(dtype) or dtype == own else f"a mask of {dtype}; expected booleans or {own}"
 
 
@@ -115,10 +115,11 @@ class _Tiled:
     def kernel(self) -> Kernel:
         stages = [*self._begin(), *self._scores(), *self._softmax(), *self._values(), *self._end()]
         local = self.tiles.local(**dict.fromkeys(("top", "total", "base", "ratio", "own", "part"), (Q,)))
-        local |= self.tiles.local(turned=(D, K), **dict.fromkeys(("scores", "seen", "weights"), (Q, K)))
+        local |= self.tiles.local(**dict.fromkeys(("scores", "weights"), (Q, K)))
+        local |= self.tiles.local(seen=(Q, K)) if self.tiles.is_masked else {}
         local |= self.tiles.local(**dict.fromkeys(("sum", "added"), (Q, E)))
-        if self._dropped is not None:
-            local |= self.tiles.local(used=(Q, K))
+        local |= {} if self.tiles.narrow else self.tiles.local(turned=(D, K))
+        local |= self.tiles.factors(used=(Q, K)) if self._has_used else {}
         extents: dict[Any, Dim] = self.tiles.extents
         return Kernel("attention", extents, stages, self.tiles.outer, local, serial=(KEYS,))
 
@@ -126,17 +127,29 @@ class _Tiled:
     def _dropped(self) -> Any:
         return dropped_of(self.tiles.node)
 
+    @property
+    def _has_used(self) -> bool:
+        """Are the weights that are used others than those that are summed up: dropped, or rounded?"""
+        return self._dropped is not None or self.tiles.narrow
+
     def _begin(self) -> Iterator[Stage]:
         yield self.tiles.stage((Q,), {}, lambda: (-scalar.infinity(), 0), x=_row("top"), y=_row("total"))
         yield from self.tiles.begin(sum=(Q, E))
 
     def _scores(self) -> Iterator[Stage]:
         tiles, (q, k, _) = self.tiles, self.tiles.operands
-        copied = {"k": Access(k, (BATCH, HEAD, tiles.key, D))}
-        yield tiles.stage((KEYS, K, D), copied, lambda x: x, x=Access("turned", (D, K)))
-        read = Access(q, (BATCH, HEAD, tiles.row, D))
-        yield tiles.product((KEYS, Q, K, D), read, Access("turned", (D, K)), _tile("scores"))
-        yield tiles.seen((KEYS, Q, K), _tile("scores"), _tile("seen"))
+        rows, keys = Access(q, (BATCH, HEAD, tiles.row, D)), Access(k, (BATCH, HEAD, tiles.key, D))
+        yield from tiles.turned(KEYS, K, D, keys, "turned")
+        yield tiles.product((KEYS, Q, K, D), rows, tiles.as_columns(K, D, keys, "turned"), _tile("scores"))
+        if tiles.is_masked:
+            yield tiles.of_seen((KEYS, Q, K), _tile("scores"), {}, lambda s: s, x=_tile("seen"))
+
+    def _of_seen(self, reads: dict[str, Access], fn: Any, x: Access) -> Stage:
+        """Of masked scores, which are read twice, a local has those that are seen."""
+        tiles, tile = self.tiles, (KEYS, Q, K)
+        if tiles.is_masked:
+            return tiles.stage(tile, {"s": _tile("seen"), **reads}, fn, x=x)
+        return tiles.of_seen(tile, _tile("scores"), reads, fn, x=x)
 
     def _softmax(self) -> Iterator[Stage]:
         """A new maximum rescales what was summed so far. A row of which nothing is seen yet has 0 in its place."""
@@ -146,26 +159,31 @@ class _Tiled:
             return top, _base(top), sympy.exp(old - _base(top))
 
         tiles, tile, line = self.tiles, (KEYS, Q, K), (KEYS, Q)
-        yield tiles.stage(tile, {"s": _tile("seen")}, lambda s: s, x=_row("own", "max"))
+        yield self._of_seen({}, lambda s: s, _row("own", "max"))
         reads = {"t": _row("top"), "w": _row("own")}
         yield tiles.stage(line, reads, grown, x=_row("top"), y=_row("base"), z=_row("ratio"))
-        reads = {"s": _tile("seen"), "t": _row("base")}
-        yield tiles.stage(tile, reads, lambda s, t: sympy.exp(s - t), x=_tile("weights"))
+        yield self._of_seen({"t": _row("base")}, lambda s, t: self.tiles.exp(s - t), _tile("weights"))
+        yield from self._used()
         yield tiles.stage(tile, {"w": _tile("weights")}, lambda w: w, x=_row("part", "sum"))
         yield tiles.added(line, _row("total"), _row("part"), _row("ratio"))
 
-    def _values(self) -> Iterator[Stage]:
+    def _used(self) -> Iterator[Stage]:
+        """Weights that are dropped, or rounded, in the loop that computes them."""
         tiles, dropped = self.tiles, self._dropped
-        if dropped is not None:
+        if self._has_used:
             position = tiles.position
-            reads = {"w": _tile("weights"), "seed": Access(tiles.b.graph.seed(), (0,))}
+            reads = {"w": _tile("weights")}
+            reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
 
-            def kept(w: Any, seed: Any) -> Any:
-                return w * dropped.factor(seed, position)
+            def kept(w: Any, seed: Any = None) -> Any:
+                return w if dropped is None else w * dropped.factor(seed, position)
 
             yield tiles.stage((KEYS, Q, K), reads, kept, x=_tile("used"))
+
+    def _values(self) -> Iterator[Stage]:
+        tiles = self.tiles
         read = Access(tiles.operands[2], (BATCH, HEAD, tiles.key, E))
-        weights, added = _tile("weights" if dropped is None else "used"), Access("added", (Q, E))
+        weights, added = _tile("used" if self._has_used else "weights"), Access("added", (Q, E))
         yield tiles.product((KEYS, Q, E, K), weights, read, added)
         yield tiles.added((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import sympy
 
+from daceopt.ir import types
 from daceopt.ir.broadcasting import sum_to
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Dim
@@ -52,7 +53,8 @@ def tiled_attention_gradient(
         return [None] * len(inputs)
     if len(wanted) > 3 and wanted[3]:
         return _by_all_scores(b, node, inputs, y, dy)
-    dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), label="attention_dot")
+    wide = types.computed(b.graph.dtype(y))
+    dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), dtype=wide, label="attention_dot")
     base, inverse = (values.at(outputs, k) for k in (1, 2))
     names = all_required(inputs, 3)
     found: Names = [
@@ -128,15 +130,21 @@ class _Pass:
         return Kernel("attention_gradient", extents, stages, self.tiles.outer, local, serial=(self._loop,))
 
     def _locals(self, sides: dict[str, Any], across: bool) -> dict[str, Any]:
-        names = ["scores", "seen", "weights", "d_weights", "d_scores"]
-        names += ["used"] if dropped_of(self.tiles.node) is not None else []
-        loops: dict[str, tuple[Any, ...]] = dict.fromkeys(names, (self.near, self._far))
-        loops |= {"turned": (D, self._far), "turned_values": (E, self._far)}
+        tile = self.near, self._far
+        loops: dict[str, tuple[Any, ...]] = dict.fromkeys(("scores", "weights", "d_weights"), tile)
+        loops |= {} if self.tiles.narrow else {"turned": (D, self._far), "turned_values": (E, self._far)}
         for name, size in sides.items():
             loops |= {name: (self.near, size), f"added_{name}": (self.near, size)}
+        factors: dict[str, tuple[Any, ...]] = {"d_scores": tile} | ({"used": tile} if self._has_used else {})
         if across:
-            loops |= {"turned_scores": (self._far, self.near), "across": (self._far, D)}
-        return self.tiles.local(**loops)
+            loops |= {"across": (self._far, D)}
+            factors |= {"turned_scores": (self._far, self.near)}
+        return self.tiles.local(**loops) | self.tiles.factors(**factors)
+
+    @property
+    def _has_used(self) -> bool:
+        """Are the weights that are used others than those of the softmax: dropped, or rounded?"""
+        return dropped_of(self.tiles.node) is not None or self.tiles.narrow
 
     def _rows_of(self, side: Any, size: Any) -> Access:
         """The rows, along ``size``, of queries or keys."""
@@ -146,8 +154,10 @@ class _Pass:
 
     def _turned(self) -> Iterator[Stage]:
         for name, size in (("turned", D), ("turned_values", E)):
-            reads = {"f": self._rows_of(self._far, size)}
-            yield self.tiles.stage((self._loop, self._far, size), reads, lambda x: x, x=Access(name, (size, self._far)))
+            yield from self.tiles.turned(self._loop, self._far, size, self._rows_of(self._far, size), name)
+
+    def _columns(self, name: str, size: Any) -> Access:
+        return self.tiles.as_columns(self._far, size, self._rows_of(self._far, size), name)
 
     def _tile(self, name: str) -> Access:
         return Access(name, (self.near, self._far))
@@ -158,32 +168,32 @@ class _Pass:
 
     def _weights(self) -> Iterator[Stage]:
         tiles, place = self.tiles, (BATCH, HEAD, self.tiles.row)
-        turned = Access("turned", (D, self._far))
-        yield tiles.product((*self._loops, D), self._rows_of(self.near, D), turned, self._tile("scores"))
-        yield tiles.seen(self._loops, self._tile("scores"), self._tile("seen"))
-        reads = {"s": self._tile("seen"), "t": Access(self.row[0], place), "n": Access(self.row[1], place)}
-        yield tiles.stage(self._loops, reads, lambda s, t, n: sympy.exp(s - t) * n, x=self._tile("weights"))
+        columns = self._columns("turned", D)
+        yield tiles.product((*self._loops, D), self._rows_of(self.near, D), columns, self._tile("scores"))
+        reads = {"t": Access(self.row[0], place), "n": Access(self.row[1], place)}
+        weights, scores = self._tile("weights"), self._tile("scores")
+        yield tiles.of_seen(self._loops, scores, reads, lambda s, t, n: tiles.exp(s - t) * n, x=weights)
 
     def _d_scores(self) -> Iterator[Stage]:
         tiles, dropped = self.tiles, dropped_of(self.tiles.node)
-        turned = Access("turned_values", (E, self._far))
-        yield tiles.product((*self._loops, E), self._rows_of(self.near, E), turned, self._tile("d_weights"))
+        columns = self._columns("turned_values", E)
+        yield tiles.product((*self._loops, E), self._rows_of(self.near, E), columns, self._tile("d_weights"))
         reads = {"p": self._tile("weights"), "g": self._tile("d_weights")}
         reads["r"] = Access(self.row[2], (BATCH, HEAD, tiles.row))
-        if dropped is None:
+        if not self._has_used:
             yield tiles.stage(self._loops, reads, lambda p, g, r: p * (g - r), x=self._tile("d_scores"))
             return
         position = tiles.position
-        reads["seed"] = Access(tiles.b.graph.seed(), (0,))
+        reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
 
-        def kept(p: Any, g: Any, r: Any, seed: Any) -> Any:
-            factor = dropped.factor(seed, position)
+        def kept(p: Any, g: Any, r: Any, seed: Any = None) -> Any:
+            factor = 1 if dropped is None else dropped.factor(seed, position)
             return p * (g * factor - r), p * factor
 
         yield tiles.stage(self._loops, reads, kept, x=self._tile("d_scores"), y=self._tile("used"))
 
     def _summed(self, name: str, size: Any) -> Iterator[Stage]:
-        weights = "weights" if dropped_of(self.tiles.node) is None else "used"
+        weights = "used" if self._has_used else "weights"
         left = self._tile("d_scores" if name == "by_first" else weights)
         total, added = Access(name, (self.near, size)), Access(f"added_{name}", (self.near, size))
         loops = (self._loop, self.near, size)
@@ -213,6 +223,8 @@ def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -
     """The same with all weights in memory, and the gradient by the mask."""
     q, k, v, mask = all_required(inputs, 4)
     scale = node.attribute("scale")
+    own, wide = b.graph.dtype(q), types.computed(b.graph.dtype(q))
+    q, k, v, y, dy = (b.cast(x, wide) if own != wide else x for x in (q, k, v, y, dy))
     scores = b.matmul(q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)
     hiding = Hiding.of(b, node, inputs, scores, 0)
     weights = weights_of(b, node, hiding.apply(b, scores), guarded=hiding.whole_rows)
@@ -223,13 +235,14 @@ def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -
         factors = _factors(b, dropped, b.graph.shape(weights), b.graph.dtype(weights))
         d_weights, used = (b.elementwise(lambda x, f: x * f, x, factors, label="dropout") for x in (d_weights, weights))
     d_scores = b.elementwise(lambda p, g, r: p * (g - r), weights, d_weights, dot, label="attention_grad")
-    found: Names = [
+    found = [
         b.matmul(d_scores, k, alpha=scale),
         b.matmul(b.transpose(d_scores, [0, 1, 3, 2]), q, alpha=scale),
         b.matmul(b.transpose(used, [0, 1, 3, 2]), dy),
-        sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask)),
     ]
-    return [*found, *[None] * (len(inputs) - len(found))]
+    rounded: Names = [b.cast(x, own) if own != wide else x for x in found]
+    by_mask = sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask))
+    return [*rounded, by_mask, *[None] * (len(inputs) - 4)]
 
 
 def _factors(b: Builder, dropped: Any, shape: Any, dtype: Any) -> str:

@@ -108,3 +108,22 @@ def test_functions_of_two(name: str, kind: type, tmp_path: Path) -> None:
     second = np.random.default_rng(1).permutation(wild)
     pairs = [(wild, second), near, (near[0], near[0]), (near[0] * kind(1e6), near[1]), [c.ravel() for c in corners]]
     _compared(fn, exact, [np.concatenate([p[k] for p in pairs]) for k in range(2)], units, tmp_path)
+
+
+def test_exponentials_for_bfloat16(tmp_path: Path) -> None:
+    """Off by less than 2^-18; 0 instead of what is no normal number, infinite from 2^127.5 on."""
+    data = np.concatenate([np.linspace(-87.3, 88.7, 1 << 18).astype(np.float32), _everything(np.float32)])
+    graph = Graph("exponential")
+    x = graph.add_input("x", data.shape, dace.float32)
+    y = Builder(graph).elementwise(scalar.exp_rounded, x)
+    graph.add_output(y)
+    found = run(graph, {x: data}, tmp_path)[y]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        exact = np.exp(data.astype(np.float64))
+    normal = (exact >= np.finfo(np.float32).tiny) & (exact < 2.0**127.5)
+    error = np.abs(found[normal] / exact[normal] - 1)
+    assert float(error.max()) < 2.0**-18
+    small = exact < np.finfo(np.float32).tiny
+    assert float(found[small].max()) <= 2.0**-126 and not found[exact < 2.0**-127].any()
+    np.testing.assert_array_equal(found[exact > 2.0**128], np.inf)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(data))

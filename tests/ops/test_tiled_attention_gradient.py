@@ -24,15 +24,22 @@ STEP = AttentionTiling(rows=16, keys=32)
 N = dace.symbolic.symbol("n", dace.int64)
 
 
-def _attention(length: Any = LENGTH, mask: Any = None, dropout: float = 0.0, **attributes: Any) -> Graph:
+def _attention(
+    length: Any = LENGTH,
+    mask: Any = None,
+    dropout: float = 0.0,
+    shared: int = 3,
+    kind: Any = dace.bool_,
+    **attributes: Any,
+) -> Graph:
     graph = Graph("attention")
     graph.source.opset[""] = 23
-    shapes = [(2, 3, length, SIZE), (2, 3, KEYS, SIZE), (2, 3, KEYS, WIDTH)]
+    shapes = [(2, 3, length, SIZE), (2, shared, KEYS, SIZE), (2, shared, KEYS, WIDTH)]
     names: list[str | None] = [graph.add_input(n, s, dace.float32) for n, s in zip("qkv", shapes)]
     if not isinstance(length, int):
         graph.symbols[str(length)] = (str(names[0]), 2)
     if mask is not None:
-        names.append(graph.add_input("mask", mask, dace.bool_))
+        names.append(graph.add_input("mask", mask, kind))
     y = graph.add_array("y", (2, 3, length, WIDTH), dace.float32)
     if dropout:
         ratio = graph.add_constant("ratio", np.float32(dropout))
@@ -89,6 +96,8 @@ CASES: dict[str, dict[str, Any]] = {
     "full mask": {"mask": (2, 1, LENGTH, KEYS)},
     "dropped": {"dropout": 0.4, "scale": 0.4, SEES_A_KEY: 1},
     "dropped, causal": {"dropout": 0.2, "is_causal": 1, "scale": 0.4, SEES_A_KEY: 1},
+    "one head for all": {"shared": 1},
+    "one head for all, dropped": {"shared": 1, "dropout": 0.4, "scale": 0.4, SEES_A_KEY: 1},
 }
 
 
@@ -108,6 +117,18 @@ def test_gradients_are_those_of_all_scores(name: str) -> None:
     found, backward = _gradients(tiled, 3)
     assert [n.op_type for n in backward.operators()] == [family.GRADIENT]
     expected, _ = _gradients(graph, 3)
+    for ours, exact in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("shared", [3, 1])
+def test_a_gradient_by_the_mask_takes_all_scores(shared: int) -> None:
+    graph = _attention(mask=(2, 1, LENGTH, KEYS), shared=shared, kind=dace.float32)
+    tiled = graph.copy()
+    assert STEP.run(tiled).sites
+    found, backward = _gradients(tiled, 4)
+    assert family.GRADIENT not in [getattr(n, "op_type", "") for n in backward.nodes()]
+    expected, _ = _gradients(graph, 4)
     for ours, exact in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, exact, rtol=1e-10, atol=1e-12)
 

@@ -85,6 +85,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "row mask": {"mask": (70,)},
     "full mask": {"mask": (2, 1, 21, 70)},
     "mask of rows": {"mask": (21, 1), SEES_A_KEY: 1},
+    "shared heads": {"heads": (4, 2)},
+    "one head for all, causal": {"heads": (3, 1), "is_causal": 1},
+    "shared heads, full mask": {"heads": (6, 2), "mask": (2, 6, 21, 70)},
 }
 
 
@@ -136,7 +139,7 @@ def test_no_scores_stand_in_memory() -> None:
     [
         ({"softcap": 2.0}, "softcap of Attention"),
         ({"left_window_size": 3}, "left_window_size of Attention"),
-        ({"heads": (4, 2)}, "expected four dimensions and as many heads"),
+        ({"heads": (4, 3)}, "expected four dimensions, and heads that others share"),
         ({"mask": (21, 1)}, r"a mask of shape \(21, 1\)"),
         ({"mask": (2, 1, 21, 50)}, r"a mask of shape \(2, 1, 21, 50\) for scores of shape \(2, 3, 21, 70\)"),
     ],
@@ -220,14 +223,16 @@ def _narrow_masks(length: int) -> dict[str, torch.Tensor | None]:
 class Given(nn.Module):
     """Attention of given operands, causal or masked."""
 
-    def __init__(self, causal: bool):
+    def __init__(self, causal: bool, shared: bool = False):
         super().__init__()
-        self.causal = causal
+        self.causal, self.shared = causal, shared
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None = None
     ) -> torch.Tensor:
-        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
+        return functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=self.causal, enable_gqa=self.shared
+        )
 
 
 NARROW: dict[str, tuple[tuple[int, int, int], str]] = {  # queries, keys, size of a head; mask
@@ -238,6 +243,7 @@ NARROW: dict[str, tuple[tuple[int, int, int], str]] = {  # queries, keys, size o
     "causal": ((70, 70, 16), "causal"),
     "added": ((50, 50, 8), "added"),
     "boolean": ((50, 50, 8), "boolean"),
+    "shared heads": ((50, 70, 8), "none"),
 }
 
 
@@ -247,11 +253,12 @@ def test_bfloat16_is_multiplied_as_it_is(name: str, sizes: str) -> None:
     """No further from float64 than eager PyTorch, which rounds weights as well."""
     (rows, keys, size), masked = NARROW[name]
     torch.manual_seed(0)
-    given = [torch.randn(2, 3, n, size).bfloat16() for n in (rows, keys, keys)]
-    seed = torch.randn(2, 3, rows, size).bfloat16()
+    shared = name == "shared heads"
+    given = [torch.randn(2, h, n, size).bfloat16() for h, n in ((4, rows), *2 * [(2 if shared else 4, keys)])]
+    seed = torch.randn(2, 4, rows, size).bfloat16()
     mask = None if masked in ("causal", "none") else _narrow_masks(rows)[masked]
     step = STEP if sizes == "small tiles" else AttentionTiling()
-    module = Given(masked == "causal")
+    module = Given(masked == "causal", shared)
     ours = optimized_module(module, recipe=recipes.get("cpu").after("attention-lifting", step), fallback="raise")
 
     def run(fn: Any, kind: torch.dtype) -> list[torch.Tensor]:

@@ -10,6 +10,7 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
+from daceopt.ir.digits import digit
 from daceopt.ir.graph import SEED, Dim, dim
 from daceopt.ir.kernel import Access, Stage, param
 from daceopt.ir.tasklet import Assignment
@@ -41,7 +42,8 @@ def dropped_of(node: Operator) -> Dropped | None:
 
 @dataclass(frozen=True)
 class AttentionTiles:
-    """Queries (batch, heads, length, size), keys and values in tiles of ``rows`` queries and ``keys`` keys.
+    """Queries (batch, heads, length, size), keys and values in tiles of ``rows`` queries and ``keys`` keys; heads of
+    queries may share those of keys and values, each the same number of them.
 
     ``mask``: what is added to the scores, or which are seen. Each iteration over ``outer`` has a tile of queries, or of
     keys.
@@ -80,6 +82,17 @@ class AttentionTiles:
         """Of a tile along each of its loops."""
         extents = self.extents
         return {Q: self.rows, K: self.columns, D: int(extents[D]), E: int(extents[E])}
+
+    @property
+    def group(self) -> int:
+        """Heads of queries that share one of keys and values."""
+        heads, shared = (self.b.graph.shape(x)[1] for x in self.operands[:2])
+        return 1 if heads == shared else int(heads) // int(shared)
+
+    @property
+    def shared_head(self) -> Any:
+        """Whose keys and values a head of queries has."""
+        return HEAD if self.group == 1 else digit(HEAD, self.group, None)
 
     @property
     def row(self) -> Dim:

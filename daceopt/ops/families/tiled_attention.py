@@ -40,7 +40,7 @@ TILED_TYPES = FLOATS + FACTORS
 
 
 def why_not_tiled(graph: Graph, node: Operator) -> str | None:
-    """Why an Attention operator has no tiled form: it takes queries, keys and values of as many heads, of rank 4."""
+    """Why an Attention operator has no tiled form: it takes queries, keys and values of rank 4."""
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
     if any(values.at(inputs, k) is not None for k in (4, 5, 6)) or any(values.at(outputs, k) for k in (1, 2, 3)):
         return "cached keys, lengths or scores that are asked for"
@@ -58,13 +58,19 @@ def why_not_in_tiles(graph: Graph, node: Operator) -> str | None:
     inputs = graph.inputs_of(node)
     shapes = [graph.shape(n) for n in all_required(inputs, 3)]
     dtypes = {graph.dtype(n) for n in all_required(inputs, 3)}
-    if any(len(s) != 4 for s in shapes) or len({s[:2] for s in shapes}) != 1:
-        return f"queries, keys and values of shapes {shapes}; expected four dimensions and as many heads"
+    if any(len(s) != 4 for s in shapes) or len({s[0] for s in shapes}) != 1 or not _are_shared(*(s[1] for s in shapes)):
+        return f"queries, keys and values of shapes {shapes}; expected four dimensions, and heads that others share"
     if len(dtypes) != 1 or not dtypes <= set(TILED_TYPES):
         return f"element types {sorted(map(str, dtypes))}; expected one floating type"
     if any(0 in s for s in shapes) or not all(isinstance(n, int) for n in (shapes[0][3], shapes[2][3])):
         return f"shapes {shapes}; expected elements, and sizes of heads that are known at compile time"
     return _why_not_mask(graph, inputs, shapes, bool(node.attribute(SEES_A_KEY, 0)))
+
+
+def _are_shared(queries: Dim, keys: Dim, values: Dim) -> bool:
+    """Does each head of keys, and of values, serve as many heads of queries?"""
+    known = isinstance(queries, int) and isinstance(keys, int) and keys > 0
+    return keys == values and (queries == keys or (known and int(queries) % int(keys) == 0))
 
 
 def default_scale(graph: Graph, node: Operator) -> float:
@@ -138,7 +144,7 @@ class _Tiled:
 
     def _scores(self) -> Iterator[Stage]:
         tiles, (q, k, _) = self.tiles, self.tiles.operands
-        rows, keys = Access(q, (BATCH, HEAD, tiles.row, D)), Access(k, (BATCH, HEAD, tiles.key, D))
+        rows, keys = Access(q, (BATCH, HEAD, tiles.row, D)), Access(k, (BATCH, tiles.shared_head, tiles.key, D))
         yield from tiles.turned(KEYS, K, D, keys, "turned")
         yield tiles.product((KEYS, Q, K, D), rows, tiles.as_columns(K, D, keys, "turned"), _tile("scores"))
         if tiles.is_masked:
@@ -182,7 +188,7 @@ class _Tiled:
 
     def _values(self) -> Iterator[Stage]:
         tiles = self.tiles
-        read = Access(tiles.operands[2], (BATCH, HEAD, tiles.key, E))
+        read = Access(tiles.operands[2], (BATCH, tiles.shared_head, tiles.key, E))
         weights, added = _tile("used" if self._has_used else "weights"), Access("added", (Q, E))
         yield tiles.product((KEYS, Q, E, K), weights, read, added)
         yield tiles.added((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))

@@ -7,7 +7,7 @@ scale of the scores. Dao et al., FlashAttention, NeurIPS 2022, algorithm 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +72,33 @@ def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     what ``row_statistics`` says, and the product of the result and its gradient."""
     q, k, v, dy = (in_rows(b, required(inputs, position)) for position in (0, 1, 2, 4))
     row = required(inputs, 5), required(inputs, 6), required(inputs, 7)
-    dq, dk, dv = (values.at(outputs, position) for position in range(3))
+    dq, *shared = (values.at(outputs, position) for position in range(3))
+    heads = b.graph.shape(q)[1]
+    dk, dv = (None if out is None else _of_each_head(b, out, heads) for out in shared)
     for near, results, tile in _passes(b.graph.shape(k)[2], dq, dk, dv):
         if any(results.values()):
             outer = BATCH, HEAD, ROWS if near == Q else KEYS
             tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
             wanted = {name: out for name, out in results.items() if out is not None}
             _Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph).emit(b.graph)
+    for own, out in zip((dk, dv), shared, strict=True):
+        if own is not None and out is not None and own != out:
+            _add_heads(b, own, b.graph.shape(out), out)
+
+
+def _of_each_head(b: Builder, out: str, heads: Dim) -> str:
+    """What has the gradient of keys, or of values, by each head of queries: ``out``, where none is shared."""
+    batch, own, *rest = b.graph.shape(out)
+    kind = types.computed(b.graph.dtype(out))
+    return out if own == heads else b.graph.add_array("attention_grad", (batch, heads, *rest), kind)
+
+
+def _add_heads(b: Builder, by_head: str, shape: Sequence[Dim], out: str | None = None) -> str:
+    """The sum over the heads of queries that share one of ``shape``."""
+    batch, own, *rest = shape
+    group = int(b.graph.shape(by_head)[1]) // int(own)
+    apart = b.reshape(by_head, (batch, own, group, *rest))
+    return b.reduce("sum", None, apart, axes=(2,), out=out, label="attention_grad")
 
 
 def _passes(keys: Dim, dq: str | None, dk: str | None, dv: str | None) -> Iterator[tuple[Any, dict[str, Any], Any]]:
@@ -150,7 +170,8 @@ class _Pass:
         """The rows, along ``size``, of queries or keys."""
         q, k, v = self.tiles.operands
         array = {(Q, D): q, (Q, E): self.dy, (K, D): k, (K, E): v}[side, size]
-        return Access(array, (*self._place(side), size))
+        batch, head, row = self._place(side)
+        return Access(array, (batch, head if side == Q else self.tiles.shared_head, row, size))
 
     def _turned(self) -> Iterator[Stage]:
         for name, size in (("turned", D), ("turned_values", E)):
@@ -224,7 +245,9 @@ def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -
     q, k, v, mask = all_required(inputs, 4)
     scale = node.attribute("scale")
     own, wide = b.graph.dtype(q), types.computed(b.graph.dtype(q))
+    shapes = [b.graph.shape(x) for x in (q, k, v)]
     q, k, v, y, dy = (b.cast(x, wide) if own != wide else x for x in (q, k, v, y, dy))
+    k, v = (_for_each_head(b, x, shapes[0][1]) for x in (k, v))
     scores = b.matmul(q, b.transpose(k, [0, 1, 3, 2]), alpha=scale)
     hiding = Hiding.of(b, node, inputs, scores, 0)
     weights = weights_of(b, node, hiding.apply(b, scores), guarded=hiding.whole_rows)
@@ -240,9 +263,19 @@ def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -
         b.matmul(b.transpose(d_scores, [0, 1, 3, 2]), q, alpha=scale),
         b.matmul(b.transpose(used, [0, 1, 3, 2]), dy),
     ]
+    found = [x if b.graph.shape(x)[1] == s[1] else _add_heads(b, x, s) for x, s in zip(found, shapes, strict=True)]
     rounded: Names = [b.cast(x, own) if own != wide else x for x in found]
     by_mask = sum_to(b, None, d_scores, shape=b.graph.shape(mask), dtype=b.graph.dtype(mask))
     return [*rounded, by_mask, *[None] * (len(inputs) - 4)]
+
+
+def _for_each_head(b: Builder, x: str, heads: Dim) -> str:
+    """Keys, or values, of each head of queries."""
+    batch, own, *rest = b.graph.shape(x)
+    if own == heads:
+        return x
+    wide = b.expand(b.unsqueeze(x, [2]), (batch, own, int(heads) // int(own), *rest))
+    return b.reshape(wide, (batch, heads, *rest))
 
 
 def _factors(b: Builder, dropped: Any, shape: Any, dtype: Any) -> str:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _NATIVE = {
     "Contraction": "native",
+    "MicroProduct": "native_product",
     **dict.fromkeys(("Convolution", "ConvolutionBackwardData", "ConvolutionBackwardWeights"), "native_convolution"),
     **dict.fromkeys(("HostCall", *COLLECTIVES), "native"),
 }

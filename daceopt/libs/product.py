@@ -67,10 +67,10 @@ class NativeProduct(OwnCode):
         return ""
 
     def requirements(self, node: Any, graph: Graph) -> Requirements:
-        """The source of the micro-kernel for this one element type."""
+        """Our source alone."""
         if node.dtype == types.BFLOAT16:
             return support("product_native_narrow.cpp", header="narrow_product.h")
-        return support("product_native.cpp", header="product_impl.h", define=f"DACEOPT_T={types.cpp(node.dtype)}")
+        return support("product_native.cpp", header="product_impl.h")
 
 
 def _why_not(node: Any, known: tuple[types.DType, ...]) -> str | None:

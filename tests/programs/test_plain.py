@@ -13,13 +13,14 @@ import torch
 from torch import nn
 
 import daceopt
-from daceopt import optimized_module
+from daceopt import ops, optimized_module
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import HostCall
 from daceopt.programs.plain import plain
+from daceopt.transformations.hardware.tile_scheduling import TileScheduling
 from tests.onnx_models import FLOAT, proto
 from tests.programs import plain_checking
 
@@ -59,6 +60,25 @@ def constants() -> Graph:
     graph.add_output(b.reduce("sum", None, large, axes=(0,)))
     graph.add_output(b.elementwise(lambda v: v * v, x, dtype=types.BFLOAT16))
     return graph
+
+
+def attention(dtype: Any, **attributes: Any) -> Graph:
+    """Tiles whose products are calls of micro-kernels; two heads of queries share one of keys."""
+    graph = Graph("attention")
+    shapes = [(2, 4, 40, 16), (2, 2, 70, 16), (2, 2, 70, 9)]
+    names = [graph.add_input(n, s, dtype) for n, s in zip("qkv", shapes, strict=True)]
+    y = graph.add_array("y", (2, 4, 40, 9), dtype)
+    graph.add_operator("TiledAttention", names, [y], {"scale": 0.25, "rows": 16, "keys": 8, **attributes}, "daceopt")
+    graph.add_output(y)
+    ops.lower_all(graph)
+    graph.prune()
+    assert TileScheduling().run(graph).sites
+    return graph
+
+
+def test_micro_kernels(tmp_path: Path) -> None:
+    graphs = {"narrow": attention(types.BFLOAT16), "causal": attention(F, is_causal=1)}
+    plain_checking.check(tmp_path, graphs)
 
 
 def test_kernels_and_constants(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from daceopt.ir.kernel import Kernel
 from daceopt.ops.families.attention import SEES_A_KEY
 from daceopt.transformations.coarse.attention_tiling import AttentionTiling
 from daceopt.transformations.hardware.tile_scheduling import TileScheduling
+from tests.ir.graph_text_checking import read_back
+from tests.ir.isl_checking import assert_agrees
 from tests.numerics import assert_within_rounding
 
 STEP = AttentionTiling(rows=16, keys=32)
@@ -81,6 +83,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "a size": {"length": dace.symbolic.symbol("n", dace.int64)},
     "causal": {"is_causal": 1},
     "causal, few queries": {"is_causal": 1, "length": 40, "keys": 33},
+    "causal, a size": {"is_causal": 1, "length": dace.symbolic.symbol("n", dace.int64)},
+    "causal, many queries": {"is_causal": 1, "length": 100, "keys": 130},
     "scaled": {"scale": 0.3},
     "row mask": {"mask": (70,)},
     "full mask": {"mask": (2, 1, 21, 70)},
@@ -91,11 +95,12 @@ SIZES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("step", [STEP, AttentionTiling(rows=16, keys=8)], ids=["wide", "high"])
 @pytest.mark.parametrize("name", SIZES)
-def test_it_computes_the_same(name: str) -> None:
+def test_it_computes_the_same(name: str, step: AttentionTiling) -> None:
     before = attention(**SIZES[name])
     feeds = _feeds(before)
-    after = _tiled(before.copy())
+    after = _tiled(before.copy(), step)
     np.testing.assert_allclose(_value(after, feeds), _value(before, feeds), rtol=1e-11, atol=1e-13)
 
 
@@ -132,6 +137,15 @@ def test_no_scores_stand_in_memory() -> None:
     assert shown.count("call product:") == 2
     assert "parallel for i2" in shown
     assert "vector for i5 < 32, 700 - 32*i3" in shown
+
+
+def test_tiles_that_no_query_sees_are_left_out() -> None:
+    """Where a tile has as many queries as keys, or some times as many."""
+    graph = _tiled(attention(is_causal=1, length=96, keys=96), AttentionTiling(rows=32, keys=16))
+    (entry,) = (e for e in graph.kernels() if Kernel.extract(graph, e).serial)
+    assert "for i3 < 6, 2*i2 + 2:" in schedule_text.text(graph.schedules[entry])
+    assert_agrees(graph, Kernel.extract(graph, entry))
+    read_back(graph)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from daceopt.ops.families.attention import DROPOUT
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
 
-_TILE = 64, 128  # queries and keys
-_NARROW_TILE = 128, 512  # products of bfloat16 are over sooner: what is done for each row and panel counts for more
+# queries and keys of a tile: as measured, and where the tiles above a diagonal are left out, which takes square ones.
+# Products of bfloat16 are over sooner: what is done for each row and panel counts for more.
+_TILES = {False: (64, 128), True: (128, 512)}
+_CAUSAL_TILES = {False: (128, 128), True: (256, 256)}
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class AttentionTiling(Transformation):
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
         attributes = {**node.attributes, "scale": default_scale(graph, node), **site["dropped"]}
         were = attributes.pop(FACTORS_WERE, None)
-        rows, keys = _TILE if were is None else _NARROW_TILE
+        rows, keys = (_CAUSAL_TILES if node.attribute("is_causal", 0) else _TILES)[were is not None]
         attributes |= {"rows": self.rows or rows, "keys": self.keys or keys}
         origins = graph.origins_of(node)
         graph.remove(node)

@@ -2,7 +2,7 @@
 // exports; found in the process.
 #include <dlfcn.h>
 
-#include "daceopt/narrow_product.h"
+#include "daceopt/narrow_panels.h"
 
 namespace {
 

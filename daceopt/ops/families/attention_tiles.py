@@ -10,7 +10,6 @@ import sympy
 
 from daceopt.ir import scalar, types
 from daceopt.ir.builder import Builder
-from daceopt.ir.digits import digit
 from daceopt.ir.graph import SEED, Dim, dim
 from daceopt.ir.kernel import Access, Stage, param
 from daceopt.ir.tasklet import Assignment
@@ -19,6 +18,7 @@ from daceopt.ops.core.registry import Operator
 from daceopt.ops.families.random import linear_index
 
 BATCH, HEAD, ROWS, KEYS, Q, K, D, E = (param(k) for k in range(8))  # two of tiles, then those inside of a tile
+MEMBER = param(8)  # of the heads of queries that share the keys and values of a HEAD
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,22 @@ class AttentionTiles:
     @property
     def extents(self) -> dict[Any, Dim]:
         shape, (_, k, v) = self.b.graph.shape, self.operands
-        batch, heads, length, size = shape(self.operands[0])
-        found: dict[Any, Dim] = {BATCH: batch, HEAD: heads}
+        (batch, _, length, size), heads = shape(self.operands[0]), shape(k)[1]
+        found: dict[Any, Dim] = {BATCH: batch, HEAD: heads, MEMBER: self._group}
         found |= {ROWS: blocks(length, self.rows), KEYS: blocks(shape(k)[2], self.columns)}
+        found[KEYS] = self._seen_tiles(found[ROWS], found[KEYS])
         found |= {Q: left(length, self.rows, ROWS), K: left(shape(k)[2], self.columns, KEYS)}
         return found | {D: size, E: shape(v)[3]}
+
+    def _seen_tiles(self, tiles: Dim, count: Dim) -> Dim:
+        """Of ``count`` tiles of keys those that the last query of a tile sees, where iterations have tiles of queries."""
+        if not self._is_causal or ROWS not in self.outer or count == 1:
+            return count
+        if tiles == 1:  # whose loop vanishes
+            return dim(sympy.Min(count, (self.rows - 1) // self.columns + 1))
+        if self.rows % self.columns:
+            return count
+        return sympy.Min(count, self.rows // self.columns * (ROWS + 1), evaluate=False)
 
     @property
     def rows(self) -> int:
@@ -84,15 +95,15 @@ class AttentionTiles:
         return {Q: self.rows, K: self.columns, D: int(extents[D]), E: int(extents[E])}
 
     @property
-    def group(self) -> int:
+    def _group(self) -> int:
         """Heads of queries that share one of keys and values."""
         heads, shared = (self.b.graph.shape(x)[1] for x in self.operands[:2])
         return 1 if heads == shared else int(heads) // int(shared)
 
     @property
-    def shared_head(self) -> Any:
-        """Whose keys and values a head of queries has."""
-        return HEAD if self.group == 1 else digit(HEAD, self.group, None)
+    def head(self) -> Any:
+        """Of the queries."""
+        return HEAD if self._group == 1 else dim(self._group * HEAD + MEMBER)
 
     @property
     def row(self) -> Dim:
@@ -179,7 +190,7 @@ class AttentionTiles:
         boolean = mask is not None and types.is_bool(self.b.graph.dtype(mask))
         if mask is not None:
             shape = self.b.graph.shape(mask)
-            full = (BATCH, HEAD, row, key)[4 - len(shape) :]
+            full = (BATCH, self.head, row, key)[4 - len(shape) :]
             given["m"] = Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
 
         def value(s: Any, *others: Any) -> Any:
@@ -204,7 +215,7 @@ class AttentionTiles:
     def position(self) -> Any:
         """Of a weight among all weights, in rows."""
         shape, (q, k, _) = self.b.graph.shape, self.operands
-        return linear_index((BATCH, HEAD, self.row, self.key), (*shape(q)[:3], shape(k)[2]))
+        return linear_index((BATCH, self.head, self.row, self.key), (*shape(q)[:3], shape(k)[2]))
 
     def begin(self, **arrays: tuple[Any, ...]) -> Iterator[Stage]:
         """Zeros, over these loops of a tile."""

@@ -25,6 +25,7 @@ from daceopt.ops.families.attention_tiles import (
     BATCH,
     HEAD,
     KEYS,
+    MEMBER,
     ROWS,
     AttentionTiles,
     D,
@@ -107,7 +108,7 @@ def tiled_attention(b: Builder, node: Operator, inputs: Names, outputs: Names) -
     dropped, as the ``stream`` of random numbers says. The second and third output are what ``row_statistics`` says."""
     q, k, v = (in_rows(b, x) for x in all_required(inputs, 3))
     tile = int(node.attribute("rows")), int(node.attribute("keys"))
-    tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, ROWS), tile)
+    tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), (BATCH, HEAD, MEMBER, ROWS), tile)
     _Tiled(tiles, outputs).kernel().named_apart(b.graph).emit(b.graph)
 
 
@@ -144,7 +145,7 @@ class _Tiled:
 
     def _scores(self) -> Iterator[Stage]:
         tiles, (q, k, _) = self.tiles, self.tiles.operands
-        rows, keys = Access(q, (BATCH, HEAD, tiles.row, D)), Access(k, (BATCH, tiles.shared_head, tiles.key, D))
+        rows, keys = Access(q, (BATCH, tiles.head, tiles.row, D)), Access(k, (BATCH, HEAD, tiles.key, D))
         yield from tiles.turned(KEYS, K, D, keys, "turned")
         yield tiles.product((KEYS, Q, K, D), rows, tiles.as_columns(K, D, keys, "turned"), _tile("scores"))
         if tiles.is_masked:
@@ -188,7 +189,7 @@ class _Tiled:
 
     def _values(self) -> Iterator[Stage]:
         tiles = self.tiles
-        read = Access(tiles.operands[2], (BATCH, tiles.shared_head, tiles.key, E))
+        read = Access(tiles.operands[2], (BATCH, HEAD, tiles.key, E))
         weights, added = _tile("used" if self._has_used else "weights"), Access("added", (Q, E))
         yield tiles.product((KEYS, Q, E, K), weights, read, added)
         yield tiles.added((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))
@@ -199,7 +200,7 @@ class _Tiled:
         def over(s: Any, t: Any) -> Any:
             return s / t if trusted else scalar.select(scalar.eq(t, 0), 0, s / t)
 
-        place = (BATCH, HEAD, tiles.row)
+        place = (BATCH, tiles.head, tiles.row)
         reads = {"s": Access("sum", (Q, E)), "t": _row("total")}
         yield tiles.stage((Q, E), reads, over, x=Access(required(self.outputs, 0), (*place, E)))
         base, inverse = (values.at(self.outputs, k) for k in (1, 2))

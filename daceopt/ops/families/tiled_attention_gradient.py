@@ -26,6 +26,7 @@ from daceopt.ops.families.attention_tiles import (
     BATCH,
     HEAD,
     KEYS,
+    MEMBER,
     ROWS,
     AttentionTiles,
     D,
@@ -77,7 +78,7 @@ def by_tiles(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
     dk, dv = (None if out is None else _of_each_head(b, out, heads) for out in shared)
     for near, results, tile in _passes(b.graph.shape(k)[2], dq, dk, dv):
         if any(results.values()):
-            outer = BATCH, HEAD, ROWS if near == Q else KEYS
+            outer = BATCH, HEAD, MEMBER, ROWS if near == Q else KEYS
             tiles = AttentionTiles(b, node, (q, k, v), values.at(inputs, 3), outer, tile)
             wanted = {name: out for name, out in results.items() if out is not None}
             _Pass(tiles, near, dy, row).kernel(wanted).named_apart(b.graph).emit(b.graph)
@@ -171,7 +172,7 @@ class _Pass:
         q, k, v = self.tiles.operands
         array = {(Q, D): q, (Q, E): self.dy, (K, D): k, (K, E): v}[side, size]
         batch, head, row = self._place(side)
-        return Access(array, (batch, head if side == Q else self.tiles.shared_head, row, size))
+        return Access(array, (batch, head if side == Q else HEAD, row, size))
 
     def _turned(self) -> Iterator[Stage]:
         for name, size in (("turned", D), ("turned_values", E)):
@@ -188,7 +189,7 @@ class _Pass:
         return self._loop, self.near, self._far
 
     def _weights(self) -> Iterator[Stage]:
-        tiles, place = self.tiles, (BATCH, HEAD, self.tiles.row)
+        tiles, place = self.tiles, (BATCH, self.tiles.head, self.tiles.row)
         columns = self._columns("turned", D)
         yield tiles.product((*self._loops, D), self._rows_of(self.near, D), columns, self._tile("scores"))
         reads = {"t": Access(self.row[0], place), "n": Access(self.row[1], place)}
@@ -200,7 +201,7 @@ class _Pass:
         columns = self._columns("turned_values", E)
         yield tiles.product((*self._loops, E), self._rows_of(self.near, E), columns, self._tile("d_weights"))
         reads = {"p": self._tile("weights"), "g": self._tile("d_weights")}
-        reads["r"] = Access(self.row[2], (BATCH, HEAD, tiles.row))
+        reads["r"] = Access(self.row[2], (BATCH, tiles.head, tiles.row))
         if not self._has_used:
             yield tiles.stage(self._loops, reads, lambda p, g, r: p * (g - r), x=self._tile("d_scores"))
             return
@@ -230,7 +231,7 @@ class _Pass:
         yield tiles.stage((self._loop, far, D), {"s": part}, lambda s: s * scale, x=Access(out, (*place, D)))
 
     def _place(self, side: Any) -> tuple[Any, ...]:
-        return BATCH, HEAD, self.tiles.row if side == Q else self.tiles.key
+        return BATCH, self.tiles.head, self.tiles.row if side == Q else self.tiles.key
 
     def _stored(self, name: str, size: Any, out: str) -> Stage:
         """Gradients of scores are those of scaled ones."""

@@ -67,7 +67,7 @@ class AttentionTiles:
         return found | {D: size, E: shape(v)[3]}
 
     def _seen_tiles(self, tiles: Dim, count: Dim) -> Dim:
-        """Of ``count`` tiles of keys those that the last query of a tile sees, where iterations have tiles of queries."""
+        """Of ``count`` tiles of keys those that the last query of a tile sees, if iterations have tiles of queries."""
         if not self._is_causal or ROWS not in self.outer or count == 1:
             return count
         if tiles == 1:  # whose loop vanishes

@@ -119,6 +119,11 @@ class AttentionTiles:
         """Do micro-kernels multiply the operands as they are, with sums in a wider type?"""
         return self._own == types.BFLOAT16
 
+    @property
+    def has_used(self) -> bool:
+        """Are the weights that are multiplied others than those of the softmax: dropped, or rounded?"""
+        return dropped_of(self.node) is not None or self.narrow
+
     def exp(self, x: Any) -> Any:
         """A weight, which is rounded before it is multiplied where operands are narrow."""
         return scalar.exp_rounded(x) if self.narrow else sympy.exp(x)

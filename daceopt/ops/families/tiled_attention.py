@@ -126,18 +126,13 @@ class _Tiled:
         local |= self.tiles.local(seen=(Q, K)) if self.tiles.is_masked else {}
         local |= self.tiles.local(**dict.fromkeys(("sum", "added"), (Q, E)))
         local |= {} if self.tiles.narrow else self.tiles.local(turned=(D, K))
-        local |= self.tiles.factors(used=(Q, K)) if self._has_used else {}
+        local |= self.tiles.factors(used=(Q, K)) if self.tiles.has_used else {}
         extents: dict[Any, Dim] = self.tiles.extents
         return Kernel("attention", extents, stages, self.tiles.outer, local, serial=(KEYS,))
 
     @property
     def _dropped(self) -> Any:
         return dropped_of(self.tiles.node)
-
-    @property
-    def _has_used(self) -> bool:
-        """Are the weights that are used others than those that are summed up: dropped, or rounded?"""
-        return self._dropped is not None or self.tiles.narrow
 
     def _begin(self) -> Iterator[Stage]:
         yield self.tiles.stage((Q,), {}, lambda: (-scalar.infinity(), 0), x=_row("top"), y=_row("total"))
@@ -177,7 +172,7 @@ class _Tiled:
     def _used(self) -> Iterator[Stage]:
         """Weights that are dropped, or rounded, in the loop that computes them."""
         tiles, dropped = self.tiles, self._dropped
-        if self._has_used:
+        if tiles.has_used:
             position = tiles.position
             reads = {"w": _tile("weights")}
             reads |= {} if dropped is None else {"seed": Access(tiles.b.graph.seed(), (0,))}
@@ -190,7 +185,7 @@ class _Tiled:
     def _values(self) -> Iterator[Stage]:
         tiles = self.tiles
         read = Access(tiles.operands[2], (BATCH, HEAD, tiles.key, E))
-        weights, added = _tile("used" if self._has_used else "weights"), Access("added", (Q, E))
+        weights, added = _tile("used" if self.tiles.has_used else "weights"), Access("added", (Q, E))
         yield tiles.product((KEYS, Q, E, K), weights, read, added)
         yield tiles.added((KEYS, Q, E), Access("sum", (Q, E)), added, _row("ratio"))
 

@@ -156,16 +156,11 @@ class _Pass:
         loops |= {} if self.tiles.narrow else {"turned": (D, self._far), "turned_values": (E, self._far)}
         for name, size in sides.items():
             loops |= {name: (self.near, size), f"added_{name}": (self.near, size)}
-        factors: dict[str, tuple[Any, ...]] = {"d_scores": tile} | ({"used": tile} if self._has_used else {})
+        factors: dict[str, tuple[Any, ...]] = {"d_scores": tile} | ({"used": tile} if self.tiles.has_used else {})
         if across:
             loops |= {"across": (self._far, D)}
             factors |= {"turned_scores": (self._far, self.near)}
         return self.tiles.local(**loops) | self.tiles.factors(**factors)
-
-    @property
-    def _has_used(self) -> bool:
-        """Are the weights that are used others than those of the softmax: dropped, or rounded?"""
-        return dropped_of(self.tiles.node) is not None or self.tiles.narrow
 
     def _rows_of(self, side: Any, size: Any) -> Access:
         """The rows, along ``size``, of queries or keys."""
@@ -202,7 +197,7 @@ class _Pass:
         yield tiles.product((*self._loops, E), self._rows_of(self.near, E), columns, self._tile("d_weights"))
         reads = {"p": self._tile("weights"), "g": self._tile("d_weights")}
         reads["r"] = Access(self.row[2], (BATCH, tiles.head, tiles.row))
-        if not self._has_used:
+        if not self.tiles.has_used:
             yield tiles.stage(self._loops, reads, lambda p, g, r: p * (g - r), x=self._tile("d_scores"))
             return
         position = tiles.position
@@ -215,7 +210,7 @@ class _Pass:
         yield tiles.stage(self._loops, reads, kept, x=self._tile("d_scores"), y=self._tile("used"))
 
     def _summed(self, name: str, size: Any) -> Iterator[Stage]:
-        weights = "used" if self._has_used else "weights"
+        weights = "used" if self.tiles.has_used else "weights"
         left = self._tile("d_scores" if name == "by_first" else weights)
         total, added = Access(name, (self.near, size)), Access(f"added_{name}", (self.near, size))
         loops = (self._loop, self.near, size)

@@ -24,6 +24,7 @@ UNARY: dict[str, tuple[Callable[..., Any], Callable[..., Any], np.ndarray]] = {
     "log1p": (scalar.log1p, torch.log1p, POSITIVE),
     "expm1": (scalar.expm1, torch.expm1, ANY),
     "exp2": (scalar.exp2, torch.exp2, ANY),
+    "exp_rounded": (scalar.exp_rounded, torch.exp, ANY),
     "log2": (scalar.log2, torch.log2, POSITIVE),
     "log10": (scalar.log10, torch.log10, POSITIVE),
     "erfc": (scalar.erfc, torch.erfc, ANY),

@@ -133,8 +133,8 @@ class AttentionTiles:
         return self._locals(types.computed(self._own), arrays)
 
     def factors(self, **arrays: tuple[Any, ...]) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        """Locals that are factors of products: narrow, where the operands are."""
-        return self._locals(self._own if self.narrow else types.computed(self._own), arrays)
+        """Locals that are factors of products: of the operands' own type."""
+        return self._locals(self._own, arrays)
 
     def _locals(self, dtype: Any, arrays: dict[str, tuple[Any, ...]]) -> dict[str, tuple[Any, tuple[int, ...]]]:
         sizes = self.sizes

@@ -1,5 +1,7 @@
 // Panels of the right factor of a product of bfloat16 tiles, as the units of a CPU take them.
 #pragma once
+#include <cstring>
+
 #include "daceopt/cpu.h"
 #include "daceopt/narrow_product.h"
 

@@ -1,9 +1,9 @@
 // C (+)= A @ B on tiles of bfloat16, with sums in float. Rows of A and C are contiguous, and those of B, or its columns.
 #pragma once
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "daceopt/element.h"
 #include "daceopt/product_impl.h"
 
 namespace daceopt {
@@ -26,21 +26,14 @@ T* at_least(std::vector<T>& memory, int64_t count) {
     return memory.data() + ((first + kLine - 1) / kLine * kLine - first) / sizeof(T);
 }
 
-inline float widened(uint16_t bits) {
-    const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-    float value;
-    std::memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
 // Of CPUs without units for bfloat16: the factors in float first.
 inline void product_widened(const NarrowTile& t) {
     thread_local std::vector<float> left, right;
     float *a = at_least(left, t.m * t.k), *b = at_least(right, t.k * t.n);
     for (int64_t i = 0; i < t.m; ++i)
-        for (int64_t p = 0; p < t.k; ++p) a[i * t.k + p] = widened(t.a[i * t.lda + p]);
+        for (int64_t p = 0; p < t.k; ++p) a[i * t.k + p] = from_bfloat16(t.a[i * t.lda + p]);
     for (int64_t p = 0; p < t.k; ++p)
-        for (int64_t j = 0; j < t.n; ++j) b[p * t.n + j] = widened(t.turned ? t.b[j * t.ldb + p] : t.b[p * t.ldb + j]);
+        for (int64_t j = 0; j < t.n; ++j) b[p * t.n + j] = from_bfloat16(t.turned ? t.b[j * t.ldb + p] : t.b[p * t.ldb + j]);
     product<float>(t.m, t.n, t.k, t.k, t.n, t.ldc, t.add, a, b, t.c);
 }
 

@@ -1,7 +1,6 @@
 // Matrix products by the MKL inside torch, found in the process rather than linked: torch is loaded before any program.
-#include <dlfcn.h>
-
 #include "daceopt/contraction_widened.h"
+#include "daceopt/torch_symbol.h"
 
 namespace daceopt {
 namespace {
@@ -12,11 +11,6 @@ using Gemm = void (*)(const char*, const char*, Int, Int, Int, const T*, const T
 template <typename T>
 using GemmBatch = void (*)(const char*, const char*, Int, Int, Int, const T*, const T**, Int, const T**, Int, const T*, T**, Int, Int, Int);
 
-void* find(const char* name) {
-    void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    return torch ? dlsym(torch, name) : nullptr;
-}
-
 template <typename T>
 struct Names;
 template <>
@@ -26,13 +20,13 @@ struct Names<double> { static constexpr const char *gemm = "dgemm_64_", *batch =
 
 template <typename T>
 Gemm<T> gemm_function() {
-    static const auto function = reinterpret_cast<Gemm<T>>(find(Names<T>::gemm));
+    static const auto function = torch_symbol<Gemm<T>>(Names<T>::gemm);
     return function;
 }
 
 template <typename T>
 GemmBatch<T> batch_function() {
-    static const auto function = reinterpret_cast<GemmBatch<T>>(find(Names<T>::batch));
+    static const auto function = torch_symbol<GemmBatch<T>>(Names<T>::batch);
     return function;
 }
 

@@ -1,18 +1,14 @@
 // Products of tiles by the micro-kernels that oneDNN compiles for this CPU, which torch exports; found in the process.
-#include <dlfcn.h>
-
 #include "daceopt/product_impl.h"
+#include "daceopt/torch_symbol.h"
 
 namespace {
 
 using Brgemm = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const float*, const float*, float*, bool);
 
 Brgemm brgemm() {
-    static const auto function = [] {
-        void* torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-        // at::native::cpublas::brgemm(M, N, K, lda, ldb, ldc, add, A, B, C, is_vnni)
-        return reinterpret_cast<Brgemm>(torch ? dlsym(torch, "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb") : nullptr);
-    }();
+    // at::native::cpublas::brgemm(M, N, K, lda, ldb, ldc, add, A, B, C, is_vnni)
+    static const auto function = daceopt::torch_symbol<Brgemm>("_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb");
     return function;
 }
 

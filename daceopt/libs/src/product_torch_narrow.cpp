@@ -1,28 +1,21 @@
 // Products of tiles of bfloat16 by the micro-kernels that oneDNN compiles for this CPU's AMX or AVX-512 units, which torch
 // exports; found in the process.
-#include <dlfcn.h>
-
 #include "daceopt/narrow_panels.h"
+#include "daceopt/torch_symbol.h"
 
 namespace {
 
 using daceopt::NarrowTile;
 using Brgemm = void (*)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const void*, const void*, float*, bool);
 
-template <typename Function>
-Function symbol(const char* name) {
-    static void* const torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
-    return reinterpret_cast<Function>(torch ? dlsym(torch, name) : nullptr);
-}
-
 // Torch's micro-kernels take packed panels only while its oneDNN is in use: else a plain product would read them as rows.
 struct Micro {
     // at::native::cpublas::brgemm(M, N, K, lda, ldb, ldc, add, A, B, C, is_vnni), brgemm_release(is_vnni)
-    const Brgemm call = symbol<Brgemm>("_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb");
-    void (*const release)(bool) = symbol<void (*)(bool)>("_ZN2at6native7cpublas14brgemm_releaseEb");
+    const Brgemm call = daceopt::torch_symbol<Brgemm>("_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb");
+    void (*const release)(bool) = daceopt::torch_symbol<void (*)(bool)>("_ZN2at6native7cpublas14brgemm_releaseEb");
     // at::globalContext(), at::Context::userEnabledMkldnn() const
-    void* (*const context)() = symbol<void* (*)()>("_ZN2at13globalContextEv");
-    bool (*const enabled)(const void*) = symbol<bool (*)(const void*)>("_ZNK2at7Context17userEnabledMkldnnEv");
+    void* (*const context)() = daceopt::torch_symbol<void* (*)()>("_ZN2at13globalContextEv");
+    bool (*const enabled)(const void*) = daceopt::torch_symbol<bool (*)(const void*)>("_ZNK2at7Context17userEnabledMkldnnEv");
     bool right = false;
 
     Micro() { right = call && release && context && enabled && __builtin_cpu_supports("avx512bf16") && multiplies(); }

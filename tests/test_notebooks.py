@@ -134,6 +134,7 @@ def _is_right(text: str, versions: int) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.filterwarnings("default")
 def test_mish_study(tmp_path: Path) -> None:
     """From 21 passes over an array in 7 kernels to 5 in 2, which is what reading and writing takes at least."""

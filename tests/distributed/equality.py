@@ -447,10 +447,10 @@ CHECKS = (
     *(by_backward, by_training_step, with_no_sync, uneven_batches, uneven_batches_of_some_parameters),
     *(checkpoints, evaluation, in_parts, ddp_of_an_optimized_module, one_rank_compiles),
     *(differing_models, differing_strategies, a_strategy_for_more_ranks, a_group_without_this_rank),
-    a_gradient_on_one_rank_only,
+    *(a_gradient_on_one_rank_only, micro_batches),
 )
 
-MORE = (by_adamw_each_gradient_alone, by_a_file, without_no_sync, micro_batches, second_derivatives)
+MORE = (by_adamw_each_gradient_alone, by_a_file, without_no_sync, second_derivatives)
 
 if __name__ == "__main__":
     chosen = MORE if os.environ.get("CHECKS") == "more" else CHECKS

@@ -23,6 +23,7 @@ def test_ranks_agree(check: str, outcomes: dict[str, list[str]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.breadth
 @pytest.mark.parametrize("check", [c.__name__ for c in equality.MORE])
 def test_ranks_agree_in_more(check: str, more: dict[str, list[str]]) -> None:
     assert more.get(check, ["did not run"]) == ["ok", "ok"], "\n".join(more.get(check, ["did not run"]))

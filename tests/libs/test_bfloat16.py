@@ -81,7 +81,7 @@ def expected(given: dict[str, torch.Tensor], dtype: torch.dtype, alpha: float, r
 CASES_OF_PRODUCTS = "plain bias transposed strided batches shared broadcast one_row one_column no_depth no_rows".split()
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("out", [NARROW, torch.float32], ids=["narrow", "wide"])
 @pytest.mark.parametrize("name", [*CASES_OF_PRODUCTS, "wide_bias", "column_bias"])

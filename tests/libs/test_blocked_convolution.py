@@ -42,7 +42,7 @@ def unpacked(x: torch.Tensor) -> torch.Tensor:
     return x.movedim(-1, 2).flatten(1, 2)
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", ["onednn", "native_convolution"])
 @pytest.mark.parametrize("name", CASES)
 def test_any_operands_in_blocks(name: str, library: str) -> None:

@@ -94,7 +94,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(5)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("view_b", VIEWS)
 @pytest.mark.parametrize("view_a", VIEWS)
@@ -197,7 +197,7 @@ BATCHES = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("view", BATCHES)
 def test_a_batch_that_shares_its_right_factor(library: str, view: str) -> None:

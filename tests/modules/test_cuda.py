@@ -112,7 +112,7 @@ def _check(name: str, device: str, recipe: str) -> None:
     assert not ours.daceopt.stats.eager_calls
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_module_forward_and_backward(name: str, emulated: None) -> None:
     _check(name, "cpu", "gpu")

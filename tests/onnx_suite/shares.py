@@ -1,4 +1,4 @@
-"""The suite in shares that pytest runs: a quarter of it by default, all of it where DACEOPT_ONNX_SUITE says ``all``.
+"""The suite in shares that pytest runs: an eighth of it by default, all of it where DACEOPT_ONNX_SUITE says ``all``.
 
 A test's share follows from its name. Each file of tests has shares of its own, so that two workers of xdist split them.
 """
@@ -12,7 +12,7 @@ from tests.onnx_suite.cases import share_of
 from tests.onnx_suite.exclusions import excluded, surprises
 
 SHARES = 64
-_CHOSEN = SHARES if os.environ.get("DACEOPT_ONNX_SUITE") == "all" else SHARES // 4
+_CHOSEN = SHARES if os.environ.get("DACEOPT_ONNX_SUITE") == "all" else SHARES // 8
 FIRST = range(0, _CHOSEN, 2)
 SECOND = range(1, _CHOSEN, 2)
 

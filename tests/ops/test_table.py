@@ -47,7 +47,7 @@ def test_the_document_holds_the_table() -> None:
 
 # -------------------------------------------------------------------- element types
 
-TYPE_SHARES = 16
+TYPE_SHARES = 32
 
 
 @few_of(TYPE_SHARES)

@@ -107,6 +107,18 @@ def test_what_is_written_beyond_the_end_is_found(planted: Any) -> None:
         verify(norm())
 
 
+def test_what_is_read_beyond_the_end_is_found(planted: Any) -> None:
+    planted("p1[i1]", "p1[i1 + 1]")
+    with pytest.raises(VerificationError, match=r"output:\d .* is nan at \["):
+        verify(norm())
+
+
+def test_an_input_that_is_written_is_found(planted: Any) -> None:
+    planted("    p3[0] = ", "    const_cast<float*>(p1)[29] = 7; p3[0] = ")
+    with pytest.raises(VerificationError, match="wrote to input:1"):
+        verify(norm())
+
+
 def test_the_reproducer_has_the_code_and_the_inputs(planted: Any) -> None:
     planted("tanhf(", "sinf(")
     with pytest.raises(VerificationError, match="reproducer in ") as caught:

@@ -1,7 +1,7 @@
 """Everything that computes addresses from data, compiled under AddressSanitizer: ``python -m tests.sanitizer first``.
 
 To be started with libasan preloaded. Writes one JSON line for each result; the sanitizer ends the process at the first
-access outside of an array. ``first`` and ``second``: half of the operators each; ``overflow``: makes one; ``modules``:
+access outside of an array. ``first`` to ``fourth``: a quarter of the operators each; ``overflow``: makes one; ``modules``:
 the module fuzzer's first programs, then makes one.
 """
 
@@ -34,6 +34,7 @@ _FAMILIES = re.compile(
     r"cum|pad|edge_pad|reflect_pad|wrap_pad|constant_pad|center_crop|resize|upsample|gridsample|roialign|max_?roi|maxunpool|maxpool|averagepool|"
     r"lppool|col2im|deform|basic_deform|tfidf|dft|stft|tile|expand|nllloss|sce|arg(max|min)|loop|scan|if|lstm|gru|simple_rnn|rnn)"
 )
+QUARTERS = ("first", "second", "third", "fourth")
 _MODULES = 32
 _EXTENT = 5
 _BAD = (_EXTENT, -_EXTENT - 1, 2**40, -(2**62))
@@ -44,14 +45,13 @@ def main() -> None:
     commands = {
         "modules": _modules,
         "overflow": _overflow,
-        "first": partial(_operators, 0),
-        "second": partial(_operators, 1),
+        **{name: partial(_operators, k) for k, name in enumerate(QUARTERS)},
     }
     commands[sys.argv[1]]()
 
 
-def _operators(half: int) -> None:
-    chosen = [name for name in cases() if _FAMILIES.match(name) and name not in excluded()][half::2]
+def _operators(quarter: int) -> None:
+    chosen = [name for name in cases() if _FAMILIES.match(name) and name not in excluded()][quarter :: len(QUARTERS)]
     batch.run(chosen, "native", "none", _tell)
     _out_of_range()
     _tell({"name": "done", "reason": "", "count": len(chosen)})

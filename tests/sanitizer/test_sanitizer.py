@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sanitizer.__main__ import QUARTERS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -44,12 +46,12 @@ def test_the_sanitizer_sees_an_overflow(libraries: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
-@pytest.mark.parametrize("half", ["first", "second"])
-def test_run_time_indices_stay_inside(half: str, libraries: str, tmp_path: Path) -> None:
-    done = run(libraries, tmp_path, half)
+@pytest.mark.share(4)
+@pytest.mark.parametrize("quarter", QUARTERS)
+def test_run_time_indices_stay_inside(quarter: str, libraries: str, tmp_path: Path) -> None:
+    done = run(libraries, tmp_path, quarter)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert 2 * len(_passed(done)) > 300
+    assert len(QUARTERS) * len(_passed(done)) > 300
 
 
 @pytest.mark.slow

@@ -51,7 +51,7 @@ class _Optimized:
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", QUICK)
 def test_networks_take_steps(name: str) -> None:
     network = build(name)

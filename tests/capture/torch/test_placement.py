@@ -58,6 +58,7 @@ BINARY = {
 }
 
 
+@pytest.mark.share(2)
 @pytest.mark.parametrize("fn", BINARY.values(), ids=BINARY)
 def test_functions_of_two_tensors(fn: Callable[..., Any]) -> None:
     kinds = list(laid_out().values())
@@ -158,7 +159,7 @@ CHANNELS_LAST = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("fn", CHANNELS_LAST.values(), ids=CHANNELS_LAST)
 def test_memory_formats(fn: Callable[..., Any], dynamic: bool) -> None:

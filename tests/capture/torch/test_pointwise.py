@@ -235,7 +235,7 @@ def test_booleans(fn: Fn) -> None:
 MIXED = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("first", MIXED)
 @pytest.mark.parametrize("second", MIXED)
 def test_promotion(first: torch.dtype, second: torch.dtype) -> None:

@@ -73,7 +73,7 @@ VIEWS = {
 }
 
 
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", VIEWS)
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_views(name, dynamic):

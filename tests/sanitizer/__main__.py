@@ -1,8 +1,8 @@
 """Everything that computes addresses from data, compiled under AddressSanitizer: ``python -m tests.sanitizer first``.
 
 To be started with libasan preloaded. Writes one JSON line for each result; the sanitizer ends the process at the first
-access outside of an array. ``first`` to ``fourth``: a quarter of the operators each; ``overflow``: makes one; ``modules``:
-the module fuzzer's first programs, then makes one.
+access outside of an array. ``first`` to ``fourth``: a quarter of the operators each; ``overflow``: makes one;
+``modules``: the module fuzzer's first programs, then makes one.
 """
 
 from __future__ import annotations

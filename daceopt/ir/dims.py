@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -37,8 +36,8 @@ def in_rows(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
 
 
 def span(shape: Shape, strides: Shape) -> Dim:
-    """Elements from the first to the last that (shape, strides) touches, at least 1."""
-    if all(isinstance(s, int) for s in shape) and prod(shape) == 0:
+    """Elements from the first to the last that (shape, strides) touches, at least 1 where the extents are known."""
+    if 0 in shape:  # whatever the others are: the sum below would be less than nothing
         return 1
     return dim(1 + sum((s - 1) * t for s, t in zip(shape, strides)))
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from daceopt.ir.builder import Builder, broadcast_shapes, reshaped_strides
+from daceopt.ir.dims import span
 from daceopt.ir.graph import Graph, row_major
 
 HOSTILE = ['"; system("x"); //', "Ünïcødé ✓", "class", "", "x" * 10_000, "a\nb", "__init__", "N", "1abc"]
@@ -112,6 +113,13 @@ def test_reshape_is_a_view_when_strides_allow(
     shape: tuple, strides: tuple | None, new: tuple, expected: object
 ) -> None:
     assert reshaped_strides(shape, strides or row_major(shape), new) == expected
+
+
+def test_what_holds_nothing_has_no_negative_span() -> None:
+    """Whatever the open extents beside the 0 are: an array's place in the arena depends on it."""
+    s = dace.symbolic.symbol("s0", dace.int64)
+    shape = (0, s, 2, 33, 0, s)
+    assert span(shape, row_major(shape)) == 1 and span((0, s), (3 * s, 3)) == 1
 
 
 def test_reshape_keeps_a_symbolic_batch() -> None:

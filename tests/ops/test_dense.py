@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dace
 import numpy as np
 import pytest
 import torch
 
 from daceopt import ops
+from daceopt.errors import Unsupported
+from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from tests.numerics import assert_within_rounding
 from tests.ops.single import check, lowered, single
@@ -110,6 +113,20 @@ def test_attention_with_packed_heads(kv_heads: int) -> None:
     heads = [x.reshape(2, x.shape[1], -1, 8).swapaxes(1, 2) for x in (q, k, v)]
     expected = attend(*heads, enable_gqa=True).transpose(1, 2).reshape(2, 5, 32)
     assert_within_rounding(ours, expected, ulps=40)
+
+
+def test_cached_heads_of_open_number_are_refused() -> None:
+    """They may be others than the attribute says."""
+    heads = dace.symbolic.symbol("s0", dace.int64)
+    graph = Graph("cached")
+    q, k, v = (graph.add_input(n, (1, 2, 12), dace.float32) for n in ("q", "k", "v"))
+    cached = [graph.add_input(n, (1, heads, 3, 3), dace.float32) for n in ("past_k", "past_v")]
+    graph.symbols["s0"] = (cached[0], 1)
+    y = graph.add_array("y", (1, 2, 12), dace.float32)
+    graph.add_operator("Attention", [q, k, v, None, *cached], [y], {"q_num_heads": 4, "kv_num_heads": 4})
+    graph.add_output(y)
+    with pytest.raises(Unsupported, match=r"cached keys of shape \(1, s0, 3, 3\).*expected the same batch, heads"):
+        ops.lower_all(graph)
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (2, 1, 5, 6), (2, 4, 5, 6)])

@@ -212,6 +212,9 @@ def why_not_attention(graph: Graph, node: Operator) -> str | None:
     width = graph.shape(required(inputs, 0))[-1]
     if not isinstance(width, int):
         return f"queries of size {width}; expected one that is known at compile time"
+    for cached, given, what in ((past, 1, "keys"), (values.at(inputs, 5), 2, "values")):
+        if cached is not None and (differing := _beside(graph, node, required(inputs, given), cached)):
+            return f"cached {what} {differing}"
     if mask is None or node.attribute(SEES_A_KEY, 0):
         return None
     keys = graph.shape(required(inputs, 1))[-2] + (graph.shape(past)[2] if past is not None else 0)
@@ -219,3 +222,14 @@ def why_not_attention(graph: Graph, node: Operator) -> str | None:
     if columns == keys or (isinstance(columns, int) and isinstance(keys, int) and columns < keys):
         return None
     return f"a mask of {columns} columns for {keys} keys; expected at most as many columns as keys"
+
+
+def _beside(graph: Graph, node: Operator, given: str, cached: str) -> str | None:
+    """Why what is cached does not stand before what is given; one may have a symbol where the other has a number."""
+    shape, before = graph.shape(given), graph.shape(cached)
+    if len(shape) == 3:
+        heads = node.attribute("kv_num_heads")
+        shape = (shape[0], heads, shape[1], dim(shape[2] // heads))
+    if (*shape[:2], shape[3]) == (*before[:2], before[3]):
+        return None
+    return f"of shape {before} for new ones of {shape}; expected the same batch, heads and size"

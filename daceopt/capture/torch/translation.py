@@ -313,6 +313,8 @@ class Importer:
         if node.target is getitem:
             source, index = node.args
             return self.values[source][index]
+        if isinstance(value, torch.SymBool):
+            raise Unsupported(f"a size that only the data decides ({getattr(node.target, '__name__', '')}{node.args})")
         if not isinstance(node.target, torch._ops.OpOverload):
             raise Unsupported(f"{node.target} stands in the graph; expected operators of ATen")
         call, operands = self._bind(node, value)

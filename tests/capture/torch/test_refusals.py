@@ -67,3 +67,9 @@ def test_what_meets_and_is_allowed_is_compiled() -> None:
     for found, expected in zip(ours(x, n), function(x, n), strict=True):
         torch.testing.assert_close(found, expected)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_size_that_the_data_decides_is_said_to_be_one() -> None:
+    """It is compared with another before it is used."""
+    with pytest.raises(Unsupported, match="a size that only the data decides"):
+        optimized_module(Net(lambda x, n: x / torch.bincount(n.flatten(), minlength=2)), fallback="raise")(x, n % 2)

@@ -8,7 +8,9 @@ succeeds: what checks numbers, or calls what may fail, runs before.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from dace import nodes
@@ -61,26 +63,30 @@ def waits(graph: Graph) -> Waits:
     failing = fallible(graph) if graph.replaced else set()
     risky = [n for n in graph.nodes() if not failing.isdisjoint(_written(graph, n))] if failing else []
     found: Waits = {}
-    for new, old in pairs(graph):
+    order, replaced = graph.nodes(), pairs(graph)
+    bits = {node: 1 << k for k, node in enumerate(order)}
+    later = _later(graph, order, bits) if replaced else {}
+    risk = _union(bits, risky)
+    for new, old in replaced:
         writer = graph.producer(new)
         readers = [n for n in graph.all_consumers(old) if n is not writer]
-        later = _dependents(graph, writer)
-        if not later.intersection(readers) and not later.intersection(risky):
+        if not later[writer] & (risk | _union(bits, readers)):
             found.setdefault(writer, []).extend([*readers, *(n for n in risky if n is not writer)])
-    order = graph.nodes()
     return found if len(_sorted(graph, order, found)) == len(order) else {}
 
 
-def _dependents(graph: Graph, node: Any) -> set[Any]:
-    """All nodes that read what ``node`` computes, or what is computed of that."""
-    found: dict[Any, None] = {}
-    waiting = [node]
-    while waiting:
-        for name in _written(graph, waiting.pop()):
-            new = [n for n in graph.all_consumers(name) if n not in found]
-            found.update(dict.fromkeys(new))
-            waiting.extend(new)
-    return set(found)
+def _later(graph: Graph, order: Sequence[Any], bits: Mapping[Any, int]) -> dict[Any, int]:
+    """Node -> the bits of all that read what it computes, or what is computed of that: at once for all of a step's
+    hundreds of parameters."""
+    found: dict[Any, int] = {}
+    for node in reversed(order):
+        readers = {n: None for name in _written(graph, node) for n in graph.all_consumers(name)}
+        found[node] = _union(bits, readers) | _union(found, readers)
+    return found
+
+
+def _union(bits: Mapping[Any, int], nodes: Iterable[Any]) -> int:
+    return reduce(or_, (bits[n] for n in nodes), 0)
 
 
 def ordered(graph: Graph) -> list[Any]:

@@ -74,9 +74,13 @@ def efficientnet() -> Example:
 
 @torch.no_grad()
 def _settled(example: Example) -> Example:
-    """With the running statistics of its own images. Those of a new network let its images fade from layer to layer
-    into numbers that are no normal ones, for which some CPUs take a hundred times as long."""
+    """With weights that keep the variance of its images, and running statistics that are theirs. Those of a new network
+    let images and gradients fade from layer to layer into numbers that are no normal ones, for which some CPUs take a
+    hundred times as long."""
     model, images = example
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     layers = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     momenta = [layer.momentum for layer in layers]
     for layer in layers:

@@ -37,7 +37,7 @@ class Structure:
 
     def __init__(self, full: bool, foreign: bool = False):
         self._full, self._foreign = full, foreign
-        self._promised: list[str] | None = None
+        self._promised: list[_Promise] | None = None
 
     def _is_full(self, transformation: Transformation) -> bool:
         return self._full or (self._foreign and not identity.is_own(transformation.inner.defined_by.__module__))
@@ -68,8 +68,9 @@ class Structure:
     def _keeps_promise(self, graph: Graph, where: str) -> None:
         """Raise VerificationError where inputs or outputs are no longer what callers pass and get."""
         for old, new in zip(self._promised or (), promised(graph)):
-            if old != new:
-                raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: expected {old}, found {new}")
+            if old != new and _shown(old) != _shown(new):
+                found = f"expected {_shown(old)}, found {_shown(new)}"
+                raise VerificationError(f"graph {graph.sdfg.name} is invalid {where}: {found}")
 
     def is_for(self, graph: Graph) -> bool:
         """Can ``graph``, which a step on a program made, be checked as the graph before it?"""
@@ -127,11 +128,19 @@ def contents(graph: Graph) -> dict[str, None]:
     return dict.fromkeys(lines)
 
 
-def promised(graph: Graph) -> list[str]:
-    """What callers pass and get, one line for each: a step may give an output another name, no other type or shape."""
-    shown = {name: f"{graph.dtype(name)} of shape {graph.shape(name)}" for name in (*graph.inputs, *graph.outputs)}
-    given = [f"input {name} is {shown[name]}" for name in graph.inputs]
-    return [*given, *(f"output {k} is {shown[name]}" for k, name in enumerate(graph.outputs))]
+_Promise = tuple[str, Any, Any]
+
+
+def promised(graph: Graph) -> list[_Promise]:
+    """What callers pass and get, with types and shapes: a step may give an output another name, nothing else."""
+    described = {name: (graph.dtype(name), graph.shape(name)) for name in (*graph.inputs, *graph.outputs)}
+    given = [(f"input {name}", *described[name]) for name in graph.inputs]
+    return [*given, *((f"output {k}", *described[name]) for k, name in enumerate(graph.outputs))]
+
+
+def _shown(promise: _Promise) -> str:
+    what, dtype, shape = promise
+    return f"{what} is {dtype} of shape {shape}"
 
 
 def check_kernels(graph: Graph) -> None:

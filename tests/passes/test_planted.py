@@ -41,6 +41,7 @@ STEPS = ("lower-operators", "differentiate", "lower-operators")
 Case = tuple[type[planted.Planted], bool]
 CASES: list[Case] = [(cls, backward) for cls in planted.ALL for backward in (False, True)]
 ONE_DIRECTION: list[Case] = [(cls, bool(k % 2)) for k, cls in enumerate(planted.ALL)]
+OTHER_DIRECTION = [case for case in CASES if case not in ONE_DIRECTION]
 QUICK: list[Case] = [(planted.DroppedTile, False), (planted.Race, True), (planted.SwappedOperands, True)]
 
 
@@ -48,7 +49,7 @@ def bugs(default: Sequence[Case]) -> pytest.MarkDecorator:
     """Each bug in both directions, of which ``default`` is run by default, and few are not slow."""
 
     def marks(case: Case) -> list[Any]:
-        found = [] if case in QUICK or len(default) == len(CASES) else [pytest.mark.slow]
+        found = [] if case in QUICK else [pytest.mark.slow]
         return found if case in default else [*found, pytest.mark.breadth]
 
     cases = [pytest.param(*case, marks=marks(case)) for case in CASES]
@@ -104,8 +105,7 @@ def test_the_program_without_bugs_passes() -> None:
     Runner(Recipe("right", STEPS), "numerics").run(program())
 
 
-@pytest.mark.share(2)
-@bugs(CASES)
+@bugs(OTHER_DIRECTION)
 def test_files(bug: type[planted.Planted], backward: bool) -> None:
     """Verification names step and site; bisection finds them by itself; the reproducer ends with 1."""
     with pytest.raises(VerificationError, match=rf"step {bug.kebab_name()}.*site 1 of 1: \w+") as caught:

@@ -35,7 +35,7 @@ _FAMILIES = re.compile(
     r"lppool|col2im|deform|basic_deform|tfidf|dft|stft|tile|expand|nllloss|sce|arg(max|min)|loop|scan|if|lstm|gru|simple_rnn|rnn)"
 )
 QUARTERS = ("first", "second", "third", "fourth")
-_MODULES = 32
+_MODULES = 16
 _EXTENT = 5
 _BAD = (_EXTENT, -_EXTENT - 1, 2**40, -(2**62))
 

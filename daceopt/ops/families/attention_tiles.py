@@ -186,26 +186,44 @@ class AttentionTiles:
         scores: Access,
         reads: dict[str, Access],
         fn: Callable[..., Any],
+        bias: Access | None = None,
         **writes: Access,
     ) -> Stage:
-        """``fn`` of the scaled and masked score, and of what else is read."""
+        """``fn`` of the scaled and masked score, and of what else is read; ``bias`` has what ``turned_mask`` wrote."""
         scale, causal = sympy.Float(self.node.attribute("scale")), self._is_causal
-        row, key, mask = self.row, self.key, self.mask
+        row, key = self.row, self.key
         given: dict[str, Access] = {}
-        boolean = mask is not None and types.is_bool(self.b.graph.dtype(mask))
-        if mask is not None:
-            shape = self.b.graph.shape(mask)
-            full = (BATCH, self.head, row, key)[4 - len(shape) :]
-            given["m"] = Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
+        if self.mask is not None:
+            given["m"] = bias or self._mask_access(self.mask)
 
         def value(s: Any, *others: Any) -> Any:
             found, rest = s * scale, others[len(given) :]
             if given:
-                m = others[0]
-                found = found + (scalar.select(m, 0, -scalar.infinity()) if boolean else m)
+                found = found + (others[0] if bias else self._added(others[0]))
             return fn(scalar.select(scalar.le(key, row), found, -scalar.infinity()) if causal else found, *rest)
 
         return self.stage(params, {"s": scores, **given, **reads}, value, **writes)
+
+    def turned_mask(self, loop: Any, name: str) -> Stage:
+        """What ``of_seen`` has to have done where its loops end with queries: what the mask adds to the scores, with
+        queries side by side. Exponentials of elements that stand apart in memory would be computed one by one."""
+        given = {"m": self._mask_access(str(self.mask))}
+        return self.stage((loop, Q, K), given, self._added, x=Access(name, (K, Q)))
+
+    @property
+    def has_turned_mask(self) -> bool:
+        """Does each key have an element of the mask for each query?"""
+        return self.mask is not None and all(n != 1 for n in self.b.graph.shape(self.mask)[-2:])
+
+    def _mask_access(self, mask: str) -> Access:
+        shape = self.b.graph.shape(mask)
+        full = (BATCH, self.head, self.row, self.key)[4 - len(shape) :]
+        return Access(mask, tuple(0 if n == 1 else e for n, e in zip(shape, full)))
+
+    def _added(self, element: Any) -> Any:
+        """What an element of the mask adds to a score."""
+        boolean = types.is_bool(self.b.graph.dtype(str(self.mask)))
+        return scalar.select(element, 0, -scalar.infinity()) if boolean else element
 
     @property
     def is_masked(self) -> bool:

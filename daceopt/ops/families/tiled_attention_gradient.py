@@ -154,6 +154,7 @@ class _Pass:
         tile = self.near, self._far
         loops: dict[str, tuple[Any, ...]] = dict.fromkeys(("scores", "weights", "d_weights"), tile)
         loops |= {} if self.tiles.narrow else {"turned": (D, self._far), "turned_values": (E, self._far)}
+        loops |= {"bias": tile} if self._turns_mask else {}
         for name, size in sides.items():
             loops |= {name: (self.near, size), f"added_{name}": (self.near, size)}
         factors: dict[str, tuple[Any, ...]] = {"d_scores": tile} | ({"used": tile} if self.tiles.has_used else {})
@@ -188,8 +189,15 @@ class _Pass:
         columns = self._columns("turned", D)
         yield tiles.product((*self._loops, D), self._rows_of(self.near, D), columns, self._tile("scores"))
         reads = {"t": Access(self.row[0], place), "n": Access(self.row[1], place)}
-        weights, scores = self._tile("weights"), self._tile("scores")
-        yield tiles.of_seen(self._loops, scores, reads, lambda s, t, n: tiles.exp(s - t) * n, x=weights)
+        weights, scores, bias = self._tile("weights"), self._tile("scores"), None
+        if self._turns_mask:
+            bias = self._tile("bias")
+            yield tiles.turned_mask(self._loop, bias.array)
+        yield tiles.of_seen(self._loops, scores, reads, lambda s, t, n: tiles.exp(s - t) * n, bias, x=weights)
+
+    @property
+    def _turns_mask(self) -> bool:
+        return self._far == Q and self.tiles.has_turned_mask
 
     def _d_scores(self) -> Iterator[Stage]:
         tiles, dropped = self.tiles, dropped_of(self.tiles.node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ from daceopt.ir.builder import Builder
 from daceopt.ir.graph import Graph
 from daceopt.ir.interpret import interpret
 from daceopt.ops.core import algorithm
+from daceopt.ops.families.searching import Wanted
+from daceopt.ops.families.sorting import Ties
 from tests.libs.harness import RunFailed, buffers, compile_graph
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
@@ -90,19 +93,23 @@ def indices(*shape: int) -> np.ndarray:
     return np.full(shape, -7, np.int64)
 
 
+def ties_of(k: int, extent: int) -> list[Ties]:
+    return [ties for ties in Ties if ties != Ties.ATEN_SORT or k == extent]
+
+
 def test_top_indices() -> None:
     calls = []
     for dtype in NUMBERS:
         for shape, k in (((2, 7, 3), 3), ((1, 40, 1), 40), ((2, 4, 1), 1), ((2, 4, 2), 0), ((0, 3, 1), 2)):
-            for largest in (0, 1):
+            for largest, ties in product((0, 1), ties_of(k, shape[1])):
                 out = indices(shape[0], k, shape[2])
-                calls.append(Call("top_indices", [sample(dtype, shape)], [out], [*shape, k, largest]))
+                calls.append(Call("top_indices", [sample(dtype, shape)], [out], [*shape, k, largest, ties]))
     compare(*calls)
 
 
 def test_top_indices_of_many_lanes() -> None:
     x = np.random.default_rng(1).standard_normal((50, 300, 2)).astype(np.float32)
-    (found,) = compare(Call("top_indices", [x], [indices(50, 20, 2)], [50, 300, 2, 20, 1]))
+    (found,) = compare(Call("top_indices", [x], [indices(50, 20, 2)], [50, 300, 2, 20, 1, 0]))
     np.testing.assert_array_equal(found, np.argsort(-x, axis=1, kind="stable")[:, :20])
 
 
@@ -116,17 +123,36 @@ def test_few_of_long_rows() -> None:
             rows[2, ::3], rows[3, 1::7], rows[4, ::50], rows[5, -1] = -0.0, 0.0, np.nan, np.inf
             rows[2, 1::3], rows[3, ::7] = 0.0, np.finfo(dtype).smallest_subnormal
         calls = [
-            Call("top_indices", [rows[:, :, None]], [indices(6, k, 1)], [6, 203, 1, k, largest])
-            for k in (1, 5, 32, 33)
-            for largest in (0, 1)
+            Call("top_indices", [rows[:, :, None]], [indices(6, k, 1)], [6, 203, 1, k, largest, ties])
+            for k in (1, 3, 4, 5, 32, 33, 203)
+            for largest, ties in product((0, 1), ties_of(k, 203))
         ]
         compare(*calls)
 
 
 def test_top_indices_of_too_few() -> None:
     refuse(
-        "k of 4|k is larger", Call("top_indices", [sample("float32", (1, 3, 1))], [indices(1, 4, 1)], [1, 3, 1, 4, 1])
+        "k of 4|k is larger",
+        Call("top_indices", [sample("float32", (1, 3, 1))], [indices(1, 4, 1)], [1, 3, 1, 4, 1, 0]),
     )
+
+
+def test_ranked_index() -> None:
+    """Of equal elements, the one that ATen finds."""
+    calls = []
+    for dtype in NUMBERS:
+        for shape in ((2, 7, 3), (1, 40, 1), (3, 1, 1), (2, 2, 2), (4, 3, 1), (0, 3, 1), (3, 211, 2)):
+            x, out = sample(dtype, shape), indices(shape[0], 1, shape[2])
+            wanted = [(Wanted.RANK, rank) for rank in {0, shape[1] // 3, shape[1] - 1}]
+            for kind, rank in [*wanted, (Wanted.MEDIAN, 0), (Wanted.MEDIAN_WITHOUT_NAN, 0)]:
+                calls.append(Call("ranked_index", [x], [out.copy()], [*shape, kind, rank]))
+    everywhere = np.full((1, 5, 1), np.nan, np.float32)
+    calls += [Call("ranked_index", [everywhere], [indices(1, 1, 1)], [1, 5, 1, kind, 0]) for kind in Wanted]
+    compare(*calls)
+
+
+def test_ranked_index_beyond_the_axis() -> None:
+    refuse("rank", Call("ranked_index", [sample("float32", (1, 3, 1))], [indices(1, 1, 1)], [1, 3, 1, Wanted.RANK, 3]))
 
 
 def test_unique() -> None:

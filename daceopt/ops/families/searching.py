@@ -1,11 +1,14 @@
-"""Binary search in sorted rows, and running extrema with their places: algorithms without an operator of ONNX."""
+"""Binary search in sorted rows, running extrema and elements of a rank with their places: algorithms without an
+operator of ONNX."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from daceopt.ir.builder import Builder
 from daceopt.ops.core import algorithm
@@ -63,3 +66,36 @@ def _running_extremum(inputs: Sequence[Any], outputs: Sequence[Any], parameters:
         for result, now in zip(results, (best, place)):
             if result is not None:
                 result[:, k : k + 1] = now
+
+
+class Wanted(enum.IntEnum):
+    """The element that :func:`ranked_index` looks for; as ``ranked_index.h`` numbers them."""
+
+    RANK = 0  # that of a given rank from below; NaN is the largest
+    MEDIAN = 1  # the lower of those in the middle, or the first NaN
+    MEDIAN_WITHOUT_NAN = 2  # the same among those that are numbers
+
+
+def ranked_index(b: Builder, x: str, axis: int, out: str, wanted: Wanted, rank: int = 0) -> None:
+    """Write to ``out`` (int64, 1 along ``axis``) where it stands: of equal elements, the one that ATen finds."""
+    algorithm.call(
+        b, "ranked_index", [x], [out], [*algorithm.extents_around(b.graph.shape(x), axis), int(wanted), rank]
+    )
+
+
+@algorithm.reference("ranked_index")
+def _ranked_index(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[int]) -> None:
+    """By ATen, of ranks: which of equal elements is found depends on the steps of its selections."""
+    x, (wanted, rank) = algorithm.around(inputs[0], parameters), parameters[3:]
+    if not 0 <= rank < x.shape[1]:
+        raise IndexError(f"kthvalue: no element of rank {rank} along an axis of {x.shape[1]} elements")
+    if x.size == 0:
+        return
+    ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape).astype(np.float64)
+    rows = torch.from_numpy(np.where(x != x, np.nan, ranks))
+    if wanted == Wanted.RANK:
+        found = torch.kthvalue(rows, rank + 1, 1, keepdim=True)
+    else:
+        median = torch.median if wanted == Wanted.MEDIAN else torch.nanmedian
+        found = median(rows, 1, keepdim=True)
+    outputs[0][...] = found.indices.numpy().reshape(outputs[0].shape)

@@ -6,11 +6,13 @@ error when there is more or less.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from typing import Any
 
 import dace
 import numpy as np
+import torch
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
@@ -53,9 +55,23 @@ def top_k(b: Builder, node: Operator, inputs: Names, outputs: Names) -> None:
 def _top_places(b: Builder, node: Operator, x: str, axis: int, shape: Shape, out: str | None = None) -> str:
     """The indices along ``axis`` of the elements that a result of ``shape`` has."""
     places = out or b.graph.add_array("top_indices", shape, dace.int64)
-    parameters = [*algorithm.extents_around(b.graph.shape(x), axis), shape[axis], node.attribute("largest", 1)]
-    algorithm.call(b, "top_indices", [x], [places], parameters)
+    top_indices(b, x, axis, places, bool(node.attribute("largest", 1)), Ties.LOWER_INDEX_FIRST)
     return places
+
+
+class Ties(enum.IntEnum):
+    """Which of equal elements a selection takes, and in what order; as ``top_indices.h`` numbers them."""
+
+    LOWER_INDEX_FIRST = 0
+    ATEN = 1  # those that ``torch.topk`` takes on a CPU, in its order
+    ATEN_UNSORTED = 2  # those of ``sorted=False``
+    ATEN_SORT = 3  # all, as ``torch.sort`` orders them
+
+
+def top_indices(b: Builder, x: str, axis: int, out: str, largest: bool, ties: Ties) -> None:
+    """Write to ``out`` (int64) where the largest or smallest elements along ``axis`` stand, as many as it holds."""
+    parameters = [*algorithm.extents_around(b.graph.shape(x), axis), b.graph.shape(out)[axis], int(largest), int(ties)]
+    algorithm.call(b, "top_indices", [x], [out], parameters)
 
 
 @supports("TopK")
@@ -88,13 +104,19 @@ def top_k_gradient(
 @algorithm.reference("top_indices")
 def _top_indices(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     """NaN is the largest."""
-    x, (k, largest) = algorithm.around(inputs[0], parameters), parameters[3:]
+    x, (k, largest, ties) = algorithm.around(inputs[0], parameters), parameters[3:]
     if k > x.shape[1]:
         raise IndexError(f"TopK: k of {k} along an axis of {x.shape[1]} elements")
-    # a stable sort of ranks, which can be negated for any type
+    # ranks can be negated for any type
     ranks = np.unique(x, return_inverse=True)[1].reshape(x.shape)
-    order = np.argsort(-ranks if largest else ranks, axis=1, kind="stable")
-    outputs[0][...] = order[:, :k].reshape(outputs[0].shape)
+    if ties == Ties.LOWER_INDEX_FIRST:
+        order = np.argsort(-ranks if largest else ranks, axis=1, kind="stable")[:, :k]
+    elif ties == Ties.ATEN_SORT:
+        order = torch.sort(torch.from_numpy(ranks), 1, bool(largest)).indices.numpy()
+    else:
+        found = torch.topk(torch.from_numpy(ranks), k, 1, bool(largest), sorted=ties == Ties.ATEN)
+        order = found.indices.numpy()
+    outputs[0][...] = order.reshape(outputs[0].shape)
 
 
 # -------------------------------------------------------------------- Unique

@@ -63,6 +63,19 @@ def test_equal_elements_keep_their_order() -> None:
     check(lambda x: torch.sort(x, stable=True), x.bool())
 
 
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("extent, k", [(7, 3), (40, 40), (200, 3), (200, 4), (130, 2), (33, 1)])
+def test_of_equal_elements_those_of_aten_are_taken(extent: int, k: int, largest: bool) -> None:
+    """And get the gradient."""
+    x = torch.randint(0, 5, (6, extent), generator=torch.Generator().manual_seed(k)).float()
+    x[0], x[1, ::3], x[2, 1:] = 1, NAN, -0.0
+    check(lambda v: v.topk(k, largest=largest), x)
+    check(lambda v: v.topk(k, largest=largest, sorted=False), x)
+    check(lambda v: (v.kthvalue(k), v[2:].median(1), v.nanmedian(1)), x)
+    check(lambda v: (v.sort(1, descending=largest), torch.sort(v, dim=1, descending=largest, stable=True)), x)
+    check(lambda v: (v.kthvalue(k), v.topk(k, largest=largest), v.median(1), v.sort(1)), x.nan_to_num().long())
+
+
 @pytest.mark.parametrize("fn", [torch.sort, torch.median, torch.nanmedian, lambda x: x.topk(1), torch.msort])
 def test_no_axes(fn: Callable[..., Any]) -> None:
     check(fn, torch.tensor(2.5))

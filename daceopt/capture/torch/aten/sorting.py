@@ -1,4 +1,7 @@
-"""Orders, selections by rank, and searches in what is sorted."""
+"""Orders, selections by rank, and searches in what is sorted.
+
+Selections take of equal elements those that ATen takes: a gradient, too, goes to the element that was taken.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +12,96 @@ import sympy
 
 from daceopt.capture.torch.aten.reduction import flat, reduced_shape
 from daceopt.capture.torch.aten.shape import axis_in
-from daceopt.capture.torch.calls import Promise
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
-from daceopt.ir import scalar, types
+from daceopt.ir import types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ops.families.indexing import whole
-from daceopt.ops.families.searching import search_sorted
+from daceopt.ops.families.indexing import gather_along
+from daceopt.ops.families.searching import Wanted, ranked_index, search_sorted
+from daceopt.ops.families.sorting import Ties, top_indices
 
 # -------------------------------------------------------------------- sorting
 
 
-@translates("sort")
+@translates("sort", derivative="aten")
 def sort(t: Translation, self: str, dim: int, descending: bool) -> tuple[str, str]:
+    return _ordered(t, self, dim, descending, Ties.ATEN_SORT)
+
+
+@translates("sort.stable", derivative="aten")
+def sort_stable(t: Translation, self: str, stable: bool | None, dim: int, descending: bool) -> tuple[str, str]:
+    return _ordered(t, self, dim, descending, Ties.LOWER_INDEX_FIRST if stable else Ties.ATEN_SORT)
+
+
+@translates("topk", derivative="aten")
+def topk(t: Translation, self: str, k: Dim, dim: int, largest: bool, sorted: bool) -> tuple[str, str]:
+    return _ordered(t, self, dim, largest, Ties.ATEN if sorted else Ties.ATEN_UNSORTED)
+
+
+def _ordered(t: Translation, self: str, dim: int, largest: bool, ties: Ties) -> tuple[str, str]:
+    """The largest or smallest elements, as many as are promised, and where they stand; NaN is the largest."""
+    if not t.shape_of(self):
+        value, place = _scalar(t, self)
+        return t.reshape(value, t.shape), t.reshape(place, t.shape)
+    axis = axis_in(dim, len(t.shape_of(self)))
+    places = t.graph.add_array("top_indices", t.shape, dace.int64)
+    top_indices(t.b, _comparable(t, self), axis, places, largest, ties)
+    return _found_at(t, self, places, axis), places
+
+
+# -------------------------------------------------------------------- selections by rank
+
+
+@translates("kthvalue", derivative="aten")
+def kthvalue(t: Translation, self: str, k: int, dim: int, keepdim: bool) -> tuple[str, str]:
+    return _of_rank(t, self, dim, Wanted.RANK, k - 1)
+
+
+@translates("median", derivative="aten")
+def median(t: Translation, self: str) -> str:
+    return _middle_of_all(t, self, Wanted.MEDIAN)
+
+
+@translates("nanmedian", derivative="aten")
+def nanmedian(t: Translation, self: str) -> str:
+    return _middle_of_all(t, self, Wanted.MEDIAN_WITHOUT_NAN)
+
+
+@translates("median.dim", derivative="aten")
+def median_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
+    return _of_rank(t, self, dim, Wanted.MEDIAN)
+
+
+@translates("nanmedian.dim", derivative="aten")
+def nanmedian_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
+    return _of_rank(t, self, dim, Wanted.MEDIAN_WITHOUT_NAN)
+
+
+def _middle_of_all(t: Translation, x: str, wanted: Wanted) -> str:
+    x = flat(t, x)
+    if t.shape_of(x)[0] == 0:
+        return t.b.full((), float("nan"), t.dtype_of(x))
+    return t.reshape(_picked(t, x, 0, wanted)[0], ())
+
+
+def _of_rank(t: Translation, self: str, dim: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
     if not t.shape_of(self):
         return _scalar(t, self)
-    axis = axis_in(dim, len(t.shape_of(self)))
-    return _ranked(t, self, axis, t.shape_of(self)[axis], descending)
-
-
-@translates("sort.stable")
-def sort_stable(t: Translation, self: str, stable: bool | None, dim: int, descending: bool) -> tuple[str, str]:
-    return sort(t, self, dim, descending)
-
-
-@translates("topk")
-def topk(t: Translation, self: str, k: Dim, dim: int, largest: bool, sorted: bool) -> tuple[str, str]:
-    if t.shape_of(self):
-        return _ranked(t, self, axis_in(dim, len(t.shape_of(self))), k, largest)
-    value, place = _scalar(t, self)
+    value, place = _picked(t, self, axis_in(dim, len(t.shape_of(self))), wanted, rank)
     return t.reshape(value, t.shape), t.reshape(place, t.shape)
 
 
-@translates("kthvalue")
-def kthvalue(t: Translation, self: str, k: int, dim: int, keepdim: bool) -> tuple[str, str]:
-    """The last of the k smallest."""
-    if not t.shape_of(self):
-        return _scalar(t, self)
-    axis = axis_in(dim, len(t.shape_of(self)))
-    found = _ranked(t, self, axis, k, False)
-    last = (t.b.slice(n, [k - 1], [k], axes=[axis]) for n in found)
-    value, place = (n if keepdim else t.reshape(n, t.shape) for n in last)
-    return value, place
+def _picked(t: Translation, x: str, axis: int, wanted: Wanted, rank: int = 0) -> tuple[str, str]:
+    """An element along ``axis`` and its place, 1 along that axis."""
+    place = t.graph.add_array("place", reduced_shape(t.shape_of(x), [axis], True), dace.int64)
+    ranked_index(t.b, _comparable(t, x), axis, place, wanted, rank)
+    return _found_at(t, x, place, axis), place
+
+
+def _found_at(t: Translation, x: str, places: str, axis: int) -> str:
+    found = t.graph.add_array("found", t.shape_of(places), t.dtype_of(x))
+    gather_along(t.b, x, places, axis, found)
+    return found
 
 
 def _scalar(t: Translation, self: str) -> tuple[str, str]:
@@ -58,74 +109,8 @@ def _scalar(t: Translation, self: str) -> tuple[str, str]:
     return self, t.b.full((), 0, dace.int64)
 
 
-def _ranked(t: Translation, x: str, axis: int, k: Dim, largest: bool) -> tuple[str, str]:
-    """The k largest or smallest in order, and where they stand; NaN is the largest, and equals keep their order."""
-    own = t.dtype_of(x)
-    x = t.cast(x, dace.uint8) if types.is_bool(own) else x
-    shape = tuple(k if j == axis else n for j, n in enumerate(t.shape_of(x)))
-    results = [Promise(shape, t.dtype_of(x)), Promise(shape, dace.int64)]
-    found, places = t.operator("TopK", x, t.integers([k]), results=results, axis=axis, largest=int(largest), sorted=1)
-    return t.cast(found, own), places
-
-
-# -------------------------------------------------------------------- medians
-
-
-@translates("median", derivative="aten")
-def median(t: Translation, self: str) -> str:
-    return t.reshape(_middle(t, flat(t, self), 0, False)[0], ())
-
-
-@translates("nanmedian", derivative="aten")
-def nanmedian(t: Translation, self: str) -> str:
-    return t.reshape(_middle(t, flat(t, self), 0, True)[0], ())
-
-
-@translates("median.dim", derivative="aten")
-def median_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
-    return _median(t, self, dim, keepdim, False)
-
-
-@translates("nanmedian.dim", derivative="aten")
-def nanmedian_dim(t: Translation, self: str, dim: int, keepdim: bool) -> tuple[str, str]:
-    return _median(t, self, dim, keepdim, True)
-
-
-def _median(t: Translation, self: str, dim: int, keepdim: bool, without_nan: bool) -> tuple[str, str]:
-    if not t.shape_of(self):
-        return _scalar(t, self)
-    axis = axis_in(dim, len(t.shape_of(self)))
-    value, place = (t.reshape(n, t.shape) for n in _middle(t, self, axis, without_nan))
-    return value, place
-
-
-def _middle(t: Translation, x: str, axis: int, without_nan: bool) -> tuple[str, str]:
-    """The lower of the middle elements and its place; a NaN where there is one, unless those do not count."""
-    b, shape = t.b, t.shape_of(x)
-    n = shape[axis]
-    if n == 0:
-        return b.full(reduced_shape(shape, [axis], True), float("nan"), t.dtype_of(x)), ""
-    nans = b.reduce(
-        "sum", lambda v: scalar.select(scalar.isnan(v), 1, 0), x, axes=[axis], keepdims=True, dtype=dace.int64
-    )
-    ordered, order = _ranked(t, x, axis, n, False)
-    kept = reduced_shape(shape, [axis], True)
-    value, place = b.graph.add_array("median", kept, t.dtype_of(x)), b.graph.add_array("median", kept, dace.int64)
-
-    def picked(i: Any, v: Any, p: Any, c: Any) -> dict[str, Any]:
-        valid = scalar.maximum(scalar.idiv(n - c - 1, 2), 0)
-        k = (
-            valid
-            if without_nan
-            else scalar.select(scalar.gt(c, 0), n - c, scalar.idiv(scalar.cast(n, dace.int64) - 1, 2))
-        )
-        at = (*i[:axis], k, *i[axis + 1 :])
-        return {"value": scalar.load(v, *at), "place": scalar.load(p, *at)}
-
-    everything = whole(len(shape))
-    reads = {"v": (ordered, everything), "p": (order, everything), "c": (nans, lambda *i: i)}
-    b.map(kept, reads, {"value": (value, lambda *i: i), "place": (place, lambda *i: i)}, picked)
-    return value, place
+def _comparable(t: Translation, x: str) -> str:
+    return t.cast(x, dace.uint8) if types.is_bool(t.dtype_of(x)) else x
 
 
 # -------------------------------------------------------------------- searching

@@ -2,33 +2,14 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
-#include <type_traits>
 
 #include "daceopt/algorithms/arithmetic.h"
+#include "daceopt/algorithms/ranks.h"
 
 namespace daceopt {
 
 namespace detail {
-
-// A number that is larger for an element that comes later, and equal for equal ones: -0 is 0, NaN is the last.
-template <typename T>
-auto rank_of(T x) {
-    using Rank = std::conditional_t<sizeof(T) <= 4, uint32_t, uint64_t>;
-    constexpr Rank kTop = Rank(1) << (8 * sizeof(Rank) - 1);
-    if constexpr (std::is_floating_point_v<T>) {
-        static_assert(sizeof(T) == sizeof(Rank));
-        const T plain = x + T(0);
-        Rank bits;
-        std::memcpy(&bits, &plain, sizeof bits);
-        return Rank(x != x ? ~Rank(0) : bits & kTop ? ~bits : bits | kTop);
-    } else if constexpr (std::is_signed_v<T>) {
-        return Rank(Rank(std::conditional_t<sizeof(T) <= 4, int32_t, int64_t>(x)) ^ kTop);
-    } else {
-        return Rank(x);
-    }
-}
 
 constexpr int64_t kFew = 32;    // that many are kept in order while all others pass by
 constexpr int64_t kAtOnce = 16;  // compared with the last of them, as vectors
@@ -57,41 +38,69 @@ void smallest_first(Word* words, int64_t extent, int64_t k) {
     }
 }
 
-// One word of rank and index for each element: their order is the wanted one, and no two are equal.
-template <typename Word, typename T>
-void top_indices_by(const T* x, int64_t* indices, const int64_t* parameters) {
-    const int64_t outer = parameters[0], extent = parameters[1], inner = parameters[2], k = parameters[3];
-    const bool largest = parameters[4];
-    constexpr int kIndexBits = 4 * sizeof(Word);
-#pragma omp parallel if (outer * inner > 1 && outer * extent * inner > 8192)
-    {
-        const std::unique_ptr<Word[]> words(new Word[extent]);
-#pragma omp for collapse(2)
-        for (int64_t o = 0; o < outer; ++o)
-            for (int64_t i = 0; i < inner; ++i) {
-                for (int64_t n = 0; n < extent; ++n) {
-                    const auto rank = rank_of(x[(o * extent + n) * inner + i]);
-                    words[n] = Word(decltype(rank)(largest ? ~rank : rank)) << kIndexBits | Word(n);
-                }
-                if (k > 0) smallest_first(words.get(), extent, k);
-                for (int64_t n = 0; n < k; ++n)
-                    indices[(o * k + n) * inner + i] = int64_t(words[n] & ((Word(1) << kIndexBits) - 1));
-            }
-    }
+// The `k` smallest as torch.topk selects and orders them: by the steps of std::partial_sort and std::nth_element that
+// only see ranks (ATen/native/TopKImpl.h), on which it depends which of equal elements are taken.
+template <typename Word>
+void as_aten(Word* words, int64_t extent, int64_t k, bool sorted) {
+    const auto less = Ranked<Word>::less;
+    if (k * 64 <= extent) return std::partial_sort(words, words + k, words + extent, less);
+    std::nth_element(words, words + k - 1, words + extent, less);
+    if (sorted) std::sort(words, words + k - 1, less);
 }
 
 }  // namespace detail
 
-// indices[o, n, i] is where the n-th largest (smallest) of x[o, :, i] stands; among equals the lower index comes first.
-// parameters: elements before, at and after the axis; k; 1 for the largest. NaN counts as the largest, as in PyTorch.
+// Which elements are taken, and in what order.
+enum class Ties : int64_t {
+    kLowerIndexFirst = 0,
+    kAten = 1,          // those and in the order that torch.topk gives
+    kAtenUnsorted = 2,  // that of sorted=False
+    kAtenSort = 3,      // all in the order that torch.sort gives
+};
+
+// indices[o, n, i] is where the n-th largest (smallest) of x[o, :, i] stands. NaN counts as the largest, as in PyTorch.
+// parameters: elements before, at and after the axis; k; 1 for the largest; what decides among equals (Ties).
 template <typename T>
 void top_indices(const T* x, int64_t* indices, const int64_t* parameters) {
-    const int64_t extent = parameters[1], k = parameters[3];
+    const int64_t outer = parameters[0], extent = parameters[1], inner = parameters[2], k = parameters[3];
+    const bool largest = parameters[4];
+    const Ties ties = Ties(parameters[5]);
     if (k < 0 || k > extent) return fail_index("TopK", "k is larger than the extent of the axis");
-    if constexpr (sizeof(T) <= 4) {
-        if (extent <= INT64_C(0xFFFFFFFF)) return detail::top_indices_by<uint64_t>(x, indices, parameters);
-    }
-    detail::top_indices_by<unsigned __int128>(x, indices, parameters);
+    if (k == 0) return;
+    with_words<T>(extent, [&](auto kind) {
+        using Word = decltype(kind);
+        using Of = Ranked<Word>;
+#pragma omp parallel if (outer * inner > 1 && outer * extent * inner > 8192)
+        {
+            const std::unique_ptr<Word[]> words(new Word[extent]);
+#pragma omp for collapse(2)
+            for (int64_t o = 0; o < outer; ++o)
+                for (int64_t i = 0; i < inner; ++i) {
+                    const auto fill = [&] {
+                        for (int64_t n = 0; n < extent; ++n) {
+                            const auto rank = rank_of(x[(o * extent + n) * inner + i]);
+                            words[n] = Of::word(decltype(rank)(largest ? ~rank : rank), n);
+                        }
+                    };
+                    fill();
+                    if (ties == Ties::kAtenSort) {
+                        std::sort(words.get(), words.get() + extent, Of::less);
+                    } else if (ties != Ties::kAtenUnsorted) {
+                        // one more than wanted: without equals among these there is but one answer
+                        const int64_t looked = ties == Ties::kAten ? std::min(k + 1, extent) : k;
+                        detail::smallest_first(words.get(), extent, looked);
+                        Word* const end = words.get() + looked;
+                        if (ties == Ties::kAten && std::adjacent_find(words.get(), end, Of::equal) != end) {
+                            fill();
+                            detail::as_aten(words.get(), extent, k, true);
+                        }
+                    } else {
+                        detail::as_aten(words.get(), extent, k, false);
+                    }
+                    for (int64_t n = 0; n < k; ++n) indices[(o * k + n) * inner + i] = Of::index(words[n]);
+                }
+        }
+    });
 }
 
 }  // namespace daceopt

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from daceopt.errors import Unsupported
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
 
 
-def before_activation(b: Builder, activation: str | None, y: str, g: str, slope: float = 0.0) -> str:
-    """Gradient of the activation's argument, told from its result ``y``; a relu has ``slope`` below 0.
+def before_activation(
+    b: Builder, activation: str | None, y: str, g: str, slope: float = 0.0, ceiling: float = math.inf
+) -> str:
+    """Gradient of the activation's argument, told from its result ``y``; a relu has ``slope`` below 0, and is
+    ``ceiling`` at most.
 
     Raises Unsupported for an activation without a rule, and for a negative slope, which the result does not tell.
     """
@@ -18,4 +24,9 @@ def before_activation(b: Builder, activation: str | None, y: str, g: str, slope:
         raise Unsupported(f"activation {activation!r} of a dense node has no gradient; expected None or 'relu'")
     if slope < 0:
         raise Unsupported(f"a relu with slope {slope} has no gradient that its result tells; expected at least 0")
-    return str(b.elementwise(lambda v, dv: scalar.select(scalar.gt(v, 0), dv, slope * dv), y, g, label="relu_grad"))
+
+    def rule(v: Any, dv: Any) -> Any:
+        found = scalar.select(scalar.gt(v, 0), dv, slope * dv)
+        return found if ceiling == math.inf else scalar.select(scalar.ge(v, ceiling), 0, found)
+
+    return str(b.elementwise(rule, y, g, label="relu_grad"))

@@ -18,7 +18,7 @@ def convolution_adjoint(b: Builder, node: Convolution, grads: Grads, wanted: Col
     names = node.operands(b.graph)
     if scaled := names.keys() & {"S", "T"}:
         raise Unsupported(f"{node.label} has an epilogue of {sorted(scaled)}; differentiate before it is fused")
-    g = before_activation(b, node.activation, names["Y"], grads[names["Y"]], node.slope)
+    g = before_activation(b, node.activation, names["Y"], grads[names["Y"]], node.slope, node.ceiling)
     window = {"strides": node.strides, "pads": node.pads, "dilations": node.dilations, "group": node.group}
     found: Contributions = []
     if names["X"] in wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -198,6 +199,8 @@ def _operands(graph: Graph, node: Any) -> str:
     ends = " -> ".join(_shapes(graph, connectors) for connectors in (graph.reads(node), graph.writes(node)))
     fused, slope = getattr(node, "activation", None), getattr(node, "slope", 0)
     fused = f"{fused} of slope {slope:g}" if slope else fused
+    ceiling = getattr(node, "ceiling", math.inf)
+    fused = f"{fused} up to {ceiling:g}" if fused and ceiling < math.inf else fused
     return f"{type(node).__name__}: {ends}" + (f"; {fused}" if fused else "")
 
 

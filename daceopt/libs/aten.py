@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -69,6 +70,7 @@ class Aten(Library):
             "window": [strides, dilations, begin, end],
             "group": node.group,
             "slope": node.slope if getattr(node, "activation", None) == "relu" else 1.0,
+            "ceiling": getattr(node, "ceiling", math.inf),
         }
         return host.emit_call(graph, "daceopt.libs.aten:run", json.dumps(payload), inputs, outputs)
 
@@ -124,6 +126,7 @@ def _forward(t: dict[str, Any], call: dict[str, Any]) -> None:
     y = y + t["Z"] if "Z" in t else y
     if call["slope"] != 1:
         y = torch.nn.functional.leaky_relu(y, call["slope"]) if call["slope"] else y.relu()
+        y = y.clamp(max=call["ceiling"])
     t["Y"].copy_(y)
 
 

@@ -52,7 +52,7 @@ class NativeConvolution(OwnCode):
         if isinstance(node, Convolution):
             rows = ", ".join(map(row, "BST"))
             rest = f"{operand('X')}, {operand('W')}, {rows}, {operand('Z')}, {operand('Y')}"
-            relu = f"{boolean(node.activation == 'relu')}, {number(node.slope)}"
+            relu = f"{boolean(node.activation == 'relu')}, {number(node.slope)}, {number(node.ceiling)}"
             return f"daceopt::convolution_native({shape}, {rest}, {relu});"
         if isinstance(node, ConvolutionBackwardData):
             return f"daceopt::convolution_native_data({shape}, {operand('dY')}, {operand('W')}, {operand('dX')});"

@@ -96,7 +96,7 @@ class OneDnn(OneDnnWheels):
         shared = f"daceopt::Window{{{window}}}, {extent(node.group)}, daceopt::Layout::{_LAYOUTS[node.layout]}"
         declared, kept = _kept(node, graph)
         if isinstance(node, Convolution):
-            relu = f"{boolean(node.activation == 'relu')}, float({number(node.slope)})"
+            relu = f"{boolean(node.activation == 'relu')}, float({number(node.slope)}), float({number(node.ceiling)})"
             epilogue = f"{{{tensor('S', 'T', 'Z')}, {relu}}}"
             return f"{declared}daceopt::onednn_convolution({tensor('X', 'W', 'B', 'Y')}, {epilogue}, {shared}{kept});"
         if isinstance(node, ConvolutionBackwardData):

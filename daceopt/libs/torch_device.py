@@ -6,6 +6,7 @@ any build of torch; it runs where that build knows the device.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
@@ -111,8 +112,8 @@ def _why_not_convolution(node: Any, graph: Graph) -> str | None:
         return f"element types {sorted(map(str, found))}, expected one of {sorted(map(str, _FLOATS))}"
     if scaled := names.keys() & {"S", "T"}:
         return f"an epilogue with {' and '.join(sorted(scaled))}"
-    if getattr(node, "slope", 0):
-        return f"a relu with slope {node.slope}"
+    if (getattr(node, "slope", 0), getattr(node, "ceiling", math.inf)) != (0, math.inf):
+        return f"a relu with slope {node.slope} and ceiling {node.ceiling}"
     if node.blocked(graph):
         return f"operands {sorted(node.blocked(graph))} in blocks of channels"
     kernel = graph.shape(names["W" if "W" in names else "dW"])

@@ -24,16 +24,17 @@ class RunFailed(Exception):
     """What the C++ side reported."""
 
 
-def compile_graph(graph: Graph) -> Callable[..., None]:
+def compile_graph(graph: Graph, careless: bool = False) -> Callable[..., None]:
     """Implement the library nodes of a copy of ``graph``; the result is called ``run(*arrays, **symbols)``.
 
-    ``arrays``: one per buffer that is no view, in the order of ``buffers(graph)``; nothing is checked.
+    ``arrays``: one per buffer that is no view, in the order of ``buffers(graph)``; nothing is checked. ``careless``: as
+    the first run of a program (``daceopt/status.h``).
     """
     graph = graph.copy()
     order = buffers(graph)
     needs = libs.implement(graph)
     symbols = sorted(graph.sdfg.symbols)
-    source = _source(graph, order, symbols)
+    source = _source(graph, order, symbols, careless)
     objects = compile_objects([CompileJob(source, "entry", needs.flags), *needs.jobs])
     function = _load(tuple(map(str, objects)), needs.flags)
 
@@ -57,7 +58,7 @@ def _address(array: np.ndarray | torch.Tensor) -> int:
     return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
 
 
-def _source(graph: Graph, order: list[str], symbols: list[str]) -> str:
+def _source(graph: Graph, order: list[str], symbols: list[str], careless: bool) -> str:
     from daceopt.libs.emission import extent
 
     lines = ['#include "daceopt/status.h"', "#include <algorithm>", "#include <cstdint>", "#include <cstring>"]
@@ -75,6 +76,7 @@ def _source(graph: Graph, order: list[str], symbols: list[str]) -> str:
     lines.append("}")
     lines.append('extern "C" __attribute__((visibility("default")))')
     lines.append("int run(void** pointers, const int64_t* sizes, char* message) {\n    daceopt::clear_status();")
+    lines += ["    const daceopt::Careless careless;"] if careless else []
     lines.append("    nodes(pointers, sizes);")
     lines.append("    std::memcpy(message, daceopt::status.message, sizeof daceopt::status.message);")
     lines.append("    return daceopt::status.failed;\n}")

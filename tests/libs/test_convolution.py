@@ -86,7 +86,9 @@ def add(graph: Graph, hint: str, tensor: torch.Tensor, *, output: bool = False) 
     return name
 
 
-def execute(library: str, *calls: tuple[DenseNode, dict[str, torch.Tensor], dict[str, torch.Tensor]]) -> None:
+def execute(
+    library: str, *calls: tuple[DenseNode, dict[str, torch.Tensor], dict[str, torch.Tensor]], careless: bool = False
+) -> None:
     """Run (node, inputs, outputs) triples as one program; a tensor that one call writes may be read by a later one."""
     graph, arrays, tensors = Graph("calls"), {}, []
 
@@ -100,7 +102,7 @@ def execute(library: str, *calls: tuple[DenseNode, dict[str, torch.Tensor], dict
         inputs = {c: array(c, t, False) for c, t in reads.items()}
         graph.add_node(node, inputs, {c: array(c, t, True) for c, t in writes.items()})
     with libs.prefer(**{type(node).__name__: library for node, _, _ in calls}):
-        compile_graph(graph)(*tensors)
+        compile_graph(graph, careless)(*tensors)
 
 
 @pytest.mark.share(2)
@@ -211,46 +213,83 @@ def test_epilogues(library: str, last: bool, name: str) -> None:
     assert torch.equal(z, kept)
 
 
+# oneDNN has a kernel of its own for each
+KERNELS = {name: CASES[name] for name in ("block", "depthwise", "1d", "1x1", "3d", "stem")} | {
+    "odd channels": Case((2, 16, 9, 9), (21, 16, 3, 3), (1, 1), (1, 1, 1, 1)),
+}
+
+
 @pytest.mark.parametrize("library", [*LIBRARIES, "native_convolution"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["block", "depthwise", "odd channels"])
 def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> None:
     """In registers, and, outside of careless runs, exactly."""
-    case = CASES[name] if name in CASES else Case((2, 16, 9, 9), (21, 16, 3, 3), (1, 1), (1, 1, 1, 1))
+    case = KERNELS[name]
     x, w, (b, s, t) = make(case.x, last), make(case.w, False), (make(case.w[:1], False) for _ in range(3))
     per_channel = (-1, *[1] * (x.dim() - 2))
 
-    def expected(dtype: torch.dtype, z: torch.Tensor | None, slope: float) -> torch.Tensor:
+    def expected(dtype: torch.dtype, z: torch.Tensor | None, slope: float, ceiling: float) -> torch.Tensor:
         y = reference(case, x.to(dtype), w.to(dtype), b.to(dtype)) * s.to(dtype).view(per_channel)
         y = y + t.to(dtype).view(per_channel) + (0 if z is None else z.to(dtype))
-        return torch.nn.functional.leaky_relu(y, slope)
+        return torch.nn.functional.leaky_relu(y, slope).clamp(max=ceiling)
 
-    z = make(tuple(expected(torch.float32, None, 1).shape), last)
-    ways = [(given, slope) for given in (None, z) for slope in (1, 0, 0.1)]  # 1: no activation
+    z = make(tuple(expected(torch.float32, None, 1, torch.inf).shape), last)
+    limits = ((1, torch.inf), (0, torch.inf), (0.1, torch.inf), (0, 1.5), (0.1, 0.7))  # a slope of 1: no activation
+    ways = list(product((None, z), limits))
     results = [torch.empty_like(z) for _ in ways]
     calls = [
         (
             Convolution(
-                **case.attributes, activation=None if slope == 1 else "relu", slope=slope % 1, doubtful=slope == 0
+                **case.attributes,
+                activation=None if slope == 1 else "relu",
+                slope=slope % 1,
+                ceiling=ceiling,
+                doubtful=slope == 0,
             ),
             {"X": x, "W": w, "B": b, "S": s, "T": t} | ({} if given is None else {"Z": given}),
             {"Y": out},
         )
-        for (given, slope), out in zip(ways, results, strict=True)
+        for (given, (slope, ceiling)), out in zip(ways, results, strict=True)
     ]
     execute(library, *calls)
-    for (given, slope), out in zip(ways, results, strict=True):
-        assert_within_rounding(out, expected(torch.float64, given, slope), expected(torch.float32, given, slope))
+    for (given, limit), out in zip(ways, results, strict=True):
+        assert_within_rounding(out, expected(torch.float64, given, *limit), expected(torch.float32, given, *limit))
 
 
-@pytest.mark.parametrize("name", ["block", "depthwise", "odd channels", "1d", "1x1", "3d"])
+def image_of_extremes(case: Case) -> torch.Tensor:
+    x = make(case.x, False)
+    flat = x.reshape(-1)
+    some = flat[:: min(97, len(flat) // 6)]
+    some.copy_(torch.tensor([torch.inf, torch.nan, -torch.inf, 1e30, -1e30]).repeat(len(some))[: len(some)])
+    return x
+
+
+@pytest.mark.parametrize("added", [False, True], ids=["", "added"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_relus_with_a_ceiling_lose_no_nan(name: str, added: bool) -> None:
+    """Careless ones make one of -inf, in both layouts; all else is as PyTorch has it, also zero's sign."""
+    case = KERNELS[name]
+    x, w = image_of_extremes(case), make(case.w, False)
+    sums = reference(case, x, w, None)
+    theirs = torch.nn.functional.relu6(sums)
+    clamped = {**case.attributes, "activation": "relu", "ceiling": 6.0, "doubtful": True}
+    for last in (False, True):
+        given = make(case.x, last)
+        given.copy_(x)
+        y = make(tuple(theirs.shape), last)
+        z = {"Z": torch.zeros_like(y)} if added else {}
+        assert libs.get("onednn").available() is None
+        execute("onednn", (Convolution(**clamped), {"X": given, "W": w} | z, {"Y": y}), careless=True)
+        assert y[sums == -torch.inf].isnan().all() and (sums == torch.inf).any() and sums.isnan().any()
+        assert_within_rounding(y[sums != -torch.inf], theirs.double()[sums != -torch.inf], theirs[sums != -torch.inf])
+        assert not y.signbit()[y == 0].any()
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_leaky_relus_keep_what_is_no_number(name: str) -> None:
     """By oneDNN, in registers: NaN, infinities and signs of zero as PyTorch has them, in both layouts."""
-    odd = Case((2, 16, 9, 9), (21, 16, 3, 3), (1, 1), (1, 1, 1, 1))
-    case = odd if name == "odd channels" else CASES[name]
-    x, w = make(case.x, False), make(case.w, False)
-    flat = x.reshape(-1)
-    flat[::97] = torch.tensor([torch.inf, torch.nan, -torch.inf, 1e30, -1e30]).repeat(len(flat))[: len(flat[::97])]
+    case = KERNELS[name]
+    x, w = image_of_extremes(case), make(case.w, False)
     theirs = torch.nn.functional.leaky_relu(reference(case, x, w, None), 0.01)
     for last in (False, True):
         given = make(case.x, last)

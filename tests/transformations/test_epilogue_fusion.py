@@ -8,6 +8,7 @@ from typing import Any
 import dace
 import numpy as np
 import pytest
+import sympy
 import torch
 
 from daceopt.ir import scalar, types
@@ -17,6 +18,7 @@ from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.render import render
 from daceopt.ops.families.activation import relu
 from daceopt.passes.transform import Site
+from daceopt.transformations.local._epilogues import Epilogue, extracted, reader_of
 from daceopt.transformations.local.epilogue_fusion import EpilogueFusion
 from daceopt.transformations.local.tasklet_fusion import TaskletFusion
 from tests.transformations.lowered import F, apply, compiled, feeds, finish, misses, size_symbol, start
@@ -143,6 +145,32 @@ def test_forms_of_leaky_relu(form: Callable[[Any], Any], slope: float | None) ->
     (node,) = (n for n in graph.nodes() if isinstance(n, Convolution))
     found = None if node.activation is None else node.slope
     assert found == slope and (slope is None or set(graph.reads(node)) == {"X", "W", "S", "T"})
+
+
+@pytest.mark.parametrize(
+    ("form", "ceiling"),
+    [
+        (lambda v: scalar.minimum(scalar.maximum(v, 0), 6), 6),
+        (lambda v: scalar.maximum(scalar.minimum(6, v), 0), 6),
+        (lambda v: scalar.select(scalar.ge(v, 6), 6, scalar.select(scalar.le(v, 0), 0, v)), 6),
+        (lambda v: scalar.select(scalar.le(scalar.minimum(v, 2.5), 0), 0, scalar.minimum(v, 2.5)), 2.5),
+        (lambda v: scalar.minimum(v, 6), None),
+        (lambda v: scalar.minimum(scalar.maximum(v, 0), -1), None),
+        (lambda v: scalar.minimum(scalar.maximum(v, 0), sympy.oo), None),
+        (lambda v: scalar.select(scalar.ge(v, 6), 5, scalar.maximum(v, 0)), None),
+        (lambda v: scalar.select(scalar.ge(v + 1, 6), 6, scalar.maximum(v, 0)), None),
+        (lambda v: scalar.select(scalar.le(v, 6), 6, scalar.maximum(v, 0)), None),
+        (lambda v: scalar.minimum(scalar.select(scalar.gt(v, 0), v, 0.1 * v), 6), None),  # has a slope, too
+    ],
+)
+def test_forms_of_relu6(form: Callable[[Any], Any], ceiling: float | None) -> None:
+    """What one may be; that of oneDNN goes into convolutions by ``relu-absorption``."""
+    graph, b, y, (s, t) = image((8, 1, 1), (8, 1, 1))
+    finish(graph, b.elementwise(lambda p, u, v: form(p * u + v), y, s, t))
+    (node,) = (n for n in graph.nodes() if isinstance(n, Convolution))
+    found = extracted(graph, node, reader_of(graph, node))
+    is_relu = isinstance(found, Epilogue) and found.activation == "relu"
+    assert (found.ceiling if is_relu else None) == ceiling  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("dtype", [dace.float64, types.BFLOAT16])

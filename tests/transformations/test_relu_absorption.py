@@ -110,6 +110,49 @@ def test_minus_infinity_becomes_zero() -> None:
             torch.testing.assert_close(ours(x), model(x), rtol=1e-5, atol=1e-6)
 
 
+class Bounded(nn.Module):
+    """Mobile blocks: relus up to 6 behind convolutions of all sorts, after normalizations or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.widen = nn.Conv2d(3, 32, 3, 2, 1), nn.Conv2d(32, 96, 1, bias=False)
+        self.deep, self.narrow = nn.Conv2d(96, 96, 3, 1, 1, groups=96, bias=False), nn.Conv2d(96, 21, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(96) for _ in range(2))
+        self.last = nn.Conv2d(21, 24, 1)
+        for norm in self.norms:
+            nn.init.normal_(norm.running_mean)
+            nn.init.uniform_(norm.running_var, 0.5, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x: [N, 3, H, W]; result: [N, 24]."""
+        y = nn.functional.relu6(self.norms[0](self.widen(nn.functional.hardtanh(self.stem(x), 0.0, 2.5))))
+        y = self.narrow(nn.functional.relu6(self.norms[1](self.deep(y))))
+        return self.last(y).mean((2, 3))
+
+
+@pytest.fixture(scope="module")
+def bounded() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = Bounded().eval()
+    return model, optimized_module(copy.deepcopy(model), fallback="raise", recipe="cpu")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_relus_with_a_ceiling_give_the_numbers_of_pytorch(bounded: tuple[nn.Module, Any], name: str) -> None:
+    """Which a clip alone would not: it makes a number of NaN."""
+    model, ours = bounded
+    x = CASES[name](torch.randn(2, 8, 24, 24, generator=torch.Generator().manual_seed(1)))[:, :3]
+    with torch.no_grad():
+        found, single, exact = ours(x), model(x), copy.deepcopy(model).double()(x.double())
+    assert torch.equal(found.isnan(), single.isnan())
+    if name in ("plain", "larger", "empty"):
+        assert_within_rounding(found, exact, single)
+    if name == "plain":
+        source = ours.daceopt.source()
+        assert "float(2.5)}" in source and source.count("float(6.0)}") == 2 * source.count("float(2.5)}")
+    assert name != "nan" or found.isnan().any()
+
+
 def network(copies: int = 0) -> tuple[Graph, str]:
     """A convolution, its relu, of which there may be copies as results, and the product of its sums with weights."""
     graph, b, (x, w, v) = start((2, 16, 12, 12), (16, 16, 3, 3), (16, 3))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import dace
 import numpy as np
@@ -31,14 +32,15 @@ class Epilogue:
     """``activation((y + B) * S + T + residual)`` of the product ``y``.
 
     ``vectors``: what each connector of a number per channel gets, as scalar code over what the kernel reads;
-    ``residual``: an array; ``slope``: of a relu below 0. ``others``: products that get epilogues of their own, so that
-    theirs is the residual.
+    ``residual``: an array; ``slope``: of a relu below 0, ``ceiling``: the most that it gives. ``others``: products that
+    get epilogues of their own, so that theirs is the residual.
     """
 
     vectors: Mapping[str, Any] = field(default_factory=dict)
     residual: str | None = None
     activation: str | None = None
     slope: float = 0.0
+    ceiling: float = math.inf
     others: tuple[tuple[Any, Epilogue], ...] = ()
 
 
@@ -78,13 +80,15 @@ def epilogue_of(graph: Graph, node: Any, kernel: Kernel) -> Epilogue | str:
     types = [a.dtype for a in stage.assignments] + [graph.dtype(a.array) for a in stage.reads.values()]
     if any(t != graph.dtype(product) for t in types):
         return "the reader mixes element types"
-    value = reading.value
-    argument, slope = _relu_of(value)
-    if slope and not (reading.scales(node) and is_dense(graph.shape(write.array), graph.strides(write.array))):
-        return f"{node.label} applies no relu with a slope"
-    found = reading.match(node, value if argument is None else argument)
-    if isinstance(found, Epilogue) and argument is not None:
-        return replace(found, activation="relu", slope=slope)
+    relu = _Relu.of(reading.value)
+    if relu is None:
+        return reading.match(node, reading.value)
+    is_plain = relu.slope == 0 and relu.ceiling == math.inf
+    if not (is_plain or (reading.scales(node) and is_dense(graph.shape(write.array), graph.strides(write.array)))):
+        return f"{node.label} applies no relu with a slope or a ceiling"
+    found = reading.match(node, relu.argument)
+    if isinstance(found, Epilogue):
+        return replace(found, activation="relu", slope=relu.slope, ceiling=relu.ceiling)
     return found
 
 
@@ -95,6 +99,7 @@ def absorb(graph: Graph, node: Any, reader: Any, found: Epilogue, **attributes: 
     reads = kernel.stages[0].reads
     others = [(other, graph.writes(other)["Y"], own) for other, own in found.others]
     attributes |= {"slope": found.slope} if found.slope else {}
+    attributes |= {"ceiling": found.ceiling} if found.ceiling < math.inf else {}
     twin = _replaced(graph, (node, reader), found, reads, out, activation=found.activation, **attributes)
     for other, product, own in others:
         _replaced(graph, (other,), own, reads, product)
@@ -327,20 +332,62 @@ def _split(kind: Any, value: Any, connector: str) -> tuple[Any, list[Any]]:
     return (having[0], [a for a in args if a is not having[0]]) if len(having) == 1 else (None, [])
 
 
-def _relu_of(value: Any) -> tuple[Any, float]:
-    """(v, slope) where ``value`` is v, or below 0 slope * v, in a form that keeps NaN; else (None, 0)."""
+class _Relu(NamedTuple):
+    """What ``argument`` is above 0, and below 0 ``slope`` times that; at most ``ceiling``."""
+
+    argument: Any
+    slope: float = 0.0
+    ceiling: float = math.inf
+
+    @staticmethod
+    def of(value: Any) -> _Relu | None:
+        """``value`` as a relu, in a form that keeps NaN; the ceiling may be applied before or after."""
+        outer = _Bounded.of(value)
+        found = _relu_of(outer.value)
+        if found is None or outer.compared not in (outer.value, found.argument):
+            return None
+        inner = _Bounded.of(found.argument)
+        ceiling = min(outer.ceiling, inner.ceiling)
+        if ceiling == math.inf:
+            return found
+        if found.slope or inner.compared != inner.value:
+            return None
+        return _Relu(inner.value, ceiling=ceiling)
+
+
+def _relu_of(value: Any) -> _Relu | None:
     if isinstance(value, scalar.maximum) and 0 in value.args:
-        return next((v for v in value.args if v != 0), None), 0.0
+        return next((_Relu(v) for v in value.args if v != 0), None)
     if not isinstance(value, scalar.select):
-        return None, 0.0
+        return None
     condition, *ways = value.args
     if isinstance(condition, (scalar.le, scalar.lt)) and condition.args == (ways[1], 0) and ways[0] == 0:
-        return ways[1], 0.0
+        return _Relu(ways[1])
     if isinstance(condition, scalar.gt) and condition.args == (ways[0], 0):
         slope, applied = float(_ratio(ways[1], ways[0])), np.finfo(np.float32)  # by convolutions of float32
         if applied.smallest_subnormal <= slope <= applied.max:
-            return ways[0], slope
-    return None, 0.0
+            return _Relu(ways[0], slope)
+    return None
+
+
+class _Bounded(NamedTuple):
+    """``value`` where ``compared`` is below ``ceiling``, a positive number; without a bound, that is infinite."""
+
+    value: Any
+    compared: Any
+    ceiling: float = math.inf
+
+    @staticmethod
+    def of(value: Any) -> _Bounded:
+        if isinstance(value, scalar.minimum):
+            for bound, other in (value.args, value.args[::-1]):
+                if bound.is_number and 0 < bound < sympy.oo:
+                    return _Bounded(other, other, float(bound))
+        if isinstance(value, scalar.select) and isinstance(value.args[0], (scalar.ge, scalar.gt)):
+            (compared, bound), high, low = value.args[0].args, *value.args[1:]
+            if bound == high and bound.is_number and 0 < bound < sympy.oo:
+                return _Bounded(low, compared, float(bound))
+        return _Bounded(value, value)
 
 
 def _ratio(product: Any, value: Any) -> Any:

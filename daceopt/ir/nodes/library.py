@@ -5,6 +5,7 @@ Connectors are named with a capital so that they never meet an array's name, whi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -226,13 +227,14 @@ class Convolution(ConvolutionBase):
     The arrays' strides are the physical layout (channels first or last). X, Z and Y, and their gradients below, may
     also stand in blocks of 16 channels: [N, C/16, d..., 16] in rows (``ir/blocked.py``), each as it is.
 
-    A relu multiplies what is below 0 by ``slope``. ``doubtful``: it may make NaN of -inf; whatever that reaches, a
-    :class:`NanWatch` looks at.
+    A relu multiplies what is below 0 by ``slope`` and gives at most ``ceiling``. ``doubtful``: it may make NaN of -inf;
+    whatever that reaches, a :class:`NanWatch` looks at.
     """
 
     required, optional, results = ("X", "W"), ("B", "S", "T", "Z"), ("Y",)
     activation = _activation()
     slope = Property(dtype=float, default=0.0, desc="What a relu multiplies numbers below 0 by")
+    ceiling = Property(dtype=float, default=math.inf, desc="What a relu gives for larger numbers")
     doubtful = Property(dtype=bool, default=False, desc="NaN may stand for what -inf becomes, until a careful run")
     held_over = _held_over()
     packed = _packed()

@@ -20,7 +20,7 @@ struct Problem {  // descriptions in the caller's layouts; src and dst also name
     memory::dims strides, dilations, pads_begin, pads_end;
     Layout layout;
     bool clamps = false;  // the epilogue ends with a relu
-    float slope = 0;
+    float slope = 0, ceiling = INFINITY;
 };
 
 memory::desc in_layout_of_result(const Tensor& residual, const Tensor& y) {
@@ -52,6 +52,7 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
     }
     p.clamps = clamps(epilogue);
     p.slope = epilogue.slope;
+    p.ceiling = epilogue.ceiling;
     p.strides = window.strides;
     for (int64_t d : window.dilations) p.dilations.push_back(d - 1);
     p.pads_begin = window.pads_begin;
@@ -70,6 +71,8 @@ dnnl::post_ops operations(const Problem& p, const Choice& c) {
     if (!p.shift.is_zero()) found.append_binary(algorithm::binary_add, p.shift);
     if (!c.added.is_zero()) found.append_binary(algorithm::binary_add, c.added);
     if (p.clamps) {
+        // oneDNN's clip may give either bound for NaN: the lower one, which the relu makes NaN again (checked by the tests)
+        if (p.ceiling < INFINITY) found.append_eltwise(algorithm::eltwise_clip, -INFINITY, p.ceiling);
         found.append_prelu(0);
         if (p.slope == 0) found.append_eltwise(algorithm::eltwise_linear, 1, 0);  // -0 + 0 = 0
     }
@@ -229,6 +232,7 @@ std::shared_ptr<Entry> make_forward(const Problem& p) {
     if (!p.shift.is_zero()) operand(DNNL_ARG_SRC_1, p.shift, p.shift);
     if (!p.residual.is_zero()) operand(DNNL_ARG_SRC_1, p.residual, added_of(pd, place));
     const memory::desc slope = memory::desc(memory::dims(p.dst.get_ndims(), 1), memory::data_type::f32, memory::dims(p.dst.get_ndims(), 1));
+    if (p.clamps && p.ceiling < INFINITY) ++place;
     if (p.clamps) operand(DNNL_ARG_WEIGHTS, slope, slope);
     entry->clamps = p.clamps;
     entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
@@ -253,9 +257,15 @@ std::shared_ptr<Entry> make_backward_weights(const Problem& p) {
     return entry;
 }
 
+int64_t bits_of(float x) {
+    int32_t bits;
+    std::memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
            const Window& window, int64_t groups, Layout layout) {
-    Key key{pass, groups, static_cast<int64_t>(layout), clamps(epilogue), epilogue.slope == 0};
+    Key key{pass, groups, static_cast<int64_t>(layout), clamps(epilogue), epilogue.slope == 0, bits_of(epilogue.ceiling)};
     for (const auto* tensor : {&x, &w, &bias, &y, &epilogue.scale, &epilogue.shift, &epilogue.residual}) append(key, *tensor);
     for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
     return key;
@@ -279,11 +289,14 @@ void zero(const Tensor& x) {
 }
 
 // The relu in a pass of its own; NaN stays. The image has no gaps.
-void clamp(const Tensor& x, float slope) {
+void clamp(const Tensor& x, float slope, float ceiling) {
     auto* values = static_cast<float*>(x.data);
     const int64_t count = elements_of(x);
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < count; ++i) values[i] = values[i] <= 0 ? (slope == 0 ? 0 : slope * values[i]) : values[i];
+    for (int64_t i = 0; i < count; ++i) {
+        const float value = values[i] <= 0 ? (slope == 0 ? 0 : slope * values[i]) : values[i];
+        values[i] = value > ceiling ? ceiling : value;
+    }
 }
 
 Cache& cache() {
@@ -331,7 +344,7 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
     guarded("Convolution", [&] {
         if (lacks_units({&x, &w, &bias, &epilogue.residual, &y})) {
             const Widened a(x), b(w), c(bias), d(epilogue.residual), result(y);
-            const Epilogue wide{epilogue.scale, epilogue.shift, d.tensor(), epilogue.relu, epilogue.slope};
+            const Epilogue wide{epilogue.scale, epilogue.shift, d.tensor(), epilogue.relu, epilogue.slope, epilogue.ceiling};
             onednn_convolution(a.tensor(), b.tensor(), c.tensor(), result.tensor(), wide, window, groups, layout);
             return result.round();
         }
@@ -349,7 +362,7 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
         entry.run(data, kept);
         auto operand = operands.begin();
         for (const Entry* pass = entry.after.get(); pass; pass = pass->after.get()) pass->run({y.data, *operand++, y.data});
-        if (epilogue.relu && !entry.clamps) clamp(y, slope);
+        if (epilogue.relu && !entry.clamps) clamp(y, slope, epilogue.ceiling);
     });
 }
 

@@ -24,8 +24,11 @@ def _read(memory: Memory, node: Any) -> dict[str, np.ndarray]:
 
 
 def _finish(value: np.ndarray, node: Any) -> np.ndarray:
-    slope = getattr(node, "slope", 0)
-    return np.where(value <= 0, value * slope if slope else 0, value) if node.activation == "relu" else value
+    if node.activation != "relu":
+        return value
+    slope, ceiling = getattr(node, "slope", 0), getattr(node, "ceiling", np.inf)
+    above = np.where(value <= 0, value * slope if slope else 0, value)
+    return np.where(above > ceiling, ceiling, above)
 
 
 @interprets("Contraction")

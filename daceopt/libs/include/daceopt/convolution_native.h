@@ -56,10 +56,11 @@ void for_space(const int64_t (&extents)[3], Visitor visit) {
             for (o[2] = 0; o[2] < extents[2]; ++o[2]) visit(o);
 }
 
-// y = (conv(x, w) + bias) * scale + shift + z, below 0 multiplied by the slope of a relu; what is null is left out.
+// y = (conv(x, w) + bias) * scale + shift + z, and a relu of that: below 0 multiplied by the slope, at most the ceiling;
+// what is null is left out.
 template <typename X, typename W, typename B, typename S, typename T, typename Z, typename Y>
 void convolution_native(const ConvolutionShape& c, Operand<X> x, Operand<W> w, const B* bias, const S* scale, const T* shift,
-                        Operand<Z> z, Operand<Y> y, bool relu, double slope) {
+                        Operand<Z> z, Operand<Y> y, bool relu, double slope, double ceiling) {
 #pragma omp parallel for collapse(2)
     for (int64_t n = 0; n < c.batch; ++n)
         for (int64_t feature = 0; feature < c.groups * c.out_channels; ++feature)
@@ -74,7 +75,8 @@ void convolution_native(const ConvolutionShape& c, Operand<X> x, Operand<W> w, c
                 if (scale) sum *= double(scale[feature]);
                 if (shift) sum += double(shift[feature]);
                 if (z.data) sum += double(z.at(n, feature, o));
-                y.at(n, feature, o) = relu && sum <= 0 ? (slope == 0 ? 0.0 : slope * sum) : sum;
+                if (relu && sum <= 0) sum = slope == 0 ? 0.0 : slope * sum;
+                y.at(n, feature, o) = relu && sum > ceiling ? ceiling : sum;
             });
 }
 

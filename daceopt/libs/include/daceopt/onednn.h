@@ -4,6 +4,7 @@
 // copied.
 // Every function may run on any number of threads at once, reports to `status` and never throws.
 #pragma once
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -82,12 +83,13 @@ private:
 };
 
 // What is done to a result in registers: value * scale + shift + residual, each where it is there (the first two have one
-// number of float32 per channel), then, below 0, multiplied by the slope of the relu. That is oneDNN's parametric relu, which
-// keeps NaN; a slope of 0 turns -inf into one: only careless runs use it (status.h), careful ones make a pass.
+// number of float32 per channel), then the relu: at most its ceiling, and below 0 multiplied by its slope. That is oneDNN's
+// parametric relu, which keeps NaN; a slope of 0 turns -inf into one: only careless runs use it (status.h), careful ones
+// make a pass.
 struct Epilogue {
     Tensor scale, shift, residual;
     bool relu = false;
-    float slope = 0;
+    float slope = 0, ceiling = INFINITY;
 };
 
 // y = epilogue(conv(x, w) + bias)

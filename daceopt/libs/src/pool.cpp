@@ -151,57 +151,59 @@ struct Maximum {
     }
 };
 
-// Maxima alone, in lanes of channels: of a few lanes at a time the largest so far stands in registers.
 template <typename T>
-struct Largest {
-    static constexpr int64_t kWidth = kChannelBlock;
-    const T* x;
-    T* y;
-    std::vector<const T*> taps;
-    int64_t count = 0, offset = 0;
+T larger(T v, T top) {
+    if (std::numeric_limits<T>::is_integer) return std::max(v, top);  // a form that compilers have an instruction for
+    return (v > top) | (v != v) ? v : top;
+}
 
-    void prepare(const PoolShape&, const Part&) {}
-
-    void begin(const PoolShape&, const Lanes& row, const int64_t (&)[3], const Offsets& start) {
-        count = row.count;
-        offset = start.out;
-        taps.clear();
+// The larger of each two numbers, or the first ones' copy. Loops of their own, because compilers leave them scalar where
+// pointers may meet or a result stands in an array on the stack.
+template <typename T>
+void raise(const T* __restrict__ in, T* __restrict__ top, int64_t count, bool first) {
+    if (first) {
+        std::copy_n(in, count, top);
+        return;
     }
-
-    void window(int64_t, const Range& range, int64_t in_offset) {
-        if (range.first < range.last) taps.push_back(x + in_offset);  // all lanes of a pixel or none
-    }
-
-    void end() {
-        if (taps.empty()) {
-            std::fill_n(y + offset, count, T(Maximum<T, uint8_t>::kLowest));
-            return;
-        }
-        int64_t l = 0;
-        for (; l + kWidth <= count; l += kWidth) {
-            T top[kWidth];
 #pragma omp simd
-            for (int64_t k = 0; k < kWidth; ++k) top[k] = taps[0][l + k];
-            for (size_t t = 1; t < taps.size(); ++t) {
-                const T* in = taps[t] + l;
-#pragma omp simd
-                for (int64_t k = 0; k < kWidth; ++k) top[k] = larger(in[k], top[k]);
+    for (int64_t l = 0; l < count; ++l) top[l] = larger(in[l], top[l]);
+}
+
+// Maxima alone, in lanes of all channels of a pixel, which stay in the nearest cache while the window passes. Threads have
+// rows of the results, so that each walks along memory.
+template <typename T>
+void largest_of_channels(const PoolShape& s, const T* x, T* y) {
+    const int64_t rows = s.batch * s.out[kDepth] * s.out[kHeight];
+    const int64_t work = s.channels * (rows * s.out[kWidth] + s.batch * s.in[0] * s.in[1] * s.in[2]);
+#pragma omp parallel if (work > kParallelPoolElements)
+    {
+        std::vector<const T*> lines;  // of the input, that the windows of one row of results have
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < rows; ++row) {
+            const int64_t n = row / (s.out[kDepth] * s.out[kHeight]);
+            const int64_t d = row / s.out[kHeight] % s.out[kDepth], h = row % s.out[kHeight];
+            lines.clear();
+            for (int64_t k = 0; k < s.kernel[kDepth] * s.kernel[kHeight]; ++k) {
+                const int64_t z = d * s.stride[kDepth] - s.pad[kDepth] + k / s.kernel[kHeight] * s.dilation[kDepth];
+                const int64_t v = h * s.stride[kHeight] - s.pad[kHeight] + k % s.kernel[kHeight] * s.dilation[kHeight];
+                if (z >= 0 && z < s.in[kDepth] && v >= 0 && v < s.in[kHeight])
+                    lines.push_back(x + n * s.in_strides[0] + z * s.in_strides[2] + v * s.in_strides[3]);
             }
-#pragma omp simd
-            for (int64_t k = 0; k < kWidth; ++k) y[offset + l + k] = top[k];
-        }
-        for (; l < count; ++l) {
-            T top = taps[0][l];
-            for (size_t t = 1; t < taps.size(); ++t) top = larger(taps[t][l], top);
-            y[offset + l] = top;
+            T* top = y + n * s.out_strides[0] + d * s.out_strides[2] + h * s.out_strides[3];
+            for (int64_t o = 0; o < s.out[kWidth]; ++o, top += s.out_strides[4]) {
+                bool first = true;
+                for (const T* line : lines)
+                    for (int64_t k = 0; k < s.kernel[kWidth]; ++k) {
+                        const int64_t w = o * s.stride[kWidth] - s.pad[kWidth] + k * s.dilation[kWidth];
+                        if (w < 0 || w >= s.in[kWidth]) continue;
+                        raise(line + w * s.in_strides[4], top, s.channels, first);
+                        first = false;
+                    }
+                if (first) std::fill_n(top, s.channels, T(Maximum<T, uint8_t>::kLowest));
+            }
         }
     }
-
-    static T larger(T v, T top) {
-        if (std::numeric_limits<T>::is_integer) return std::max(v, top);  // a form that compilers have an instruction for
-        return v > top || v != v ? v : top;
-    }
-};
+}
 
 template <typename T>
 void clear(const PoolShape& s, const Part& part, T* dx) {
@@ -500,7 +502,7 @@ struct MaximumColumns {
 template <typename T, typename Where>
 void max_pool(const PoolShape& shape, const T* x, T* y, Where* where) {
     if (by_columns(shape)) return visit_columns(shape, x, [&] { return MaximumColumns<T, Where>(shape, y, where); });
-    if (!where && along_channels(shape)) return visit(shape, [&] { return Largest<T>{x, y, {}}; });
+    if (!where && along_channels(shape)) return largest_of_channels(shape, x, y);
     visit(shape, [&] { return Maximum<T, Where>{x, y, where, {}, {}}; });
 }
 

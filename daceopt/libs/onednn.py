@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _LIBRARY_WHEEL, _HEADER_WHEEL = "onednn-cpu-gomp", "onednn-devel-cpu-gomp"
 _INSTALL = f"pip install {_LIBRARY_WHEEL} {_HEADER_WHEEL} (Linux on x86-64)"
-SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp")
+SOURCES = ("onednn_convolution.cpp", "onednn_weights.cpp", "depthwise.cpp")
 _ABSENT = "daceopt::Tensor{nullptr, {}, {}}"
 _LAYOUTS = {"": "kFastest", "first": "kFirst", "last": "kLast", "blocked": "kBlocked"}
 

@@ -27,6 +27,7 @@ CASES = {
     "grouped": Case((2, 32, 7, 7), (64, 16, 3, 3), pads=(1, 1, 1, 1), group=2),
     "narrow groups": Case((2, 32, 7, 7), (32, 8, 3, 3), pads=(1, 1, 1, 1), group=4),
     "depthwise": Case((2, 48, 9, 9), (48, 1, 3, 3), (2, 2), (1, 1, 1, 1), group=48),
+    "wide depthwise": Case((2, 48, 6, 9), (48, 1, 5, 7), (1, 2), (2, 3, 2, 3), group=48),
     "one pixel": Case((2, 16, 1, 1), (16, 16, 1, 1)),
     "other channels in": Case((2, 24, 6, 6), (32, 24, 1, 1)),
     "colors in": Case((2, 3, 12, 12), (32, 3, 3, 3), (2, 2), (1, 1, 1, 1)),

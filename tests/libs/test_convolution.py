@@ -48,6 +48,10 @@ CASES = {
     "dilated": Case((2, 16, 12, 12), (16, 16, 3, 3), pads=(2, 2, 2, 2), dilations=(2, 2)),
     "grouped": Case((2, 8, 7, 7), (12, 2, 3, 3), pads=(1, 1, 1, 1), group=4),
     "depthwise": Case((2, 32, 9, 9), (32, 1, 3, 3), (2, 2), (1, 1, 1, 1), group=32),
+    "wide depthwise": Case((2, 36, 10, 9), (36, 1, 7, 7), pads=(3, 3, 3, 3), group=36),
+    "wider than images": Case((3, 32, 4, 4), (32, 1, 7, 11), pads=(3, 5, 3, 5), group=32),
+    "long depthwise": Case((2, 20, 5, 33), (20, 1, 2, 11), (1, 2), (1, 0, 0, 4), (2, 3), 20),
+    "depthwise 1d": Case((2, 20, 40), (20, 1, 9), (3,), (4, 5), (2,), 20),
     "one channel": Case((2, 1, 6, 6), (1, 1, 3, 3)),
     "one pixel": Case((2, 16, 1, 1), (16, 16, 1, 1)),
 }

@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <optional>
 
+#include "daceopt/depthwise.h"
 #include "daceopt/onednn_cache.h"
 
 namespace daceopt {
@@ -394,6 +395,8 @@ void onednn_convolution_backward_weights(const Tensor& x, const Tensor& dy, cons
         const Entry& entry = cache().get(key_of(kBackwardWeights, x, dw, kNone, dy, kNothing, window, groups, layout), [&] {
             return make_backward_weights(describe_problem(x, dw, kNone, dy, kNothing, window, groups, layout));
         });
+        const bool has_own_kernel = entry.implementation.find("dw") != std::string::npos;  // for depthwise convolutions
+        if (!has_own_kernel && depthwise_weight_gradient(x, dy, dw, window, groups)) return;
         entry.run({x.data, dy.data, dw.data});
     });
 }

@@ -18,10 +18,11 @@ from daceopt.codegen.scalar.algebra import simplify
 from daceopt.codegen.scalar.printer import Printer, converted, statements
 from daceopt.ir import functions, scalar, types
 from daceopt.ir.graph import Dim, dim
-from daceopt.ir.references import KernelBuffer, Reference, StatementInstance
+from daceopt.ir.references import KernelBuffer, Param, Reference, StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.ir.tasklet import Assignment, eliminate_dead, share, substitute
 
+_VECTOR_BYTES = 64  # of the widest vectors
 _NAME = re.compile(r"\bv\d+\b")  # of a value
 _HALVES = ("bfloat16", "float16")  # storing rounds a float to them as a cast does; of others, beyond their range not
 
@@ -110,8 +111,10 @@ class Leaf:
     a parallel region, and does not vectorise a loop that loads one anew for the next iteration. Where the loop surely
     runs, so are positions looked up (of a checked index inside, gcc makes a gather) and functions of such values
     computed (gcc would call them again in each). ``unrolled``: the loop between ``inner`` and the code, if there is
-    one, for each of whose iterations there are such values. ``packed``: where an element stands that was loaded with
-    its neighbours, and is stored with them; None: in its array.
+    one, for each of whose iterations there are such values. Steps of ``inner`` longer than a vector are hidden
+    (``dop::opaque``): gcc 12 looks for what stands between elements at a known distance, and gives up; those at an
+    unknown one it loads one by one, and computes with vectors. ``packed``: where an element stands that was loaded
+    with its neighbours, and is stored with them; None: in its array.
     """
 
     def __init__(
@@ -135,6 +138,8 @@ class Leaf:
         self._fixed: set[str] = set()  # values that are the same in all iterations of ``inner``
         self._places: dict[tuple[str, Dim, Dim], str] = {}  # checked index, extent, stride -> what was looked up before
         self._calls: dict[sympy.Expr, str] = {}  # call -> what was computed before
+        self._steps: dict[int, str] = {}  # of ``inner`` -> its name
+        self._is_costly = any(a.expr.has(*scalar.TRANSCENDENTAL) for body in bodies for a in body.assignments)
         self._types: dict[Any, types.DType] = {}
         self._loads: dict[Any, Reference] = {}
         self._elements: dict[Any, sympy.Symbol] = {}
@@ -155,13 +160,14 @@ class Leaf:
 
     def before(self) -> list[str]:
         """What stands before the loop ``inner``."""
+        steps = [f"const int64_t {name} = dop::opaque({step});" for step, name in self._steps.items()]
         lines = [line.text for line in self._lines if line.defines in self._before]
         if self._unrolled is None or not lines:
-            return lines
+            return [*steps, *lines]
         arrays = [f"{cpp} {name}_at[{self._unrolled.extent}];" for name, cpp in self._arrays.items()]
         start = f"for (int64_t {self._step} = 0; {self._step} < {self._unrolled.extent}; ++{self._step}) {{"
         kept = [f"{name}_at[{self._step}] = {name};" for name in self._arrays]
-        return [*arrays, start, *(f"  {line}" for line in (*lines, *kept)), "}"]
+        return [*steps, *arrays, start, *(f"  {line}" for line in (*lines, *kept)), "}"]
 
     @property
     def _step(self) -> str:
@@ -220,7 +226,7 @@ class Leaf:
         if reference.whole:
             self._loads[symbol] = reference
         else:
-            element = loaded(self._element(reference), reference.buffer.dtype)
+            element = loaded(self._element(reference, self._opaque_step(reference)), reference.buffer.dtype)
             if self._is_same(reference):
                 self._same.add(str(symbol))
                 element = element if self._surely_runs else f"{self._runs()} ? {element} : {types.cpp(dtype)}(0)"
@@ -272,8 +278,21 @@ class Leaf:
         self._code[where : where + 1] = [Assignment(symbol, source, wide), replace(made, expr=made.expr.func(symbol))]
         return symbol
 
-    def _element(self, reference: Reference) -> str:
-        return self._packed(reference) or self._names.element(reference)
+    def _element(self, reference: Reference, steps: Mapping[Param, str] | None = None) -> str:
+        return self._packed(reference) or self._names.element(reference, steps)
+
+    def _opaque_step(self, reference: Reference) -> dict[Param, str]:
+        """The name of a step along ``inner`` that gcc must not know; nothing where computing costs less than loading."""
+        step = None if self._inner is None or not self._is_costly else reference.step(self._inner.param)
+        if (
+            self._inner is None
+            or not isinstance(step, int)
+            or abs(step) * reference.buffer.dtype.bytes <= _VECTOR_BYTES
+        ):
+            return {}
+        if step not in self._steps:
+            self._steps[step] = self._names.step()
+        return {self._inner.param: self._steps[step]}
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:
         return converted(str(value), self._types[value], dtype)

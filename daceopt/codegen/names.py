@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import sympy
@@ -14,7 +14,8 @@ from daceopt.ir.references import KernelBuffer, Param, Reference
 
 
 class Names:
-    """Names in order of first use: loops ``i0``, pointers ``p0``, locals ``l0``, sizes ``n0``, values ``v0``..."""
+    """Names in order of first use: loops ``i0``, pointers ``p0``, locals ``l0``, sizes ``n0``, steps ``s0``, values
+    ``v0``..."""
 
     def __init__(self) -> None:
         self._loops: dict[Param, sympy.Symbol] = {}
@@ -23,6 +24,7 @@ class Names:
         self._locals: dict[KernelBuffer, str] = {}
         self._values = 0
         self._accumulators = 0
+        self._steps = 0
         self._printer = Printer({})
 
     def loop(self, p: Param) -> str:
@@ -50,6 +52,10 @@ class Names:
         self._accumulators += 1
         return f"a{self._accumulators - 1}"
 
+    def step(self) -> str:
+        self._steps += 1
+        return f"s{self._steps - 1}"
+
     def canonical(self, symbols: Iterable[sympy.Symbol]) -> dict[sympy.Symbol, sympy.Symbol]:
         """Loop parameters and sizes -> their canonical symbols."""
         return {s: self._canonical(s) for s in sorted(symbols, key=str)}
@@ -69,17 +75,20 @@ class Names:
         """A relation of int64 expressions."""
         return f"{self.size_text(dim(relation.lhs))} {relation.rel_op} {self.size_text(dim(relation.rhs))}"
 
-    def element(self, reference: Reference) -> str:
-        """``p0[128 * i0 + i1]``."""
+    def element(self, reference: Reference, steps: Mapping[Param, str] | None = None) -> str:
+        """``p0[128 * i0 + i1]``; ``steps``: what is written for the distance of neighbours along some loops."""
         buffer = reference.buffer
         name = self.local(buffer) if buffer.local else self.buffer(buffer)
-        return f"{name}[{self.address(reference)}]"
+        return f"{name}[{self.address(reference, steps)}]"
 
-    def address(self, reference: Reference) -> str:
+    def address(self, reference: Reference, steps: Mapping[Param, str] | None = None) -> str:
         """The element's position in its buffer."""
+        given = steps or {}
         order = list(self._loops)
-        steps = sorted(reference.steps, key=lambda item: order.index(item[0]))
-        terms = [self._term(p, step) for p, step in steps if step != 0]
+        ordered = sorted(reference.steps, key=lambda item: order.index(item[0]))
+        terms = [
+            f"{given[p]} * {self.loop(p)}" if p in given else self._term(p, step) for p, step in ordered if step != 0
+        ]
         if reference.rest != 0:
             terms.append(self.size_text(reference.rest))
         return " + ".join(terms) or "0"

@@ -131,7 +131,7 @@ def split_loop(loop: Loop, size: int, name: str = "block") -> tuple[Loop, Loop, 
 
 def _rest(loop: Loop, size: int, block: Param) -> Dim | None:
     """What the loop leaves to its tile ``block``; None where tiles are never partial."""
-    even = isinstance(loop.extent, int) and loop.extent % size == 0
+    even = isinstance(loop.extent, int) and (loop.extent % size == 0 or loop.extent < size)
     if loop.rest is None:
         return None if even else dim(loop.extent - size * block)
     left = loop.rest if even else sympy.Min(loop.extent, loop.rest, evaluate=False)

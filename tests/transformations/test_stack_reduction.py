@@ -44,6 +44,20 @@ def test_axes_that_vanish(axis: int) -> None:
     check(StackReduction(), net.done(net.y), ["Sum", "Squeeze"])
 
 
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_what_was_given_an_axis_for_the_stack(axis: int, keeps: int) -> None:
+    net = Net(a=(4, 5), b=(4, 5))
+    shape = [4, 5]
+    shape.insert(axis, 1)
+    given = [net.a, net.b]  # type: ignore[attr-defined]
+    rows = [net.op("Unsqueeze", x, net.const([axis], np.int64), shape=tuple(shape)) for x in given]
+    stack = net.op("Concat", *rows, shape=tuple(2 if n == 1 else n for n in shape), axis=axis)
+    result = tuple(shape) if keeps else (4, 5)
+    y = net.op("ReduceSum", stack, net.const([axis], np.int64), shape=result, keepdims=keeps)
+    check(StackReduction(), net.done(y), ["Unsqueeze", "Unsqueeze", "Sum"] if keeps else ["Sum"])
+
+
 def test_what_is_written() -> None:
     net = stacked(terms=2, keepdims=0)
     graph = net.done(net.y)

@@ -23,6 +23,9 @@ class StackReduction(Transformation):
     before:  y = ReduceSum(Concat(x0: (1, n), x1: (1, n), ...; axis=0), [0]; keepdims=0)
     after:   y = Squeeze(Sum(x0, x1, ...), [0])
 
+    before:  y = ReduceSum(Concat(Unsqueeze(x0, [0]), Unsqueeze(x1, [0]), ...; axis=0), [0]; keepdims=0)
+    after:   y = Sum(x0, x1, ...)
+
     ``torch.stack(xs).sum(0)`` is such: skips of WaveNet, members of an ensemble, experts. ``most`` terms make one
     statement; the stack of more is left. Largest and smallest elements stay, because equal ones share their gradient.
     """
@@ -59,9 +62,24 @@ class StackReduction(Transformation):
         result, kept = graph.result(node, 0), node.attribute("keepdims", 1) == 1
         kind, terms, axis = _TERMS[node.op_type], site["terms"], site["axis"]
         graph.remove(node)
+        rows = [_unstacked(graph, name, axis) for name in terms]
+        if not kept and None not in rows:  # as they are: an image with one dimension more is none to the layout search
+            graph.add_operator(kind, rows, [result])
+            sweep(graph, [concat])
+            return
         total = result if kept else graph.add_array("total", graph.shape(terms[0]), graph.dtype(result))
         graph.add_operator(kind, terms, [total])
         if not kept:
             axes = graph.add_constant("axes", np.array([axis], np.int64))
             graph.add_operator("Squeeze", [total, axes], [result])
         sweep(graph, [concat])
+
+
+def _unstacked(graph: Graph, name: str, axis: int) -> str | None:
+    """What ``name`` is with the axis of the stack added; None where it is something else."""
+    node = made_by(graph, name, "Unsqueeze")
+    if node is None or graph.is_kept(name):
+        return None
+    operand = graph.operand(node, 0)
+    shape = graph.shape(name)
+    return operand if graph.shape(operand) == (*shape[:axis], *shape[axis + 1 :]) else None

@@ -67,6 +67,12 @@ int omp_get_thread_num(void) noexcept;
 
 namespace dop {
 
+// A number that the compiler does not know.
+DOP int64_t opaque(int64_t n) {
+  asm("" : "+r"(n));
+  return n;
+}
+
 // Transposition of tiles. Loops would load or store the lanes of a vector one by one.
 
 template <int bytes> struct Bits;

@@ -282,16 +282,13 @@ class Leaf:
         return self._packed(reference) or self._names.element(reference, steps)
 
     def _opaque_step(self, reference: Reference) -> dict[Param, str]:
-        """The name of a step along ``inner`` that gcc must not know; nothing where computing costs less than loading."""
-        step = None if self._inner is None or not self._is_costly else reference.step(self._inner.param)
-        if (
-            self._inner is None
-            or not isinstance(step, int)
-            or abs(step) * reference.buffer.dtype.bytes <= _VECTOR_BYTES
-        ):
+        """The name of a step along ``inner`` that gcc must not know; nothing where computing costs less than loads."""
+        if self._inner is None or not self._is_costly:
             return {}
-        if step not in self._steps:
-            self._steps[step] = self._names.step()
+        step = reference.step(self._inner.param)
+        if not isinstance(step, int) or abs(step) * reference.buffer.dtype.bytes <= _VECTOR_BYTES:
+            return {}
+        self._steps[step] = self._steps.get(step) or self._names.step()
         return {self._inner.param: self._steps[step]}
 
     def _converted(self, value: sympy.Symbol, dtype: types.DType) -> str:

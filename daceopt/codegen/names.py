@@ -86,15 +86,13 @@ class Names:
         given = steps or {}
         order = list(self._loops)
         ordered = sorted(reference.steps, key=lambda item: order.index(item[0]))
-        terms = [
-            f"{given[p]} * {self.loop(p)}" if p in given else self._term(p, step) for p, step in ordered if step != 0
-        ]
+        terms = [self._term(p, step, given.get(p)) for p, step in ordered if step != 0]
         if reference.rest != 0:
             terms.append(self.size_text(reference.rest))
         return " + ".join(terms) or "0"
 
-    def _term(self, p: Param, step: Dim) -> str:
-        return self.loop(p) if step == 1 else f"{self.size_text(step)} * {self.loop(p)}"
+    def _term(self, p: Param, step: Dim, given: str | None) -> str:
+        return self.loop(p) if step == 1 else f"{given or self.size_text(step)} * {self.loop(p)}"
 
 
 def _index(name: str) -> Any:

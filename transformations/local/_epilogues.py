@@ -384,7 +384,8 @@ class _Bounded(NamedTuple):
                 if bound.is_number and 0 < bound < sympy.oo:
                     return _Bounded(other, other, float(bound))
         if isinstance(value, scalar.select) and isinstance(value.args[0], (scalar.ge, scalar.gt)):
-            (compared, bound), high, low = value.args[0].args, *value.args[1:]
+            compared, bound = value.args[0].args
+            _, high, low = value.args
             if bound == high and bound.is_number and 0 < bound < sympy.oo:
                 return _Bounded(low, compared, float(bound))
         return _Bounded(value, value)

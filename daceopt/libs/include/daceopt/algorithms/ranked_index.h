@@ -3,7 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "daceopt/algorithms/arithmetic.h"
@@ -56,41 +56,29 @@ template <typename T>
 void ranked_index(const T* x, int64_t* indices, const int64_t* parameters) {
     const int64_t outer = parameters[0], extent = parameters[1], inner = parameters[2], rank = parameters[4];
     const Wanted wanted = Wanted(parameters[3]);
-    if (rank < 0 || rank >= extent)
-        return fail_index("kthvalue", "no element of that rank along the axis");
-    with_words<T>(extent, [&](auto kind) {
-        using Word = decltype(kind);
+    if (rank < 0 || rank >= extent) return fail_index("kthvalue", "no element of that rank along the axis");
+    for_each_line<T>(outer, extent, inner, [&](auto* words, int64_t o, int64_t i) {
+        using Word = std::remove_pointer_t<decltype(words)>;
         using Of = Ranked<Word>;
-#pragma omp parallel if (outer * inner > 1 && outer * extent * inner > 8192)
-        {
-            const std::unique_ptr<Word[]> words(new Word[extent]);
-#pragma omp for collapse(2)
-            for (int64_t o = 0; o < outer; ++o)
-                for (int64_t i = 0; i < inner; ++i) {
-                    int64_t nans = 0, first = extent;
-                    for (int64_t n = 0; n < extent; ++n) {
-                        const T value = x[(o * extent + n) * inner + i];
-                        words[n] = Of::word(rank_of(value), n);
-                        if (value != value && nans++ == 0) first = n;
-                    }
-                    int64_t& found = indices[o * inner + i];
-                    if (wanted == Wanted::kMedian && nans > 0) {
-                        found = first;
-                        continue;
-                    }
-                    int64_t at = rank;
-                    if (wanted == Wanted::kRank) {
-                        detail::select_kth(words.get(), extent, at);
-                    } else {
-                        // ATen compares the indices of equal numbers, but not those of NaNs
-                        const bool numbers = nans < extent;
-                        at = numbers ? (extent - nans - 1) / 2 : 0;
-                        std::nth_element(words.get(), words.get() + at, words.get() + extent, [&](Word a, Word b) {
-                            return numbers ? a < b : Of::less(a, b);
-                        });
-                    }
-                    found = Of::index(words[at]);
-                }
+        int64_t nans = 0, first = extent;
+        for (int64_t n = 0; n < extent; ++n) {
+            const T value = x[(o * extent + n) * inner + i];
+            words[n] = Of::word(rank_of(value), n);
+            if (value != value && nans++ == 0) first = n;
+        }
+        int64_t& found = indices[o * inner + i];
+        if (wanted == Wanted::kRank) {
+            detail::select_kth(words, extent, rank);
+            found = Of::index(words[rank]);
+        } else if (wanted == Wanted::kMedian && nans > 0) {
+            found = first;
+        } else {
+            // ATen compares the indices of equal numbers, but not those of NaNs
+            const bool numbers = nans < extent;
+            const int64_t at = numbers ? (extent - nans - 1) / 2 : 0;
+            const auto less = [&](Word a, Word b) { return numbers ? a < b : Of::less(a, b); };
+            std::nth_element(words, words + at, words + extent, less);
+            found = Of::index(words[at]);
         }
     });
 }

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 
 namespace daceopt {
@@ -38,13 +39,29 @@ struct Ranked {
     static bool equal(Word a, Word b) { return (a >> kIndexBits) == (b >> kIndexBits); }
 };
 
-// The smallest word that holds rank and index of each of `extent` elements, as `f(Word())`.
-template <typename T, typename F>
-void with_words(int64_t extent, F&& f) {
-    if constexpr (sizeof(T) <= 4) {
-        if (extent <= INT64_C(0xFFFFFFFF)) return f(uint64_t());
+namespace detail {
+
+template <typename Word, typename F>
+void for_each_line(int64_t outer, int64_t extent, int64_t inner, F& f) {
+#pragma omp parallel if (outer * inner > 1 && outer * extent * inner > 8192)
+    {
+        const std::unique_ptr<Word[]> words(new Word[extent]);
+#pragma omp for collapse(2)
+        for (int64_t o = 0; o < outer; ++o)
+            for (int64_t i = 0; i < inner; ++i) f(words.get(), o, i);
     }
-    f((unsigned __int128)(0));
+}
+
+}  // namespace detail
+
+// Calls f(words, o, i) for each line x[o, :, i], in threads; it may write a word for each of the line's elements. Words are
+// the smallest that hold rank and index.
+template <typename T, typename F>
+void for_each_line(int64_t outer, int64_t extent, int64_t inner, F&& f) {
+    if constexpr (sizeof(T) <= 4) {
+        if (extent <= INT64_C(0xFFFFFFFF)) return detail::for_each_line<uint64_t>(outer, extent, inner, f);
+    }
+    detail::for_each_line<unsigned __int128>(outer, extent, inner, f);
 }
 
 }  // namespace daceopt

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <memory>
+#include <type_traits>
 
 #include "daceopt/algorithms/arithmetic.h"
 #include "daceopt/algorithms/ranks.h"
@@ -67,39 +67,29 @@ void top_indices(const T* x, int64_t* indices, const int64_t* parameters) {
     const Ties ties = Ties(parameters[5]);
     if (k < 0 || k > extent) return fail_index("TopK", "k is larger than the extent of the axis");
     if (k == 0) return;
-    with_words<T>(extent, [&](auto kind) {
-        using Word = decltype(kind);
-        using Of = Ranked<Word>;
-#pragma omp parallel if (outer * inner > 1 && outer * extent * inner > 8192)
-        {
-            const std::unique_ptr<Word[]> words(new Word[extent]);
-#pragma omp for collapse(2)
-            for (int64_t o = 0; o < outer; ++o)
-                for (int64_t i = 0; i < inner; ++i) {
-                    const auto fill = [&] {
-                        for (int64_t n = 0; n < extent; ++n) {
-                            const auto rank = rank_of(x[(o * extent + n) * inner + i]);
-                            words[n] = Of::word(decltype(rank)(largest ? ~rank : rank), n);
-                        }
-                    };
-                    fill();
-                    if (ties == Ties::kAtenSort) {
-                        std::sort(words.get(), words.get() + extent, Of::less);
-                    } else if (ties != Ties::kAtenUnsorted) {
-                        // one more than wanted: without equals among these there is but one answer
-                        const int64_t looked = ties == Ties::kAten ? std::min(k + 1, extent) : k;
-                        detail::smallest_first(words.get(), extent, looked);
-                        Word* const end = words.get() + looked;
-                        if (ties == Ties::kAten && std::adjacent_find(words.get(), end, Of::equal) != end) {
-                            fill();
-                            detail::as_aten(words.get(), extent, k, true);
-                        }
-                    } else {
-                        detail::as_aten(words.get(), extent, k, false);
-                    }
-                    for (int64_t n = 0; n < k; ++n) indices[(o * k + n) * inner + i] = Of::index(words[n]);
-                }
+    for_each_line<T>(outer, extent, inner, [&](auto* words, int64_t o, int64_t i) {
+        using Of = Ranked<std::remove_pointer_t<decltype(words)>>;
+        const auto fill = [&] {
+            for (int64_t n = 0; n < extent; ++n) {
+                const auto rank = rank_of(x[(o * extent + n) * inner + i]);
+                words[n] = Of::word(decltype(rank)(largest ? ~rank : rank), n);
+            }
+        };
+        fill();
+        if (ties == Ties::kAtenSort) {
+            std::sort(words, words + extent, Of::less);
+        } else if (ties == Ties::kAtenUnsorted) {
+            detail::as_aten(words, extent, k, false);
+        } else {
+            // one more than wanted: without equals among these there is but one answer
+            const int64_t looked = ties == Ties::kAten ? std::min(k + 1, extent) : k;
+            detail::smallest_first(words, extent, looked);
+            if (ties == Ties::kAten && std::adjacent_find(words, words + looked, Of::equal) != words + looked) {
+                fill();
+                detail::as_aten(words, extent, k, true);
+            }
         }
+        for (int64_t n = 0; n < k; ++n) indices[(o * k + n) * inner + i] = Of::index(words[n]);
     });
 }
 

@@ -381,12 +381,12 @@ class _Bounded(NamedTuple):
     def of(value: Any) -> _Bounded:
         if isinstance(value, scalar.minimum):
             for bound, other in (value.args, value.args[::-1]):
-                if bound.is_number and 0 < bound < sympy.oo:
+                if bound.is_number and bound.is_positive and bound.is_finite:
                     return _Bounded(other, other, float(bound))
         if isinstance(value, scalar.select) and isinstance(value.args[0], (scalar.ge, scalar.gt)):
             compared, bound = value.args[0].args
             _, high, low = value.args
-            if bound == high and bound.is_number and 0 < bound < sympy.oo:
+            if bound == high and bound.is_number and bound.is_positive and bound.is_finite:
                 return _Bounded(low, compared, float(bound))
         return _Bounded(value, value)
 

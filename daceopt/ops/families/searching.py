@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from daceopt.ir.builder import Builder
 from daceopt.ops.core import algorithm
@@ -86,6 +85,8 @@ def ranked_index(b: Builder, x: str, axis: int, out: str, wanted: Wanted, rank: 
 @algorithm.reference("ranked_index")
 def _ranked_index(inputs: Sequence[Any], outputs: Sequence[Any], parameters: Sequence[int]) -> None:
     """By ATen, of ranks: which of equal elements is found depends on the steps of its selections."""
+    import torch
+
     x, (wanted, rank) = algorithm.around(inputs[0], parameters), parameters[3:]
     if not 0 <= rank < x.shape[1]:
         raise IndexError(f"kthvalue: no element of rank {rank} along an axis of {x.shape[1]} elements")

@@ -12,7 +12,6 @@ from typing import Any
 
 import dace
 import numpy as np
-import torch
 
 from daceopt.errors import DaceoptError
 from daceopt.ir.builder import Builder
@@ -104,6 +103,8 @@ def top_k_gradient(
 @algorithm.reference("top_indices")
 def _top_indices(inputs: Sequence[Any], outputs: Sequence[np.ndarray], parameters: Sequence[int]) -> None:
     """NaN is the largest."""
+    import torch
+
     x, (k, largest, ties) = algorithm.around(inputs[0], parameters), parameters[3:]
     if k > x.shape[1]:
         raise IndexError(f"TopK: k of {k} along an axis of {x.shape[1]} elements")

@@ -72,7 +72,7 @@ dnnl::post_ops operations(const Problem& p, const Choice& c) {
     if (!p.shift.is_zero()) found.append_binary(algorithm::binary_add, p.shift);
     if (!c.added.is_zero()) found.append_binary(algorithm::binary_add, c.added);
     if (p.clamps) {
-        // oneDNN's clip may give either bound for NaN: the lower one, which the relu makes NaN again (checked by the tests)
+        // oneDNN's clip makes its lower bound of NaN, and the relu makes NaN of that again: -inf * 0
         if (p.ceiling < INFINITY) found.append_eltwise(algorithm::eltwise_clip, -INFINITY, p.ceiling);
         found.append_prelu(0);
         if (p.slope == 0) found.append_eltwise(algorithm::eltwise_linear, 1, 0);  // -0 + 0 = 0

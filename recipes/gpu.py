@@ -1,6 +1,7 @@
 """The recipe ``gpu``: the way of ``cpu`` for tensors on a CUDA device, whose libraries are torch's own operators.
 
-What is for a CPU's libraries and caches is left out: layouts and weights as oneDNN wants them, factors split for AMX.
+What is for a CPU's libraries and caches is left out: blocked layouts and weights as oneDNN wants them, factors split
+for AMX.
 The kernels are scheduled by ``cuda-kernels`` (Rausch et al., DaCeML, ICS 2022, section 5.4).
 """
 
@@ -10,6 +11,7 @@ from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
 
 FUSION = (
     "lower-operators",
+    "layout-search{blocked=False}",  # cuDNN's convolutions on tensor cores have channels innermost, and copy others
     "bias-opening",
     "product-transposition",
     "relayout-fusion",

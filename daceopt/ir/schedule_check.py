@@ -186,14 +186,24 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     do, groups = unmerged(do, loops)
     loops = [loop for group in groups for loop in group]
     stage = kernel.stages[do.statement]
-    by_base: dict[Any, list[tuple[Dim, Dim | None, Any]]] = {}
+    by_base: dict[Any, list[tuple[Dim, Dim | None, Any, Dim]]] = {}
     used: dict[Any, Any] = {}
     for p, value in zip(stage.params, do.index):
-        base, divisor, radix = as_digit(value)
         if kernel.bounds(p)[1] is None:
-            by_base.setdefault(base, []).append((divisor, radix, p))
+            base, divisor, radix = as_digit(value)
+            by_base.setdefault(base, []).append((divisor, radix, p, kernel.extents[p]))
         else:
-            used[_partial(kernel, do, p, value, loops)] = base
+            used[_partial(kernel, do, p, value, loops)] = value
+    for base in [b for b in by_base if _packs_of(b, loops)]:
+        packs, pack = _packs_of(base, loops)
+        total = _digits(kernel, do, base, by_base.pop(base))
+        if not isinstance(total, int) or total % int(pack.extent):
+            refuse(kernel, f"statement {do.statement}: {base} takes {total} values; expected whole packs")
+        if pack.param in used:
+            refuse(kernel, f"statement {do.statement} takes two parameters from the loop over {pack.param}")
+        used[pack.param] = base
+        whole, divisor, radix = as_digit(packs)
+        by_base.setdefault(whole, []).append((divisor, radix, base, total // int(pack.extent)))
     for base, digits in by_base.items():
         total = _digits(kernel, do, base, digits)
         for p in _mixed(kernel, do, base, total, loops):
@@ -203,6 +213,17 @@ def _check_domain(kernel: Kernel, do: Do, loops: Several[Loop]) -> None:
     for loop in loops:
         if loop.param not in used and loop.extent != 1:
             refuse(kernel, f"statement {do.statement} runs again for each iteration of {loop.param}")
+
+
+def _packs_of(base: Any, loops: Several[Loop]) -> Any:
+    """Of ``4*(x // m % n) + k`` with a loop over ``k < 4``, whose loop over packs was merged with others: the digit
+    and the loop; None for everything else."""
+    by_param = {loop.param: loop for loop in loops}
+    pack = next((by_param[t] for t in sympy.Add.make_args(base) if t in by_param), None)
+    if pack is None or not isinstance(pack.extent, int) or pack.rest is not None:
+        return None
+    packs = (base - pack.param) / pack.extent
+    return (packs, pack) if isinstance(packs, (idiv, pymod)) else None
 
 
 def _partial(kernel: Kernel, do: Do, p: Any, value: Any, loops: Several[Loop]) -> Any:
@@ -222,17 +243,17 @@ def _partial(kernel: Kernel, do: Do, p: Any, value: Any, loops: Several[Loop]) -
     return loop.param
 
 
-def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | None, Any]]) -> Dim:
+def _digits(kernel: Kernel, do: Do, base: Any, digits: list[tuple[Dim, Dim | None, Any, Dim]]) -> Dim:
     """The number of values that ``base`` must take for its digits to go over their whole extents."""
     left = list(digits)
     total: Dim = 1
     while left:
-        part = next((d for d in left if same(d[0], total)), None)
+        fitting = [d for d in left if same(d[0], total)]
+        part = min(fitting, key=lambda d: d[3] != 1, default=None)  # one of a single value says nothing
         if part is None:
             refuse(kernel, f"statement {do.statement}: the digits of {base} do not follow one another")
         left.remove(part)
-        _, radix, p = part
-        extent = kernel.extents[p]
+        _, radix, p, extent = part
         if ((radix is None) != (not left) and extent != 1) or (radix is not None and not same(radix, extent)):
             refuse(kernel, f"statement {do.statement}: {p} takes {radix} values of {base}; expected {extent}")
         total = dim(total * extent)

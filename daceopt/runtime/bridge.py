@@ -7,7 +7,7 @@ version counters, freed graphs, checkpointing and saved-tensor hooks.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,6 +18,7 @@ from torch.autograd.graph import increment_version
 
 from daceopt.errors import BuildError, Unsupported
 from daceopt.runtime import absent_gradients, batched, block_pool
+from daceopt.runtime.bulk_copies import copies, write
 from daceopt.runtime.device_entry import entry_of
 from daceopt.runtime.seeds import draw_seed
 
@@ -165,7 +166,7 @@ class TorchProgram:
         with torch.no_grad():
             return self.run(tensors).outputs
 
-    def run(self, tensors: Sequence[torch.Tensor], copied: Iterable[int] = (), seed: int | None = None) -> Ran:
+    def run(self, tensors: Sequence[torch.Tensor], copied: Collection[int] = (), seed: int | None = None) -> Ran:
         """Run the forward program and update changed inputs; the caller has switched gradients off.
 
         The inputs ``copied`` are returned as they were before. ``seed``: that of an earlier call (None: a new one).
@@ -192,14 +193,16 @@ class TorchProgram:
             outputs[k] = dense[i]
             if dense[i] is not tensors[i]:
                 tensors[i].copy_(dense[i])
-        for k in copied:
-            dense[k] = before[k] if k in before else dense[k].clone()
+        if copied:
+            left = [k for k in copied if k not in before]
+            for k, copy in (before | dict(zip(left, copies([dense[k] for k in left])))).items():
+                dense[k] = copy
         if self.mutations:
-            _write([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
+            write([tensors[i] for i, _ in self.mutations], [outputs[k] for _, k in self.mutations])
         return Ran(dense, outputs, saved, seed, symbols)
 
     def _before_writing(
-        self, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor], copied: Iterable[int]
+        self, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor], copied: Collection[int]
     ) -> dict[int, torch.Tensor]:
         """Let autograd know what is about to be written over; copies of those inputs that are asked for."""
         written = [tensors[i] for i, _ in self.overwritten]
@@ -207,7 +210,8 @@ class TorchProgram:
             raise RuntimeError(_INFERENCE)
         increment_version(written)
         inputs = {i for i, _ in self.overwritten}
-        return {k: dense[k].clone() for k in copied if k in inputs}
+        kept = [k for k in copied if k in inputs]
+        return dict(zip(kept, copies([dense[k] for k in kept])))
 
     def kept(self, ran: Ran) -> list[torch.Tensor]:
         """What the backward of a call reads, but its saved block."""
@@ -429,16 +433,6 @@ def _copied(block: torch.Tensor) -> torch.Tensor:
     if block.device.type != "cpu":
         return block.clone()
     return block_pool.allocate(tuple(block.shape), block.dtype).copy_(block)
-
-
-def _write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
-    """Copy all values at once, where no tensor is the conjugate or the negative of its memory: PyTorch has no list of
-    those."""
-    if any(t.is_conj() or t.is_neg() for t in tensors):
-        for tensor, value in zip(tensors, values):
-            tensor.copy_(value)
-    else:
-        torch._foreach_copy_(tensors, values)
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:

@@ -61,10 +61,11 @@ class BlockMapping(Scheduling):
     # ---------------------------------------------------------------- one statement
 
     def _elementwise(self, form: Form, nest: Nest) -> Form:
-        """Loops of a few iterations are merged with those around them, until threads have enough to do."""
+        """Loops of a few iterations are merged with those around them, until threads have enough to do: a device that
+        starts small blocks is busy starting them."""
         *outer, inner = nest.loops
         mapping: dict[Any, Any] = {}
-        while outer and pack(nest) == 1 and not at_least(inner.extent, self.threads // self.rows):
+        while outer and not at_least(inner.extent, self.threads // 2):
             inner, both = merged_loop(outer.pop(), inner)
             mapping = _then(mapping, both)
         block, tile, own = self._tiled(inner)

@@ -9,7 +9,7 @@ from daceopt.ir import schedule, types
 from daceopt.ir.references import Reference, StatementInstance
 from daceopt.ir.schedule import Loop
 from daceopt.ir.schedule_edits import split_loop
-from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, reduced_params
+from daceopt.transformations.hardware._scheduling import Form, Nest, Scheduling, at_least, count, reduced_params
 
 
 @dataclass(frozen=True)
@@ -22,8 +22,8 @@ class LaneVectors(Scheduling):
     It stands before the steps that give the vector loop to threads. Loads and stores of neighbours become one of 16
     bytes where the printer sees that they are aligned if their array is (Rausch et al., DaCeML, section 5.4). Only
     where every access to memory walks along the loop or stands still, the loop is a known number of whole packs, and
-    ``least`` packs are left for threads: enough for a warp. Sums over other loops, which lanes hold for each of their
-    columns, stay.
+    ``least`` packs are left for threads: enough for a warp. Where nothing is reduced, packs of loops around count as
+    well, which ``block-mapping`` then merges. Sums over other loops, which lanes hold for each of their columns, stay.
     """
 
     bytes: int = 16
@@ -50,8 +50,10 @@ class LaneVectors(Scheduling):
         if vector is None:
             return not nest.loops
         extent = vector.extent
-        is_whole = isinstance(extent, int) and extent % width == 0 and extent // width >= self.least
-        sums = reduced_params(form, nest) - {vector.param}
+        reduced = reduced_params(form, nest)
+        around = nest.loops if form.single is not None and not reduced else (vector,)
+        is_whole = isinstance(extent, int) and extent % width == 0 and at_least(count(around), self.least * width)
+        sums = reduced - {vector.param}
         return is_whole and vector.rest is None and not sums and _side_by_side(form.bodies_of(nest), vector)
 
 

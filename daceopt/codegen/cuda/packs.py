@@ -92,6 +92,8 @@ def _is_packed(reference: Reference, loop: Loop) -> bool:
 def _is_multiple(value: object, width: int) -> bool:
     if isinstance(value, int):
         return value % width == 0
+    if isinstance(value, sympy.Add):
+        return all(_is_multiple(term, width) for term in value.args)
     return any(isinstance(f, sympy.Integer) and int(f) % width == 0 for f in sympy.Mul.make_args(value))
 
 

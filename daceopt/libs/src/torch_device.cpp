@@ -14,12 +14,12 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/cudnn_convolution.h>
-#include <ATen/ops/embedding_dense_backward.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/remainder.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/accumulate.h>
@@ -159,68 +159,105 @@ void device_product(const DeviceProduct& product) {
 
 namespace {
 
-// result = conv(x, w) by the kernel that torch would take, written where it belongs; false where that one makes a result
-// of its own.
-bool convolved(Tensor& result, const Tensor& x, const Tensor& w, const DeviceWindow& window) {
-    if (!x.is_cuda()) return false;
+// A line of pixels is an image of one row.
+Tensor planes(const Tensor& t) { return t.dim() == 3 ? t.unsqueeze(2) : t; }
+
+DeviceWindow planes(const DeviceWindow& window) {
+    if (window.begin.size() != 1) return window;
+    return {{1, window.strides[0]}, {1, window.dilations[0]}, {0, window.begin[0]}, {0, window.end[0]}, window.group};
+}
+
+// result = conv(x, w), written where it belongs by the kernel that torch would take, if that one can.
+void convolved(Tensor& result, const Tensor& x, const Tensor& w, const DeviceWindow& window) {
     const std::vector<int64_t> pads = padding(window), none = no_output_padding(window);
     const auto symbolic = [](const std::vector<int64_t>& v) { return c10::fromIntArrayRefSlow(v); };
-    const auto kind = at::native::select_conv_backend(x, w, std::nullopt, symbolic(window.strides), symbolic(pads),
-                                                      symbolic(window.dilations), false, symbolic(none), window.group, std::nullopt);
-    if (kind == at::native::ConvBackend::CudaDepthwise2d && x.is_contiguous() && w.is_contiguous() && result.is_contiguous()) {
-        at::_conv_depthwise2d_out(result, x, w, w.sizes().slice(2), std::nullopt, window.strides, pads, window.dilations);
-        return true;
+    if (x.is_cuda()) {
+        const auto kind = at::native::select_conv_backend(x, w, std::nullopt, symbolic(window.strides), symbolic(pads),
+                                                          symbolic(window.dilations), false, symbolic(none), window.group, std::nullopt);
+        if (kind == at::native::ConvBackend::CudaDepthwise2d && x.is_contiguous() && w.is_contiguous() && result.is_contiguous()) {
+            at::_conv_depthwise2d_out(result, x, w, w.sizes().slice(2), std::nullopt, window.strides, pads, window.dilations);
+            return;
+        }
+        const auto format = at::native::_determine_backend_memory_format(x, w, kind);
+        if (kind == at::native::ConvBackend::Cudnn && x.dim() == 4 && result.is_contiguous(format)) {
+            const at::Context& torch = at::globalContext();
+            at::cudnn_convolution_out(result, x.contiguous(format), w.contiguous(format), pads, window.strides, window.dilations,
+                                      window.group, torch.benchmarkCuDNN(),
+                                      torch.deterministicCuDNN() || torch.deterministicAlgorithms(),
+                                      torch.allowTF32CuDNN(at::Float32Op::CONV));
+            return;
+        }
     }
-    const auto format = at::native::_determine_backend_memory_format(x, w, kind);
-    if (kind != at::native::ConvBackend::Cudnn || x.dim() != 4 || !result.is_contiguous(format)) return false;
-    const at::Context& torch = at::globalContext();
-    at::cudnn_convolution_out(result, x.contiguous(format), w.contiguous(format), pads, window.strides, window.dilations,
-                              window.group, torch.benchmarkCuDNN(), torch.deterministicCuDNN() || torch.deterministicAlgorithms(),
-                              torch.allowTF32CuDNN(at::Float32Op::CONV));
-    return true;
+    result.copy_(at::convolution(x, w, std::nullopt, window.strides, pads, window.dilations, false, none, window.group));
+}
+
+// The window by which dy is convolved with the weights turned around, which is the gradient of the image: where the
+// window steps over every pixel and takes no more zeros than its kernel covers.
+std::optional<DeviceWindow> turned(const DeviceWindow& window, const Tensor& w) {
+    DeviceWindow found = window;
+    bool fits = window.group == 1 && is_even(window);
+    for (size_t k = 0; k < window.begin.size(); ++k) {
+        found.begin[k] = found.end[k] = window.dilations[k] * (w.size(int64_t(k) + 2) - 1) - window.begin[k];
+        fits &= window.strides[k] == 1 && found.begin[k] >= 0;
+    }
+    return fits ? std::make_optional(found) : std::nullopt;
+}
+
+Tensor turned_around(const Tensor& w) {
+    std::vector<int64_t> axes;
+    for (int64_t k = 2; k < w.dim(); ++k)
+        if (w.size(k) > 1) axes.push_back(k);
+    return (axes.empty() ? w : w.flip(axes)).transpose(0, 1);
 }
 
 }  // namespace
 
-void device_convolution(Where where, const DeviceWindow& window, bool relu, const DeviceArray& x, const DeviceArray& w,
+void device_convolution(Where where, const DeviceWindow& given, bool relu, const DeviceArray& x, const DeviceArray& w,
                         const DeviceArray& b, const DeviceArray& z, const DeviceArray& y) {
     const Plain plain;
-    const Tensor image = tensor(where, x), even = is_even(window) ? image : padded(image, window);
-    const std::optional<Tensor> residual = optional(where, z);
-    Tensor result = tensor(where, y);
-    if (!b.data && !z.data && !relu && convolved(result, even, tensor(where, w), window)) return;
+    const DeviceWindow window = planes(given);
+    const Tensor image = planes(tensor(where, x)), even = is_even(window) ? image : padded(image, window);
+    const Tensor weights = planes(tensor(where, w));
+    Tensor result = planes(tensor(where, y));
+    if (!b.data && !z.data && !relu) return convolved(result, even, weights, window);
     std::optional<Tensor> bias = optional(where, b);
     if (bias) bias = bias->to(image.scalar_type());
-    Tensor made = at::convolution(even, tensor(where, w), bias, window.strides, padding(window), window.dilations,
-                                  false, no_output_padding(window), window.group);
-    if (residual) made.add_(*residual);
+    Tensor made = at::convolution(even, weights, bias, window.strides, padding(window), window.dilations, false,
+                                  no_output_padding(window), window.group);
+    if (z.data) made.add_(planes(tensor(where, z)));
     if (relu) made.relu_();
     result.copy_(made);
 }
 
-void device_convolution_data(Where where, const DeviceWindow& window, const DeviceArray& dy, const DeviceArray& w,
+void device_convolution_data(Where where, const DeviceWindow& given, const DeviceArray& dy, const DeviceArray& w,
                              const DeviceArray& dx) {
     const Plain plain;
-    Tensor result = tensor(where, dx);
-    const Tensor given = tensor(where, dy), like = result.to(given.scalar_type());  // itself, unless wanted wide
+    const DeviceWindow window = planes(given);
+    Tensor result = planes(tensor(where, dx));
+    const Tensor gradient = planes(tensor(where, dy)), weights = planes(tensor(where, w));
+    const bool same = result.scalar_type() == gradient.scalar_type();
+    if (const auto around = turned(window, weights); same && around && gradient.numel())
+        return convolved(result, gradient, turned_around(weights), *around);
+    const Tensor like = result.to(gradient.scalar_type());  // itself, unless wanted wide
     const Tensor image = is_even(window) ? like : padded(like, window);
-    Tensor gradient = std::get<0>(at::convolution_backward(given, image, tensor(where, w), std::nullopt, window.strides,
-                                                           padding(window), window.dilations, false, no_output_padding(window),
-                                                           window.group, {true, false, false}));
+    Tensor found = std::get<0>(at::convolution_backward(gradient, image, weights, std::nullopt, window.strides, padding(window),
+                                                        window.dilations, false, no_output_padding(window), window.group,
+                                                        {true, false, false}));
     for (size_t k = 0; !is_even(window) && k < window.begin.size(); ++k)
-        gradient = gradient.narrow(int64_t(k) + 2, window.begin[k], result.size(int64_t(k) + 2));
-    result.copy_(gradient);
+        found = found.narrow(int64_t(k) + 2, window.begin[k], result.size(int64_t(k) + 2));
+    result.copy_(found);
 }
 
-void device_convolution_weights(Where where, const DeviceWindow& window, const DeviceArray& x, const DeviceArray& dy,
+void device_convolution_weights(Where where, const DeviceWindow& given, const DeviceArray& x, const DeviceArray& dy,
                                 const DeviceArray& dw) {
     const Plain plain;
-    const Tensor image = tensor(where, x), even = is_even(window) ? image : padded(image, window);
-    Tensor result = tensor(where, dw);
+    const DeviceWindow window = planes(given);
+    const Tensor image = planes(tensor(where, x)), even = is_even(window) ? image : padded(image, window);
+    Tensor result = planes(tensor(where, dw));
     const Tensor like = result.to(image.scalar_type());  // itself, unless a narrow gradient is wanted wide
-    result.copy_(std::get<1>(at::convolution_backward(tensor(where, dy), even, like, std::nullopt, window.strides, padding(window),
-                                                      window.dilations, false, no_output_padding(window), window.group,
-                                                      {false, true, false})));
+    result.copy_(std::get<1>(at::convolution_backward(planes(tensor(where, dy)), even, like, std::nullopt, window.strides,
+                                                      padding(window), window.dilations, false, no_output_padding(window),
+                                                      window.group, {false, true, false})));
 }
 
 void device_index_add(Where where, const DeviceArray& index, const DeviceArray& dy, const DeviceArray& dw, bool sure) {
@@ -237,9 +274,11 @@ void device_index_add(Where where, const DeviceArray& index, const DeviceArray& 
     }
     // nobody waits for that: until it is seen, nothing is written beside the array
     const Tensor row = at::remainder(given, rows).flatten();
-    const Tensor gradient = tensor(where, dy).reshape({row.numel(), result.numel() / rows});
-    const Tensor sum = at::embedding_dense_backward(gradient, row, rows, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
-    result.copy_(sum.view(result.sizes()));
+    // in the order in which rows are done, unless torch has been told to be deterministic: sorting them costs many kernels
+    const int64_t width = result.numel() / rows;
+    Tensor sums = result.is_contiguous() ? result.zero_() : at::zeros(result.sizes(), result.options());
+    sums.view({rows, width}).index_add_(0, row, tensor(where, dy).reshape({row.numel(), width}));
+    if (!result.is_contiguous()) result.copy_(sums);
 }
 
 }  // namespace daceopt

@@ -15,6 +15,7 @@ from daceopt.ir.affine import affine, same
 from daceopt.ir.dataflow import walk
 from daceopt.ir.digits import as_digit, digit
 from daceopt.ir.dims import Dim, dim
+from daceopt.ir.functions import idiv, pymod
 from daceopt.ir.graph import Graph, row_major
 from daceopt.ir.kernel import Access, Kernel
 from daceopt.ir.schedule import Do, Param, Tree
@@ -67,8 +68,9 @@ class Reference:
             if value == p:
                 linear[p] = dim(linear.get(p, 0) + step)
                 continue
-            x, divisor, radix = as_digit(value)
-            digits.setdefault(x, []).append((divisor, radix, step))
+            for part, factor in _terms(value):
+                x, divisor, radix = as_digit(part)
+                digits.setdefault(x, []).append((divisor, radix, dim(step * factor)))
         for x, parts in digits.items():
             for value, step in _joined(x, parts):
                 form = affine(value, loops)
@@ -76,6 +78,14 @@ class Reference:
                 for q, factor in form.terms:
                     linear[q] = dim(linear.get(q, 0) + factor * step)
         return replace(self, steps=tuple(linear.items()), rest=rest)
+
+
+def _terms(value: Any) -> list[tuple[Any, int]]:
+    """``(digit, factor)`` of the multiples of digits in a sum, and what else it adds up; a value that is none, once."""
+    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(value)] if isinstance(value, sympy.Add) else []
+    found = [(part, int(n)) for n, part in terms if isinstance(part, (idiv, pymod)) and n.is_Integer]
+    rest = value - sum((n * part for part, n in found), sympy.S.Zero) if found else value
+    return [*found, (rest, 1)]
 
 
 def _joined(x: Any, parts: list[tuple[Dim, Dim | None, Dim]]) -> list[tuple[Any, Dim]]:

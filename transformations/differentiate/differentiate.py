@@ -84,6 +84,9 @@ class Differentiate(Transformation):
         inputs = {role.position: name for name, role in program.inputs.items()}
         names = [inputs[k] for k in wanted.inputs]
         result = differentiate(graph, outputs, names, self._storage(wanted))
+        for node in result.backward.nodes():
+            if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
+                node.sure = True
         title = f"{graph.sdfg.name} by {len(result.grad_inputs)} inputs"
         decision = f"; {result.decision}" if result.decision else ""
         if wanted.update is not None:
@@ -147,9 +150,6 @@ def _join(program: Program, result: Derivative, update: Update) -> None:
     graph.saved = []
     forward, before = dict.fromkeys(graph.nodes()), set(graph.arrays())
     seeds = {g: _full(graph, name, update.seed) for name, g in result.grad_outputs.items()}
-    for node in result.backward.nodes():
-        if isinstance(node, IndexAdd):  # of a gather: the forward has read at these indices
-            node.sure = True
     found = graft(graph, result.backward, {n: n for n in result.backward.inputs if n not in seeds} | seeds)
     gradients = [None if g is None else found[g] for g in result.grad_inputs.values()]
     joint = graph.compute()

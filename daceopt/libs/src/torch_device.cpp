@@ -159,6 +159,17 @@ void device_product(const DeviceProduct& product) {
 
 namespace {
 
+// The same with zeros on both sides alike where no window reaches those that are added, or some are left unread: a
+// window that steps over pixels often ends before the last of them, and torch's own padding is the same on both sides.
+DeviceWindow evened(DeviceWindow window, const Tensor& x, const Tensor& w, const Tensor& y) {
+    for (size_t k = 0; k < window.begin.size(); ++k) {
+        const int64_t axis = int64_t(k) + 2, covered = window.dilations[k] * (w.size(axis) - 1) + 1;
+        const int64_t steps = (x.size(axis) + 2 * window.begin[k] - covered) / window.strides[k] + 1;
+        if (window.end[k] < window.begin[k] && steps == y.size(axis)) window.end[k] = window.begin[k];
+    }
+    return window;
+}
+
 // A line of pixels is an image of one row.
 Tensor planes(const Tensor& t) { return t.dim() == 3 ? t.unsqueeze(2) : t; }
 
@@ -215,10 +226,10 @@ Tensor turned_around(const Tensor& w) {
 void device_convolution(Where where, const DeviceWindow& given, bool relu, const DeviceArray& x, const DeviceArray& w,
                         const DeviceArray& b, const DeviceArray& z, const DeviceArray& y) {
     const Plain plain;
-    const DeviceWindow window = planes(given);
-    const Tensor image = planes(tensor(where, x)), even = is_even(window) ? image : padded(image, window);
-    const Tensor weights = planes(tensor(where, w));
+    const Tensor image = planes(tensor(where, x)), weights = planes(tensor(where, w));
     Tensor result = planes(tensor(where, y));
+    const DeviceWindow window = evened(planes(given), image, weights, result);
+    const Tensor even = is_even(window) ? image : padded(image, window);
     if (!b.data && !z.data && !relu) return convolved(result, even, weights, window);
     std::optional<Tensor> bias = optional(where, b);
     if (bias) bias = bias->to(image.scalar_type());
@@ -232,9 +243,9 @@ void device_convolution(Where where, const DeviceWindow& given, bool relu, const
 void device_convolution_data(Where where, const DeviceWindow& given, const DeviceArray& dy, const DeviceArray& w,
                              const DeviceArray& dx) {
     const Plain plain;
-    const DeviceWindow window = planes(given);
     Tensor result = planes(tensor(where, dx));
     const Tensor gradient = planes(tensor(where, dy)), weights = planes(tensor(where, w));
+    const DeviceWindow window = evened(planes(given), result, weights, gradient);
     const bool same = result.scalar_type() == gradient.scalar_type();
     if (const auto around = turned(window, weights); same && around && gradient.numel())
         return convolved(result, gradient, turned_around(weights), *around);
@@ -251,11 +262,12 @@ void device_convolution_data(Where where, const DeviceWindow& given, const Devic
 void device_convolution_weights(Where where, const DeviceWindow& given, const DeviceArray& x, const DeviceArray& dy,
                                 const DeviceArray& dw) {
     const Plain plain;
-    const DeviceWindow window = planes(given);
-    const Tensor image = planes(tensor(where, x)), even = is_even(window) ? image : padded(image, window);
+    const Tensor image = planes(tensor(where, x)), gradient = planes(tensor(where, dy));
     Tensor result = planes(tensor(where, dw));
+    const DeviceWindow window = evened(planes(given), image, result, gradient);
+    const Tensor even = is_even(window) ? image : padded(image, window);
     const Tensor like = result.to(image.scalar_type());  // itself, unless a narrow gradient is wanted wide
-    result.copy_(std::get<1>(at::convolution_backward(planes(tensor(where, dy)), even, like, std::nullopt, window.strides,
+    result.copy_(std::get<1>(at::convolution_backward(gradient, even, like, std::nullopt, window.strides,
                                                       padding(window), window.dilations, false, no_output_padding(window),
                                                       window.group, {false, true, false})));
 }

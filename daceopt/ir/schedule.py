@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dace
@@ -29,7 +29,7 @@ Param: TypeAlias = sympy.Symbol
 Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call | Guard"
 
 KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "block", "warp")
-SCOPES = ("register", "thread", "shared")
+SCOPES = ("register", "thread", "shared", "spread")
 HARDWARE = ("grid", "block", "warp")  # of an accelerator: blocks, the threads of one, the lanes of a warp
 COLLECTIVES = ("warp", "block")
 MOST_IN_OWN_TYPE = 16  # iterations of a serial loop whose partial sums may be rounded to the type of the result
@@ -102,7 +102,7 @@ class Accumulate:
 @dataclass(frozen=True)
 class Alloc:
     """The local ``array`` lives while ``body`` runs, in ``scope``: a ``register`` (a value of one iteration), memory of
-    each ``thread``, or memory ``shared`` by the threads of a block."""
+    each ``thread``, memory ``shared`` by the threads of a block, or ``spread`` over them (``ir/spread.py``)."""
 
     array: str
     scope: str
@@ -341,7 +341,8 @@ def accumulated(tree: Tree, kernel: Kernel) -> Tree:
     """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
     threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and one in the
     write's own type, whose values are partial sums, around a vector loop that it reduces over, an unrolled one inside
-    of a vector loop, and a short one directly inside of another one, where each thread has accumulators of its own.
+    of a vector loop, that over the neighbours of an accelerator's thread (whose conversions to float64 are slow), and a
+    short one directly inside of another one, where each thread has accumulators of its own.
     """
     return _Placing(kernel, bare(tree)).tree
 
@@ -371,7 +372,8 @@ class _Placing:
             partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
             self._want(threads[0] if private else reduced[0], partial, how)
             in_parts = reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around)
-            if in_parts or (private and stage.writes[connector].wcr == "sum" and _is_short_part(reduced)):
+            is_short = _is_of_neighbours(reduced[-1], around) or (private and _is_short_part(reduced))
+            if in_parts or (is_short and stage.writes[connector].wcr == "sum"):
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
@@ -405,6 +407,13 @@ def _collecting(wanted: list[tuple[Partial, _How]], body: Tree) -> Tree:
 def _is_in_lane(loop: Loop, around: Several[Tree]) -> bool:
     """Is it unrolled inside of one lane of a vector loop?"""
     return loop.kind == "unroll" and any(isinstance(n, Loop) and n.kind == "vector" for n in around)
+
+
+def _is_of_neighbours(loop: Loop, around: Several[Tree]) -> bool:
+    """Are its iterations the few elements that a thread of an accelerator has side by side?"""
+    outer = [n.kind for n in takewhile(lambda n: n is not loop, around) if isinstance(n, Loop)]
+    is_short = isinstance(loop.extent, int) and loop.extent <= MOST_IN_OWN_TYPE
+    return loop.kind == "unroll" and is_short and outer[-1:] in (["block"], ["warp"])
 
 
 def _is_short_part(reduced: Several[Loop]) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import dace
@@ -372,8 +372,7 @@ class _Placing:
             partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
             self._want(threads[0] if private else reduced[0], partial, how)
             in_parts = reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around)
-            is_short = _is_of_neighbours(reduced[-1], around) or (private and _is_short_part(reduced))
-            if in_parts or (is_short and stage.writes[connector].wcr == "sum"):
+            if in_parts or (stage.writes[connector].wcr == "sum" and _is_short_part(reduced, around, private)):
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
@@ -409,19 +408,14 @@ def _is_in_lane(loop: Loop, around: Several[Tree]) -> bool:
     return loop.kind == "unroll" and any(isinstance(n, Loop) and n.kind == "vector" for n in around)
 
 
-def _is_of_neighbours(loop: Loop, around: Several[Tree]) -> bool:
-    """Are its iterations the few elements that a thread of an accelerator has side by side?"""
-    outer = [n.kind for n in takewhile(lambda n: n is not loop, around) if isinstance(n, Loop)]
-    is_short = isinstance(loop.extent, int) and loop.extent <= MOST_IN_OWN_TYPE
-    return loop.kind == "unroll" and is_short and outer[-1:] in (["block"], ["warp"])
-
-
-def _is_short_part(reduced: Several[Loop]) -> bool:
-    """Is the innermost loop a block of few iterations of the one directly around it?"""
-    if len(reduced) < 2 or reduced[-2].body is not reduced[-1] or reduced[-1].kind != "serial":
+def _is_short_part(reduced: Several[Loop], around: Several[Tree], private: bool) -> bool:
+    """Is the innermost loop over a few neighbours of an accelerator's thread, or a short one in private sums?"""
+    last = reduced[-1]
+    if not isinstance(last.extent, int) or last.extent > MOST_IN_OWN_TYPE:
         return False
-    extent = reduced[-1].extent
-    return isinstance(extent, int) and extent <= MOST_IN_OWN_TYPE
+    if last.kind == "unroll":
+        return any(isinstance(n, Loop) and n.kind in ("block", "warp") and n.body is last for n in around)
+    return private and last.kind == "serial" and len(reduced) > 1 and reduced[-2].body is last
 
 
 def collective(reduced: Iterable[Loop]) -> str:

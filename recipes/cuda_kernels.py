@@ -18,6 +18,7 @@ SCHEDULES = (
     "block-mapping",
     "warp-tiling",
     "grid-mapping",
+    "row-holding",  # what a block reads again stays in the registers of its lanes
 )
 """How threads run the loops."""
 

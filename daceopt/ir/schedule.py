@@ -29,7 +29,7 @@ Param: TypeAlias = sympy.Symbol
 Tree: TypeAlias = "Loop | Sequence | Do | Accumulate | Alloc | Call | Guard"
 
 KINDS = ("serial", "parallel", "vector", "parallel vector", "unroll", "grid", "block", "warp")
-SCOPES = ("register", "thread", "shared")
+SCOPES = ("register", "thread", "shared", "spread")
 HARDWARE = ("grid", "block", "warp")  # of an accelerator: blocks, the threads of one, the lanes of a warp
 COLLECTIVES = ("warp", "block")
 MOST_IN_OWN_TYPE = 16  # iterations of a serial loop whose partial sums may be rounded to the type of the result
@@ -102,7 +102,7 @@ class Accumulate:
 @dataclass(frozen=True)
 class Alloc:
     """The local ``array`` lives while ``body`` runs, in ``scope``: a ``register`` (a value of one iteration), memory of
-    each ``thread``, or memory ``shared`` by the threads of a block."""
+    each ``thread``, memory ``shared`` by the threads of a block, or ``spread`` over them (``ir/spread.py``)."""
 
     array: str
     scope: str
@@ -341,7 +341,8 @@ def accumulated(tree: Tree, kernel: Kernel) -> Tree:
     """Give each reduction its accumulators: one around the outermost loop that it reduces over (around all loops that
     threads share, if that is one of them; across the lanes or threads of a block that it reduces over), and one in the
     write's own type, whose values are partial sums, around a vector loop that it reduces over, an unrolled one inside
-    of a vector loop, and a short one directly inside of another one, where each thread has accumulators of its own.
+    of a vector loop, that over the neighbours of an accelerator's thread (whose conversions to float64 are slow), and a
+    short one directly inside of another one, where each thread has accumulators of its own.
     """
     return _Placing(kernel, bare(tree)).tree
 
@@ -371,7 +372,7 @@ class _Placing:
             partial, how = Partial(node.statement, connector, wide=not called), (private, collective(reduced))
             self._want(threads[0] if private else reduced[0], partial, how)
             in_parts = reduced[-1].kind == "vector" or _is_in_lane(reduced[-1], around)
-            if in_parts or (private and stage.writes[connector].wcr == "sum" and _is_short_part(reduced)):
+            if in_parts or (stage.writes[connector].wcr == "sum" and _is_short_part(reduced, around, private)):
                 self._want(reduced[-1], Partial(node.statement, connector, wide=False), _ALONE)
 
     def _want(self, loop: Loop, partial: Partial, how: _How) -> None:
@@ -407,12 +408,14 @@ def _is_in_lane(loop: Loop, around: Several[Tree]) -> bool:
     return loop.kind == "unroll" and any(isinstance(n, Loop) and n.kind == "vector" for n in around)
 
 
-def _is_short_part(reduced: Several[Loop]) -> bool:
-    """Is the innermost loop a block of few iterations of the one directly around it?"""
-    if len(reduced) < 2 or reduced[-2].body is not reduced[-1] or reduced[-1].kind != "serial":
+def _is_short_part(reduced: Several[Loop], around: Several[Tree], private: bool) -> bool:
+    """Is the innermost loop over a few neighbours of an accelerator's thread, or a short one in private sums?"""
+    last = reduced[-1]
+    if not isinstance(last.extent, int) or last.extent > MOST_IN_OWN_TYPE:
         return False
-    extent = reduced[-1].extent
-    return isinstance(extent, int) and extent <= MOST_IN_OWN_TYPE
+    if last.kind == "unroll":
+        return any(isinstance(n, Loop) and n.kind in ("block", "warp") and n.body is last for n in around)
+    return private and last.kind == "serial" and len(reduced) > 1 and reduced[-2].body is last
 
 
 def collective(reduced: Iterable[Loop]) -> str:

@@ -28,6 +28,7 @@ from daceopt.ir.schedule import (
     reduced_loops,
     walk,
 )
+from daceopt.ir.spread import elements, held, objection
 
 _NODES = (Loop, Sequence, Do, Accumulate, Alloc, Guard)
 
@@ -53,6 +54,7 @@ def check_hardware(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstan
         elif isinstance(node, Guard):
             _check_alike(kernel, tree, node, around)
     _check_own_memory(kernel, tree, limits.own)
+    _check_spread(kernel, tree, bodies, limits.own)
     threads = Threads(tree)
     if threads.count > limits.threads:
         refuse(kernel, f"a block of {threads.count} threads; expected at most {limits.threads}")
@@ -67,8 +69,8 @@ def refuse(kernel: Kernel, reason: str) -> NoReturn:
 
 def _check_no_sharing(kernel: Kernel, tree: Tree) -> None:
     for node, _ in walk(tree):
-        if isinstance(node, Alloc) and node.scope == "shared":
-            refuse(kernel, f"the local {node.array} is shared, but there are no threads of a block to share it")
+        if isinstance(node, Alloc) and node.scope in ("shared", "spread"):
+            refuse(kernel, f"the local {node.array} is {node.scope}, but there are no threads of a block to share it")
         if isinstance(node, Accumulate) and node.across:
             refuse(kernel, f"accumulators across a {node.across} outside of one")
 
@@ -157,6 +159,16 @@ def _check_own_memory(kernel: Kernel, tree: Tree, most: int) -> None:
                 for connector, access in kernel.stages[do.statement].writes.items():
                     if access.array == node.array:
                         _check_owner(kernel, node, do, connector, (*around, node, *inside))
+
+
+def _check_spread(kernel: Kernel, tree: Tree, bodies: dict[int, StatementInstance], most: int) -> None:
+    """Each element of a local that is spread over threads is one thread's, and no thread has many."""
+    for array in (n.array for n, _ in walk(tree) if isinstance(n, Alloc) and n.scope == "spread"):
+        if (reason := objection(tree, bodies, array)) is not None:
+            refuse(kernel, f"the local {array} {reason}; expected it shared")
+        size = elements(held(tree, bodies, array)) * types.itemsize(kernel.locals[array][0])
+        if size > most:
+            refuse(kernel, f"each thread has {size} bytes of {array}; expected at most {most}, or it shared")
 
 
 def _check_owner(kernel: Kernel, node: Alloc, do: Do, connector: str, around: Several[Tree]) -> None:

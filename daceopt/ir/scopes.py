@@ -29,7 +29,8 @@ def puts(function: Callable[[Any, Any, str, str], None]) -> Callable[[Any, Any, 
 
 
 class Scopes(MutableMapping[str, str]):
-    """Array -> ``global`` for arrays of the graph; ``register``, ``thread`` or ``shared`` for locals of its kernels.
+    """Array -> ``global`` for arrays of the graph; ``register``, ``thread``, ``shared`` or ``spread`` for locals of its
+    kernels.
 
     A local's place is that in its kernel's schedule. Setting one raises IllegalSchedule, and changes nothing, with the
     size, the limit or the dependence that forbids it; KeyError for arrays that there are not.

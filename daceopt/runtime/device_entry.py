@@ -1,4 +1,7 @@
-"""A built program whose arrays live on a device: memory of torch's allocator, on torch's current stream, no waiting."""
+"""A built program whose arrays live on a device: memory of torch's allocator, on torch's current stream, no waiting.
+
+What a call looks up is looked up without torch's Python layer, which costs more than the start of a kernel.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 import torch
 
 from daceopt.errors import DaceoptError
-from daceopt.runtime.invocation import ExecutableEntry
+from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
 
 
 def entry_of(executable: Any) -> ExecutableEntry:
@@ -30,6 +33,9 @@ class DeviceEntry(ExecutableEntry):
 
         Raises DaceoptError for tensors elsewhere, or on several devices.
         """
+        places = {t.device for t in tensors}
+        if len(places) == 1 and (known := self._placed.get(places.pop())) is not None:
+            return known
         device = self._device_of(tensors)
         for k, tensor in enumerate(tensors):
             if tensor.device != device and not tensor.ndim:
@@ -63,6 +69,8 @@ class PlacedEntry(ExecutableEntry):
         # kept here as long as the program may be called
         self._constants = [torch.from_numpy(c).to(device) for c in executable.constants]
         self.constants = [c.data_ptr() for c in self._constants]
+        self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
+        self._current, self._stream = _current_device(device), _current_stream(device)
 
     def invoke(
         self,
@@ -74,7 +82,7 @@ class PlacedEntry(ExecutableEntry):
         arena_bytes: int,
     ) -> None:
         """Start the program on the current stream of its device."""
-        if self._device.type == "cuda" and torch.cuda.current_device() != self._device.index:
+        if self._current() != self._device.index:
             with torch.cuda.device(self._device):
                 self._start(inputs, outputs, saved, seed, symbols, arena_bytes)
         else:
@@ -89,18 +97,58 @@ class PlacedEntry(ExecutableEntry):
         symbols: tuple[int, ...],
         arena_bytes: int,
     ) -> None:
-        arena = torch.empty(arena_bytes, dtype=torch.uint8, device=self._device)
+        # fresh in each call: of two streams, or a graph of torch and a call beside it, each has its own
+        arena = self._arena(arena_bytes) if arena_bytes else None
         # filled by a kernel, whose argument the number is: nothing is copied from the host
         seeds = None if seed is None else torch.full((1,), seed, dtype=torch.int64, device=self._device)
-        blocks = [*outputs, saved, arena, seeds]
-        addresses = [0 if block is None else block.data_ptr() for block in blocks]
-        self.executable.run([*inputs, *self.constants, *addresses, _stream(self._device)], symbols)
+        pointers = [*inputs, *self.constants, *[t.data_ptr() for t in outputs]]
+        pointers += [0 if block is None else block.data_ptr() for block in (saved, arena, seeds)]
+        pointers.append(self._stream())
+        self.executable.run(pointers, symbols)
+
+    def _arena(self, nbytes: int) -> torch.Tensor:
+        make = self._scratch.get(nbytes)
+        if make is None:
+            if len(self._scratch) >= KNOWN_SIZES:
+                self._scratch.clear()
+            make = self._scratch[nbytes] = self.allocator((nbytes,), torch.uint8)
+        return make()
 
 
 def _allocator(device: torch.device, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
-    return partial(torch.empty, shape, dtype=dtype, device=device)
+    """What allocates a tensor, again and again. On the only device of its kind it is the function by which Inductor's
+    code allocates, which takes the current device and no dispatcher; elsewhere a tensor like one without memory, which
+    takes half the time of one whose type and device are said.
+    """
+    direct = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None) if device.type == "cuda" else None
+    if direct is not None and torch.cuda.device_count() == 1:
+        return partial(direct, shape, row_major(shape), dtype)
+    pattern = torch.empty(shape, dtype=dtype, device=device)
+    pattern.untyped_storage().resize_(0)
+    return partial(torch.empty_like, pattern)
 
 
-def _stream(device: torch.device) -> int:
-    """The address of the stream on which torch's own operators would run now."""
-    return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides that PyTorch gives a contiguous tensor."""
+    steps = [1]
+    for extent in reversed(shape[1:]):
+        steps.append(steps[-1] * max(extent, 1))
+    return tuple(reversed(steps)) if shape else ()
+
+
+def _current_device(device: torch.device) -> Callable[[], int | None]:
+    """What gives the index of the current device of this kind."""
+    if device.type != "cuda":
+        return lambda: device.index
+    current: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+    return current
+
+
+def _current_stream(device: torch.device) -> Callable[[], int]:
+    """What gives the address of the stream on which torch's own operators would run on ``device``."""
+    if device.type != "cuda":
+        return lambda: 0
+    raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if raw is not None:
+        return partial(raw, device.index)
+    return lambda: int(torch.cuda.current_stream(device).cuda_stream)

@@ -14,7 +14,8 @@ from daceopt.runtime import block_pool
 from daceopt.runtime.executable import ProgramSizes
 
 Allocator = Callable[[tuple[int, ...], torch.dtype], Callable[[], torch.Tensor]]
-_KNOWN_SIZES = 256  # choices of symbols of which an entry remembers what they need
+KNOWN_SIZES = 256
+"""Choices of symbols of which an entry remembers what they need."""
 
 
 class CallMemory:
@@ -75,7 +76,7 @@ class ExecutableEntry:
         """What a call with these symbol values needs."""
         found = self._memory.get(symbols)
         if found is None:
-            if len(self._memory) >= _KNOWN_SIZES:
+            if len(self._memory) >= KNOWN_SIZES:
                 self._memory.clear()
             sizes = self.executable.sizes(symbols)
             found = self._memory[symbols] = CallMemory(sizes, self.dtypes, self.in_place, self.allocator)

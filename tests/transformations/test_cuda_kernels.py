@@ -78,8 +78,9 @@ grid for i0_block < 13:
     accumulate warp s0.out0:
       for i1_pack_chunk < 2:
         warp for i1_pack < 32, 50 - 32*i1_pack_chunk:
-          unroll for i1 < 4:
-            s0(i0 + 8*i0_block, i1 + 4*i1_pack + 128*i1_pack_chunk)"""
+          accumulate own s0.out0:
+            unroll for i1 < 4:
+              s0(i0 + 8*i0_block, i1 + 4*i1_pack + 128*i1_pack_chunk)"""
     )
 
 
@@ -92,8 +93,9 @@ grid for i0 < 10:
     for i1_pack_block < 3:
       block for i1_pack_warp < 8:
         warp for i1_pack < 32, -256*i1_pack_block - 32*i1_pack_warp + 750:
-          unroll for i1 < 4:
-            s0(i0, i1 + 4*i1_pack + 1024*i1_pack_block + 128*i1_pack_warp)"""
+          accumulate own s0.out0:
+            unroll for i1 < 4:
+              s0(i0, i1 + 4*i1_pack + 1024*i1_pack_block + 128*i1_pack_warp)"""
     )
     assert "accumulate block" in _reduced((10, size_symbol()), 1)
 
@@ -115,12 +117,12 @@ def test_a_lane_runs_a_reduction_of_a_few_elements() -> None:
     assert "accumulate s0.out0:\n        for i1 < 3:" in _reduced((1000, 3), 1)
 
 
-def test_rows_in_shared_memory() -> None:
+def test_rows_that_threads_hold() -> None:
     graph, _ = two_stages()
     (found,) = _scheduled(graph)
     assert "local row in register:" in found  # written and read in one iteration
     *_, found = _scheduled(_fused_softmax((40, 300)))
-    assert "in shared:" in found and "accumulate warp" in found
+    assert "in spread:" in found and "accumulate warp" in found
 
 
 def _fused_softmax(shape: tuple[Any, ...]) -> Graph:

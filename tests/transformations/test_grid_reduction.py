@@ -126,3 +126,54 @@ def test_many_channels_keep_their_kernel() -> None:
     before = len(graph.kernels())
     apply(KernelFission(), graph)
     assert len(graph.kernels()) == before
+
+
+def _gradients_of_rows(rows: int, columns: int) -> Graph:
+    """As of a layer norm: statements that share rows, of which two give a number for each column."""
+    graph, _, (x, y) = start((rows, columns), (rows, columns))
+    z, scale, shift = (
+        graph.add_array(n, s, dace.float32) for n, s in (("z", (rows, columns)), ("s", (columns,)), ("t", (columns,)))
+    )
+    i, j = param(0), param(1)
+    u, v, t, o = (scalar.symbol(n, dace.float32) for n in "uvto")
+    both = {"u": Access(x, (i, j)), "v": Access(y, (i, j))}
+    code = (Assignment(o, u * v, dace.float32),)
+    stages = [
+        Stage((i, j), both, {"o": Access("total", (0,), "sum")}, code),
+        Stage(
+            (i, j),
+            both | {"t": Access("total", (0,))},
+            {"o": Access(z, (i, j))},
+            (Assignment(o, u - v * t, dace.float32),),
+        ),
+        Stage((i, j), both, {"o": Access(scale, (j,), "sum")}, code),
+        Stage((i, j), {"v": Access(x, (i, j))}, {"o": Access(shift, (j,), "sum")}, (Assignment(o, v, dace.float32),)),
+    ]
+    Kernel("rows", {i: rows, j: columns}, stages, (i,), {"total": (dace.float32, (1,))}).emit(graph)
+    return finish(graph, z, scale, shift)
+
+
+@pytest.mark.parametrize("columns", [40, 33])
+def test_sums_over_the_same_rows_read_them_once(columns: int, tmp_path: Path) -> None:
+    graph = _gradients_of_rows(24, columns)
+    assert len(graph.kernels()) == 1
+    given = _data(graph)
+    expected = interpret(graph, given, np.float64)
+    apply(KernelFission(), graph)
+    sums = [k for k in _kernels(graph) if len(k.writes()) == 2]
+    assert len(graph.kernels()) == 2 and len(sums) == 1
+    (stage,) = sums[0].stages
+    assert len(stage.reads) == 2  # each once, though both statements read one of them
+    apply(FEW, graph)
+    assert len(graph.kernels()) == 3  # the second kernel adds up the parts of both
+    found = interpret(graph, given, np.float64)
+    for name in graph.outputs:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-12)
+    Runner(CUDA).run(graph)
+    ran = run(graph, given, tmp_path)
+    for name in graph.outputs:
+        assert_within_rounding(ran[name], expected[name])
+
+
+def _kernels(graph: Graph) -> list[Kernel]:
+    return [Kernel.extract(graph, entry) for entry in graph.kernels()]

@@ -39,8 +39,8 @@ class BlockMapping(Scheduling):
     before:  for i < m: vector for j < n: s[j] += x[i, j]                              (columns)
     after:   for i_chunk: block for i < 8: vector for j < n: s[j] += x[i + 8*i_chunk, j]
 
-    Rows of ``long`` elements or more, and of unknown length, have a block each. Reduced loops of less than ``few``
-    iterations are left to one thread.
+    Rows of ``long`` elements or more (of statements that share them, more), and of unknown length, have a block each.
+    Reduced loops of less than ``few`` iterations are left to one thread.
     """
 
     threads: int = 256
@@ -113,7 +113,8 @@ class BlockMapping(Scheduling):
         if form.shared and _bytes(form) <= CUDA.own and self._is_crossed(form):
             return self._row_per_thread(form)
         row = max((dim(nest.loops[-1].extent * pack(nest)) for nest in form.nests if nest.loops), key=_size, default=1)
-        if form.shared and not at_least(row, self.long) and self.rows * _bytes(form) <= CUDA.shared // 2:
+        # a warp holds a row of as many: its lanes meet without the others (``row-holding``)
+        if form.shared and not at_least(row, self.long + 1) and self.rows * _bytes(form) <= CUDA.shared // 2:
             return self._with_shared(form, self.rows)
         return with_shared_locals(form.with_nests(self._tile_of(nest) for nest in form.nests))
 

@@ -106,7 +106,9 @@ def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Ker
     kept = tuple(p for p in stage.params if p not in _reduced(kernel))
     inside = tuple(inner if p == loop else p for p in stage.params)
     first = stage.subs({loop: chunk * (extent // parts) + inner}, (chunk, *inside))
-    ends = []
+    reads: dict[str, Access] = {}
+    results: dict[str, Access] = {}
+    code: list[Assignment] = []
     for c, access in stage.writes.items():
         if not stage.reduced(c):
             continue
@@ -114,8 +116,10 @@ def _in_parts(graph: Graph, kernel: Kernel, loop: Param, parts: int) -> list[Ker
         name = graph.add_array(f"{access.array}_parts", (parts, *(kernel.extents[p] for p in kept)), dtype)
         own = (chunk, *kept)
         first = replace(first, writes=first.writes | {c: Access(name, own, access.wcr)})
-        code = (Assignment(scalar.symbol(c, dtype), scalar.symbol("part", dtype), dtype),)
-        whole = Stage((chunk, *kept), {"part": Access(name, own)}, {c: access}, code)
-        ends.append(Kernel(kernel.label, {chunk: parts, **{p: kernel.extents[p] for p in kept}}, [whole]))
+        part = f"part_{c}"
+        reads[part], results[c] = Access(name, own), access
+        code.append(Assignment(scalar.symbol(c, dtype), scalar.symbol(part, dtype), dtype))
     sizes = {p: n for p, n in kernel.extents.items() if p != loop}
-    return [Kernel(kernel.label, {chunk: parts, **sizes, inner: extent // parts}, [first]), *ends]
+    whole = Stage((chunk, *kept), reads, results, tuple(code))
+    end = Kernel(kernel.label, {chunk: parts, **{p: kernel.extents[p] for p in kept}}, [whole])
+    return [Kernel(kernel.label, {chunk: parts, **sizes, inner: extent // parts}, [first]), end]

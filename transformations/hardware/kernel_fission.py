@@ -16,7 +16,7 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import CUDA
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.schedule import Alloc, Param
-from daceopt.ir.tasklet import Assignment
+from daceopt.ir.tasklet import Assignment, free_symbols, fresh, fuse, renamed
 from daceopt.passes.transform import NearMiss, Site
 from daceopt.transformations.hardware._scheduling import KernelStep
 
@@ -30,6 +30,7 @@ class KernelFission(KernelStep):
              for i: for j: g[j] += u[i, j]
 
     A sum over the loops that the statements share needs all blocks; what it reads of their locals goes through memory.
+    Such sums over the same loops are one kernel.
     ``shared``: bytes of locals that a block may hold. Sums over different loops of one statement become two kernels.
 
     So do statements that share less than ``few`` iterations of ``long`` elements or more each, as the channels of a
@@ -134,7 +135,7 @@ def _detached(graph: Graph, kernel: Kernel) -> list[Kernel]:
             stages += _left_in_memory(kernel, replace(stage, writes=left), names)
     rest = _without_unread(replace(kernel, stages=stages, schedule=None))
     alone = [_alone(kernel, k, connectors, names) for k, connectors in waiting.items()]
-    return [*([rest] if rest.stages else []), *alone]
+    return [*([rest] if rest.stages else []), *_by_loops(alone)]
 
 
 def _left_in_memory(kernel: Kernel, stage: Stage, names: dict[str, str]) -> list[Stage]:
@@ -176,6 +177,34 @@ def _alone(kernel: Kernel, k: int, connectors: list[str], names: dict[str, str])
     params = tuple(dict.fromkeys((*kernel.outer, *stage.params)))
     own = Stage(params, reads, {c: stage.writes[c] for c in connectors}, stage.assignments)
     return Kernel(kernel.label, {p: kernel.extents[p] for p in params}, [own])
+
+
+def _by_loops(kernels: list[Kernel]) -> list[Kernel]:
+    """Sums over the same loops in one kernel, which reads once what several of them need."""
+    found: dict[Any, Kernel] = {}
+    for kernel in kernels:
+        (stage,) = kernel.stages
+        key = (stage.params, frozenset(frozenset(stage.reduced(c)) for c in stage.writes))
+        first = found.get(key)
+        found[key] = kernel if first is None else replace(first, stages=[_both(first.stages[0], stage)])
+    return list(found.values())
+
+
+def _both(first: Stage, second: Stage) -> Stage:
+    """One statement that does what two with the same parameters do."""
+    known = {access: c for c, access in first.reads.items()}
+    reads, symbols = dict(first.reads), {str(s): s for s in free_symbols(second.assignments)}
+    wiring = {}
+    taken = {*first.reads, *(str(a.symbol) for a in (*first.assignments, *second.assignments)), *symbols}
+    for c, access in second.reads.items():
+        name = known.get(access) or fresh(c, taken)
+        reads[name] = access
+        taken.add(name)
+        if c in symbols and name != c:
+            wiring[symbols[c]] = renamed(symbols[c], name)
+    code, renaming = fuse(first.assignments, second.assignments, wiring, taken)
+    became = {str(old): str(new) for old, new in renaming.items()}
+    return Stage(first.params, reads, first.writes | {became[c]: a for c, a in second.writes.items()}, code)
 
 
 # ---------------------------------------------------------------- sums over different loops

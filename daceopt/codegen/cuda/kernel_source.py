@@ -23,9 +23,10 @@ from daceopt.ir.graph import Graph
 from daceopt.ir.guards import Branches, in_branches
 from daceopt.ir.hardware import CUDA, Threads, block_loops, copies
 from daceopt.ir.kernel import Kernel
-from daceopt.ir.references import KernelBuffer
+from daceopt.ir.references import KernelBuffer, Reference
 from daceopt.ir.schedule import HARDWARE, Accumulate, Alloc, Do, Loop, Partial, Tree
 from daceopt.ir.schedule_check import check
+from daceopt.ir.spread import elements, held
 
 HEADERS = ("cuda.h", "scalar.h", "collectives.h")
 _MEET, _MEET_IN_WARP = "__syncthreads();", "__syncwarp();"
@@ -75,7 +76,7 @@ class _CudaEmitter(Emitter):
             self._innermost,
             registers,
             lambda buffer: "" if self._is_own(buffer) else guard,
-            packed=packs.element if packs else lambda _: None,
+            packed=lambda r: self._held(r) or (packs.element(r) if packs else None),
         )
         self._checks |= leaf.checks_index
         return leaf
@@ -91,6 +92,18 @@ class _CudaEmitter(Emitter):
         made = Packs(self._names, loop, bodies, set(self._innermost), f"x{len(self._packs)}")
         self._packs[id(loop)] = made
         return made
+
+    def _held(self, reference: Reference) -> str | None:
+        """Where a thread has the element of a local that is spread over threads; None for other elements."""
+        buffer = reference.buffer
+        if not buffer.local or self._scopes.get(buffer.array) != "spread":
+            return None
+        index = "0"
+        for loop in held(self._tree, self._bodies, buffer.array):
+            here = self._names.loop(loop.param)
+            outer = f"({index})" if " " in index else index
+            index = here if index == "0" else f"{outer} * {loop.extent} + {here}"
+        return f"{self._names.local(buffer)}[{index}]"
 
     def _is_own(self, buffer: KernelBuffer) -> bool:
         """Does each thread have one of its own?"""
@@ -237,12 +250,18 @@ class _CudaEmitter(Emitter):
     def _allocated(self, tree: Tree) -> None:
         found = []
         while isinstance(tree, Alloc):
-            found += [(*self._local(tree), tree.scope)] if tree.scope != "register" else []
+            if tree.scope != "register":
+                name, dtype, size = self._local(tree)
+                if tree.scope == "spread":
+                    size = elements(held(self._tree, self._bodies, tree.array))
+                found.append((name, dtype, size, tree.scope))
             tree = tree.body
         for name, dtype, size, scope in sorted(found, key=lambda local: int(local[0][1:])):
             count, cpp = max(int(size), 1), types.cpp(dtype)
-            if scope == "thread":
-                self._line(f"[[maybe_unused]] {cpp} {name}[{count}];")
+            if scope in ("thread", "spread"):
+                # where the last tile is partial, compilers do not see that a thread reads what it has written
+                start = " = {}" if scope == "spread" else ""
+                self._line(f"[[maybe_unused]] {cpp} {name}[{count}]{start};")
             else:
                 self._shared(name, cpp, count)
         self._inside(tree)

@@ -5,8 +5,11 @@ The kernels are scheduled by ``cuda-kernels`` (Rausch et al., DaCeML, ICS 2022, 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import MEMORY, PREPARATION
+from daceopt.recipes.cpu import ALGEBRA, CLEANUP, DERIVATIVE, LIFTING, MEMORY
 from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
+
+ATTENTION = ("attention-fusing",)
+"""Attention as one operation of a library, in both directions."""
 
 FUSION = (
     "lower-operators",
@@ -23,4 +26,4 @@ FUSION = (
 )
 """Library calls with their epilogues, and fused kernels."""
 
-gpu = Recipe("gpu", (*PLACEMENT, *PREPARATION, *FUSION, *MEMORY, *SCHEDULES))
+gpu = Recipe("gpu", (*PLACEMENT, *CLEANUP, *LIFTING, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *MEMORY, *SCHEDULES))

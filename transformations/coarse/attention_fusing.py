@@ -17,7 +17,7 @@ from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY
 from daceopt.ops.families.fused_attention import DOMAIN, NAME, attributes_of, default_scale, laid_out, why_not_whole
 from daceopt.ops.families.tiled_attention import why_not_plain
 from daceopt.passes.transform import NearMiss, Site, Transformation
-from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, rounded
+from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, move_narrow, rounded
 
 _KEPT = ("is_causal", "q_num_heads", "kv_num_heads", SEES_A_KEY)
 
@@ -58,6 +58,8 @@ class AttentionFusing(Transformation):
             if not (graph.is_kept(out) or graph.is_view(out) or graph.views_of(out)):
                 graph.set_strides(out, laid_out(graph, out))
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)
+        if were is not None:
+            move_narrow(graph, out)
 
 
 def _is_bool(graph: Graph, name: str) -> bool:

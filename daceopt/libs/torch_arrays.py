@@ -32,9 +32,7 @@ def place(graph: Graph) -> str:
     return f"daceopt::Where::{_WHERE[target.get(graph.options.target).device]}"
 
 
-def array(
-    graph: Graph, names: Mapping[str, str], connector: str, layout: tuple[Shape, Shape] | None = None
-) -> str:
+def array(graph: Graph, names: Mapping[str, str], connector: str, layout: tuple[Shape, Shape] | None = None) -> str:
     """A DeviceArray, none where nothing is connected. ``layout``: shape and strides, where these are not its own."""
     if connector not in names:
         return "{}"

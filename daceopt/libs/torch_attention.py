@@ -1,4 +1,4 @@
-"""Attention on a device by torch's fused operators: flash, cuDNN's or the memory-efficient kernel, as torch would choose.
+"""Attention on a device by torch's fused operators: flash, cuDNN's or the memory-efficient one, as torch would.
 
 They are called from C++ through torch's dispatcher, in both directions. Which one is taken is decided in each call, by
 torch: ``torch.nn.attention.sdpa_kernel`` around it says what it may be.

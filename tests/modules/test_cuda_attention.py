@@ -1,5 +1,7 @@
-"""Attention in modules through the recipe ``gpu``: one operation of torch's in each direction. Here with the kernels that
-torch has for the host; where there is a device, with flash, cuDNN's and the memory-efficient one."""
+"""Attention in modules through the recipe ``gpu``: one operation of torch's in each direction.
+
+Here with the kernels that torch has for the host; where there is a device, with flash, cuDNN's and the memory-efficient
+one."""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
 class _Heads(nn.Module):
     """Projections around attention, as people write it."""
 
-    def __init__(self, spelled_out: bool = False, causal: bool = False, shared: int = HEADS, dropout: float = 0.0) -> None:
+    def __init__(
+        self, spelled_out: bool = False, causal: bool = False, shared: int = HEADS, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.spelled_out, self.causal, self.shared, self.dropout = spelled_out, causal, shared, dropout
         self.size = WIDTH // HEADS
@@ -78,7 +82,9 @@ def _fused(net: Any) -> int:
     return sum(len(r["sites"]) for r in net.daceopt.history if r["name"].startswith("attention-fusing"))
 
 
-def _gradients(net: Any, inputs: tuple[torch.Tensor, ...], device: str, dtype: torch.dtype | None) -> list[torch.Tensor]:
+def _gradients(
+    net: Any, inputs: tuple[torch.Tensor, ...], device: str, dtype: torch.dtype | None
+) -> list[torch.Tensor]:
     net.zero_grad(set_to_none=True)
     x = inputs[0].clone().requires_grad_()
     with torch.autocast(device, dtype or torch.bfloat16, enabled=dtype is not None):
@@ -132,6 +138,37 @@ def test_attention_without_gradients(emulated: None) -> None:
     with torch.no_grad():
         torch.testing.assert_close(net(x), module(x), rtol=1e-5, atol=1e-5)
     assert _fused(net) == 1
+
+
+class _Bare(nn.Module):
+    """Arguments and results are those of the operation, or views of them."""
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = functional.scaled_dot_product_attention(q, k, v)
+        return y, functional.scaled_dot_product_attention(k, q, v).transpose(1, 2)
+
+
+def test_operands_and_results_of_any_layout(emulated: None) -> None:
+    """What PyTorch promises of strides holds for results and gradients that the operation itself writes."""
+    torch.manual_seed(0)
+    net = optimized_module(_Bare(), recipe="gpu", fallback="raise")
+    whole = [torch.randn(2, 40, 4, 8) for _ in range(3)]
+    wide = torch.randn(2, 4, 40, 48)
+    for operands in (
+        [t.transpose(1, 2).contiguous() for t in whole],
+        [t.transpose(1, 2) for t in whole],
+        list(wide[..., :24].split(8, -1)),
+        list(wide[..., 1::2].split(8, -1)),
+    ):
+        found = []
+        for module in (net, _Bare()):
+            given = [t.detach().requires_grad_() for t in operands]
+            first, second = module(*given)
+            loss = (first * torch.arange(8.0)).sum() + (second * torch.arange(8.0)).pow(2).sum()
+            found.append([first.detach(), second.detach(), *torch.autograd.grad(loss, given)])
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert _fused(net) == 2
 
 
 def test_weights_dropped_at_random_are_those_of_other_targets(emulated: None) -> None:

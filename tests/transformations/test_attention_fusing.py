@@ -182,7 +182,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"mask": (LENGTH, KEYS), "dtype": BFLOAT16, "kind": dace.float32},
         "a mask of float32, which factors of another type would round",
     ),
-    "packed mask": ({"mask": (LENGTH, KEYS), "kind": dace.float32, "packed": True}, "expected bool or, beside four axes"),
+    "packed mask": (
+        {"mask": (LENGTH, KEYS), "kind": dace.float32, "packed": True},
+        "expected bool or, beside four axes",
+    ),
     "softcap": ({"softcap": 2.0}, "softcap of Attention"),
 }
 

@@ -15,7 +15,10 @@ def _forward(memory: Memory, node: Any) -> None:
     with np.errstate(all="ignore"):
         scores = given.scores()
         top = scores.max(axis=-1, keepdims=True)
-        lse = np.log(np.exp(scores - np.where(np.isinf(top), 0, top)).sum(axis=-1)) + np.where(np.isinf(top), 0, top)[..., 0]
+        lse = (
+            np.log(np.exp(scores - np.where(np.isinf(top), 0, top)).sum(axis=-1))
+            + np.where(np.isinf(top), 0, top)[..., 0]
+        )
         lse = np.where(np.isneginf(lse), 0, lse)  # a row that sees no key
         weights = np.exp(scores - lse[..., None])
     given.store("Y", weights @ given.shared("V"))

@@ -58,9 +58,9 @@ def _factors(graph: Graph, inputs: Sequence[str | None]) -> dict[str, Any]:
     found = {graph.dtype(n) for n in inputs[:3] if n is not None}
     if len(found) != 1 or not found <= set(types.HALVES):
         return {}
-    masks = [graph.dtype(n) for n in inputs[3:4] if n is not None]
-    own = {MASK_WAS: types.to_onnx(m) for m in masks if types.is_narrow(m)}
-    return {FACTORS_WERE: types.to_onnx(found.pop())} | own
+    were = {FACTORS_WERE: types.to_onnx(found.pop())}
+    mask = next((graph.dtype(n) for n in inputs[3:4] if n is not None), None)
+    return were if mask is None or not types.is_narrow(mask) else were | {MASK_WAS: types.to_onnx(mask)}
 
 
 def settle(graph: Graph) -> None:

@@ -1,7 +1,7 @@
 """Attention that stays one node for a library, in both directions: ``FusedAttention`` in domain ``daceopt``.
 
 Its second output is of each row the logarithm of the sum of its scores' exponentials, by which the backward has the
-weights again (Dao et al., FlashAttention, NeurIPS 2022). The recipe decides where it stands (step ``attention-fusing``).
+weights again (Dao et al., FlashAttention, NeurIPS 2022). The step ``attention-fusing`` decides where it stands.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ def row_sums(graph: Graph, node: Operator) -> dict[int, tuple[Shape, Any]]:
 
 
 def _rows(shape: Shape, node: Operator) -> tuple[Dim, Dim, Dim]:
-    return (shape[0], int(node.attribute("q_num_heads")), shape[1]) if len(shape) == 3 else (shape[0], shape[1], shape[2])
+    return (
+        (shape[0], int(node.attribute("q_num_heads")), shape[1]) if len(shape) == 3 else (shape[0], shape[1], shape[2])
+    )
 
 
 @lowering(NAME, domain=DOMAIN, types=FUSED_TYPES)
@@ -133,7 +135,7 @@ def fused_attention_gradient(
 
 
 def _like(b: Builder, name: str) -> str:
-    return b.graph.add_array("attention_grad", b.graph.shape(name), b.graph.dtype(name), laid_out(b.graph, name))
+    return b.graph.add_array("attention_grad", b.graph.shape(name), b.graph.dtype(name))
 
 
 @lowering(GRADIENT, domain=DOMAIN, types=FUSED_TYPES)

@@ -105,9 +105,8 @@ Tensor Operands::bias() const {
     return found.expand(scores());
 }
 
-// A number for each row of the scores, [batch, heads, rows]; rows without a key count as one of score 0.
 struct Result {
-    Tensor y, lse;
+    Tensor y, lse;  // lse: [batch, heads, rows]; by products, a row without a key has 0
 };
 
 at::ScalarType computed(const Tensor& t) { return t.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
@@ -149,11 +148,13 @@ Result forward(const Operands& o) {
     if (o.is(Kind::efficient_attention)) {
         std::optional<Tensor> bias;
         if (o.mask) bias = o.bias();
-        const auto found = at::_scaled_dot_product_efficient_attention(o.q, o.k, o.v, bias, o.differentiated, 0.0, o.causal, o.scale);
+        const auto found = at::_scaled_dot_product_efficient_attention(o.q, o.k, o.v, bias, o.differentiated, 0.0, o.causal,
+                                                                       o.scale);
         return {std::get<0>(found), std::get<1>(found)};
     }
     if (o.is(Kind::cudnn_attention)) {
-        const auto found = at::_scaled_dot_product_cudnn_attention(o.q, o.k, o.v, std::nullopt, o.differentiated, 0.0, o.causal, false, o.scale);
+        const auto found = at::_scaled_dot_product_cudnn_attention(o.q, o.k, o.v, std::nullopt, o.differentiated, 0.0, o.causal,
+                                                                   false, o.scale);
         const Tensor& lse = std::get<1>(found);
         if (!o.differentiated) return {std::get<0>(found), lse};
         cudnn_rank = lse.dim();
@@ -171,18 +172,22 @@ Gradients backward(const Operands& o, const Tensor& y, const Tensor& padded, con
     const auto number = [&](at::ScalarType type, at::IntArrayRef shape) { return at::empty(shape, o.q.options().dtype(type)); };
     std::tuple<Tensor, Tensor, Tensor> found;
     if (o.is(Kind::flash_attention) && o.on_host) {
-        found = at::_scaled_dot_product_flash_attention_for_cpu_backward(dy, o.q, o.k, o.v, y, rows, 0.0, o.causal, o.mask, o.scale);
+        found = at::_scaled_dot_product_flash_attention_for_cpu_backward(dy, o.q, o.k, o.v, y, rows, 0.0, o.causal, o.mask,
+                                                                         o.scale);
     } else if (o.is(Kind::flash_attention)) {
-        found = at::_scaled_dot_product_flash_attention_backward(dy, o.q, o.k, o.v, y, rows, none, none, queries, keys, 0.0, o.causal,
-                                                                 number(at::kUInt64, {2}), number(at::kUInt64, {}), o.scale);
+        found = at::_scaled_dot_product_flash_attention_backward(dy, o.q, o.k, o.v, y, rows, none, none, queries, keys, 0.0,
+                                                                 o.causal, number(at::kUInt64, {2}), number(at::kUInt64, {}),
+                                                                 o.scale);
     } else if (o.is(Kind::efficient_attention)) {
         const auto four = at::_scaled_dot_product_efficient_attention_backward(
-            dy, o.q, o.k, o.v, o.bias(), y, padded, number(at::kLong, {}), number(at::kLong, {}), 0.0, {true, true, true, false}, o.causal, o.scale);
+            dy, o.q, o.k, o.v, o.bias(), y, padded, number(at::kLong, {}), number(at::kLong, {}), 0.0, {true, true, true, false},
+            o.causal, o.scale);
         found = {std::get<0>(four), std::get<1>(four), std::get<2>(four)};
     } else if (o.is(Kind::cudnn_attention)) {
         const Tensor own = cudnn_rank == 4 ? rows.unsqueeze(-1) : rows;
-        found = at::_scaled_dot_product_cudnn_attention_backward(dy, o.q, o.k, o.v, y, own, number(at::kLong, {}), number(at::kLong, {}),
-                                                                 none, none, none, queries, keys, 0.0, o.causal, o.scale);
+        found = at::_scaled_dot_product_cudnn_attention_backward(dy, o.q, o.k, o.v, y, own, number(at::kLong, {}),
+                                                                 number(at::kLong, {}), none, none, none, queries, keys, 0.0,
+                                                                 o.causal, o.scale);
     } else {
         return by_products(o, y, rows, dy);
     }

@@ -6,8 +6,14 @@ The kernels are scheduled by ``cuda-kernels`` (Rausch et al., DaCeML, ICS 2022, 
 """
 
 from daceopt.passes.recipe import Recipe
-from daceopt.recipes.cpu import MEMORY, PREPARATION
+from daceopt.recipes.cpu import ALGEBRA, CLEANUP, DERIVATIVE, LIFTING, MEMORY
 from daceopt.recipes.cuda_kernels import PLACEMENT, SCHEDULES
+
+LIFTED = tuple("attention-lifting{narrow=True}" if step == "attention-lifting" else step for step in LIFTING)
+"""Attention of bfloat16 as well, which a library has."""
+
+ATTENTION = ("attention-fusing",)
+"""Attention as one operation of a library, in both directions."""
 
 FUSION = (
     "lower-operators",
@@ -25,4 +31,4 @@ FUSION = (
 )
 """Library calls with their epilogues, and fused kernels."""
 
-gpu = Recipe("gpu", (*PLACEMENT, *PREPARATION, *FUSION, *MEMORY, *SCHEDULES))
+gpu = Recipe("gpu", (*PLACEMENT, *CLEANUP, *LIFTED, *ALGEBRA, *ATTENTION, *DERIVATIVE, *FUSION, *MEMORY, *SCHEDULES))

@@ -15,6 +15,7 @@ from daceopt.libs import (
     plain,
     pool,
     product,
+    torch_attention,
     torch_device,
 )
 from daceopt.libs.anticipation import anticipate
@@ -67,6 +68,7 @@ __all__ = [
     "product",
     "reasons",
     "register",
+    "torch_attention",
     "torch_device",
     "why_not",
 ]

@@ -102,6 +102,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {
     "Pool": ("pool",),
     "PoolBackward": ("pool",),
     "IndexAdd": ("native", "torch_device"),
+    **dict.fromkeys(("AttentionForward", "AttentionBackward"), ("torch_attention",)),
     "NanWatch": ("native",),
     "Algorithm": ("algorithms",),
     "HostCall": ("host",),

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import dace
 
-from daceopt.codegen import target
-from daceopt.ir import types
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -23,7 +21,8 @@ from daceopt.ir.nodes.library import (
 )
 from daceopt.libs import contraction
 from daceopt.libs.base import Library, Missing, Requirements, register, support
-from daceopt.libs.emission import boolean, braces, extent, number
+from daceopt.libs.emission import boolean, braces, number
+from daceopt.libs.torch_arrays import array, is_negative, place
 from daceopt.libs.torch_headers import linked_to_torch, torch_include
 
 if TYPE_CHECKING:
@@ -31,15 +30,6 @@ if TYPE_CHECKING:
     from daceopt.ir.nodes.library import DenseNode
 
 _FLOATS = (dace.float32, dace.float64)
-_NUMBERS = {
-    dace.float32: "kFloat32",
-    dace.float64: "kFloat64",
-    types.HALVES[0]: "kFloat16",
-    types.HALVES[1]: "kBfloat16",
-    dace.int32: "kInt32",
-    dace.int64: "kInt64",
-}
-_WHERE = {"cuda": "kCuda", "cpu": "kHost"}
 _CONVOLUTIONS: dict[type, tuple[str, tuple[str, ...]]] = {
     Convolution: ("device_convolution", ("X", "W", "B", "Z", "Y")),
     ConvolutionBackwardData: ("device_convolution_data", ("dY", "W", "dX")),
@@ -68,7 +58,7 @@ class TorchDevice(Library):
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Products and convolutions of one floating type, or of bfloat16 factors (rounded as eager PyTorch's); added
         rows."""
-        negative = [c for c, n in node.operands(graph).items() if any(_is_negative(s) for s in graph.strides(n))]
+        negative = [c for c, n in node.operands(graph).items() if any(is_negative(s) for s in graph.strides(n))]
         if negative:
             return f"{' and '.join(sorted(negative))} has negative strides, which torch does not take"
         if isinstance(node, Contraction):
@@ -80,16 +70,16 @@ class TorchDevice(Library):
     def emit(self, node: DenseNode, graph: Graph) -> str:
         """One call into ``src/torch_device.cpp``."""
         names = node.operands(graph)
-        where = f"daceopt::Where::{_WHERE[target.get(graph.options.target).device]}"
+        where = place(graph)
         if isinstance(node, Contraction):
-            operands = ", ".join(_array(graph, names, c) for c in ("A", "B", "Bias", "C", "Y"))
+            operands = ", ".join(array(graph, names, c) for c in ("A", "B", "Bias", "C", "Y"))
             settings = f"{where}, {number(node.alpha)}, {boolean(node.activation == 'relu')}"
             return f"daceopt::device_product(daceopt::DeviceProduct{{{settings}, {operands}}});"
         if isinstance(node, IndexAdd):
-            operands = ", ".join(_array(graph, names, c) for c in ("Index", "dY", "dW"))
+            operands = ", ".join(array(graph, names, c) for c in ("Index", "dY", "dW"))
             return f"daceopt::device_index_add({where}, {operands}, {boolean(node.sure)});"
         function, connectors = _CONVOLUTIONS[type(node)]
-        operands = ", ".join(_array(graph, names, c) for c in connectors)
+        operands = ", ".join(array(graph, names, c) for c in connectors)
         relu = f"{boolean(node.activation == 'relu')}, " if isinstance(node, Convolution) else ""
         return f"daceopt::{function}({where}, {_window(node, graph, names)}, {relu}{operands});"
 
@@ -99,10 +89,6 @@ class TorchDevice(Library):
         return support(
             "torch_device.cpp", header="torch_device.h", flags=flags, version=self.version(), standard="c++20"
         )
-
-
-def _is_negative(stride: Any) -> bool:
-    return bool(stride < 0) if isinstance(stride, int) else stride.is_negative is True
 
 
 def _why_not_convolution(node: Any, graph: Graph) -> str | None:
@@ -130,17 +116,6 @@ def _why_not_index_add(node: IndexAdd, graph: Graph) -> str | None:
     if result not in _FLOATS or graph.dtype(names["dY"]) != result:
         return f"element types {graph.dtype(names['dY'])} -> {result}, expected float32 or float64 for both"
     return None
-
-
-def _array(graph: Graph, names: dict[str, str], connector: str) -> str:
-    """A DeviceArray."""
-    if connector not in names:
-        return "{}"
-    name = names[connector]
-    kind = f"daceopt::Number::{_NUMBERS[graph.dtype(name)]}"
-    shape = ", ".join(map(extent, graph.shape(name)))
-    strides = ", ".join(map(extent, graph.strides(name)))
-    return f"{{{connector}, {kind}, {{{shape}}}, {{{strides}}}}}"
 
 
 def _window(node: Any, graph: Graph, names: dict[str, str]) -> str:

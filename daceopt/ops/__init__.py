@@ -1,5 +1,6 @@
 """ONNX operators: node classes, native lowerings and gradient rules, one file per family."""
 
+import daceopt.ops.core.attention_reference
 import daceopt.ops.core.function_body
 import daceopt.ops.core.interpretation
 import daceopt.ops.core.simulated_ranks

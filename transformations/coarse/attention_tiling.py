@@ -10,11 +10,12 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.operands import required
 from daceopt.ir.view_index import nominal
-from daceopt.ops.core import values
-from daceopt.ops.core.widening import FACTORS_WERE
+from daceopt.ops.core.registry import FACTORS
+from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT
 from daceopt.ops.families.tiled_attention import DOMAIN, NAME, default_scale, why_not_in_tiles, why_not_tiled
 from daceopt.passes.transform import NearMiss, Site, Transformation
+from daceopt.transformations.coarse._attention_operands import as_it_was, dropped, rounded
 
 # queries and keys of a tile: as measured, and where the tiles above a diagonal are left out, which takes square ones.
 # Products of bfloat16 are over sooner: what is done for each row and panel counts for more.
@@ -53,7 +54,7 @@ class AttentionTiling(Transformation):
         if kind == ("Attention", ""):
             reason = why_not_tiled(graph, node)
         elif kind == (DROPOUT, DOMAIN):
-            reason, found = _dropped(graph, node)
+            reason, found = dropped(graph, node)
             reason = reason or why_not_in_tiles(graph, node)
         else:
             return
@@ -70,49 +71,14 @@ class AttentionTiling(Transformation):
         inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
         attributes = {**node.attributes, "scale": default_scale(graph, node), **site["dropped"]}
         were = attributes.pop(FACTORS_WERE, None)
+        were = were if were is not None and types.from_onnx(were) in FACTORS else None
+        attributes.pop(MASK_WAS, None)
         rows, keys = (_CAUSAL_TILES if node.attribute("is_causal", 0) else _TILES)[were is not None]
         attributes |= {"rows": self.rows or rows, "keys": self.keys or keys}
         origins = graph.origins_of(node)
         graph.remove(node)
         with graph.made_for(origins=origins):
             if were is not None:
-                inputs = [*(_as_it_was(graph, required(inputs, k), were) for k in range(3)), *inputs[3:]]
-                out = _rounded(graph, out, were)
+                inputs = [*(as_it_was(graph, required(inputs, k), were) for k in range(3)), *inputs[3:]]
+                out = rounded(graph, out, were)
             graph.add_operator(NAME, inputs, [out], attributes, DOMAIN)
-
-
-def _as_it_was(graph: Graph, wide: str, onnx_type: int) -> str:
-    """A factor in the narrow type that it had before it was widened for an operator that computes."""
-    dtype, producer = types.from_onnx(onnx_type), graph.producer(wide)
-    if getattr(producer, "op_type", "") == "Cast" and graph.dtype(graph.operand(producer, 0)) == dtype:
-        return graph.operand(producer, 0)
-    narrow = graph.add_array("narrow", graph.shape(wide), dtype)
-    graph.add_operator("Cast", [wide], [narrow], {"to": onnx_type})
-    return narrow
-
-
-def _rounded(graph: Graph, wide: str, onnx_type: int) -> str:
-    """What is written in the place of ``wide``, and read rounded to the narrow type."""
-    readers, dtype = graph.consumers(wide), types.from_onnx(onnx_type)
-    if len(readers) == 1 and not graph.views_of(wide) and wide not in graph.outputs:
-        (reader,) = readers
-        if getattr(reader, "op_type", "") == "Cast" and graph.dtype(graph.result(reader, 0)) == dtype:
-            narrow = graph.result(reader, 0)
-            graph.remove(reader)
-            return narrow
-    narrow = graph.add_array("narrow", graph.shape(wide), dtype)
-    graph.add_operator("Cast", [narrow], [wide], {"to": types.to_onnx(graph.dtype(wide))})
-    return narrow
-
-
-def _dropped(graph: Graph, node: Any) -> tuple[str | None, dict[str, Any]]:
-    """Why it is not known which weights are dropped, or how many are, as attributes."""
-    inputs = graph.inputs_of(node)
-    given, flag = values.at(inputs, 4), values.at(inputs, 5)
-    ratio = 0.5 if given is None else values.scalar_value(graph, given)
-    training = False if flag is None else values.scalar_value(graph, flag)
-    if ratio is None or training is None:
-        return "how many weights are dropped is known only at run time", {}
-    if not training or ratio == 0:
-        return None, {}
-    return ("all weights are dropped", {}) if ratio >= 1 else (None, {"ratio": float(ratio)})

@@ -16,6 +16,7 @@ from daceopt.ir.dataflow import address, is_bijective
 from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape, dim, row_major
 from daceopt.ir.kernel import Access, Kernel, Stage
+from daceopt.ir.nodes.attention_calls import AttentionCall
 from daceopt.ir.nodes.library import Contraction
 from daceopt.ir.region import Region
 from daceopt.ir.tasklet import eliminate_dead, free_symbols
@@ -53,7 +54,7 @@ class RelayoutFusion(Transformation):
                 yield Site(graph, (node,), {"copy": copy, "strides": None if stays else strides})
             elif moved is not None:
                 yield Site(graph, (node,), {"copy": copy, "moved": moved})
-            elif not stays and isinstance(graph.producer(copy.source), Contraction):
+            elif not stays and isinstance(graph.producer(copy.source), Contraction | AttentionCall):
                 yield NearMiss(node, reason)
 
     def apply(self, site: Site) -> None:
@@ -168,8 +169,8 @@ def _as_stored(graph: Graph, name: str) -> list[int]:
 
 def _why_not_stored(graph: Graph, name: str, strides: Shape, copy: Any) -> str | None:
     """Why ``name`` cannot have these strides."""
-    if not isinstance(graph.producer(name), Contraction):
-        return f"{name} is no result of a product"
+    if not isinstance(graph.producer(name), Contraction | AttentionCall):
+        return f"{name} is no result of a product or of attention"
     if graph.is_kept(name) or not graph.desc(name).transient or graph.is_part(name) or graph.parts_of(name):
         return f"{name} must stand in memory as it does"
     if 1 not in strides[-2:]:

@@ -2,8 +2,9 @@
 // and runs where that build knows the device.
 #include "daceopt/torch_device.h"
 
+#include "daceopt/torch_tensors.h"
+
 #include <ATen/Context.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/_conv_depthwise2d.h>
@@ -16,12 +17,9 @@
 #include <ATen/ops/cudnn_convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/remainder.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/accumulate.h>
 
 #include <optional>
@@ -31,44 +29,6 @@ extern "C" __attribute__((weak)) int32_t* daceopt_reports();
 
 namespace daceopt {
 namespace {
-
-using at::Tensor;
-
-// No autograd, no autocast: types and gradients have been decided.
-struct Plain {
-    at::AutoDispatchBelowADInplaceOrView below_autograd;
-    c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-};
-
-at::ScalarType number(Number number) {
-    switch (number) {
-        case Number::kFloat64: return at::kDouble;
-        case Number::kFloat16: return at::kHalf;
-        case Number::kBfloat16: return at::kBFloat16;
-        case Number::kInt32: return at::kInt;
-        case Number::kInt64: return at::kLong;
-        default: return at::kFloat;
-    }
-}
-
-at::Device device(Where where) {
-    if (where == Where::kHost) return at::Device(at::kCPU);
-    return c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();  // the current one, which the caller has set
-}
-
-Tensor tensor(Where where, const DeviceArray& a) {
-    const at::Device place = device(where);
-    return at::for_blob(const_cast<void*>(a.data), a.shape)
-        .strides(a.strides)
-        .options(at::TensorOptions().dtype(number(a.number)).device(place))
-        .target_device(place)
-        .make_tensor();
-}
-
-std::optional<Tensor> optional(Where where, const DeviceArray& a) {
-    if (!a.data) return std::nullopt;
-    return tensor(where, a);
-}
 
 // [batch..., rows, columns] as three dimensions; all batches of an operand that has fewer.
 Tensor batched(const Tensor& t, at::IntArrayRef batch) {

@@ -15,6 +15,7 @@ _OURS = "rounds_what_was_widened"  # our own attribute of a Cast
 # which of their forms take factors as they are: the attribute FACTORS_WERE says of which type, as in ONNX, they were
 _MULTIPLY = {("", "Attention"), ("daceopt", "DropoutAttention")}
 FACTORS_WERE = "factors_were"
+MASK_WAS = "mask_was"  # of which type, where it was of a narrow one, too
 # what moves data between operators that compute goes on with the wide values that it is given
 _MOVES = frozenset(
     "Concat Expand Flatten Gather GatherElements GatherND Identity Pad Reshape Slice Split Squeeze Tile Transpose "
@@ -42,7 +43,7 @@ def add_operator(
     if not _is_widened(graph, op_type, domain, inputs, outputs):
         return graph.add_operator(op_type, inputs, outputs, attributes, domain)
     if (domain, op_type) in _MULTIPLY:
-        attributes = attributes | _factors(graph, inputs[:3])
+        attributes = attributes | _factors(graph, inputs)
     wide_in = [_widened(graph, n) for n in inputs]
     wide_out = [_like(graph, n) for n in outputs]
     operator = graph.add_operator(op_type, wide_in, wide_out, attributes, domain)
@@ -53,8 +54,13 @@ def add_operator(
 
 
 def _factors(graph: Graph, inputs: Sequence[str | None]) -> dict[str, Any]:
-    found = {graph.dtype(n) for n in inputs if n is not None}
-    return {FACTORS_WERE: types.to_onnx(found.pop())} if len(found) == 1 and found <= set(registry.FACTORS) else {}
+    """What queries, keys and values were, where they were of one narrow type, and the mask."""
+    found = {graph.dtype(n) for n in inputs[:3] if n is not None}
+    if len(found) != 1 or not found <= set(types.HALVES):
+        return {}
+    were = {FACTORS_WERE: types.to_onnx(found.pop())}
+    mask = next((graph.dtype(n) for n in inputs[3:4] if n is not None), None)
+    return were if mask is None or not types.is_narrow(mask) else were | {MASK_WAS: types.to_onnx(mask)}
 
 
 def settle(graph: Graph) -> None:

@@ -8,6 +8,7 @@ from dace import nodes
 
 from daceopt.ir.dims import is_dense
 from daceopt.ir.graph import Graph, Shape
+from daceopt.ir.nodes.attention_calls import AttentionCall
 from daceopt.ir.nodes.library import (
     Contraction,
     Convolution,
@@ -25,13 +26,15 @@ _CONVOLUTIONS = (Convolution, ConvolutionBackwardData, ConvolutionBackwardWeight
 def takes(node: Any, shape: Shape, strides: Shape) -> bool:
     """Does ``node`` read or write an array of these strides in place?
 
-    Kernels and pools walk any strides; products take a leading dimension; the kernels of convolutions that are fast are
-    for dense arrays, in whatever order. What is not known takes none.
+    Kernels and pools walk any strides; products take a leading dimension, attention rows without gaps; the kernels of
+    convolutions that are fast are for dense arrays, in whatever order. What is not known takes none.
     """
     if isinstance(node, (nodes.MapEntry, Pool, PoolBackward)):
         return True
     if isinstance(node, Contraction):
         return len(shape) < 2 or 1 in strides[-2:]
+    if isinstance(node, AttentionCall):
+        return len(shape) < 3 or strides[-1] == 1
     return isinstance(node, _CONVOLUTIONS) and is_dense(shape, strides)
 
 

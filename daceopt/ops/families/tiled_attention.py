@@ -42,15 +42,18 @@ TILED_TYPES = FLOATS + FACTORS
 
 def why_not_tiled(graph: Graph, node: Operator) -> str | None:
     """Why an Attention operator has no tiled form: it takes queries, keys and values of rank 4."""
+    return why_not_plain(graph, node) or why_not_in_tiles(graph, node)
+
+
+def why_not_plain(graph: Graph, node: Operator) -> str | None:
+    """Why an Attention operator is more than a softmax of masked scores."""
     inputs, outputs = graph.inputs_of(node), graph.outputs_of(node)
     if any(values.at(inputs, k) is not None for k in (4, 5, 6)) or any(values.at(outputs, k) for k in (1, 2, 3)):
         return "cached keys, lengths or scores that are asked for"
     other = ("softcap", "softmax_precision", "qk_matmul_output_mode")
     used = [a for a in other if node.attribute(a, 0)]
     windows = [a for a in ("left_window_size", "right_window_size") if node.attribute(a, -1) >= 0]
-    if used or windows:
-        return f"{', '.join(used + windows)} of Attention"
-    return why_not_in_tiles(graph, node)
+    return f"{', '.join(used + windows)} of Attention" if used or windows else None
 
 
 @supports(NAME, domain=DOMAIN)

@@ -53,7 +53,7 @@ def tiled_attention_gradient(
     if dy is None:
         return [None] * len(inputs)
     if len(wanted) > 3 and wanted[3]:
-        return _by_all_scores(b, node, inputs, y, dy)
+        return by_all_scores(b, node, inputs, y, dy)
     wide = types.computed(b.graph.dtype(y))
     dot = b.reduce("sum", lambda g, r: g * r, dy, y, axes=(-1,), dtype=wide, label="attention_dot")
     base, inverse = (values.at(outputs, k) for k in (1, 2))
@@ -244,7 +244,7 @@ class _Pass:
         return tiles.stage((self.near, size), reads, lambda s: s * scale, x=target)
 
 
-def _by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -> Names:
+def by_all_scores(b: Builder, node: Operator, inputs: Names, y: str, dy: str) -> Names:
     """The same with all weights in memory, and the gradient by the mask."""
     q, k, v, mask = all_required(inputs, 4)
     scale = node.attribute("scale")

@@ -5,7 +5,7 @@
 
 namespace daceopt {
 
-enum class Number : int8_t { kFloat32, kFloat64, kFloat16, kBfloat16, kInt32, kInt64 };
+enum class Number : int8_t { kFloat32, kFloat64, kFloat16, kBfloat16, kInt32, kInt64, kBool };
 enum class Where : int8_t { kHost, kCuda };
 
 // An array in memory; without an address there is none.

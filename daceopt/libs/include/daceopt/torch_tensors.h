@@ -1,0 +1,53 @@
+// Our arrays as tensors of torch, and what its operators are called in. For sources that torch's headers are there for.
+#pragma once
+#include "daceopt/torch_device.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <optional>
+
+namespace daceopt {
+
+using at::Tensor;
+
+// No autograd, no autocast: types and gradients have been decided.
+struct Plain {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+};
+
+inline at::ScalarType number(Number number) {
+    switch (number) {
+        case Number::kFloat64: return at::kDouble;
+        case Number::kFloat16: return at::kHalf;
+        case Number::kBfloat16: return at::kBFloat16;
+        case Number::kInt32: return at::kInt;
+        case Number::kInt64: return at::kLong;
+        case Number::kBool: return at::kBool;
+        default: return at::kFloat;
+    }
+}
+
+inline at::Device device(Where where) {
+    if (where == Where::kHost) return at::Device(at::kCPU);
+    return c10::impl::VirtualGuardImpl(at::kCUDA).getDevice();  // the current one, which the caller has set
+}
+
+inline Tensor tensor(Where where, const DeviceArray& a) {
+    const at::Device place = device(where);
+    return at::for_blob(const_cast<void*>(a.data), a.shape)
+        .strides(a.strides)
+        .options(at::TensorOptions().dtype(number(a.number)).device(place))
+        .target_device(place)
+        .make_tensor();
+}
+
+inline std::optional<Tensor> optional(Where where, const DeviceArray& a) {
+    if (!a.data) return std::nullopt;
+    return tensor(where, a);
+}
+
+}  // namespace daceopt

@@ -10,7 +10,6 @@ from daceopt import libs
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall, AttentionForward, padded
-from daceopt.ir.operands import required
 from daceopt.ops.core import values
 from daceopt.ops.core.widening import FACTORS_WERE, MASK_WAS
 from daceopt.ops.families.attention import DROPOUT, SEES_A_KEY
@@ -46,7 +45,7 @@ class AttentionFusing(Transformation):
 
     def apply(self, site: Site) -> None:
         graph, (node,) = site.graph, site.nodes
-        inputs, out = graph.inputs_of(node)[:4], required(graph.outputs_of(node), 0)
+        inputs, out = graph.inputs_of(node)[:4], graph.result(node, 0)
         attributes = {a: node.attributes[a] for a in _KEPT if a in node.attributes}
         attributes["scale"] = default_scale(graph, node)
         were, origins = node.attribute(FACTORS_WERE), graph.origins_of(node)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+HOST = "cpu"  # where a copy of its own costs less than a list
+
 
 def write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copy all values into ``tensors``, of the same shapes."""
@@ -22,7 +24,7 @@ def write(tensors: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> No
 
 def copies(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """A copy of each of the tensors, which have no gaps."""
-    if len(tensors) < 2 or tensors[0].device.type == "cpu":
+    if len(tensors) < 2 or tensors[0].device.type == HOST:
         return [t.clone() for t in tensors]
     made = [torch.empty_like(t) for t in tensors]
     write(made, tensors)

@@ -16,6 +16,7 @@ from daceopt.libs.torch_device import TorchDevice
 from tests.libs import test_contraction as products
 from tests.libs import test_convolution as convolutions
 from tests.libs.harness import compile_graph
+from tests.libs.test_convolution import Case
 from tests.numerics import assert_within_rounding
 
 NAME = "torch_device"
@@ -104,6 +105,27 @@ def test_products_of_bfloat16_are_rounded_once(result: torch.dtype, added: torch
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["1d", "3d", "block", "asymmetric", "dilated", "grouped", "depthwise"])
 def test_convolutions(name: str, last: bool) -> None:
+    convolutions.test_forward_and_backward(NAME, last, name)
+
+
+_WINDOWS = {
+    # gradients of images that are convolutions themselves, and those that are not
+    "pixels": Case((2, 16, 9, 7), (24, 16, 1, 1)),
+    "pixels of a line": Case((2, 16, 30), (24, 16, 1)),
+    "line": Case((2, 8, 30), (12, 8, 3), pads=(4, 4), dilations=(4,)),
+    "causal line": Case((2, 8, 30), (12, 8, 2), pads=(4, 0), dilations=(4,)),
+    "more zeros than the kernel covers": Case((2, 4, 5, 6), (3, 4, 2, 2), pads=(2, 2, 2, 2)),
+    # zeros behind the last window that nobody reads, and such as would be read
+    "unread zeros": Case((2, 8, 8, 6), (8, 8, 3, 3), (2, 2), (1, 1, 0, 0)),
+    "missing zeros": Case((2, 8, 9, 7), (8, 8, 3, 3), (2, 2), (1, 1, 0, 0)),
+    "zeros behind": Case((2, 8, 8, 8), (8, 1, 3, 3), (2, 2), (0, 0, 1, 1), group=8),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", _WINDOWS)
+def test_windows(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(convolutions.CASES, name, _WINDOWS[name])
     convolutions.test_forward_and_backward(NAME, last, name)
 
 

@@ -4,6 +4,7 @@ there is a device, the same modules run on it."""
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -116,6 +117,16 @@ def _check(name: str, device: str, recipe: str) -> None:
 @pytest.mark.parametrize("name", _NAMES)
 def test_a_module_forward_and_backward(name: str, emulated: None) -> None:
     _check(name, "cpu", "gpu")
+
+
+def test_images_between_convolutions_have_channels_innermost(emulated: None) -> None:
+    """Results of convolutions, also in the step back, where cuDNN would copy rows."""
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 16, 1), nn.ReLU()
+    net = optimized_module(nn.Sequential(*layers), recipe="gpu", fallback="raise")
+    net(torch.randn(2, 3, 9, 9)).mean((2, 3)).sum().backward()
+    made = re.findall(r"\{Y, daceopt::Number::kFloat32, \{[^}]*\}, \{([^}]*)\}\}", str(net.daceopt.source()))
+    steps = [re.findall(r"int64_t\((\d+)\)", text) for text in made]
+    assert steps and all(s[1] == "1" for s in steps if len(s) == 4)
 
 
 @pytest.fixture

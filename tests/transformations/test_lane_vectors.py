@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,38 @@ def _widths(graph: Graph) -> set[Any]:
     trees = [schedule_of(Kernel.extract(graph, entry)) for entry in graph.kernels()]
     innermost = [loop for tree in trees for loop in loops(tree) if len(loops(loop)) == 1]
     return {loop.extent for loop in innermost if loop.kind == "unroll"}
+
+
+def _of_channels(channels: int, pixels: tuple[int, int, int]) -> Graph:
+    """An image with its channels innermost, each of which has a factor."""
+    graph, b, (x, factor) = start((*pixels, channels), (channels,))
+    return finish(graph, b.elementwise(lambda v, f: v * f, x, factor))
+
+
+@pytest.mark.parametrize(
+    ("channels", "pixels", "width"),
+    [
+        (64, (2, 6, 5), 4),
+        (24, (3, 7, 5), 4),  # packs of a pixel that are no power of two
+        (4, (2, 9, 8), 4),  # a single pack
+        (100, (1, 3, 2), 4),
+        (21, (2, 6, 5), None),  # no whole packs: loops are merged nevertheless
+        (1, (2, 16, 16), 4),  # pixels are neighbours
+    ],
+)
+def test_short_rows_are_merged_into_blocks(
+    channels: int, pixels: tuple[int, int, int], width: int | None, tmp_path: Path
+) -> None:
+    graph = _scheduled(_of_channels(channels, pixels))
+    assert _widths(graph) == ({width} if width else set())
+    (entry,) = graph.kernels()
+    threads = [n.extent for n in loops(schedule_of(Kernel.extract(graph, entry))) if n.kind in ("block", "warp")]
+    work = channels * pixels[0] * pixels[1] * pixels[2] // (width or 1)
+    assert prod(threads) >= min(work, 128) // 2
+    rng = np.random.default_rng(0)
+    x, factor = (rng.standard_normal([int(s) for s in graph.shape(n)]).astype(np.float32) for n in graph.inputs)
+    found = run(graph, dict(zip(graph.inputs, (x, factor))), tmp_path)
+    assert np.array_equal(found[graph.outputs[0]], x * factor)
 
 
 @pytest.mark.parametrize(

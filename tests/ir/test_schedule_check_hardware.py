@@ -351,3 +351,39 @@ def test_a_gather_of_what_other_lanes_write_is_refused() -> None:
     _put((graph, entry), edit)  # one loop after the other: the row is whole
     with pytest.raises(IllegalSchedule, match="row is read at another iteration of i1"):
         _put((graph, entry), lambda tree: edits.fuse_loops(edit(tree), "i1"))
+
+
+def _merged_packs() -> tuple[Graph, Any, str]:
+    """Packs of four of two loops that were made one, which blocks of threads run."""
+    graph, entry = copy((6, 24))
+    tree = edits.merge(edits.split(edits.of(graph, entry), "i1", 4, "pack"), "i0", "i1_pack")
+    return graph, entry, text(edits.split(tree, "i1_pack", 12, "block"))
+
+
+def test_packs_of_merged_loops_are_understood() -> None:
+    graph, entry, tree = _merged_packs()
+    assert "4*((i1_pack + 12*i1_pack_block) % 6) + i1)" in tree
+    kernel = Kernel.extract(graph, entry)
+    check(graph, kernel, parse(tree))
+    assert_agrees(graph, kernel, parse(tree))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("% 6", "% 3"),
+        ("// 6", "// 4"),
+        ("4*((", "2*(("),
+        ("4*((", "8*(("),
+        ("i1 < 4", "i1 < 3"),
+        ("i1_pack < 12", "i1_pack < 11"),
+        ("i1_pack_block < 3", "i1_pack_block < 2"),
+        ("12*i1_pack_block)", "13*i1_pack_block)"),
+        ("+ i1)", "+ i1_pack)"),
+    ],
+)
+def test_packs_that_miss_elements_are_refused(old: str, new: str) -> None:
+    graph, entry, tree = _merged_packs()
+    assert old in tree
+    with pytest.raises(IllegalSchedule):
+        check(graph, Kernel.extract(graph, entry), parse(tree.replace(old, new)))

@@ -118,14 +118,14 @@ def _check(
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
+@pytest.mark.share(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_module(name: str, emulated: None) -> None:
     _check(name, "cpu", "gpu")
 
 
 @pytest.mark.slow
-@pytest.mark.share(2)
+@pytest.mark.share(3)
 @pytest.mark.parametrize("name", sorted(NARROW_TOO))
 def test_autocast(name: str, emulated: None) -> None:
     _check(name, "cpu", "gpu", torch.bfloat16)
@@ -227,6 +227,7 @@ def _check_step(device: str, recipe: str, dtype: torch.dtype | None) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.share(2)
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_a_training_step(dtype: torch.dtype | None, emulated: None) -> None:
     _check_step("cpu", "gpu", dtype)

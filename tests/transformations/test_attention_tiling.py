@@ -261,6 +261,7 @@ NARROW: dict[str, tuple[tuple[int, int, int], str]] = {  # queries, keys, size o
 }
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("sizes", ["small tiles", "tiles as they are"])
 @pytest.mark.parametrize("name", NARROW)
 def test_bfloat16_is_multiplied_as_it_is(name: str, sizes: str) -> None:

@@ -12,10 +12,10 @@ import dace
 
 from daceopt.ir import types
 from daceopt.ir.nodes.attention_calls import AttentionBackward, AttentionCall
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, number
 from daceopt.libs.torch_arrays import array, is_negative, place
-from daceopt.libs.torch_headers import linked_to_torch, torch_include
+from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -25,23 +25,10 @@ _ALIGNED = 16  # bytes of which a row of a head is a multiple: kernels load so m
 _FORWARD, _BACKWARD = ("Y", "Lse"), ("Y", "Lse", "dY", "dQ", "dK", "dV")
 
 
-class TorchAttention(Library):
+class TorchAttention(TorchOperators):
     """Attention and its gradients on CUDA devices, in float32, float16 and bfloat16."""
 
     name: ClassVar[str] = "torch_attention"
-    target: ClassVar[str] = "cuda"
-
-    def available(self) -> Missing | None:
-        """Missing where torch comes without its C++ headers."""
-        if torch_include() is not None:
-            return None
-        return Missing("torch comes without its C++ headers", "install the wheel of torch for Linux")
-
-    def version(self) -> str:
-        """Return torch's version."""
-        import torch
-
-        return str(torch.__version__)
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """One element type that torch's kernels have, and heads of a size that they load at once."""

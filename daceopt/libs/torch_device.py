@@ -20,10 +20,10 @@ from daceopt.ir.nodes.library import (
     takes_narrow,
 )
 from daceopt.libs import contraction
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Requirements, register, support
 from daceopt.libs.emission import boolean, braces, number
 from daceopt.libs.torch_arrays import array, is_negative, place
-from daceopt.libs.torch_headers import linked_to_torch, torch_include
+from daceopt.libs.torch_headers import TorchOperators, linked_to_torch
 
 if TYPE_CHECKING:
     from daceopt.ir.graph import Graph
@@ -37,23 +37,10 @@ _CONVOLUTIONS: dict[type, tuple[str, tuple[str, ...]]] = {
 }
 
 
-class TorchDevice(Library):
+class TorchDevice(TorchOperators):
     """Products, convolutions with their gradients, and scattered addition, on CUDA devices."""
 
     name: ClassVar[str] = "torch_device"
-    target: ClassVar[str] = "cuda"
-
-    def available(self) -> Missing | None:
-        """Missing where torch comes without its C++ headers."""
-        if torch_include() is not None:
-            return None
-        return Missing("torch comes without its C++ headers", "install the wheel of torch for Linux")
-
-    def version(self) -> str:
-        """Return torch's version."""
-        import torch
-
-        return str(torch.__version__)
 
     def supports(self, node: DenseNode, graph: Graph) -> str | None:
         """Products and convolutions of one floating type, or of bfloat16 factors (rounded as eager PyTorch's); added

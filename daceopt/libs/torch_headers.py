@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 from daceopt.codegen.compiler import Flags
 from daceopt.errors import BuildError
+from daceopt.libs.base import Library, Missing
 from daceopt.store import system
 
 
@@ -25,3 +27,21 @@ def linked_to_torch() -> Flags:
         includes=(str(include), str(include / "torch/csrc/api/include")),
         link=(f"-L{folder}", f"-Wl,-rpath,{folder}", "-l:libtorch_cpu.so", "-l:libc10.so"),
     )
+
+
+class TorchOperators(Library):
+    """A library of torch's operators on CUDA devices."""
+
+    target: ClassVar[str] = "cuda"
+
+    def available(self) -> Missing | None:
+        """Missing where torch comes without its C++ headers."""
+        if torch_include() is not None:
+            return None
+        return Missing("torch comes without its C++ headers", "install the wheel of torch for Linux")
+
+    def version(self) -> str:
+        """Return torch's version."""
+        import torch
+
+        return str(torch.__version__)

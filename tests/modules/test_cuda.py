@@ -22,13 +22,8 @@ from daceopt.errors import DaceoptError, EarlierCallFailed, FallbackWarning, Uns
 from daceopt.modules import description
 from daceopt.modules.options import recipe_for
 from daceopt.passes.recipe import recipes
-from tests.codegen.cuda import emulated_target
+from tests.modules.devices import on_device
 from tests.numerics import assert_within_rounding
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated_target.install_on_host(monkeypatch)
 
 
 class Classifier(nn.Module):
@@ -127,20 +122,6 @@ def test_images_between_convolutions_have_channels_innermost(emulated: None) -> 
     made = re.findall(r"\{Y, daceopt::Number::kFloat32, \{[^}]*\}, \{([^}]*)\}\}", str(net.daceopt.source()))
     steps = [re.findall(r"int64_t\((\d+)\)", text) for text in made]
     assert steps and all(s[1] == "1" for s in steps if len(s) == 4)
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device whose libraries compute in float32, not in TF32."""
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-
-
-def on_device(test: Any) -> Any:
-    """A test that needs a device."""
-    return pytest.mark.gpu(pytest.mark.usefixtures("device")(test))
 
 
 @on_device

@@ -16,14 +16,9 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt import optimized_module, training_step
-from tests.codegen.cuda import emulated_target
+from tests.modules.devices import on_device
 
 WIDTH, HEADS = 64, 4
-
-
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    emulated_target.install_on_host(monkeypatch)
 
 
 class _Heads(nn.Module):
@@ -234,19 +229,6 @@ def test_a_training_step(dtype: torch.dtype | None, emulated: None) -> None:
 
 
 # -------------------------------------------------------------------- on a device
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-
-
-def on_device(test: Any) -> Any:
-    """A test that needs a device."""
-    return pytest.mark.gpu(pytest.mark.usefixtures("device")(test))
 
 
 @on_device

@@ -240,7 +240,7 @@ _CHECK = """
 _REPORTS = 'extern "C" int32_t* daceopt_reports();'
 
 _EARLIER = """
-    status = __atomic_exchange_n(daceopt_reports(), 0, __ATOMIC_RELAXED);
+    const int32_t status = __atomic_exchange_n(daceopt_reports(), 0, __ATOMIC_RELAXED);
     if (status & {index}) return report({earlier}, "an index is out of range");{checks}
     if (status) return report({earlier}, "a kernel failed");"""
 
@@ -269,11 +269,17 @@ int report(int code, const char* text) {{
     return code;
 }}
 
+// What kernels of a device have reported since they were last asked.
+int earlier() {{{earlier}
+    return {ok};
+}}
+
 int run([[maybe_unused]] void** pointers, [[maybe_unused]] const int64_t* symbols, int64_t& status) {{
 {symbols}
     static void* const handle = __dace_init_{name}({init_values});
     if (!handle) return report({failed}, "the program could not be initialised");
-    {clear}{earlier}
+    {clear}
+    if (const int code = earlier(); code != {ok}) return code;
     const auto program = [&] {{ __program_{name}(handle{values}); }};
     {attempt}{library_failed}
     if (status & {index}) return report({bad_index}, "an index is out of range");{checks}
@@ -303,6 +309,14 @@ EXPORTED int daceopt_run{suffix}(void** pointers, const int64_t* symbols) {{
     const int code = caught(pointers, symbols, status);
     {at_end}
     return code != {ok} && (status & {changing}) ? {changed} : code;
+}}
+
+EXPORTED int daceopt_earlier{suffix}() {{
+    try {{
+        return earlier();
+    }} catch (const std::exception& error) {{
+        return report({failed}, error.what());
+    }}
 }}
 
 EXPORTED void daceopt_sizes{suffix}([[maybe_unused]] const int64_t* symbols, int64_t* out) {{

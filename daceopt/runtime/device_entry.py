@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from daceopt.errors import DaceoptError
+from daceopt.runtime import device_graphs
 from daceopt.runtime.invocation import KNOWN_SIZES, ExecutableEntry
 
 
@@ -70,6 +71,7 @@ class PlacedEntry(ExecutableEntry):
         self._constants = [torch.from_numpy(c).to(device) for c in executable.constants]
         self.constants = [c.data_ptr() for c in self._constants]
         self._scratch: dict[int, Callable[[], torch.Tensor]] = {}  # bytes -> what allocates an arena
+        self.graphs = device_graphs.graphs_for(device, len(executable.manifest.kernels))
         self._current, self._stream = _current_device(device), _current_stream(device)
 
     def invoke(
@@ -97,14 +99,21 @@ class PlacedEntry(ExecutableEntry):
         symbols: tuple[int, ...],
         arena_bytes: int,
     ) -> None:
-        # fresh in each call: of two streams, or a graph of torch and a call beside it, each has its own
-        arena = self._arena(arena_bytes) if arena_bytes else None
+        written = [*[t.data_ptr() for t in outputs], 0 if saved is None else saved.data_ptr()]
+
+        def start(seeds: torch.Tensor | None) -> None:
+            # fresh in each call: of two streams, or a graph of torch and a call beside it, each has its own
+            arena = self._arena(arena_bytes) if arena_bytes else None
+            scratch = [0 if block is None else block.data_ptr() for block in (arena, seeds)]
+            self.executable.run([*inputs, *self.constants, *written, *scratch, self._stream()], symbols)
+
+        if self.graphs is not None and not device_graphs.are_recorded():
+            self.executable.raise_earlier()
+            key = (self._stream(), symbols, *inputs, *written, *device_graphs.library_modes())
+            if self.graphs.launch(key, start, seed):
+                return
         # filled by a kernel, whose argument the number is: nothing is copied from the host
-        seeds = None if seed is None else torch.full((1,), seed, dtype=torch.int64, device=self._device)
-        pointers = [*inputs, *self.constants, *[t.data_ptr() for t in outputs]]
-        pointers += [0 if block is None else block.data_ptr() for block in (saved, arena, seeds)]
-        pointers.append(self._stream())
-        self.executable.run(pointers, symbols)
+        start(None if seed is None else torch.full((1,), seed, dtype=torch.int64, device=self._device))
 
     def _arena(self, nbytes: int) -> torch.Tensor:
         make = self._scratch.get(nbytes)

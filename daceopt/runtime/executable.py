@@ -21,7 +21,7 @@ from daceopt.store import system
 
 logger = logging.getLogger("daceopt.build")
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 LIBRARY = "program.so"
 MANIFEST = "manifest.json"
 CONSTANTS = "constants.npz"
@@ -97,6 +97,11 @@ class Executable:
             packed = self._pack_symbols(symbols)
         status = self._functions.run(self._pack(*pointers), packed)
         if status:
+            self._fail(status)
+
+    def raise_earlier(self) -> None:
+        """Raise EarlierCallFailed where kernels of a device have reported something since the call before."""
+        if status := self._functions.earlier():
             self._fail(status)
 
     def sizes(self, symbols: tuple[int, ...] = ()) -> ProgramSizes:
@@ -184,6 +189,8 @@ class Exports:
             self._refuse(f"has ABI version {found}, expected {ABI_VERSION}")
         self.run = library[f"daceopt_run{suffix}"]
         self.run.argtypes, self.run.restype = (ctypes.c_char_p, ctypes.c_char_p), ctypes.c_int
+        self.earlier = library[f"daceopt_earlier{suffix}"]
+        self.earlier.argtypes, self.earlier.restype = (), ctypes.c_int
         self.error = library[f"daceopt_error{suffix}"]
         self.error.argtypes, self.error.restype = (), ctypes.c_char_p
         self.sizes = library[f"daceopt_sizes{suffix}"]

@@ -1,0 +1,218 @@
+"""Calls of a program on a device as graphs: one launch starts what the host would start kernel by kernel.
+
+A graph holds the addresses with which it was recorded. In a loop torch's allocator gives a call the blocks that an
+earlier one had, so a graph is recorded when the same addresses come back, and serves the calls that have them: nothing
+is copied to a place of the graph's own, and no result is written over that a caller still holds.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from daceopt.errors import DaceoptError
+
+logger = logging.getLogger("daceopt.dispatch")
+
+SWITCH = "DACEOPT_CUDA_GRAPHS"
+GRAPHS = 16
+"""Graphs that one program has at most on one device."""
+_CALLS_BEFORE = 2  # with the same addresses, until a graph is recorded: kernels are loaded then, and algorithms chosen
+_WATCHED = 64  # keys whose calls are counted
+_RAREST = 1 << 12
+_FEW = 3  # kernels, below which their launches cost no more than that of a graph
+
+
+class Recorded(Protocol):
+    """A call that can be started again with the addresses that it had."""
+
+    def launch(self, seed: int | None) -> None:
+        """Start it on the current stream; ``seed`` where the program draws random numbers."""
+
+    def release(self) -> None:
+        """Wait until it runs no more."""
+
+
+Start = Callable[[torch.Tensor | None], None]
+"""Starts a program's kernels on the current stream; the tensor holds its seed."""
+Record = Callable[[Start, bool], Recorded]
+"""Records what a start does, without doing it; the second argument: whether it reads a seed."""
+
+
+class CallGraphs:
+    """The graphs of one program on one device, by what decides what its kernels do: the key of a call."""
+
+    def __init__(self, record: Record) -> None:
+        self._record: Record | None = record
+        self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
+        self._calls: OrderedDict[Hashable, int] = OrderedDict()
+        self._needed = _CALLS_BEFORE
+        self._lock = threading.Lock()  # a graph's seed is set and it is launched by one thread at a time
+        self.recorded = 0
+        self.launched = 0
+
+    def launch(self, key: Hashable, start: Start, seed: int | None) -> bool:
+        """Launch the graph of ``key``, recorded now if it is time; False where the caller has to start the program."""
+        with self._lock:
+            graph = self._graphs.get(key)
+            if graph is not None:
+                self._graphs.move_to_end(key)
+            else:
+                graph = self._recorded(key, start, seed is not None) if self._is_due(key) else None
+                if graph is None:
+                    return False
+            graph.launch(seed)
+            self.launched += 1
+            return True
+
+    def _is_due(self, key: Hashable) -> bool:
+        if self._record is None:
+            return False
+        before = self._calls.pop(key, 0)
+        if before >= self._needed:
+            return True
+        self._calls[key] = before + 1
+        if len(self._calls) > _WATCHED:
+            self._calls.popitem(last=False)
+        return False
+
+    def _recorded(self, key: Hashable, start: Start, seeded: bool) -> Recorded | None:
+        assert self._record is not None
+        try:
+            graph = self._record(start, seeded)
+        except (RuntimeError, DaceoptError) as error:  # what the driver or torch refuses while it records
+            logger.warning("no graph of a program's calls, which start kernel by kernel from now on: %s", error)
+            self._record = None
+            return None
+        if len(self._graphs) >= GRAPHS:
+            _, oldest = self._graphs.popitem(last=False)
+            oldest.release()
+            self._needed = min(2 * self._needed, _RAREST)  # of more addresses than there are graphs
+        self._graphs[key] = graph
+        self.recorded += 1
+        return graph
+
+
+def graphs_for(device: torch.device, kernels: int) -> CallGraphs | None:
+    """What records the calls of a program of so many kernels; None where nothing would be gained, or by the user's
+    wish (``DACEOPT_CUDA_GRAPHS=0``)."""
+    if device.type != "cuda" or kernels < _FEW or os.environ.get(SWITCH, "1") == "0":
+        return None
+    return CallGraphs(partial(_record, device))
+
+
+def _never() -> bool:
+    return False
+
+
+are_recorded: Callable[[], bool] = (
+    torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else _never
+)
+"""Whether the caller is itself recording what the current stream is given."""
+
+
+_PRECISION = getattr(torch._C, "_get_fp32_precision_getter", None)
+_MODES: list[Callable[[], Any]] = [
+    getattr(torch._C, name)
+    for name in (
+        "_get_blas_preferred_backend",
+        "_get_cublas_allow_bf16_reduced_precision_reduction",
+        "_get_cublas_allow_fp16_accumulation",
+        "_get_cublas_allow_fp16_reduced_precision_reduction",
+        "_get_cudnn_benchmark",
+        "_get_cudnn_deterministic",
+        "_get_cudnn_enabled",
+        "_get_cudnn_sdp_enabled",
+        "_get_deterministic_algorithms",
+        "_get_flash_sdp_enabled",
+        "_get_math_sdp_allow_fp16_bf16_reduction",
+        "_get_math_sdp_enabled",
+        "_get_mem_efficient_sdp_enabled",
+        "_get_sm_carveout_experimental",
+        *(() if _PRECISION else ("_get_cublas_allow_tf32", "_get_cudnn_allow_tf32")),
+    )
+    if hasattr(torch._C, name)
+]
+if _PRECISION is not None:
+    _MODES += [partial(_PRECISION, "cuda", kind) for kind in ("matmul", "conv")]
+
+
+def library_modes() -> tuple[Any, ...]:
+    """The user's switches that decide which kernels torch's operators start."""
+    return (*[mode() for mode in _MODES], *torch._C._get_sdp_priority_order())
+
+
+# ---------------------------------------------------------------- CUDA
+
+
+class _Place:
+    """Where calls of one stream are recorded. Their graphs run one after the other, so they share scratch memory."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream: Any = torch.cuda.Stream(device)  # the one that is always there cannot be recorded
+        self.graphs: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
+        self.lock = threading.Lock()
+
+    def pool(self) -> tuple[Any, Any]:
+        """The memory of the graphs that there are, and one of them, without which it would not last."""
+        keeper = next(iter(self.graphs), None)
+        return (torch.cuda.graph_pool_handle() if keeper is None else keeper.pool()), keeper
+
+
+_places: dict[tuple[torch.device, int], _Place] = {}
+
+
+def _record(device: torch.device, start: Start, seeded: bool) -> Recorded:
+    """A graph of what ``start`` gives to the current stream of ``device``, which is the current device."""
+    stream = torch.cuda.current_stream(device)
+    place = _places.get((device, stream.cuda_stream)) or _places.setdefault((device, stream.cuda_stream), _Place(device))
+    seeds = torch.zeros(1, dtype=torch.int64, device=device) if seeded else None
+    graph = torch.cuda.CUDAGraph()
+    with place.lock, torch.cuda.stream(place.stream), _NoCollection():
+        pool, keeper = place.pool()
+        # products keep a workspace for each stream: this one has to be of the graph's memory, and no one else's later
+        torch._C._cuda_clearCublasWorkspaces()
+        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            start(seeds)
+        finally:
+            graph.capture_end()
+            torch._C._cuda_clearCublasWorkspaces()
+            del keeper
+        place.graphs.add(graph)
+    logger.info("a graph of a program's calls on %s is recorded", device)
+    return _Graph(device, graph, seeds)
+
+
+class _Graph:
+    def __init__(self, device: torch.device, graph: torch.cuda.CUDAGraph, seeds: torch.Tensor | None) -> None:
+        self._device, self._graph, self._seeds = device, graph, seeds
+
+    def launch(self, seed: int | None) -> None:
+        if self._seeds is not None:
+            self._seeds.fill_(seed)  # by a kernel of the same stream, before the graph's
+        self._graph.replay()
+
+    def release(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+class _NoCollection:
+    """No garbage collection: what it frees might call what a recording does not allow."""
+
+    def __enter__(self) -> None:
+        self._was = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._was:
+            gc.enable()

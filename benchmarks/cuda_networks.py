@@ -10,7 +10,7 @@ import torch
 from benchmarks.calls import in_turns
 from benchmarks.checking import reference
 from benchmarks.comparison import compare, entered
-from benchmarks.contenders import COMPILED, EAGER, Contender, enter, forward, step, torch_modules
+from benchmarks.contenders import CHANNELS_LAST, COMPILED, EAGER, Contender, enter, forward, step, torch_modules
 from benchmarks.cuda import on_stream, without_device
 from benchmarks.harness import OURS, Budget, Result, at_most, case
 from benchmarks.mixed_precision import Mixed
@@ -33,7 +33,7 @@ _TABLE_1 = (
 """Rausch et al., DaCeML, Table 1."""
 _LARGER = 8  # times the batch that two cores are measured with; DLRM's stays
 _BOUND = 10.0  # microseconds above eager
-_KNOWN = (EAGER, OURS, COMPILED)
+_KNOWN = (EAGER, OURS, CHANNELS_LAST, COMPILED)
 
 
 @case

@@ -129,7 +129,7 @@ def _check_dropout(device: str, recipe: str, graphs: list[CallGraphs]) -> None:
     x, found = torch.randn(4, 3, 9, 9, device=device), []
     for _ in range(8):
         torch.manual_seed(5)
-        first, second = net(x).clone(), net(x).clone()
+        first, second = _host(net(x)), _host(net(x))
         assert not torch.equal(first, second)
         found.append((first, second))
     for first, second in found[1:]:
@@ -175,7 +175,8 @@ def test_results_are_the_callers_to_keep(device_s_graphs: list[CallGraphs]) -> N
         for _ in range(8):
             net(x)
         for k in range(6):
-            held.append((x.fill_(k) and k, net(x)))
+            x.fill_(k)
+            held.append((k, net(x)))
         for k, found in held:
             with device_graphs_off(net):
                 assert torch.equal(found, net(x.fill_(k)))

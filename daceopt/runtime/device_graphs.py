@@ -2,7 +2,8 @@
 
 A graph holds the addresses with which it was recorded. In a loop torch's allocator gives a call the blocks that an
 earlier one had, so a graph is recorded when the same addresses come back, and serves the calls that have them: nothing
-is copied to a place of the graph's own, and no result is written over that a caller still holds.
+is copied to a place of the graph's own, and no result is written over that a caller still holds. Where addresses wander, few
+graphs are recorded in vain: recording costs a call's time and memory of the device, so launches have to pay for it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ GRAPHS = 16
 """Graphs that one program has at most on one device."""
 _CALLS_BEFORE = 2  # with the same addresses, until a graph is recorded: kernels are loaded then, and algorithms chosen
 _WATCHED = 64  # keys whose calls are counted
-_RAREST = 1 << 12
+_CREDIT = 4  # graphs that a program may record without use
+_USES = 8  # launches of graphs that pay for recording another one
 _FEW = 3  # kernels, below which their launches cost no more than that of a graph
 
 
@@ -49,13 +51,15 @@ Record = Callable[[Start, bool], Recorded]
 
 
 class CallGraphs:
-    """The graphs of one program on one device, by what decides what its kernels do: the key of a call."""
+    """The graphs of one program on one device, by what decides what its kernels do: the key of a call.
+
+    ``recorded`` and ``launched`` count what has been done.
+    """
 
     def __init__(self, record: Record) -> None:
         self._record: Record | None = record
         self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._calls: OrderedDict[Hashable, int] = OrderedDict()
-        self._needed = _CALLS_BEFORE
         self._lock = threading.Lock()  # a graph's seed is set and it is launched by one thread at a time
         self.recorded = 0
         self.launched = 0
@@ -75,10 +79,10 @@ class CallGraphs:
             return True
 
     def _is_due(self, key: Hashable) -> bool:
-        if self._record is None:
+        if self._record is None or self.recorded >= _CREDIT + self.launched // _USES:
             return False
         before = self._calls.pop(key, 0)
-        if before >= self._needed:
+        if before >= _CALLS_BEFORE:
             return True
         self._calls[key] = before + 1
         if len(self._calls) > _WATCHED:
@@ -96,7 +100,6 @@ class CallGraphs:
         if len(self._graphs) >= GRAPHS:
             _, oldest = self._graphs.popitem(last=False)
             oldest.release()
-            self._needed = min(2 * self._needed, _RAREST)  # of more addresses than there are graphs
         self._graphs[key] = graph
         self.recorded += 1
         return graph

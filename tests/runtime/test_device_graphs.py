@@ -54,16 +54,27 @@ def test_addresses_that_never_come_back_are_forgotten() -> None:
     assert len(graphs._calls) < 100 and not log.graphs
 
 
-def test_the_graph_that_has_waited_longest_goes_and_others_have_to_wait_longer() -> None:
+def test_graphs_that_are_not_used_are_recorded_no_more() -> None:
+    log = _Log()
+    graphs = CallGraphs(log.record)
+    for k in range(20):
+        for _ in range(3):
+            graphs.launch(k, log.start, None)
+    assert graphs.recorded == 4
+    for _ in range(40):  # uses of one pay for others
+        graphs.launch(3, log.start, None)
+    assert [graphs.launch(20, log.start, None) for _ in range(3)] == [False, False, True]
+
+
+def test_the_graph_that_has_waited_longest_goes() -> None:
     log = _Log()
     graphs = CallGraphs(log.record)
     for k in range(GRAPHS):
-        assert [graphs.launch(k, log.start, None) for _ in range(3)] == [False, False, True]
+        assert [graphs.launch(k, log.start, None) for _ in range(12)] == [False, False, *[True] * 10]
     assert graphs.launch(0, log.start, None)
     assert [graphs.launch(-1, log.start, None) for _ in range(3)] == [False, False, True]
     assert [g.released for g in log.graphs] == [0, 1, *[0] * (GRAPHS - 1)]
-    assert graphs.launch(0, log.start, None)
-    assert [graphs.launch(1, log.start, None) for _ in range(5)] == [False] * 4 + [True]
+    assert graphs.launch(0, log.start, None) and not graphs.launch(1, log.start, None)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), device_graphs.DaceoptError("failed")])

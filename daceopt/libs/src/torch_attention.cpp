@@ -10,7 +10,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention.h>
-#include <ATen/ops/_scaled_dot_product_cudnn_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention.h>
 #include <ATen/ops/_scaled_dot_product_efficient_attention_backward.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention.h>
@@ -24,7 +23,6 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
-#include <atomic>
 #include <limits>
 
 namespace daceopt {
@@ -33,9 +31,6 @@ namespace {
 using Kind = at::SDPBackend;
 using Gradients = std::array<Tensor, 3>;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Dimensions of the statistics of cuDNN's kernel, which differ between versions of torch: as its forward left them.
-std::atomic<int64_t> cudnn_rank{4};
 
 // What the kernels take: rows without gaps, each of which starts at a multiple of 16 bytes; else a copy.
 Tensor aligned(const Tensor& t) {
@@ -81,7 +76,8 @@ Operands::Operands(const DeviceAttention& a, bool differentiated)
     kind = chosen();
 }
 
-// What torch would take. cuDNN's kernel has forms for masks that are young; the memory-efficient one takes each.
+// What torch would take, but for cuDNN's kernel with masks, whose forms are young, and in training: its gradients by
+// queries and keys in bfloat16 were ten times as far off as those of the others. They take these operands, too.
 Kind Operands::chosen() const {
     std::optional<Tensor> full;
     if (mask) full = mask->expand(scores());
@@ -89,7 +85,9 @@ Kind Operands::chosen() const {
     probe.set_requires_grad(differentiated);
     const bool shared = k.size(1) != q.size(1);
     const Kind found = Kind(at::_fused_sdp_choice(probe, k, v, full, 0.0, causal, scale, shared));
-    return mask && found == Kind::cudnn_attention ? Kind::efficient_attention : found;
+    if (found != Kind::cudnn_attention || !(mask || differentiated)) return found;
+    const bool is_flash = !mask && q.size(3) == v.size(3) && q.size(3) <= 256;
+    return is_flash ? Kind::flash_attention : Kind::efficient_attention;
 }
 
 // The mask as the memory-efficient kernel reads it: rows start at multiples of 16 elements.
@@ -155,10 +153,7 @@ Result forward(const Operands& o) {
     if (o.is(Kind::cudnn_attention)) {
         const auto found = at::_scaled_dot_product_cudnn_attention(o.q, o.k, o.v, std::nullopt, o.differentiated, 0.0, o.causal,
                                                                    false, o.scale);
-        const Tensor& lse = std::get<1>(found);
-        if (!o.differentiated) return {std::get<0>(found), lse};
-        cudnn_rank = lse.dim();
-        return {std::get<0>(found), lse.reshape({o.q.size(0), o.q.size(1), o.q.size(2)})};
+        return {std::get<0>(found), std::get<1>(found)};  // whose statistics nobody reads
     }
     return by_products(o);
 }
@@ -183,11 +178,6 @@ Gradients backward(const Operands& o, const Tensor& y, const Tensor& padded, con
             dy, o.q, o.k, o.v, o.bias(), y, padded, number(at::kLong, {}), number(at::kLong, {}), 0.0, {true, true, true, false},
             o.causal, o.scale);
         found = {std::get<0>(four), std::get<1>(four), std::get<2>(four)};
-    } else if (o.is(Kind::cudnn_attention)) {
-        const Tensor own = cudnn_rank == 4 ? rows.unsqueeze(-1) : rows;
-        found = at::_scaled_dot_product_cudnn_attention_backward(dy, o.q, o.k, o.v, y, own, number(at::kLong, {}),
-                                                                 number(at::kLong, {}), none, none, none, queries, keys, 0.0,
-                                                                 o.causal, o.scale);
     } else {
         return by_products(o, y, rows, dy);
     }

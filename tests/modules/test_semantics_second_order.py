@@ -102,3 +102,16 @@ def test_second_order_of_cross_entropy(options):
         return g.detach(), grad((g * g.detach().cos()).sum(), x)
 
     check(scenario)
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_second_order_of_places_filled_with_a_tensor(axis):
+    """The value counts once where the index names a place twice."""
+
+    def scenario(optimize):
+        net = optimize(module(lambda self, x, v: x.index_fill(axis, torch.tensor([0, 2, 2]), v * v) * x))
+        operands = normal(4, 3).requires_grad_(), normal().requires_grad_()
+        first = grad(net(*operands).sum(), operands, create_graph=True)
+        return [g.detach() for g in first], grad(sum(g.square().sum() for g in first), operands)
+
+    check(scenario)

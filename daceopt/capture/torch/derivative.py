@@ -47,10 +47,20 @@ def _by_parts(scatter: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
     return found
 
 
+def _filled_where(self: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """PyTorch's derivative by the value counts each place once by ``unique``, whose size only the data decide."""
+    rank = self.dim()
+    sizes = [n if k == dim % rank else 1 for k, n in enumerate(self.shape)] if rank else []
+    count = self.shape[dim] if rank else 1
+    places = torch.zeros(count, dtype=torch.int8, device=self.device).index_fill(0, index, 1).reshape(sizes)
+    return torch.where(places != 0, value.to(self.dtype), self)
+
+
 # what PyTorch calls where nothing needs a gradient, or instead of changing in place -> the same that has a derivative
 WITH_DERIVATIVE: dict[Any, Callable[..., Any]] = {
     torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default,
     torch.ops.aten.copy.default: _copied,
+    torch.ops.aten.index_fill.int_Tensor: _filled_where,
     torch.ops.aten.slice_scatter.default: _by_parts(torch.slice_scatter),
     torch.ops.aten.select_scatter.default: _by_parts(torch.select_scatter),
 }

@@ -7,7 +7,7 @@ by PyTorch's functionalization, which runs only for graphs that have any.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map
 
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
-from daceopt.capture.torch.gradient_scopes import is_in_place, stop_gradients
+from daceopt.capture.torch.gradient_scopes import is_in_place, refuse_differentiated, requires_grad, stop_gradients
 from daceopt.capture.torch.placement import placed
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
@@ -182,12 +182,25 @@ class DynamoInterpreter(_Opening):
         return list(result) if isinstance(result, (list, tuple)) else [result]
 
     def run_node(self, n: fx.Node) -> Any:
-        changed = self.env[n.all_input_nodes[0]] if is_in_place(n) and n.all_input_nodes else None
-        if not isinstance(changed, FunctionalTensor):
-            return super().run_node(n)
-        _check_windows(changed)
+        given = {x: v for x in n.all_input_nodes if isinstance(v := self.env[x], FunctionalTensor)}
+        changed = given.get(n.all_input_nodes[0]) if is_in_place(n) and n.all_input_nodes else None
+        if changed is None:
+            return self._run_unnamed(n, given)
+        _check_views(changed, requires_grad(n.all_input_nodes[0]))
         with _same_strides(changed):
             return super().run_node(n)
+
+    def _run_unnamed(self, n: fx.Node, given: Mapping[fx.Node, FunctionalTensor]) -> Any:
+        """A call whose name does not say that it writes, as those with ``out`` and of running statistics do not."""
+        before = [_plain(value) for value in given.values()]
+        found = super().run_node(n)
+        if n.target is torch.ops.higher_order.tag_activation_checkpoint:  # whose nodes have been looked at
+            return found
+        for (operand, value), old in zip(given.items(), before):
+            if _plain(value) is not old:
+                refuse_differentiated(n, operand)
+                _check_views(value, requires_grad(operand))
+        return found
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
@@ -295,11 +308,23 @@ def _windows(tensor: FunctionalTensor, dimension: int, size: int, step: int) -> 
     return apart.narrow(axis + 1, 0, size).movedim(axis + 1, -1)
 
 
-def _check_windows(changed: FunctionalTensor) -> None:
-    """Raises Unsupported for a view by ``unfold`` itself."""
-    views = _functionalization.get_view_meta_sequence(changed.elem)
-    if any(type(view).__name__ == "unfold_ViewMeta" for view in views):
+def _check_views(changed: FunctionalTensor, differentiated: bool) -> None:
+    """Raises Unsupported for a view by ``unfold`` itself, and for one by ``as_strided`` whose elements share memory or
+    are differentiated: PyTorch's derivative of ``as_strided_scatter`` keeps what is written over."""
+    views = {type(view).__name__ for view in _functionalization.get_view_meta_sequence(changed.elem)}
+    if "unfold_ViewMeta" in views:
         raise Unsupported("a write into windows (by unfold) that overlap, or end apart from their source")
+    if "as_strided_ViewMeta" in views and (differentiated or _may_overlap(changed)):
+        raise Unsupported("a write through as_strided, of elements that share memory or are differentiated")
+
+
+def _may_overlap(tensor: torch.Tensor) -> bool:
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in zip(tensor.stride(), tensor.shape) if n != 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _plain(value: Any) -> Any:

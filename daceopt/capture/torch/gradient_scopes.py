@@ -81,6 +81,20 @@ def _refuse_hidden(write: fx.Node) -> None:
                 raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
 
 
+def refuse_differentiated(node: fx.Node, operand: fx.Node) -> None:
+    """Raises Unsupported where ``node`` writes, though not by its name, into memory that autograd knows."""
+    called = [n for n in node.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+    if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
+        return  # no result is differentiated
+    same = [n for n in node.graph.nodes if n is operand or (storage(n) is not None and storage(n) == storage(operand))]
+    if any(map(requires_grad, same)):
+        raise Unsupported(f"{_name(node.target)} writes into {operand.name}, which requires a gradient")
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
 def join_undropped(graph: fx.Graph) -> None:
     """Dropout that drops nothing gives its very argument, and Dynamo knows it as a copy: note that they are one."""
     for node in filter(_is_undropped, graph.nodes):

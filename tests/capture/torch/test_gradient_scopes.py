@@ -12,8 +12,10 @@ import torch.nn.functional as F
 from torch import fx
 
 from daceopt.capture.torch.gradient_scopes import is_in_place
+from tests import twins
 from tests.capture.torch.checking import check, make_backend
 from tests.capture.torch.interpreted import compile_interpreted
+from tests.twins import normal
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,79 @@ def test_a_detached_value_is_changed_and_its_source_is_only_compared() -> None:
         return torch.where(base > 0, x, 2 * x)
 
     check(fn, torch.randn(2, 3))
+
+
+def _into_statistics(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(x, kept, torch.ones(3), training=True)
+
+
+def _by_numpy(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    kept.numpy()[1] = 3.0
+    return x
+
+
+UNNAMED = {
+    "out": lambda x, kept: torch.exp(x[0].detach(), out=kept),
+    "batch_norm": _into_statistics,
+    "instance_norm": lambda x, kept: F.instance_norm(x[:, :, None].expand(2, 3, 4), kept, torch.ones(3)),
+    "embedding": lambda x, kept: F.embedding(torch.tensor([0, 1, 1]), kept.view(3, 1), max_norm=0.1),
+    "numpy": _by_numpy,
+}
+
+
+@pytest.mark.parametrize("write", UNNAMED.values(), ids=UNNAMED)
+@pytest.mark.parametrize("own", [lambda y: y * 1, lambda y: y], ids=["value", "argument"])
+def test_writes_that_no_name_tells_into_what_is_differentiated_are_refused(
+    write: Callable[..., Any], own: Callable[..., Any]
+) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        kept = own(y)
+        return write(x, kept.detach()), kept * x
+
+    with pytest.raises(Exception, match=r"writes into \w+, which requires a gradient"):
+        check(fn, torch.randn(2, 3), torch.randn(3))
+
+
+def test_writes_that_no_name_tells_without_gradients() -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.exp(x, out=y) * 2, y
+
+    check(fn, torch.randn(3), torch.randn(3), grad=False)
+    with torch.no_grad():
+        table = torch.randn(4, 3)
+        check(lambda w: F.embedding(torch.tensor([0, 1]), w, max_norm=0.1), table, native=False, grad=False)
+
+
+def test_a_table_whose_rows_are_bounded_is_trained() -> None:
+    def scenario(optimize: Callable[[Any], Any]) -> Any:
+        net = optimize(torch.nn.Embedding(4, 3, max_norm=0.1, _weight=normal(4, 3)))
+        found = net(torch.tensor([0, 1, 1]))
+        found.sum().backward()
+        return found, net.weight.detach(), net.weight.grad
+
+    twins.check(scenario, fallback="silent")
+
+
+@pytest.mark.parametrize(
+    ("strides", "grad"), [((2, 1), True), ((1, 1), False)], ids=["differentiated", "elements share memory"]
+)
+def test_writes_through_as_strided_are_refused(strides: tuple[int, int], grad: bool) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y.as_strided((2, 2), strides).mul_(3)
+        return y
+
+    with pytest.raises(Exception, match="a write through as_strided"):
+        check(fn, torch.randn(6), grad=grad)
+
+
+def test_writes_through_as_strided_without_gradients() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+        y.as_strided((2, 2), (1, 3)).mul_(3)
+        return y
+
+    check(fn, torch.randn(6), grad=False, native=False)
 
 
 def test_what_a_region_pads_requires_no_gradient() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -51,6 +52,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             weights[item.path] += _LONG if _is_long(item) else 1
         items.sort(key=lambda item: (-weights[item.path], item.path))
+
+
+def pytest_collection_finish() -> None:
+    """Millions of objects of imported modules, which stay, are not looked through again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 _LONG = 60  # about how many tests take as long as one of those

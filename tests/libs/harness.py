@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import ctypes
 import tempfile
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, reduce
 from pathlib import Path
+from typing import NamedTuple
 
 import dace
 import numpy as np
 import torch
 
 from daceopt import libs
-from daceopt.codegen.compiler import CompileJob, compile_objects, link
+from daceopt.codegen.compiler import CompileJob, Flags, Requirements, compile_objects, link
 from daceopt.ir import types
 from daceopt.ir.graph import Graph
 
@@ -30,13 +31,37 @@ def compile_graph(graph: Graph, careless: bool = False) -> Callable[..., None]:
     ``arrays``: one per buffer that is no view, in the order of ``buffers(graph)``; nothing is checked. ``careless``: as
     the first run of a program (``daceopt/status.h``).
     """
+    (run,) = compile_implemented([implemented(graph, careless)])
+    return run
+
+
+class Implemented(NamedTuple):
+    """A graph whose library nodes are calls in C++."""
+
+    graph: Graph
+    order: list[str]
+    needs: Requirements
+    symbols: list[str]
+    careless: bool
+
+
+def implemented(graph: Graph, careless: bool = False) -> Implemented:
     graph = graph.copy()
     order = buffers(graph)
-    needs = libs.implement(graph)
-    symbols = sorted(graph.sdfg.symbols)
-    source = _source(graph, order, symbols, careless)
+    return Implemented(graph, order, libs.implement(graph), sorted(graph.sdfg.symbols), careless)
+
+
+def compile_implemented(parts: Sequence[Implemented]) -> list[Callable[..., None]]:
+    """A function for each, as by ``compile_graph``, all from one source: what headers cost is paid once."""
+    needs = reduce(Requirements.__add__, (part.needs for part in parts))
+    source = "\n".join([*_INCLUDES, *(_source(part, k) for k, part in enumerate(parts))])
     objects = compile_objects([CompileJob(source, "entry", needs.flags), *needs.jobs])
-    function = _load(tuple(map(str, objects)), needs.flags)
+    library = _load(tuple(map(str, objects)), needs.flags)
+    return [_callable(part, library[f"run_{k}"]) for k, part in enumerate(parts)]
+
+
+def _callable(part: Implemented, function: Callable[..., int]) -> Callable[..., None]:
+    order, symbols = part.order, part.symbols
 
     def run(*arrays: np.ndarray | torch.Tensor, **values: int) -> None:
         assert len(arrays) == len(order), f"{len(arrays)} arrays for {order}"
@@ -58,12 +83,15 @@ def _address(array: np.ndarray | torch.Tensor) -> int:
     return array.data_ptr() if isinstance(array, torch.Tensor) else array.ctypes.data
 
 
-def _source(graph: Graph, order: list[str], symbols: list[str], careless: bool) -> str:
+_INCLUDES = ('#include "daceopt/status.h"', "#include <algorithm>", "#include <cstdint>", "#include <cstring>")
+
+
+def _source(part: Implemented, number: int) -> str:
     from daceopt.libs.emission import extent
 
-    lines = ['#include "daceopt/status.h"', "#include <algorithm>", "#include <cstdint>", "#include <cstring>"]
-    lines.append("static void nodes(void** pointers, const int64_t* sizes) {")
-    lines += [f"    const int64_t {s} = sizes[{i}]; (void){s};" for i, s in enumerate(symbols)]
+    graph, order = part.graph, part.order
+    lines = [f"static void nodes_{number}(void** pointers, const int64_t* sizes) {{"]
+    lines += [f"    const int64_t {s} = sizes[{i}]; (void){s};" for i, s in enumerate(part.symbols)]
     for node in graph.nodes():
         lines.append("    {")
         for connector, name in {**graph.reads(node), **graph.writes(node)}.items():
@@ -75,17 +103,18 @@ def _source(graph: Graph, order: list[str], symbols: list[str], careless: bool) 
         lines.append(f"        {node.code.as_string}\n    }}")
     lines.append("}")
     lines.append('extern "C" __attribute__((visibility("default")))')
-    lines.append("int run(void** pointers, const int64_t* sizes, char* message) {\n    daceopt::clear_status();")
-    lines += ["    const daceopt::Careless careless;"] if careless else []
-    lines.append("    nodes(pointers, sizes);")
+    lines.append(f"int run_{number}(void** pointers, const int64_t* sizes, char* message) {{")
+    lines.append("    daceopt::clear_status();")
+    lines += ["    const daceopt::Careless careless;"] if part.careless else []
+    lines.append(f"    nodes_{number}(pointers, sizes);")
     lines.append("    std::memcpy(message, daceopt::status.message, sizeof daceopt::status.message);")
     lines.append("    return daceopt::status.failed;\n}")
     return "\n".join(lines)
 
 
 @cache
-def _load(objects: tuple[str, ...], flags: object) -> Callable[..., int]:
+def _load(objects: tuple[str, ...], flags: Flags) -> ctypes.CDLL:
     with tempfile.TemporaryDirectory(prefix="daceopt-libs-test-") as folder:  # a loaded library needs no file
         target = Path(folder) / "program.so"
-        link([Path(o) for o in objects], target, flags)  # type: ignore[arg-type]
-        return ctypes.CDLL(str(target)).run
+        link([Path(o) for o in objects], target, flags)
+        return ctypes.CDLL(str(target))

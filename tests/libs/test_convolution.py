@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import product
 from typing import NamedTuple
 
@@ -18,7 +18,8 @@ from daceopt.ir import types
 from daceopt.ir.graph import Graph
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, ConvolutionBackwardWeights, DenseNode
 from daceopt.libs.onednn import flags
-from tests.libs.harness import compile_graph
+from tests.libs.harness import compile_graph, implemented
+from tests.libs.together import Program, Steps, together
 from tests.numerics import assert_within_rounding
 
 LIBRARIES = [name for name in ("onednn", "aten", "native_convolution") if name in libs.names()]
@@ -90,10 +91,16 @@ def add(graph: Graph, hint: str, tensor: torch.Tensor, *, output: bool = False) 
     return name
 
 
-def execute(
-    library: str, *calls: tuple[DenseNode, dict[str, torch.Tensor], dict[str, torch.Tensor]], careless: bool = False
-) -> None:
-    """Run (node, inputs, outputs) triples as one program; a tensor that one call writes may be read by a later one."""
+Call = tuple[DenseNode, dict[str, torch.Tensor], dict[str, torch.Tensor]]
+
+
+def program(
+    library: str,
+    *calls: Call,
+    careless: bool = False,
+    context: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Program:
+    """One of (node, inputs, outputs) triples; a tensor that one call writes may be read by a later one."""
     graph, arrays, tensors = Graph("calls"), {}, []
 
     def array(connector: str, tensor: torch.Tensor, output: bool) -> str:
@@ -106,15 +113,24 @@ def execute(
         inputs = {c: array(c, t, False) for c, t in reads.items()}
         graph.add_node(node, inputs, {c: array(c, t, True) for c, t in writes.items()})
     with libs.prefer(**{type(node).__name__: library for node, _, _ in calls}):
-        compile_graph(graph, careless)(*tensors)
+        return Program(implemented(graph, careless), tensors, context)
+
+
+def execute(library: str, *calls: Call) -> None:
+    """Run one program by itself."""
+    program(library, *calls).run()
 
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", CASES)
-def test_forward_and_backward(library: str, last: bool, name: str) -> None:
-    case = CASES[name]
+@together
+def test_forward_and_backward(library: str, last: bool, name: str) -> Steps:
+    yield from forward_and_backward(library, last, CASES[name])
+
+
+def forward_and_backward(library: str, last: bool, case: Case) -> Steps:
     x, w, b = make(case.x, last), make(case.w, False), make(case.w[:1], False)
     wide = [t.double().requires_grad_() for t in (x, w, b)]
     single = [t.detach().clone().requires_grad_() for t in (x, w, b)]
@@ -124,7 +140,7 @@ def test_forward_and_backward(library: str, last: bool, name: str) -> None:
     theirs.backward(dy)
 
     dx, dw = torch.full_like(x, 7.0), torch.full_like(w, 7.0)
-    execute(
+    yield program(
         library,
         (Convolution(**case.attributes), {"X": x, "W": w, "B": b}, {"Y": y}),
         (ConvolutionBackwardData(**case.attributes), {"dY": dy, "W": w}, {"dX": dx}),
@@ -139,7 +155,8 @@ def test_forward_and_backward(library: str, last: bool, name: str) -> None:
 @pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's wheels are not installed")
 @pytest.mark.parametrize("last", [False, True], ids=["first to last", "last to first"])
 @pytest.mark.parametrize("name", [*CASES, "patches"])
-def test_no_reference_kernel_where_layouts_differ(last: bool, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+@together
+def test_no_reference_kernel_where_layouts_differ(last: bool, name: str) -> Steps:
     """A patch embedding's weight gradient took 300 times as long as its limit: channels first in, channels last out."""
     case = {**CASES, "patches": Case((2, 3, 32, 32), (24, 3, 16, 16), (16, 16))}[name]
     x, w = make(case.x, last), make(case.w, False)
@@ -149,43 +166,42 @@ def test_no_reference_kernel_where_layouts_differ(last: bool, name: str, capfd: 
     expected.backward(dy.double())
     theirs.backward(dy)
     dx, dw = torch.full_like(x, 7.0), torch.full_like(w, 7.0)
-    with announced():
-        execute(
-            "onednn",
-            (Convolution(**case.attributes), {"X": x, "W": w}, {"Y": y}),
-            (ConvolutionBackwardData(**case.attributes), {"dY": dy, "W": w}, {"dX": dx}),
-            (ConvolutionBackwardWeights(**case.attributes), {"X": x, "dY": dy}, {"dW": dw}),
-        )
+    said = yield program(
+        "onednn",
+        (Convolution(**case.attributes), {"X": x, "W": w}, {"Y": y}),
+        (ConvolutionBackwardData(**case.attributes), {"dY": dy, "W": w}, {"dX": dx}),
+        (ConvolutionBackwardWeights(**case.attributes), {"X": x, "dY": dy}, {"dW": dw}),
+        context=announced,
+    )
     for ours, exact, peer in (
         (y, expected, theirs),
         (dx, wide[0].grad, single[0].grad),
         (dw, wide[1].grad, single[1].grad),
     ):
         assert_within_rounding(ours, exact, peer)
-    assert_no_reference_kernels(capfd, 3)
+    assert_no_reference_kernels(said, 3)
 
 
 @pytest.mark.share(4)
 @pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's wheels are not installed")
 @pytest.mark.parametrize("layouts", list(product([False, True], repeat=3)))
 @pytest.mark.parametrize("name", CASES)
-def test_no_reference_kernel_adds_a_residual(
-    name: str, layouts: tuple[bool, ...], capfd: pytest.CaptureFixture[str]
-) -> None:
+@together
+def test_no_reference_kernel_adds_a_residual(name: str, layouts: tuple[bool, ...]) -> Steps:
     """WaveNet's residuals, channels first, made its inference 80 times as slow as eager."""
     case = CASES[name]
     x, w = make(case.x, layouts[0]), make(case.w, False)
     expected, single = reference(case, x.double(), w.double(), None), reference(case, x, w, None)
     z, y = (make(tuple(expected.shape), last) for last in layouts[1:])
-    with announced():
-        execute("onednn", (Convolution(**case.attributes), {"X": x, "W": w, "Z": z}, {"Y": y}))
+    call = (Convolution(**case.attributes), {"X": x, "W": w, "Z": z}, {"Y": y})
+    said = yield program("onednn", call, context=announced)
     assert_within_rounding(y, expected + z, single + z)
-    assert_no_reference_kernels(capfd, 1)
+    assert_no_reference_kernels(said, 1)
 
 
-def assert_no_reference_kernels(capfd: pytest.CaptureFixture[str], count: int) -> None:
+def assert_no_reference_kernels(said: str, count: int) -> None:
     """``count`` convolutions said in oneDNN's words which kernels they ran."""
-    ran = [line for line in capfd.readouterr().out.splitlines() if ",exec," in line and ",convolution," in line]
+    ran = [line for line in said.splitlines() if ",exec," in line and ",convolution," in line]
     assert len(ran) == count, ran
     assert not [line for line in ran if ",ref" in line], ran
 
@@ -194,8 +210,12 @@ def assert_no_reference_kernels(capfd: pytest.CaptureFixture[str], count: int) -
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["stem", "block", "depthwise", "1d"])
-def test_epilogues(library: str, last: bool, name: str) -> None:
-    case = CASES[name]
+@together
+def test_epilogues(library: str, last: bool, name: str) -> Steps:
+    yield from epilogues(library, last, CASES[name])
+
+
+def epilogues(library: str, last: bool, case: Case) -> Steps:
     x, w, b = make(case.x, last), make(case.w, False), make(case.w[:1], False)
     plain = reference(case, x.double(), w.double(), None)
     z, y = make(tuple(plain.shape), last), make(tuple(plain.shape), last)
@@ -210,7 +230,7 @@ def test_epilogues(library: str, last: bool, name: str) -> None:
         (Convolution(**attributes), {"X": x, "W": w, **reads}, {"Y": out})
         for (reads, _), out in zip(cases, results, strict=True)
     ]
-    execute(library, *calls)
+    yield program(library, *calls)
     for (_, addend), out in zip(cases, results, strict=True):
         expected, theirs = plain + addend, single + addend
         assert_within_rounding(out, expected.relu() if relu else expected, theirs.relu() if relu else theirs)
@@ -226,7 +246,8 @@ KERNELS = {name: CASES[name] for name in ("block", "depthwise", "1d", "1x1", "3d
 @pytest.mark.parametrize("library", [*LIBRARIES, "native_convolution"])
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["block", "depthwise", "odd channels"])
-def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> None:
+@together
+def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> Steps:
     """In registers, and, outside of careless runs, exactly."""
     case = KERNELS[name]
     x, w, (b, s, t) = make(case.x, last), make(case.w, False), (make(case.w[:1], False) for _ in range(3))
@@ -255,7 +276,7 @@ def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> 
         )
         for (given, (slope, ceiling)), out in zip(ways, results, strict=True)
     ]
-    execute(library, *calls)
+    yield program(library, *calls)
     for (given, limit), out in zip(ways, results, strict=True):
         assert_within_rounding(out, expected(torch.float64, given, *limit), expected(torch.float32, given, *limit))
 
@@ -270,44 +291,53 @@ def image_of_extremes(case: Case) -> torch.Tensor:
 
 @pytest.mark.parametrize("added", [False, True], ids=["", "added"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_relus_with_a_ceiling_lose_no_nan(name: str, added: bool) -> None:
+@together
+def test_relus_with_a_ceiling_lose_no_nan(name: str, added: bool) -> Steps:
     """Careless ones make one of -inf, in both layouts; all else is as PyTorch has it, also zero's sign."""
     case = KERNELS[name]
     x, w = image_of_extremes(case), make(case.w, False)
     sums = reference(case, x, w, None)
     theirs = torch.nn.functional.relu6(sums)
     clamped = {**case.attributes, "activation": "relu", "ceiling": 6.0, "doubtful": True}
+    calls, results = [], []
     for last in (False, True):
         given = make(case.x, last)
         given.copy_(x)
-        y = make(tuple(theirs.shape), last)
-        z = {"Z": torch.zeros_like(y)} if added else {}
-        assert libs.get("onednn").available() is None
-        execute("onednn", (Convolution(**clamped), {"X": given, "W": w} | z, {"Y": y}), careless=True)
+        results.append(make(tuple(theirs.shape), last))
+        z = {"Z": torch.zeros_like(results[-1])} if added else {}
+        calls.append((Convolution(**clamped), {"X": given, "W": w} | z, {"Y": results[-1]}))
+    assert libs.get("onednn").available() is None
+    yield program("onednn", *calls, careless=True)
+    for y in results:
         assert y[sums == -torch.inf].isnan().all() and (sums == torch.inf).any() and sums.isnan().any()
         assert_within_rounding(y[sums != -torch.inf], theirs.double()[sums != -torch.inf], theirs[sums != -torch.inf])
         assert not y.signbit()[y == 0].any()
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_leaky_relus_keep_what_is_no_number(name: str) -> None:
+@together
+def test_leaky_relus_keep_what_is_no_number(name: str) -> Steps:
     """By oneDNN, in registers: NaN, infinities and signs of zero as PyTorch has them, in both layouts."""
     case = KERNELS[name]
     x, w = image_of_extremes(case), make(case.w, False)
     theirs = torch.nn.functional.leaky_relu(reference(case, x, w, None), 0.01)
+    leaky = {**case.attributes, "activation": "relu", "slope": 0.01}
+    calls, results = [], []
     for last in (False, True):
         given = make(case.x, last)
         given.copy_(x)
-        y = make(tuple(theirs.shape), last)
-        assert libs.get("onednn").available() is None
-        leaky = {**case.attributes, "activation": "relu", "slope": 0.01}
-        execute("onednn", (Convolution(**leaky), {"X": given, "W": w}, {"Y": y}))
-        assert_within_rounding(y, theirs.double(), theirs)
+        y, of_zeros = make(tuple(theirs.shape), last), make(tuple(theirs.shape), last)
         zeros = torch.zeros_like(y)
         zeros.copysign_(torch.randn(y.shape))
-        execute("onednn", (Convolution(**leaky), {"X": torch.zeros_like(given), "W": w, "Z": zeros}, {"Y": y}))
+        calls.append((Convolution(**leaky), {"X": given, "W": w}, {"Y": y}))
+        calls.append((Convolution(**leaky), {"X": torch.zeros_like(given), "W": w, "Z": zeros}, {"Y": of_zeros}))
+        results.append((y, zeros, of_zeros))
+    assert libs.get("onednn").available() is None
+    yield program("onednn", *calls)
+    for y, zeros, of_zeros in results:
+        assert_within_rounding(y, theirs.double(), theirs)
         theirs_of_zeros = torch.nn.functional.leaky_relu(torch.zeros_like(y) + zeros, 0.01)
-        assert not y.any() and torch.equal(y.signbit(), theirs_of_zeros.signbit())
+        assert not of_zeros.any() and torch.equal(of_zeros.signbit(), theirs_of_zeros.signbit())
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

@@ -17,6 +17,7 @@ from tests.libs import test_contraction as products
 from tests.libs import test_convolution as convolutions
 from tests.libs.harness import compile_graph
 from tests.libs.test_convolution import Case
+from tests.libs.together import Steps, alone, together
 from tests.numerics import assert_within_rounding
 
 NAME = "torch_device"
@@ -104,8 +105,9 @@ def test_products_of_bfloat16_are_rounded_once(result: torch.dtype, added: torch
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", ["1d", "3d", "block", "asymmetric", "dilated", "grouped", "depthwise"])
-def test_convolutions(name: str, last: bool) -> None:
-    convolutions.test_forward_and_backward(NAME, last, name)
+@together
+def test_convolutions(name: str, last: bool) -> Steps:
+    yield from convolutions.forward_and_backward(NAME, last, convolutions.CASES[name])
 
 
 _WINDOWS = {
@@ -124,13 +126,13 @@ _WINDOWS = {
 
 @pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
 @pytest.mark.parametrize("name", _WINDOWS)
-def test_windows(name: str, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(convolutions.CASES, name, _WINDOWS[name])
-    convolutions.test_forward_and_backward(NAME, last, name)
+@together
+def test_windows(name: str, last: bool) -> Steps:
+    yield from convolutions.forward_and_backward(NAME, last, _WINDOWS[name])
 
 
 def test_epilogues_of_convolutions() -> None:
-    convolutions.test_epilogues(NAME, True, "1d")
+    alone(convolutions.epilogues(NAME, True, convolutions.CASES["1d"]))
     convolutions.test_residual_in_another_layout(NAME)
     convolutions.test_no_images_give_zero_gradients(NAME)
 

@@ -2,8 +2,8 @@
 
 A graph holds the addresses with which it was recorded. In a loop torch's allocator gives a call the blocks that an
 earlier one had, so a graph is recorded when the same addresses come back, and serves the calls that have them: nothing
-is copied to a place of the graph's own, and no result is written over that a caller still holds. Where addresses wander, few
-graphs are recorded in vain: recording costs a call's time and memory of the device, so launches have to pay for it.
+is copied to a place of the graph's own, and no result is written over that a caller still holds. Recording costs a
+call's time and memory of the device, so launches have to pay for it: where addresses wander, few graphs are recorded.
 """
 
 from __future__ import annotations
@@ -117,9 +117,7 @@ def _never() -> bool:
     return False
 
 
-are_recorded: Callable[[], bool] = (
-    torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else _never
-)
+are_recorded: Callable[[], bool] = torch.cuda.is_current_stream_capturing if torch.backends.cuda.is_built() else _never
 """Whether the caller is itself recording what the current stream is given."""
 
 
@@ -177,7 +175,9 @@ _places: dict[tuple[torch.device, int], _Place] = {}
 def _record(device: torch.device, start: Start, seeded: bool) -> Recorded:
     """A graph of what ``start`` gives to the current stream of ``device``, which is the current device."""
     stream = torch.cuda.current_stream(device)
-    place = _places.get((device, stream.cuda_stream)) or _places.setdefault((device, stream.cuda_stream), _Place(device))
+    place = _places.get((device, stream.cuda_stream)) or _places.setdefault(
+        (device, stream.cuda_stream), _Place(device)
+    )
     seeds = torch.zeros(1, dtype=torch.int64, device=device) if seeded else None
     graph = torch.cuda.CUDAGraph()
     with place.lock, torch.cuda.stream(place.stream), _NoCollection():

@@ -95,8 +95,8 @@ def _gradients(
 def _check(
     name: str, device: str, recipe: str, dtype: torch.dtype | None = None, kernels: tuple[SDPBackend, ...] | None = None
 ) -> None:
-    """Results and gradients beside float64, where eager PyTorch's own are about as far away: by the kernel that it takes,
-    and for float32 on a device, whose memory-efficient kernel rounds more than products do, by that one."""
+    """Results and gradients beside float64, where eager PyTorch's own are about as far away: by the kernel that it
+    takes, and for float32 on a device, whose memory-efficient kernel rounds more than products do, by that one."""
     torch.manual_seed(0)
     module, inputs = CASES[name]()
     module, inputs = module.to(device), tuple(t.to(device) for t in inputs)

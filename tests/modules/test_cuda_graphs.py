@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -82,8 +82,9 @@ def _check_steps(device: str, recipe: str, graphs: list[CallGraphs], steps: int)
     plain = Images()
     plain.eval()  # what is dropped is another test's
     plain.norm.train()
-    wide, ours = copy.deepcopy(plain).double(), optimized_module(
-        copy.deepcopy(plain).to(device), recipe=recipe, fallback="raise"
+    wide, ours = (
+        copy.deepcopy(plain).double(),
+        optimized_module(copy.deepcopy(plain).to(device), recipe=recipe, fallback="raise"),
     )
     x, seed = torch.empty(4, 3, 9, 9), torch.randn(4, 5)
     given, given_seed = x.to(device), seed.to(device)
@@ -275,9 +276,8 @@ def test_a_training_step_as_a_graph(device_s_graphs: list[CallGraphs]) -> None:
 def test_a_switch_of_torch_between_calls_is_heeded(device_s_graphs: list[CallGraphs]) -> None:
     net = optimized_module(nn.Sequential(nn.Linear(512, 512), nn.Softmax(-1), nn.Linear(512, 512)).cuda())
     x = torch.randn(512, 512, device="cuda")
-    makes = lambda: net(x).clone()
     with torch.no_grad():
-        exact = [makes() for _ in range(6)][-1]
+        exact = [net(x).clone() for _ in range(6)][-1]
         torch.backends.cuda.matmul.allow_tf32 = True  # the fixture sets it back
-        rough = [makes() for _ in range(6)]
+        rough = [net(x).clone() for _ in range(6)]
         assert not torch.equal(rough[0], exact) and torch.equal(rough[0], rough[-1])

@@ -111,7 +111,7 @@ def variance(square: Any, drift: Any, count: Any) -> Any:
 
 
 def centred_sums(b: Builder, x: str, centre: str, axes: Sequence[int], keepdims: bool) -> tuple[str, str]:
-    """The sums of squared distances from ``centre``, whose ``axes`` have extent 1, and of the distances: in its type."""
+    """In the type of ``centre``, whose ``axes`` have extent 1: the sums of squared distances from it, and of these."""
     shape, dtype = b.graph.shape(x), b.graph.dtype(centre)
     reduced = tuple(1 if k in axes else n for k, n in enumerate(shape) if keepdims or k not in axes)
     outs = [b.graph.add_array(label, reduced, dtype) for label in ("square", "drift")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -109,21 +107,21 @@ def test_programs_of_the_host_and_of_few_kernels_have_none(monkeypatch: pytest.M
     assert graphs_for(place, 40) is None
 
 
-@pytest.mark.parametrize(
-    ("place", "name"),
-    [
-        (torch.backends.cuda.matmul, "allow_tf32"),
-        (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cudnn, "benchmark"),
-    ],
-)
-def test_a_switch_of_torch_is_another_call(place: Any, name: str) -> None:
-    before, was = library_modes(), getattr(place, name)
+@pytest.mark.parametrize("switch", [{"allow_tf32": False}, {"benchmark": True}, {"deterministic": True}])
+def test_a_switch_of_convolutions_is_another_call(switch: dict[str, bool]) -> None:
+    with torch.backends.cudnn.flags(enabled=True):
+        before = library_modes()
+    with torch.backends.cudnn.flags(enabled=True, **switch):
+        assert library_modes() != before
+
+
+def test_a_switch_of_products_is_another_call() -> None:
+    before, was = library_modes(), torch.backends.cuda.matmul.allow_tf32
     try:
-        setattr(place, name, not was)
+        torch.backends.cuda.matmul.allow_tf32 = not was
         assert library_modes() != before
     finally:
-        setattr(place, name, was)
+        torch.backends.cuda.matmul.allow_tf32 = was
 
 
 def test_the_choice_of_attention_is_another_call() -> None:

@@ -37,8 +37,8 @@ _FEW = 3  # kernels, below which their launches cost no more than that of a grap
 class Recorded(Protocol):
     """A call that can be started again with the addresses that it had."""
 
-    def launch(self, seed: int | None) -> None:
-        """Start it on the current stream; ``seed`` where the program draws random numbers."""
+    def launch(self) -> None:
+        """Start it on the current stream."""
 
     def release(self) -> None:
         """Wait until it runs no more."""
@@ -46,8 +46,8 @@ class Recorded(Protocol):
 
 Start = Callable[[torch.Tensor | None], None]
 """Starts a program's kernels on the current stream; the tensor holds its seed."""
-Record = Callable[[Start, bool], Recorded]
-"""Records what a start does, without doing it; the second argument: whether it reads a seed."""
+Record = Callable[[Callable[[], None]], Recorded]
+"""Records what is started, without doing it."""
 
 
 class CallGraphs:
@@ -56,9 +56,10 @@ class CallGraphs:
     ``recorded`` and ``launched`` count what has been done.
     """
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, device: torch.device, record: Record) -> None:
+        self._device = device
         self._record: Record | None = record
-        self._graphs: OrderedDict[Hashable, Recorded] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, tuple[Recorded, torch.Tensor | None]] = OrderedDict()  # with their seeds
         self._calls: OrderedDict[Hashable, int] = OrderedDict()
         self._lock = threading.Lock()  # a graph's seed is set and it is launched by one thread at a time
         self.recorded = 0
@@ -67,14 +68,14 @@ class CallGraphs:
     def launch(self, key: Hashable, start: Start, seed: int | None) -> bool:
         """Launch the graph of ``key``, recorded now if it is time; False where the caller has to start the program."""
         with self._lock:
-            graph = self._graphs.get(key)
-            if graph is not None:
+            if key in self._graphs:
                 self._graphs.move_to_end(key)
-            else:
-                graph = self._recorded(key, start, seed is not None) if self._is_due(key) else None
-                if graph is None:
-                    return False
-            graph.launch(seed)
+            elif not (self._is_due(key) and self._add(key, start, seed is not None)):
+                return False
+            graph, seeds = self._graphs[key]
+            if seeds is not None:
+                seeds.fill_(seed)  # by a kernel of the same stream, before the graph's
+            graph.launch()
             self.launched += 1
             return True
 
@@ -89,20 +90,23 @@ class CallGraphs:
             self._calls.popitem(last=False)
         return False
 
-    def _recorded(self, key: Hashable, start: Start, seeded: bool) -> Recorded | None:
+    def _add(self, key: Hashable, start: Start, seeded: bool) -> bool:
+        """Whether there is a graph of ``key`` now."""
         assert self._record is not None
+        with torch.inference_mode(False):  # later calls may be outside of it, and write it as well
+            seeds = torch.zeros(1, dtype=torch.int64, device=self._device) if seeded else None
         try:
-            graph = self._record(start, seeded)
+            graph = self._record(lambda: start(seeds))
         except (RuntimeError, DaceoptError) as error:  # what the driver or torch refuses while it records
             logger.warning("no graph of a program's calls, which start kernel by kernel from now on: %s", error)
             self._record = None
-            return None
+            return False
         if len(self._graphs) >= GRAPHS:
-            _, oldest = self._graphs.popitem(last=False)
+            _, (oldest, _) = self._graphs.popitem(last=False)
             oldest.release()
-        self._graphs[key] = graph
+        self._graphs[key] = graph, seeds
         self.recorded += 1
-        return graph
+        return True
 
 
 def graphs_for(device: torch.device, kernels: int) -> CallGraphs | None:
@@ -110,7 +114,7 @@ def graphs_for(device: torch.device, kernels: int) -> CallGraphs | None:
     wish (``DACEOPT_CUDA_GRAPHS=0``)."""
     if device.type != "cuda" or kernels < _FEW or os.environ.get(SWITCH, "1") == "0":
         return None
-    return CallGraphs(partial(_record, device))
+    return CallGraphs(device, partial(_record, device))
 
 
 def _never() -> bool:
@@ -172,37 +176,35 @@ class _Place:
 _places: dict[tuple[torch.device, int], _Place] = {}
 
 
-def _record(device: torch.device, start: Start, seeded: bool) -> Recorded:
+def _record(device: torch.device, start: Callable[[], None]) -> Recorded:
     """A graph of what ``start`` gives to the current stream of ``device``, which is the current device."""
     stream = torch.cuda.current_stream(device)
     place = _places.get((device, stream.cuda_stream)) or _places.setdefault(
         (device, stream.cuda_stream), _Place(device)
     )
-    seeds = torch.zeros(1, dtype=torch.int64, device=device) if seeded else None
     graph = torch.cuda.CUDAGraph()
     with place.lock, torch.cuda.stream(place.stream), _NoCollection():
-        pool, keeper = place.pool()
+        pool, _keeper = place.pool()
         # products keep a workspace for each stream: this one has to be of the graph's memory, and no one else's later
         torch._C._cuda_clearCublasWorkspaces()
-        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
-            start(seeds)
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                start()
+            finally:
+                graph.capture_end()
         finally:
-            graph.capture_end()
             torch._C._cuda_clearCublasWorkspaces()
-            del keeper
         place.graphs.add(graph)
     logger.info("a graph of a program's calls on %s is recorded", device)
-    return _Graph(device, graph, seeds)
+    return _Graph(device, graph)
 
 
 class _Graph:
-    def __init__(self, device: torch.device, graph: torch.cuda.CUDAGraph, seeds: torch.Tensor | None) -> None:
-        self._device, self._graph, self._seeds = device, graph, seeds
+    def __init__(self, device: torch.device, graph: torch.cuda.CUDAGraph) -> None:
+        self._device, self._graph = device, graph
 
-    def launch(self, seed: int | None) -> None:
-        if self._seeds is not None:
-            self._seeds.fill_(seed)  # by a kernel of the same stream, before the graph's
+    def launch(self) -> None:
         self._graph.replay()
 
     def release(self) -> None:

@@ -22,7 +22,7 @@ from daceopt.errors import DaceoptError, EarlierCallFailed, FallbackWarning, Uns
 from daceopt.modules import description
 from daceopt.modules.options import recipe_for
 from daceopt.passes.recipe import recipes
-from tests.modules.devices import on_device
+from tests.modules.devices import on_device, stepped
 from tests.numerics import assert_within_rounding
 
 
@@ -307,14 +307,8 @@ def _check_training(device: str, recipe: str) -> None:
     others = [(m, torch.optim.AdamW(m.parameters(), 1e-2)) for m in (plain, wide)]
     for _ in range(3):
         x, target = torch.randn(8, 5), torch.randn(8, 3)
-        loss, losses = step(x.to(device), target.to(device)), []
-        for module, optimizer in others:
-            kind = next(module.parameters()).dtype
-            optimizer.zero_grad()
-            losses.append(functional.mse_loss(module(x.to(kind)), target.to(kind)))
-            losses[-1].backward()
-            optimizer.step()
-        assert_within_rounding(loss.detach().cpu(), losses[1].detach(), losses[0].detach(), ulps=64)
+        loss, losses = step(x.to(device), target.to(device)), stepped(others, x, target)
+        assert_within_rounding(loss.detach().cpu(), losses[1], losses[0], ulps=64)
     for p, single, exact in zip(ours.parameters(), plain.parameters(), wide.parameters(), strict=True):
         assert_within_rounding(p.detach().cpu(), exact.detach(), single.detach(), ulps=256)
 

@@ -15,7 +15,7 @@ from daceopt import optimized_module, training_step
 from daceopt.errors import EarlierCallFailed
 from daceopt.runtime import block_pool, device_entry, device_graphs
 from daceopt.runtime.device_graphs import CallGraphs
-from tests.modules.devices import on_device
+from tests.modules.devices import on_device, stepped
 from tests.numerics import assert_within_rounding
 from tests.runtime.recorded import kept
 
@@ -178,13 +178,13 @@ def test_results_are_the_callers_to_keep(device_s_graphs: list[CallGraphs]) -> N
             x.fill_(k)
             held.append((k, net(x)))
         for k, found in held:
-            with device_graphs_off(net):
+            with _kernel_by_kernel():
                 assert torch.equal(found, net(x.fill_(k)))
 
 
 @contextmanager
-def device_graphs_off(net: nn.Module) -> Iterator[None]:
-    """Calls within start kernel by kernel: they are part of a recording."""
+def _kernel_by_kernel() -> Iterator[None]:
+    """Calls start no graph, as within a recording of the caller's."""
     was = device_graphs.are_recorded
     device_graphs.are_recorded = lambda: True
     try:
@@ -261,14 +261,8 @@ def test_a_training_step_as_a_graph(device_s_graphs: list[CallGraphs]) -> None:
     for _ in range(10):
         x, target = torch.randn(8, 5), torch.randn(8, 3)
         given.copy_(x), wanted.copy_(target)
-        loss, losses = step(given, wanted), []
-        for module, optimizer in others:
-            kind = next(module.parameters()).dtype
-            optimizer.zero_grad()
-            losses.append(functional.mse_loss(module(x.to(kind)), target.to(kind)))
-            losses[-1].backward()
-            optimizer.step()
-        assert_within_rounding(loss.detach().cpu(), losses[1].detach(), losses[0].detach(), ulps=64)
+        loss, losses = step(given, wanted), stepped(others, x, target)
+        assert_within_rounding(loss.detach().cpu(), losses[1], losses[0], ulps=64)
     assert _launched(device_s_graphs) > 0
 
 

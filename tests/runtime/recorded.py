@@ -6,22 +6,15 @@ from collections.abc import Callable
 
 import torch
 
-from daceopt.runtime.device_graphs import CallGraphs, Recorded, Start
+from daceopt.runtime.device_graphs import CallGraphs
 
 
 class Replayed:
     """A start that is kept, as a graph keeps the addresses of its kernels."""
 
-    def __init__(self, start: Start, seeded: bool) -> None:
-        self._start = start
-        self._seeds = torch.zeros(1, dtype=torch.int64) if seeded else None
+    def __init__(self, start: Callable[[], None]) -> None:
+        self.launch = start
         self.released = 0
-
-    def launch(self, seed: int | None) -> None:
-        if self._seeds is not None:
-            assert seed is not None
-            self._seeds.fill_(seed)
-        self._start(self._seeds)
 
     def release(self) -> None:
         self.released += 1
@@ -31,10 +24,7 @@ def kept(made: list[CallGraphs]) -> Callable[[torch.device, int], CallGraphs]:
     """What gives programs graphs that are ``Replayed``; all are put into ``made``."""
 
     def make(device: torch.device, kernels: int) -> CallGraphs:
-        def record(start: Start, seeded: bool) -> Recorded:
-            return Replayed(start, seeded)
-
-        made.append(CallGraphs(record))
+        made.append(CallGraphs(device, Replayed))
         return made[-1]
 
     return make

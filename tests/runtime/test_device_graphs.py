@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from daceopt.runtime import device_graphs
-from daceopt.runtime.device_graphs import GRAPHS, CallGraphs, Start, graphs_for, library_modes
+from daceopt.runtime.device_graphs import GRAPHS, CallGraphs, graphs_for, library_modes
 from tests.runtime.recorded import Replayed
+
+_HOST = torch.device("cpu")
 
 
 class _Log:
@@ -18,8 +22,8 @@ class _Log:
         self.graphs: list[Replayed] = []
         self.starts = 0
 
-    def record(self, start: Start, seeded: bool) -> Replayed:
-        self.graphs.append(Replayed(start, seeded))
+    def record(self, start: Callable[[], None]) -> Replayed:
+        self.graphs.append(Replayed(start))
         return self.graphs[-1]
 
     def start(self, seeds: torch.Tensor | None) -> None:
@@ -33,20 +37,20 @@ def _calls(graphs: CallGraphs, log: _Log, keys: str) -> str:
 
 def test_a_graph_is_recorded_when_addresses_come_back_again() -> None:
     log = _Log()
-    graphs = CallGraphs(log.record)
+    graphs = CallGraphs(_HOST, log.record)
     assert _calls(graphs, log, "aaaaa") == "sslll"
     assert (graphs.recorded, graphs.launched, log.starts) == (1, 3, 3)
 
 
 def test_keys_are_counted_by_themselves() -> None:
     log = _Log()
-    assert _calls(CallGraphs(log.record), log, "ababababa") == "sssslllll"
+    assert _calls(CallGraphs(_HOST, log.record), log, "ababababa") == "sssslllll"
     assert len(log.graphs) == 2
 
 
 def test_addresses_that_never_come_back_are_forgotten() -> None:
     log = _Log()
-    graphs = CallGraphs(log.record)
+    graphs = CallGraphs(_HOST, log.record)
     for k in range(500):
         assert not graphs.launch(k, log.start, None)
     assert len(graphs._calls) < 100 and not log.graphs
@@ -54,7 +58,7 @@ def test_addresses_that_never_come_back_are_forgotten() -> None:
 
 def test_graphs_that_are_not_used_are_recorded_no_more() -> None:
     log = _Log()
-    graphs = CallGraphs(log.record)
+    graphs = CallGraphs(_HOST, log.record)
     for k in range(20):
         for _ in range(3):
             graphs.launch(k, log.start, None)
@@ -66,7 +70,7 @@ def test_graphs_that_are_not_used_are_recorded_no_more() -> None:
 
 def test_the_graph_that_has_waited_longest_goes() -> None:
     log = _Log()
-    graphs = CallGraphs(log.record)
+    graphs = CallGraphs(_HOST, log.record)
     for k in range(GRAPHS):
         assert [graphs.launch(k, log.start, None) for _ in range(12)] == [False, False, *[True] * 10]
     assert graphs.launch(0, log.start, None)
@@ -77,26 +81,27 @@ def test_the_graph_that_has_waited_longest_goes() -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), device_graphs.DaceoptError("failed")])
 def test_what_cannot_be_recorded_is_started(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    def record(start: Start, seeded: bool) -> Replayed:
+    def record(start: Callable[[], None]) -> Replayed:
         raise error
 
-    graphs, log = CallGraphs(record), _Log()
+    graphs, log = CallGraphs(_HOST, record), _Log()
     assert _calls(graphs, log, "aaaaa") == "sssss"
     assert [str(error) in r.getMessage() for r in caplog.records] == [True]
 
 
 def test_a_graph_reads_the_seed_of_its_call() -> None:
     log, seeds = _Log(), []
-    graphs = CallGraphs(log.record)
+    graphs = CallGraphs(_HOST, log.record)
 
     def start(given: torch.Tensor | None) -> None:
         assert given is not None
         seeds.append(int(given))
 
-    for seed in range(5):
-        if not graphs.launch("a", start, seed):
-            start(torch.tensor([seed]))
-    assert seeds == [0, 1, 2, 3, 4]
+    for seed in range(6):  # recorded in inference mode, launched outside of it as well
+        with torch.inference_mode(seed < 4):
+            if not graphs.launch("a", start, seed):
+                start(torch.tensor([seed]))
+    assert seeds == [0, 1, 2, 3, 4, 5] and graphs.launched == 4
 
 
 def test_programs_of_the_host_and_of_few_kernels_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

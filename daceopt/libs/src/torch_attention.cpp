@@ -86,7 +86,8 @@ Kind Operands::chosen() const {
     const bool shared = k.size(1) != q.size(1);
     const Kind found = Kind(at::_fused_sdp_choice(probe, k, v, full, 0.0, causal, scale, shared));
     if (found != Kind::cudnn_attention || !(mask || differentiated)) return found;
-    const bool is_flash = !mask && q.size(3) == v.size(3) && q.size(3) <= 256;
+    // flash counts what a causal mask hides from the last key on, the others from the first
+    const bool is_flash = !mask && !(causal && q.size(2) != k.size(2)) && q.size(3) == v.size(3) && q.size(3) <= 256;
     return is_flash ? Kind::flash_attention : Kind::efficient_attention;
 }
 

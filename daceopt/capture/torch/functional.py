@@ -10,6 +10,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ from torch.utils._pytree import tree_map
 
 from daceopt.capture.torch import custom_gradient, hooks
 from daceopt.capture.torch.encoder_layer import encoder_layer
-from daceopt.capture.torch.gradient_scopes import is_in_place, refuse_differentiated, requires_grad, stop_gradients
+from daceopt.capture.torch.gradient_scopes import differentiated, is_in_place, requires_grad, stop_gradients
 from daceopt.capture.torch.placement import placed
 from daceopt.capture.torch.strides import dense_order
 from daceopt.capture.torch.table import decompositions, translated
@@ -198,9 +199,14 @@ class DynamoInterpreter(_Opening):
             return found
         for (operand, value), old in zip(given.items(), before):
             if _plain(value) is not old:
-                refuse_differentiated(n, operand)
+                if operand in self._differentiated:
+                    raise Unsupported(f"{_name(n.target)} writes into {operand.name}, which requires a gradient")
                 _check_views(value, requires_grad(operand))
         return found
+
+    @cached_property
+    def _differentiated(self) -> frozenset[fx.Node]:
+        return differentiated(self.graph)
 
     def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if target == "unfold" and isinstance(args[0], FunctionalTensor):
@@ -325,6 +331,10 @@ def _may_overlap(tensor: torch.Tensor) -> bool:
             return True
         reach += stride * (size - 1)
     return False
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
 
 
 def _plain(value: Any) -> Any:

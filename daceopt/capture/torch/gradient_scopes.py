@@ -81,18 +81,13 @@ def _refuse_hidden(write: fx.Node) -> None:
                 raise Unsupported(f"{write.target} changes {read.name}, which is differentiated, where it is detached")
 
 
-def refuse_differentiated(node: fx.Node, operand: fx.Node) -> None:
-    """Raises Unsupported where ``node`` writes, though not by its name, into memory that autograd knows."""
-    called = [n for n in node.graph.nodes if n.op in ("call_function", "call_method", "call_module")]
+def differentiated(graph: fx.Graph) -> frozenset[fx.Node]:
+    """The nodes whose memory autograd knows, some part of it requiring a gradient; none where no result does."""
+    called = [n for n in graph.nodes if n.op in ("call_function", "call_method", "call_module")]
     if not any(t.requires_grad for n in called for t in _tensors(n.meta.get("example_value"))):
-        return  # no result is differentiated
-    same = [n for n in node.graph.nodes if n is operand or (storage(n) is not None and storage(n) == storage(operand))]
-    if any(map(requires_grad, same)):
-        raise Unsupported(f"{_name(node.target)} writes into {operand.name}, which requires a gradient")
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+        return frozenset()
+    known = {storage(n) for n in graph.nodes if requires_grad(n)} - {None}
+    return frozenset(n for n in graph.nodes if requires_grad(n) or storage(n) in known)
 
 
 def join_undropped(graph: fx.Graph) -> None:

@@ -93,7 +93,7 @@ FUSION_OF_WHOLE_IMAGES = tuple("layout-search{blocked=False}" if step == "layout
 RELUS = ("relu-absorption",)
 """Activations in convolutions, for programs that may run twice."""
 
-MEMORY = ("memory-ordering", "transient-reuse")
+MEMORY = ("residual-accumulation", "memory-ordering", "transient-reuse")
 """One buffer for arrays that are not alive at the same time (5.4)."""
 
 LOOPS = (

@@ -281,11 +281,7 @@ class _Planner:
     def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
         given = list(self._graph.inputs_of(node))
         if not isinstance(node, nodes.MapEntry):
-            places = getattr(node, "in_place", {})
-            connector = next((c for c, n in self._graph.writes(node).items() if c in places and n == name), None)
-            if connector is None:
-                return None
-            given = [self._graph.reads(node)[places[connector]]]
+            given = _taken_over(self._graph, node, name)
         dying = [
             r
             for r in self._roots(given)
@@ -300,6 +296,17 @@ class _Planner:
         alone = not self._says_overlaps
         chosen = next((r for r in dying if _same_elements(self._graph, kernel, r, name, alone)), None)
         return None if chosen is None else self._block_of[chosen]
+
+
+def _taken_over(graph: Graph, node: Any, name: str) -> list[str]:
+    """The operand in whose memory the call ``node`` writes ``name``, if it has one and reads it there only."""
+    places = getattr(node, "in_place", {})
+    operand = next((places[c] for c, n in graph.writes(node).items() if c in places and n == name), None)
+    if operand is None:
+        return []
+    reads = graph.reads(node)
+    others = {graph.root(n)[0] for c, n in reads.items() if c != operand}
+    return [] if graph.root(reads[operand])[0] in others else [reads[operand]]
 
 
 def _workspace(inner: Inner) -> MemoryPlan:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from daceopt.codegen.compiler import CompileJob, compile_objects, link, object_k
 from daceopt.cost.limits import assumed_limits
 from daceopt.errors import Unsupported
 from daceopt.ir import blocked
-from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights
+from daceopt.ir.nodes.library import ConvolutionBackwardData, ConvolutionBackwardWeights, outlasts_calls
 from daceopt.libs import base, onednn
 from daceopt.store import system
 from daceopt.store.cache import default_cache, key
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
 
 LEAST_FLOPS = 3e5  # of a convolution whose time is worth knowing
 _BUDGET = 0.02  # seconds of runs for each shape
-_IMAGES = 2  # for each core, of which one is measured
-_KIND, _FILE, _VERSION = "convolution-times", "times.json", 2
+_IMAGES, _MOST_IMAGES = 2, 16  # for each core
+_PIXELS = 384  # of each core's results: with fewer, kernels of channels that are innermost are up to 15 % slower
+_EXTENTS = 4  # where they begin among the numbers of a call
+_KIND, _FILE, _VERSION = "convolution-times", "times.json", 3
 _LIBRARY = "times.so"
 _PASSES = {ConvolutionBackwardData: 1, ConvolutionBackwardWeights: 2}
 
@@ -52,8 +55,7 @@ def times(node: Any, graph: Graph, passes: Sequence[int | None] = (None,)) -> Ti
     """
     if assumed_limits() is not None or not _is_measurable(node, graph):
         return None
-    own = _PASSES.get(type(node), 0)
-    calls = [_sample(_numbers(node, graph, own if p is None else p)) for p in passes]
+    calls = [_sample(_numbers(node, graph, p)) for p in passes]
     found = [(_known(numbers), share) for numbers, share in calls]
     if any(one is None for one, _ in found):
         return None
@@ -72,9 +74,11 @@ def _is_measurable(node: Any, graph: Graph) -> bool:
         return False
 
 
-def _numbers(node: Any, graph: Graph, direction: int) -> tuple[int, ...]:
-    """What the call gets: see ``src/convolution_times.cpp``."""
+def _numbers(node: Any, graph: Graph, direction: int | None) -> tuple[int, ...]:
+    """What the call gets: see ``src/convolution_times.cpp``. Weights that outlast calls are prepared before."""
     names, rank = node.operands(graph), node.spatial(graph)
+    is_packed = direction is None and "W" in names and outlasts_calls(graph, names["W"])
+    direction = _PASSES.get(type(node), 0) if direction is None else direction
 
     def image(*connectors: str) -> Sequence[Any]:
         return blocked.shape_of(graph, node, next(c for c in connectors if c in names))
@@ -82,17 +86,21 @@ def _numbers(node: Any, graph: Graph, direction: int) -> tuple[int, ...]:
     weights = graph.shape(names["W" if "W" in names else "dW"])
     shapes = [*image("X", "dX"), *weights, *image("Y", "dY")]
     window = [n for values in node.window(rank) for n in values]
-    return tuple(map(int, (direction, node.group, rank, *shapes, *window)))
+    return tuple(map(int, (direction, is_packed, node.group, rank, *shapes, *window)))
 
 
 def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
     """The same call with fewer images, where a few for each thread divide them, and the share of them that it has:
-    images take equally long, and one measurement serves all batches."""
-    rank, images, few = numbers[2], numbers[3], _IMAGES * system.cores()
+    images take equally long if there are enough pixels to fill registers, and one measurement serves all batches."""
+    *kind, rank, images = numbers[: _EXTENTS + 1]
+    results = _EXTENTS + 2 * (rank + 2)  # where the extents of the results begin
+    few, pixels = _IMAGES, math.prod(numbers[results + 2 : results + 2 + rank])
+    while few * pixels < _PIXELS and few < _MOST_IMAGES:
+        few *= 2
+    few *= system.cores()
     if images <= few or images % few:
         return numbers, 1.0
-    results = 3 + 2 * (rank + 2)  # where the extents of the results begin
-    return (*numbers[:3], few, *numbers[4:results], few, *numbers[results + 1 :]), few / images
+    return (*kind, rank, few, *numbers[_EXTENTS + 1 : results], few, *numbers[results + 1 :]), few / images
 
 
 @cache

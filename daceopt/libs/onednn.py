@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import dace
 
 from daceopt.codegen.compiler import Flags
+from daceopt.errors import Unsupported
 from daceopt.ir.blocked import BLOCK, image_shape
 from daceopt.ir.dims import is_dense
 from daceopt.ir.nodes.library import (
@@ -20,7 +21,7 @@ from daceopt.ir.nodes.library import (
     is_constant,
     takes_narrow,
 )
-from daceopt.libs.base import Library, Missing, Requirements, register, support
+from daceopt.libs.base import Library, Missing, Requirements, choose, register, support
 from daceopt.libs.emission import boolean, braces, element, extent, first_iteration, held, number
 
 if TYPE_CHECKING:
@@ -108,6 +109,14 @@ class OneDnn(OneDnnWheels):
         version = f"onednn-{self.version()}"
         parts = [support(source, header="onednn.h", flags=flags(), version=version) for source in SOURCES]
         return sum(parts, Requirements())
+
+
+def is_chosen(graph: Graph, node: DenseNode) -> bool:
+    """Is oneDNN what will compute the convolution ``node``?"""
+    try:
+        return graph.options.target == "cpu" and choose(node, graph).name == OneDnn.name
+    except Unsupported:
+        return False
 
 
 def library() -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -279,6 +280,40 @@ def test_results_are_scaled_and_clamped(library: str, last: bool, name: str) -> 
     yield program(library, *calls)
     for (given, limit), out in zip(ways, results, strict=True):
         assert_within_rounding(out, expected(torch.float64, given, *limit), expected(torch.float32, given, *limit))
+
+
+@pytest.mark.skipif("onednn" not in LIBRARIES, reason="oneDNN's wheels are not installed")
+@pytest.mark.parametrize("last", [False, True], ids=["first", "last"])
+@pytest.mark.parametrize("name", KERNELS)
+@together
+def test_residuals_where_the_result_will_stand(last: bool, name: str) -> Steps:
+    """In registers with channels last, and in memory of their own where no kernel does that."""
+    case = KERNELS[name]
+    x, w, (s, t) = make(case.x, last), make(case.w, False), (make(case.w[:1], False) for _ in range(2))
+    per_channel = (-1, *[1] * (x.dim() - 2))
+    plain, single = reference(case, x.double(), w.double(), None), reference(case, x, w, None)
+    z = make(tuple(plain.shape), last)
+    ways = list(product((False, True), (None, "relu")))
+    results = [z.clone() for _ in ways]
+    calls = [
+        (
+            Convolution(**case.attributes, activation=activation, doubtful=activation is not None),
+            {"X": x, "W": w, "Z": out.detach()} | ({"S": s, "T": t} if scaled else {}),
+            {"Y": out},
+        )
+        for (scaled, activation), out in zip(ways, results, strict=True)
+    ]
+    said = yield program("onednn", *calls, careless=True, context=announced)
+
+    def expected(sums: torch.Tensor, scaled: bool, activation: str | None) -> torch.Tensor:
+        y = sums * s.to(sums.dtype).view(per_channel) + t.to(sums.dtype).view(per_channel) if scaled else sums
+        return (y + z).relu() if activation else y + z
+
+    for way, out in zip(ways, results, strict=True):
+        assert_within_rounding(out, expected(plain, *way), expected(single, *way))
+    assert_no_reference_kernels(said, len(calls))
+    if last and name in ("block", "1x1", "3d", "odd channels"):
+        assert len(re.findall(r",exec,.*post-ops:(\S*\+)?sum", said)) == len(calls), said
 
 
 def image_of_extremes(case: Case) -> torch.Tensor:

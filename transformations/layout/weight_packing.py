@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from daceopt.ir.graph import Graph
-from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, is_constant
+from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData, outlasts_calls
 from daceopt.passes.transform import Site, Transformation
 
 
@@ -31,14 +31,8 @@ class WeightPacking(Transformation):
     def match_at(self, graph: Graph, node: Any) -> Iterable[Site]:
         if not isinstance(node, (Convolution, ConvolutionBackwardData)) or node.packed:
             return
-        weights = graph.reads(node)["W"]
-        if is_constant(graph, weights) or (_only_infers(graph) and graph.root(weights)[0] in graph.inputs):
+        if outlasts_calls(graph, graph.reads(node)["W"]):
             yield Site(graph, (node,))
 
     def apply(self, site: Site) -> None:
         site.nodes[0].packed = True
-
-
-def _only_infers(graph: Graph) -> bool:
-    """Does a call leave nothing for a derivative, and change no argument?"""
-    return not graph.saved and not graph.replaced

@@ -9,15 +9,13 @@ from typing import Any, ClassVar, NamedTuple
 import dace
 import sympy
 
-from daceopt.errors import Unsupported
 from daceopt.ir.dims import assumed
 from daceopt.ir.graph import Graph
 from daceopt.ir.nan_flow import Reached, watch_points
 from daceopt.ir.nodes.collective import Collective
 from daceopt.ir.nodes.library import Convolution, HostCall, NanWatch
 from daceopt.ir.region import Region
-from daceopt.libs import base, native
-from daceopt.libs.onednn import OneDnn
+from daceopt.libs import native, onednn
 from daceopt.passes.transform import NearMiss, Site, Transformation
 from daceopt.transformations.local._epilogues import Epilogue, absorb, extracted, reader_of
 
@@ -77,7 +75,7 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
     readers: set[Any] = set()
     known: Reached = {}
     for node in graph.nodes():
-        reader = reader_of(graph, node) if isinstance(node, Convolution) and _is_onednn(graph, node) else None
+        reader = reader_of(graph, node) if isinstance(node, Convolution) and onednn.is_chosen(graph, node) else None
         if reader is None or reader in readers:  # a sum of two convolutions is one's
             continue
         found = extracted(graph, node, reader)
@@ -88,13 +86,6 @@ def _candidates(graph: Graph) -> Iterator[_Candidate]:
         if not any(native.why_not_watched(graph, name) for name in (out, *watched)):
             readers.add(reader)
             yield _Candidate(node, reader, found, watched, 2 * _bytes(graph, out))
-
-
-def _is_onednn(graph: Graph, node: Convolution) -> bool:
-    try:
-        return graph.options.target == "cpu" and base.choose(node, graph).name == OneDnn.name
-    except Unsupported:
-        return False
 
 
 def _why_once(graph: Graph) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import dace.library
@@ -99,7 +99,11 @@ class AllReduceWait(CollectiveWait):
     """Wait for what ``Handle`` stands for: Y is the sum of X over all ranks."""
 
     required, results = ("Handle", "X"), ("Y",)
-    in_place: ClassVar[dict[str, str]] = {"Y": "X"}
+
+    @property
+    def in_place(self) -> Mapping[str, str]:
+        """Y stands where X does."""
+        return {"Y": "X"}
 
 
 @dace.library.node
@@ -131,7 +135,11 @@ class AllGatherWait(CollectiveWait):
     """Wait for what ``Handle`` stands for: Y is Gathered, with the rows of all ranks."""
 
     required, results = ("Handle", "X"), ("Y",)
-    in_place: ClassVar[dict[str, str]] = {"Y": "X"}
+
+    @property
+    def in_place(self) -> Mapping[str, str]:
+        """Y stands where X does."""
+        return {"Y": "X"}
 
 
 @dace.library.node

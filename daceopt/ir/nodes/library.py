@@ -61,7 +61,6 @@ class DenseNode(LibraryNode):
     optional_results: ClassVar[tuple[str, ...]] = ()
     computes: ClassVar[bool] = True  # in the types of its operands, which are no types of storage but for
     narrow: ClassVar[tuple[Any, ...]] = ()  # those of its factors (what it requires); sums are float32, rounded once
-    in_place: ClassVar[dict[str, str]] = {}  # result -> operand in whose memory it stands where that one ends there
 
     def __init__(
         self,
@@ -96,6 +95,11 @@ class DenseNode(LibraryNode):
     def _check_connectors(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
         _check(type(self).__name__, "input", inputs, self.required, self.optional)
         _check(type(self).__name__, "output", outputs, self.results, self.optional_results)
+
+    @property
+    def in_place(self) -> Mapping[str, str]:
+        """Result -> operand in whose memory it stands where that one ends there."""
+        return {}
 
     def operands(self, graph: Graph) -> dict[str, str]:
         """Connector -> array name, inputs and outputs."""
@@ -134,6 +138,13 @@ def is_constant(graph: Graph, name: str) -> bool:
     """Does ``name`` show the same elements of a constant in every call, and in every iteration of loops around?"""
     root, offset = graph.root(name)
     return root in graph.constants and isinstance(offset, int)
+
+
+def outlasts_calls(graph: Graph, name: str) -> bool:
+    """Is ``name`` the same in most calls: a constant, or an input of a program that only infers, which leaves nothing
+    for a derivative and changes no argument?"""
+    infers = not graph.saved and not graph.replaced
+    return is_constant(graph, name) or (infers and graph.root(name)[0] in graph.inputs)
 
 
 def takes_narrow(node: DenseNode, graph: Graph) -> bool:
@@ -228,7 +239,7 @@ class Convolution(ConvolutionBase):
     also stand in blocks of 16 channels: [N, C/16, d..., 16] in rows (``ir/blocked.py``), each as it is.
 
     A relu multiplies what is below 0 by ``slope`` and gives at most ``ceiling``. ``doubtful``: it may make NaN of -inf;
-    whatever that reaches, a :class:`NanWatch` looks at.
+    whatever that reaches, a :class:`NanWatch` looks at. ``accumulating``: Y may be summed up in the memory of Z.
     """
 
     required, optional, results = ("X", "W"), ("B", "S", "T", "Z"), ("Y",)
@@ -236,8 +247,14 @@ class Convolution(ConvolutionBase):
     slope = Property(dtype=float, default=0.0, desc="What a relu multiplies numbers below 0 by")
     ceiling = Property(dtype=float, default=math.inf, desc="What a relu gives for larger numbers")
     doubtful = Property(dtype=bool, default=False, desc="NaN may stand for what -inf becomes, until a careful run")
+    accumulating = Property(dtype=bool, default=False, desc="Y may stand where Z does, if nothing reads Z after it")
     held_over = _held_over()
     packed = _packed()
+
+    @property
+    def in_place(self) -> Mapping[str, str]:
+        """Y in the memory of Z, where that pays."""
+        return {"Y": "Z"} if self.accumulating else {}
 
 
 @dace.library.node

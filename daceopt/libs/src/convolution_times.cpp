@@ -62,10 +62,11 @@ std::vector<int64_t> strides_of(const std::vector<int64_t>& dims, bool is_last) 
 }
 
 struct Call {
-    int64_t pass, groups;
+    int64_t pass, is_packed, groups;
     std::vector<int64_t> x_dims, w_dims, y_dims;
     Window window;
     std::vector<float> x, w, y;
+    PackedWeights packed;
 
     Tensor image(std::vector<float>& data, const std::vector<int64_t>& dims, Layout layout) const {
         const bool is_blocked = layout == Layout::kBlocked && dims[1] >= kBlock;
@@ -75,16 +76,17 @@ struct Call {
     void run(Layout layout) {
         const Tensor a = image(x, x_dims, layout), c = image(y, y_dims, layout), none{nullptr, {}, {}};
         const Tensor b{w.data(), w_dims, strides_of(w_dims, false)};
-        if (pass == 0) return onednn_convolution(a, b, none, c, {none, none, none}, window, groups, layout);
-        if (pass == 1) return onednn_convolution_backward_data(c, b, a, window, groups, layout);
+        WeightMemory* const kept = is_packed ? &packed : nullptr;
+        if (pass == 0) return onednn_convolution(a, b, none, c, {none, none, none}, window, groups, layout, kept);
+        if (pass == 1) return onednn_convolution_backward_data(c, b, a, window, groups, layout, kept);
         onednn_convolution_backward_weights(a, c, b, window, groups, layout);
     }
 };
 
-Call parse(const int64_t* numbers) {
+void parse(const int64_t* numbers, Call& call) {
     Numbers next(numbers);
-    Call call;
     call.pass = next.one();
+    call.is_packed = next.one();
     call.groups = next.one();
     const int64_t rank = next.one();
     for (auto* dims : {&call.x_dims, &call.w_dims, &call.y_dims}) *dims = next.list(rank + 2);
@@ -93,18 +95,18 @@ Call parse(const int64_t* numbers) {
     call.x = memory_for(call.x_dims, true);
     call.w = memory_for(call.w_dims, false);
     call.y = memory_for(call.y_dims, true);
-    return call;
 }
 
 }  // namespace
 
-// `numbers`: pass, groups, spatial dimensions; extents of x, w, y; strides, dilations, pads before and behind. The least
+// `numbers`: pass, whether weights are prepared before, groups, spatial dimensions; extents of x, w, y; strides, dilations, pads before and behind. The least
 // seconds of some runs, in turn, in each layout; channels that do not fill a block are copied where others are in blocks.
 // Runs take about `budget` seconds; a layout that is far behind has no more of them. Returns 1, and no times, where a
 // layout has no kernel.
 extern "C" __attribute__((visibility("default"))) int daceopt_convolution_times(const int64_t* numbers, double budget, double* seconds) {
     clear_status();
-    Call call = parse(numbers);
+    Call call;
+    parse(numbers, call);
     std::fill(seconds, seconds + kLayouts, std::numeric_limits<double>::infinity());
     for (int layout = 0; layout < kLayouts; ++layout) call.run(static_cast<Layout>(layout + 1));
     const double start = now();

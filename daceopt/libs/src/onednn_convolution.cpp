@@ -20,7 +20,8 @@ struct Problem {  // descriptions in the caller's layouts; src and dst also name
     memory::desc scale, shift, residual, added;  // of the epilogue; added: the residual in the layout of the result
     memory::dims strides, dilations, pads_begin, pads_end;
     Layout layout;
-    bool clamps = false;  // the epilogue ends with a relu
+    bool clamps = false;       // the epilogue ends with a relu
+    bool accumulates = false;  // the residual stands where the result does
     float slope = 0, ceiling = INFINITY;
 };
 
@@ -33,6 +34,8 @@ memory::desc describe_per_channel(const Tensor& numbers, size_t rank) {
     dims[1] = numbers.dims[0];
     return memory::desc(dims, data_type_of(numbers.type), memory::dims(rank, 1));
 }
+
+bool accumulates(const Epilogue& epilogue, const Tensor& y) { return epilogue.residual.data && epilogue.residual.data == y.data; }
 
 // A slope of 0 makes NaN of -inf.
 bool clamps(const Epilogue& epilogue) { return epilogue.relu && !(careful && epilogue.slope == 0); }
@@ -50,6 +53,7 @@ Problem describe_problem(const Tensor& x, const Tensor& w, const Tensor& bias, c
     if (epilogue.residual.data) {
         p.residual = describe(epilogue.residual);
         p.added = in_layout_of_result(epilogue.residual, y);
+        p.accumulates = accumulates(epilogue, y);
     }
     p.clamps = clamps(epilogue);
     p.slope = epilogue.slope;
@@ -70,7 +74,10 @@ dnnl::post_ops operations(const Problem& p, const Choice& c) {
     dnnl::post_ops found;
     if (!p.scale.is_zero()) found.append_binary(algorithm::binary_mul, p.scale);
     if (!p.shift.is_zero()) found.append_binary(algorithm::binary_add, p.shift);
-    if (!c.added.is_zero()) found.append_binary(algorithm::binary_add, c.added);
+    if (p.accumulates)
+        found.append_sum();
+    else if (!c.added.is_zero())
+        found.append_binary(algorithm::binary_add, c.added);
     if (p.clamps) {
         // oneDNN's clip makes its lower bound of NaN, and the relu makes NaN of that again: -inf * 0
         if (p.ceiling < INFINITY) found.append_eltwise(algorithm::eltwise_clip, -INFINITY, p.ceiling);
@@ -217,9 +224,21 @@ std::shared_ptr<Entry> make_in_passes(const Problem& p) {
     return first;
 }
 
-std::shared_ptr<Entry> make_forward(const Problem& p) {
-    const auto pd = fastest(p, prefers_blocked(p), forward);
-    if (has_operations(p) && speed_of(pd.impl_info_str()) == Speed::kReference) return make_in_passes(p);
+// A fast kernel that adds to what stands where its result will: one array less to bring into the caches.
+std::optional<dnnl::convolution_forward::primitive_desc> accumulating(const Problem& p) {
+    for (const Choice& choice : choices_of(p, false)) {
+        if (choice.dst != p.dst) continue;
+        try {
+            auto found = forward(p, choice);
+            if (speed_of(found.impl_info_str()) == Speed::kMade) return found;
+        } catch (const dnnl::error&) {
+            continue;
+        }
+    }
+    return std::nullopt;
+}
+
+std::shared_ptr<Entry> entry_of(const Problem& p, const dnnl::convolution_forward::primitive_desc& pd) {
     auto entry = entry_of(pd, dnnl::convolution_forward(pd));
     entry->add(DNNL_ARG_SRC, p.src, pd.src_desc(), false);
     entry->add(DNNL_ARG_WEIGHTS, p.weights, pd.weights_desc(), false);
@@ -231,13 +250,29 @@ std::shared_ptr<Entry> make_forward(const Problem& p) {
     };
     if (!p.scale.is_zero()) operand(DNNL_ARG_SRC_1, p.scale, p.scale);
     if (!p.shift.is_zero()) operand(DNNL_ARG_SRC_1, p.shift, p.shift);
-    if (!p.residual.is_zero()) operand(DNNL_ARG_SRC_1, p.residual, added_of(pd, place));
+    if (p.accumulates)
+        ++place;
+    else if (!p.residual.is_zero())
+        operand(DNNL_ARG_SRC_1, p.residual, added_of(pd, place));
     const memory::desc slope = memory::desc(memory::dims(p.dst.get_ndims(), 1), memory::data_type::f32, memory::dims(p.dst.get_ndims(), 1));
     if (p.clamps && p.ceiling < INFINITY) ++place;
     if (p.clamps) operand(DNNL_ARG_WEIGHTS, slope, slope);
     entry->clamps = p.clamps;
+    entry->accumulates = p.accumulates;
     entry->add(DNNL_ARG_DST, p.dst, pd.dst_desc(), true);
     return entry;
+}
+
+std::shared_ptr<Entry> make_forward(const Problem& p) {
+    if (p.accumulates) {
+        if (const auto pd = accumulating(p)) return entry_of(p, *pd);
+        Problem apart = p;
+        apart.accumulates = false;
+        return make_forward(apart);
+    }
+    const auto pd = fastest(p, prefers_blocked(p), forward);
+    if (has_operations(p) && speed_of(pd.impl_info_str()) == Speed::kReference) return make_in_passes(p);
+    return entry_of(p, pd);
 }
 
 std::shared_ptr<Entry> make_backward_data(const Problem& p) {
@@ -267,6 +302,7 @@ int64_t bits_of(float x) {
 Key key_of(Pass pass, const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& y, const Epilogue& epilogue,
            const Window& window, int64_t groups, Layout layout) {
     Key key{pass, groups, static_cast<int64_t>(layout), clamps(epilogue), epilogue.slope == 0, bits_of(epilogue.ceiling)};
+    key.push_back(accumulates(epilogue, y));
     for (const auto* tensor : {&x, &w, &bias, &y, &epilogue.scale, &epilogue.shift, &epilogue.residual}) append(key, *tensor);
     for (const auto* list : {&window.strides, &window.dilations, &window.pads_begin, &window.pads_end}) append(key, *list);
     return key;
@@ -303,6 +339,13 @@ void clamp(const Tensor& x, float slope, float ceiling) {
 Cache& cache() {
     static Cache instance;
     return instance;
+}
+
+// What stands where the result will, in memory of its own.
+void* moved(const Tensor& residual) {
+    constexpr int kResidual = -2;  // no name of an argument
+    const size_t bytes = describe(residual).get_size();
+    return std::memcpy(scratch(kResidual).get(bytes), residual.data, bytes);
 }
 
 const Tensor kNone{nullptr, {}, {}};
@@ -355,8 +398,10 @@ void onednn_convolution(const Tensor& x, const Tensor& w, const Tensor& bias, co
         float slope = epilogue.slope;
         std::vector<void*> data{x.data, w.data}, operands;
         if (bias.data) data.push_back(bias.data);
-        for (const auto* x : {&epilogue.scale, &epilogue.shift, &epilogue.residual})
+        for (const auto* x : {&epilogue.scale, &epilogue.shift})
             if (x->data) operands.push_back(x->data);
+        const Tensor& residual = epilogue.residual;
+        if (residual.data && !entry.accumulates) operands.push_back(residual.data == y.data ? moved(residual) : residual.data);
         if (!entry.after) data.insert(data.end(), operands.begin(), operands.end());
         if (entry.clamps) data.push_back(&slope);
         data.push_back(y.data);

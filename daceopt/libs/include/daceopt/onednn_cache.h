@@ -84,6 +84,7 @@ struct Entry {
     std::string implementation;
     std::shared_ptr<Entry> after;  // what is left to do, where no fast kernel does all of it
     bool clamps = false;           // negative numbers are 0 when it ends
+    bool accumulates = false;      // adds to what stands where its result will
 
     void add(int name, const memory::desc& given, const memory::desc& wanted, bool output) {
         Argument argument{name, given, wanted, output, nullptr};

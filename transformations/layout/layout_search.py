@@ -35,7 +35,8 @@ class LayoutSearch(Transformation):
     after:   y: (N, C/16, H, W, 16) = Convolution(x, w; blocked)   z[n, b, h, w, k] = max(y[n, b, h, w, k], 0)
 
     Convolutions then take as long as this machine takes for their shape in each layout, which is measured once
-    (``libs/convolution_times.py``); where that does not save 2 % of their time, everything is as without.
+    (``libs/convolution_times.py``); where blocks do not save 2 % of their time, images stand as without, and each
+    convolution works in the layout of its images, or in a faster one.
     """
 
     level: ClassVar[str] = "layout"
@@ -49,11 +50,13 @@ class LayoutSearch(Transformation):
         reading = read(graph)
         choice = reading.problem.solve()
         wide = read(graph, measured=True) if self.blocked else None
-        if wide is not None and (better := _better(wide, choice)) is not None:
-            yield from _moved(graph, wide, better)
-            yield from _calls(graph, wide, better)
-        else:
+        if wide is None or not wide.calls:
             yield from _moved(graph, reading, choice)
+            return
+        own = {name: choice.get(name, 0) for name in wide.known}
+        better = _better(wide, own)
+        yield from _moved(graph, reading, choice) if better is None else _moved(graph, wide, better)
+        yield from _calls(graph, wide, own if better is None else better)
 
     def apply(self, site: Site) -> None:
         for node, mode in site.found.get("modes", {}).items():
@@ -63,14 +66,11 @@ class LayoutSearch(Transformation):
             site.graph.set_strides(name, strides)
 
 
-def _better(wide: Reading, choice: Choice) -> Choice | None:
-    """The layouts that are best as measured, if they are better by enough than ``choice``."""
-    if not wide.calls:
-        return None
+def _better(wide: Reading, own: Choice) -> Choice | None:
+    """The layouts that are best as measured, if they are better by enough than ``own``."""
     seconds = wide.problem.seconds
     found, plain = wide.problem.solve(), min(wide.problem.uniform(), key=seconds)
     found = found if seconds(found) < (1 - WORTH) * seconds(plain) else plain  # one layout is what fuses best
-    own = {name: choice.get(name, 0) for name in wide.known}
     before = seconds(own) + sum(_left_to_library(walk, own) for walk in wide.calls.values())
     return found if seconds(found) < (1 - WORTH) * before else None
 

@@ -40,6 +40,19 @@ def test_sums_rows(index_dtype: type, dtype: type, shape: tuple[int, ...], rows:
     np.testing.assert_array_equal(dw, single)  # added in the order of the indices, whatever the threads
 
 
+@pytest.mark.parametrize("width", [1, 100, 256])
+@pytest.mark.parametrize("most", [1, 3, 300])
+def test_most_rows_go_to_one_place(width: int, most: int) -> None:
+    """Threads share columns there, if rows have many."""
+    generator = np.random.default_rng(1)
+    index = np.where(np.arange(1000) % 10, generator.integers(0, most, 1000), generator.integers(-300, 300, 1000))
+    dy, dw = generator.standard_normal((1000, width)).astype(np.float32), np.full((300, width), 7, np.float32)
+    program(index, dy, dw)(index, dy, dw)
+    single = np.zeros((300, width), np.float32)
+    np.add.at(single, index, dy)
+    np.testing.assert_array_equal(dw, single)
+
+
 @pytest.mark.parametrize("bad", [5, -6, 2**40])
 def test_index_out_of_range_is_reported(bad: int) -> None:
     index, dy, dw = np.array([0, bad, 1]), np.ones((3, 4), np.float32), np.zeros((5, 4), np.float32)

@@ -64,7 +64,7 @@ class Executable:
 
     def __init__(self, entry: Path) -> None:
         self.entry = entry
-        self._prepare(Manifest.from_json(_read(entry / MANIFEST).decode()))
+        self._prepare(Manifest.from_json(_read(entry / MANIFEST)))
         _ = self._functions  # loads the library
 
     def _prepare(self, manifest: Manifest) -> None:

@@ -20,6 +20,7 @@ from daceopt.ir.provenance import label_of
 from daceopt.ir.region import bodies
 from daceopt.ir.sparse import dense
 from daceopt.store import identity
+from daceopt.store.own_text import home
 
 Names = list["str | None"]
 Lowering = Callable[[Builder, Operator, Names, Names], None]
@@ -202,7 +203,7 @@ def _entries() -> _Entries:
 def _is_front_ends(entry: Any) -> bool:
     """A front end registers rules for nodes of its own as it meets them: plain functions that take nothing along."""
     rule = entry[0] if isinstance(entry, tuple) else entry
-    module = getattr(rule, "__module__", "")
+    module = home(rule) or ""
     told = identity.is_own(module) and not module.startswith("daceopt.ops.")
     return told and not getattr(rule, "__closure__", None)
 

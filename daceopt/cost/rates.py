@@ -148,7 +148,7 @@ def _read(entry: Path) -> Rates:
     wrong = [n for n, v in fields.items() if isinstance(v, bool) or not isinstance(v, int | float)]
     if wrong or not all(len(p) == 2 and isinstance(p[1], int | float) for own in pairs.values() for p in own):
         raise ValueError(f"{_FILE} has other values than rates: {wrong or pairs}")
-    return Rates(**fields, **pairs)
+    return Rates(**{**fields, **pairs})
 
 
 def known() -> Rates | None:

@@ -214,7 +214,7 @@ class _Execution:
         if 0 in whole.extents and not any(a.wcr for a in stage.writes.values()):
             return
         totals: dict[str, np.ndarray] = {}
-        for piece in whole.pieces(bounds_of(stage, self.memory.number)):
+        for piece in whole.pieces(lambda: bounds_of(stage, self.memory.number)):
             values = {c: self._read(a, piece) for c, a in stage.reads.items()} | piece.values()
             self.memory.compute(stage.assignments, values)
             with np.errstate(all="ignore"):  # stores into narrow types convert

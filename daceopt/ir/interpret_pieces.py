@@ -44,7 +44,8 @@ class Iterations:
 
     def of(self, axes: Sequence[int]) -> Iterations:
         """Along these axes alone."""
-        return Iterations(*(tuple(x[k] for k in axes) for x in (self.params, self.starts, self.extents)))
+        starts, extents = (tuple(x[k] for k in axes) for x in (self.starts, self.extents))
+        return Iterations(tuple(self.params[k] for k in axes), starts, extents)
 
     def values(self) -> dict[str, np.ndarray]:
         """What each parameter is, along its own axis."""
@@ -56,17 +57,15 @@ class Iterations:
         """Where they are in an array of all from 0 on."""
         return (*(slice(start, start + n) for start, n in zip(self.starts, self.extents)), ...)
 
-    def pieces(self, bounds: Sequence[LowerBound]) -> Iterator[Iterations]:
-        """The same in pieces that are small enough; of many those alone in which all ``bounds`` may hold."""
+    def pieces(self, find_bounds: Callable[[], Sequence[LowerBound]]) -> Iterator[Iterations]:
+        """The same in pieces that are small enough; of many those alone in which all bounds may hold."""
         if prod(self.extents) <= MOST_ELEMENTS:
             yield self
-        elif bounds:
-            found = self._within(bounds)
-            first = next(found, None)
-            yield first or Iterations(self.params, self.starts, (1,) * len(self.params))
-            yield from found
-        else:
-            yield from self._in_rows()
+            return
+        bounds = find_bounds()
+        found = self._within(bounds) if bounds else self._in_rows()
+        yield next(found, Iterations(self.params, self.starts, (1,) * len(self.params)))
+        yield from found
 
     def _in_rows(self) -> Iterator[Iterations]:
         """Outer axes are walked."""
@@ -112,12 +111,12 @@ def bounds_of(stage: Stage, number: Callable[[Any], int]) -> list[LowerBound]:
 
     ``number``: of a size.
     """
-    writes = list(stage.writes.items())
-    if len(writes) != 1 or writes[0][1].wcr not in _NOTHING:
+    if len(stage.writes) != 1:
         return []
-    ((connector, access),) = writes
+    ((connector, access),) = stage.writes.items()
     expr = next((a.expr for a in reversed(stage.assignments) if str(a.symbol) == connector), None)
-    if not isinstance(expr, scalar.select) or expr.args[2] != _NOTHING[access.wcr]:
+    nothing = _NOTHING.get(access.wcr or "")
+    if nothing is None or not isinstance(expr, scalar.select) or expr.args[2] != nothing:
         return []
     read = set(stage.reads) | {str(a.symbol) for a in stage.assignments}
     relations = [r for r in _relations(expr.args[0]) if not any(str(s) in read for s in r.free_symbols)]

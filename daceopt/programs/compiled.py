@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from daceopt.passes.step import Step
 
 REPORT = "report.json"
+_REGISTRIES = (  # of what decides about code, each by itself: a warm start has imported some
+    *("ops.core.registry", "libs.base", "autodiff.rules", "splits.rules"),
+    *("capture.torch.table", "codegen.target", "codegen.toolchain"),
+)
 
 
 @dataclass
@@ -175,7 +179,7 @@ def report(derived: Derived, programs: Sequence[str]) -> dict[str, Any]:
 def _read(folder: Path) -> dict[str, Any]:
     """What ``report`` kept. Raises ValueError where it is something else."""
     found = json.loads((folder / REPORT).read_text())
-    kinds = dict.fromkeys(("programs", "history", "exchanges"), list)
+    kinds: dict[str, type] = dict.fromkeys(("programs", "history", "exchanges"), list)
     kinds |= dict.fromkeys(("fallbacks", "hosted", "notes", "seconds"), dict)
     wrong = [name for name, kind in kinds.items() if not isinstance(found[name], kind)]
     if wrong or not found["programs"] or not all(map(is_key, found["programs"])):
@@ -248,8 +252,8 @@ def _check_built(derived: Derived, names: Sequence[str]) -> None:
 
 
 def _foreign_rules() -> list[str]:
-    """Rules of operators that users registered; nobody registers any without importing the registry."""
-    registries = [sys.modules.get(name) for name in ("daceopt.ops.core.registry", "daceopt.capture.torch.table")]
+    """What stands for all that users registered; nobody registers anything without importing the registry."""
+    registries = [sys.modules.get(f"daceopt.{name}") for name in _REGISTRIES]
     return [registry.foreign_source() if registry is not None else "" for registry in registries]
 
 

@@ -307,7 +307,10 @@ def default_folder() -> Path:
     """Return DACEOPT_CACHE_DIR, else ``$XDG_CACHE_HOME/daceopt``, else ``~/.cache/daceopt``, else a private folder."""
     wanted = os.environ.get("DACEOPT_CACHE_DIR", "").strip()
     if wanted:
-        return Path(wanted).expanduser().absolute()
+        try:
+            return Path(wanted).expanduser().absolute()
+        except RuntimeError:  # the home of nobody: a folder of that name
+            return Path(wanted).absolute()
     shared = Path(os.environ.get("XDG_CACHE_HOME", "").strip())
     if shared.is_absolute():  # the XDG rules say to ignore a relative one
         return shared / "daceopt"
@@ -346,11 +349,14 @@ def _limit(text: str) -> int:
         return DEFAULT_LIMIT
     unit = plain[-1] if plain[-1] in _UNITS else ""
     try:
-        return int(float(plain.removesuffix(unit)) * _UNITS[unit])
-    except ValueError:
+        size = int(float(plain.removesuffix(unit)) * _UNITS[unit])
+        if size < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
         message = f"DACEOPT_CACHE_SIZE={text!r} is not a size such as 500M or 2G; using 10G"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
         return DEFAULT_LIMIT
+    return size
 
 
 def _feed(digest: hashlib._Hash, value: object) -> None:

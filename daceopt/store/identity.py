@@ -188,7 +188,8 @@ class _Walk:
     def _object(self, value: Any) -> Iterator[str]:
         kind = type(value)
         if isinstance(value, _SIMPLE) and not _of_numpy(value):
-            yield next(k.__repr__(value) for k in kind.__mro__ if k in _SIMPLE)
+            base: Any = next(k for k in kind.__mro__ if k in _SIMPLE)
+            yield base.__repr__(value)
             return
         yield from self.lines(kind)
         if is_dataclass(value):

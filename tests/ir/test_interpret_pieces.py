@@ -91,7 +91,7 @@ def test_iterations_that_add_nothing_are_left_out(monkeypatch: pytest.MonkeyPatc
     bounds = bounds_of(stage, int)
     assert bounds == [LowerBound(0, {"i0": 1, "i1": -2}), LowerBound(2, {"i0": -1, "i1": 2})]
     monkeypatch.setattr(interpret_pieces, "_FEW_ELEMENTS", 1 << 12)
-    pieces = list(Iterations(("i0", "i1"), (0, 0), (20_001, 10_000)).pieces(bounds))
+    pieces = list(Iterations(("i0", "i1"), (0, 0), (20_001, 10_000)).pieces(lambda: bounds))
     assert sum(p.extents[0] * p.extents[1] for p in pieces) < 20_001 * 10_000 // 50
     given = np.random.default_rng(0).normal(size=(10_000, 3)).astype(np.float32)
     expected = np.zeros(20_001)
@@ -108,4 +108,4 @@ def test_where_nothing_is_added_the_total_is_nothing(monkeypatch: pytest.MonkeyP
     given = np.ones((4, 3), np.float32)
     assert interpret(graph, {graph.inputs[0]: given})[graph.outputs[0]].tolist() == [1, 1, 2, 1, 2, 1, 2, 1]
     never = [LowerBound(-1, {})]
-    assert [p.extents for p in Iterations(("i0",), (0,), (9,)).pieces(never)] == [(1,)]
+    assert [p.extents for p in Iterations(("i0",), (0,), (9,)).pieces(lambda: never)] == [(1,)]

@@ -326,6 +326,16 @@ def test_environment(monkeypatch, tmp_path: Path) -> None:
     assert default_folder() == Path("/somebody/.cache/daceopt")
 
 
+@pytest.mark.parametrize("size", ["inf", "nan", "1e400", "-1", "G", "1 2"])
+def test_sizes_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str) -> None:
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", "~nobody at all/cache")
+    monkeypatch.setenv("DACEOPT_CACHE_SIZE", size)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(RuntimeWarning, match="is not a size"):
+        found = default_cache()
+    assert found.limit == 10 << 30 and found.folder == tmp_path / "~nobody at all" / "cache"
+
+
 def test_entry_lists_every_file(store: Cache) -> None:
     entry = store.put("object", KEY, write)
     assert set(json.loads((entry / "entry.json").read_text())["files"]) == {"value.so", "more.json"}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import dace
 import sympy
 from dace import dtypes
 from dace.sdfg import nodes
@@ -60,6 +62,8 @@ _BITWISE: dict[type, str] = {
     ast.LShift: "shift_left",
     ast.RShift: "shift_right",
 }
+# SymPy takes 0.0 for 0, whose product with an infinity is 0, and whose sign is none
+_ZERO = scalar.cast(sympy.Integer(0), dace.float64)
 _NUMBERS = {"inf": scalar.infinity, "nan": scalar.nan}
 
 
@@ -139,7 +143,7 @@ class _Reader:
             special = value != value or value in (float("inf"), float("-inf"))
             if special:
                 return scalar.nan() if value != value else scalar.infinity() * (1 if value > 0 else -1)
-            return sympy.Float(value, 17)
+            return sympy.Float(value, 17) if value else _ZERO if math.copysign(1, value) > 0 else -_ZERO
         if hasattr(value, "item"):
             return self._number(node, value.item())
         raise self._refused(node, "expected a number")
@@ -154,6 +158,8 @@ class _Reader:
 
     def _binop(self, node: ast.BinOp) -> Any:
         a, b, kind = self.read(node.left), self.read(node.right), type(node.op)
+        if kind is ast.Mult and 0 in (a, b) and (self._is_float(a) or self._is_float(b)):
+            a, b = (_ZERO if x == 0 else x for x in (a, b))
         if kind in _ARITHMETIC:
             return _ARITHMETIC[kind](a, b)
         if kind is ast.Pow:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +15,7 @@ from daceopt import optimized_module
 from daceopt.capture.torch.fingerprint import fingerprint
 from daceopt.capture.torch.foreign import text_of_target
 from daceopt.errors import Unsupported
+from daceopt.libs import aten_call
 
 Make = Callable[[float], object]
 
@@ -126,6 +129,17 @@ def test_autocast_and_kernels_that_are_switched_off_are_part_of_it() -> None:
 
     texts = [text(), text(torch.bfloat16), text(torch.float16)]
     assert len(set(texts)) == 3 and text(torch.float16) == texts[2]
+
+
+def test_a_call_runs_what_is_registered_now() -> None:
+    """What was registered before is gone: to call it reads freed memory."""
+    call = json.dumps({"target": "daceopt_tests::again.", "arguments": {"x": {"tensor": 0}}, "types": ["float32"]})
+    call = call[:-1] + ', "orders": [], "results": [[0, "float32", 1]]}'
+    x, found = np.ones(3, np.float32), np.zeros(3, np.float32)
+    for factor in (2.0, 3.0):
+        torch.library.custom_op("daceopt_tests::again", _function(factor), mutates_args=())  # type: ignore[call-overload]
+        aten_call.run(call, [x], [found])
+        assert found.tolist() == [factor] * 3
 
 
 def test_texts_among_arguments_do_not_run_together() -> None:

@@ -25,7 +25,6 @@ from daceopt.store.own_text import added, code_text, contents, home, is_code, me
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _EXACT = frozenset((*_SIMPLE, list, tuple, set, frozenset, dict))
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _VERSIONED = frozenset("torch dace numpy sympy mpmath ml_dtypes onnx onnxruntime".split())
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 _WRAPPED = (staticmethod, classmethod, property, functools.cached_property, functools._lru_cache_wrapper)
@@ -206,13 +205,10 @@ class _Walk:
         yield from self._parts("state", sorted(getattr(value, "__dict__", {}).items()))
 
     def _described(self, value: Any) -> Iterator[str]:
-        """By what it is made of. Large data, an object of the user's without fields and what an installed package shows
-        by its address never come again."""
+        """By what it is made of. Large data and an object of the user's without fields never come again."""
         kind = type(value)
         try:
-            if is_users(kind.__module__) or kind.__name__ in ("Tensor", "Parameter"):
-                raise TypeError
-            if not is_own(kind.__module__) and _ADDRESS.search(repr(value)):
+            if is_users(kind.__module__) or kind is object or kind.__name__ in ("Tensor", "Parameter"):
                 raise TypeError
             yield from self._parts("contents", contents(value))
         except TypeError:

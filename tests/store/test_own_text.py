@@ -169,7 +169,8 @@ def test_a_function_is_of_the_module_that_wrote_it(monkeypatch: pytest.MonkeyPat
     assert text_of(mine) != before
 
 
-def test_named_tuples_are_stable() -> None:
+def test_named_tuples_and_modes_of_autograd_are_stable() -> None:
+    @torch.no_grad()
     def rule(x: Any) -> Any:
         return Point(x, x)
 

@@ -23,7 +23,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir import types
 from daceopt.ir.builder import Builder
 from daceopt.ir.dims import assumed
-from daceopt.ir.graph import Dim, Graph, Shape, dim
+from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.nodes.library import Contraction, Convolution
 from daceopt.ir.region import Repeat, drop_operands, keep, keep_states
 from daceopt.ir.region_builder import LoopBuilder, free_symbols
@@ -181,42 +181,51 @@ class _Backward:
         shared: list[_Shared],
     ) -> Contributions:
         """Carry the gradients of states and of what all iterations read; stack those of slices."""
-        node, graph, loop = self._node, self._graph, self._loop
-        nexts: list[str] = []
-        finals: list[str | None] = []
-        result: Contributions = []
-        for k, output in zip(self._carried, outputs):
-            c = node.carried[k]
-            if output not in seeds:
-                continue
-            start = self._writes.get(c.final) if c.final else None
-            given = self._grads.get(start) if start else None
-            loop.carry_as(seeds[output], given or self._zeros(graph, self._b, self._reads[c.initial]))
-            nexts.append(found[c.input] or self._zeros(loop.graph, loop.b, seeds[output]))
-            finals.append(self._final(self._reads[c.initial], result))
-        stacked = Collected(loop, node.trips)
-        for s in slices:
-            if found[s.input] is not None:
-                array = self._reads[node.captures[0][s.array]]
-                gradient = graph.add_array("slices_grad", graph.shape(array), graph.dtype(array))
-                stacked.add(str(found[s.input]), gradient, s.axis, s.reverse)
-                result.append((array, gradient))
-        sums: list[tuple[str, str, str | _Hoisted]] = []
-        for one in shared:
-            g = found[one.input]
-            if g is None:
-                continue
-            hoisted = self._hoisted(g, stacked)
-            if hoisted is None:
-                dtype = types.computed(loop.graph.dtype(one.input))
-                total = loop.carry(self._zeros_of(loop.graph.shape(one.view), dtype))
-                nexts.append(loop.b.elementwise(lambda a, g: a + g, total, g, label="accumulate"))
-                finals.append(graph.add_array("sum_grad", loop.graph.shape(one.view), dtype))
-            sums.append((*self._seen(one), str(finals[-1]) if hoisted is None else hoisted))
-        made = loop.finish(nexts, finals, stacked.stacked, trips=node.trips, descending=True)
+        seeded = [(self._initial(k), k, seeds[n]) for k, n in zip(self._carried, outputs) if n in seeds]
+        carried = [self._state(k, seed, found) for _, k, seed in seeded]
+        result: Contributions = [(array, c.final) for (array, _, _), c in zip(seeded, carried) if c.final is not None]
+        stacked = Collected(self._loop, self._node.trips)
+        result += [self._sliced(s, g, stacked) for s in slices if (g := found[s.input]) is not None]
+        sums = [self._sum(one, g, stacked) for one in shared if (g := found[one.input]) is not None]
+        carried += [one.total for one in sums if isinstance(one.total, _Carried)]
+        nexts, finals = [c.following for c in carried], [c.final for c in carried]
+        made = self._loop.finish(nexts, finals, stacked.stacked, trips=self._node.trips, descending=True)
         made.body.prune()
-        drop_operands(graph, made)
-        return [*result, *(self._summed(*one) for one in sums)]
+        drop_operands(self._graph, made)
+        return [*result, *map(self._summed, sums)]
+
+    def _initial(self, k: int) -> str:
+        """The array with which a carried value of the forward loop begins."""
+        return self._reads[self._node.carried[k].initial]
+
+    def _state(self, k: int, seed: str, found: dict[str, str | None]) -> _Carried:
+        """The gradient of a state: at first that of its last value, at last that of the first."""
+        c, loop, initial = self._node.carried[k], self._loop, self._initial(k)
+        end = self._writes.get(c.final) if c.final else None
+        given = self._grads.get(end) if end else None
+        loop.carry_as(seed, given or self._zeros(self._graph, self._b, initial))
+        following = found[c.input] or self._zeros(loop.graph, loop.b, seed)
+        wanted = initial in self._wanted
+        return _Carried(following, self._like("states_grad", initial) if wanted else None)
+
+    def _sliced(self, one: _Slice, g: str, stacked: Collected) -> tuple[str, str]:
+        """A captured array, and its gradient, of which an iteration has the slice ``g``."""
+        array = self._reads[self._node.captures[0][one.array]]
+        gradient = self._like("slices_grad", array)
+        stacked.add(g, gradient, one.axis, one.reverse)
+        return array, gradient
+
+    def _sum(self, one: _Shared, g: str, stacked: Collected) -> _Sum:
+        """The sum of ``g`` over the iterations: a product behind the loop, or a value that it carries."""
+        total = self._hoisted(g, stacked) or self._accumulated(one, g)
+        return _Sum(*self._seen(one), total)
+
+    def _accumulated(self, one: _Shared, g: str) -> _Carried:
+        loop = self._loop
+        shape, dtype = loop.graph.shape(one.view), types.computed(loop.graph.dtype(one.input))
+        total = loop.carry(self._b.full(shape, 0, dtype))
+        following = loop.b.elementwise(lambda a, g: a + g, total, g, label="accumulate")
+        return _Carried(following, self._graph.add_array("sum_grad", shape, dtype))
 
     def _hoisted(self, g: str, stacked: Collected) -> _Hoisted | None:
         """The product that ``g`` is, if it is of so few rows that leaving them (``stacked``) moves less than a sum."""
@@ -243,25 +252,34 @@ class _Backward:
         shape, strides, offset = body.shape(one.view), body.strides(one.view), body.view_offset(one.view)
         return array, self._graph.add_view(array, "shared", shape, strides, offset)
 
-    def _summed(self, array: str, view: str, total: str | _Hoisted) -> tuple[str, str]:
+    def _summed(self, one: _Sum) -> tuple[str, str]:
         """The gradient of a captured array, in its own layout."""
-        if isinstance(total, _Hoisted):
-            total = total.product(self._b)
-        return array, total if view == array else view_adjoint(self._b, view, total)
+        total = one.total.product(self._b) if isinstance(one.total, _Hoisted) else str(one.total.final)
+        return one.array, total if one.view == one.array else view_adjoint(self._b, one.view, total)
 
-    def _final(self, array: str, result: Contributions) -> str | None:
-        if array not in self._wanted:
-            return None
-        name = self._graph.add_array("states_grad", self._graph.shape(array), self._graph.dtype(array))
-        result.append((array, name))
-        return name
+    def _like(self, hint: str, array: str) -> str:
+        return self._graph.add_array(hint, self._graph.shape(array), self._graph.dtype(array))
 
     @staticmethod
     def _zeros(graph: Graph, b: Builder, like: str) -> str:
         return b.full(graph.shape(like), 0, graph.dtype(like))
 
-    def _zeros_of(self, shape: Shape, dtype: Any) -> str:
-        return self._b.full(shape, 0, dtype)
+
+@dataclass(frozen=True)
+class _Carried:
+    """A value of the backward loop: what the iteration that follows has, and the array around for the last one's."""
+
+    following: str
+    final: str | None
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """The gradient of ``view``, which is all that iterations see of a captured array, as a sum over them."""
+
+    array: str
+    view: str
+    total: _Carried | _Hoisted
 
 
 @dataclass(frozen=True)
@@ -288,18 +306,20 @@ def _is_whole(body: Graph, name: str, view: str) -> bool:
 
 def _place(body: Graph, name: str, view: str, node: Repeat) -> tuple[int, bool] | None:
     """(axis, from the end?) when ``view`` is the slice of ``name`` at the counter and iterations take all of them."""
-    shape, strides = body.shape(name), body.strides(name)
-    for axis, (extent, stride) in enumerate(zip(shape, strides)):
-        rest = [k for k in range(len(shape)) if k != axis]
-        same = body.shape(view) == tuple(shape[k] for k in rest) and body.strides(view) == tuple(
-            strides[k] for k in rest
-        )
-        if same and extent == node.trips and stride != 0:
-            for reverse in (False, True):
-                position: Any = extent - 1 - node.counter if reverse else node.counter
-                if _equal(body.view_offset(view), dim(position * stride)):
-                    return axis, reverse
+    for axis, (extent, stride) in enumerate(zip(body.shape(name), body.strides(name))):
+        if extent == node.trips and stride != 0 and _is_without(body, name, view, axis):
+            offset, counter = body.view_offset(view), node.counter
+            positions: dict[bool, Any] = {False: counter, True: extent - 1 - counter}
+            found = [reverse for reverse, position in positions.items() if _equal(offset, dim(position * stride))]
+            if found:
+                return axis, found[0]
     return None
+
+
+def _is_without(body: Graph, name: str, view: str, axis: int) -> bool:
+    """Does ``view`` have the other axes of ``name``, as they are?"""
+    shape, strides = (x[:axis] + x[axis + 1 :] for x in (body.shape(name), body.strides(name)))
+    return body.shape(view) == shape and body.strides(view) == strides
 
 
 def _equal(a: Dim, b: Dim) -> bool:

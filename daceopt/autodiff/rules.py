@@ -9,6 +9,7 @@ from typing import Any
 from daceopt.errors import Unsupported
 from daceopt.ir.builder import Builder
 from daceopt.store import identity
+from daceopt.store.own_text import home
 
 Grads = Mapping[str, str]
 Contributions = list[tuple[str, str]]
@@ -51,7 +52,7 @@ def preparation(node_class: type) -> Callable[[Preparation], Preparation]:
 def foreign_source() -> str:
     """What stands for the rules that users registered; "" for none."""
     tables: dict[str, dict[type, Any]] = {"adjoint": _RULES, "preparation": _PREPARATIONS}
-    users = [(n, c, r) for n, table in tables.items() for c, r in table.items() if not identity.is_own(r.__module__)]
+    users = [(n, c, r) for n, table in tables.items() for c, r in table.items() if not identity.is_own(home(r))]
     return identity.text_of(users) if users else ""
 
 

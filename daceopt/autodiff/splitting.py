@@ -26,20 +26,30 @@ def split(
     if len(kernel.stages) == 1 and not kernel.locals:
         return [entry], set()
     graph.remove(entry)
-    around = [kernel.extents[p] for p in kernel.outer]
-    names, made = {}, []
     parts = [[kernel.stages[k] for k in run] for run in runs or [[k] for k in range(len(kernel.stages))]]
+    names = _arrays_between(graph, kernel, parts)
+    made = [_part(kernel, stages, names).emit(graph) for stages in parts]
+    return made, set(names.values())
+
+
+def _arrays_between(graph: Graph, kernel: Kernel, parts: Sequence[Sequence[Stage]]) -> dict[str, str]:
+    """Local -> an array of the graph, for those that do not live in the loops that several stages share."""
+    around = [kernel.extents[p] for p in kernel.outer]
+    names = {}
     for local, (dtype, shape) in kernel.locals.items():
         users = [stages for stages in parts if any(local in stage.arrays() for stage in stages)]
         if len(users) > 1 or any(len(stages) == 1 for stages in users):
             names[local] = graph.add_array(local, (*around, *shape), dtype)
-    for stages in parts:
-        widened = [_widen(stage, kernel, names) for stage in stages]
-        extents = {p: kernel.extents[p] for stage in widened for p in stage.params}
-        arrays = set().union(*(stage.arrays() for stage in widened))
-        own = {local: kernel.locals[local] for local in kernel.locals if local in arrays}
-        made.append(Kernel(kernel.label, extents, widened, kernel.outer if len(stages) > 1 else (), own).emit(graph))
-    return made, set(names.values())
+    return names
+
+
+def _part(kernel: Kernel, stages: Sequence[Stage], names: dict[str, str]) -> Kernel:
+    """A kernel of these stages."""
+    widened = [_widen(stage, kernel, names) for stage in stages]
+    extents = {p: kernel.extents[p] for stage in widened for p in stage.params}
+    arrays = set().union(*(stage.arrays() for stage in widened))
+    own = {local: kernel.locals[local] for local in kernel.locals if local in arrays}
+    return Kernel(kernel.label, extents, widened, kernel.outer if len(stages) > 1 else (), own)
 
 
 def _widen(stage: Stage, kernel: Kernel, names: dict[str, str]) -> Stage:

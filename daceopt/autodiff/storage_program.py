@@ -55,7 +55,8 @@ class StorageProgram:
         self._columns()
         self._needs()
         self._lives()
-        self._memory()
+        self._memory_of_backward()
+        self._memory_of_forward()
         self._guess(start)
         self._highs.setOptionValue("time_limit", max(deadline - time.monotonic(), 0.1))
         self._highs.run()
@@ -148,8 +149,8 @@ class StorageProgram:
             last |= {v: t - node.in_place for v in node.reads if v in last}
         return last
 
-    def _memory(self) -> None:
-        """At each stage, and at each node of the forward, no more is alive than the budget."""
+    def _memory_of_backward(self) -> None:
+        """At each stage no more is alive than the budget."""
         problem, last = self._problem, self._last_stages()
         for t, place in enumerate(self._stages):
             there = [v for v in self._made if not problem.joined or t <= last[v]]
@@ -158,6 +159,10 @@ class StorageProgram:
                 ((self._stored[v], problem.values[v].bytes) for v in there),
                 ((self._alive[v, t], problem.values[v].again) for v in self._made if (v, t) in self._alive),
             )
+
+    def _memory_of_forward(self) -> None:
+        """The same at each node of the forward, where what is stored for later takes the place of what is alive."""
+        problem = self._problem
         for i in range(len(problem.forward)):
             alive = [v for v in self._made if problem.birth[v] <= i <= problem.last_forward_read.get(v, -1)]
             kept = [v for v in self._made if not problem.joined or problem.birth[v] <= i]

@@ -14,6 +14,7 @@ from daceopt.errors import Unsupported
 from daceopt.ir.graph import Graph
 from daceopt.ir.hardware import TargetLimits, limits_of
 from daceopt.ir.kernel import Kernel
+from daceopt.store import identity
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ _TARGETS = {
     "cpu": Target("cpu", "cpu", cpu_kernel),
     "cuda": Target("cuda", "cuda-kernels", cuda_kernel, "cuda", True, (INCLUDE / "daceopt/device.h").read_text()),
 }
+_OWN = dict(_TARGETS)
 
 
 def get(name: str) -> Target:
@@ -67,3 +69,9 @@ def names() -> list[str]:
 def register(target: Target) -> None:
     """Make a target known; a later one of the same name replaces it."""
     _TARGETS[target.name] = target
+
+
+def foreign_source() -> str:
+    """What stands for the targets that users registered; "" for none."""
+    users = {n: made for n, made in _TARGETS.items() if _OWN.get(n) != made}
+    return identity.text_of(users) if users else ""

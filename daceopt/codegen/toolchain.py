@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from daceopt.codegen.cpu import toolchain as cpu
 from daceopt.codegen.cuda import toolchain as cuda
 from daceopt.errors import BuildError
+from daceopt.store import identity
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ _TOOLCHAINS = {
     "cpu": Toolchain(cpu.command, arithmetic=cpu.arithmetic),
     "cuda": Toolchain(cuda.command, "cu", cuda.link, cuda.version, joins=cuda.JOINS),
 }
+_OWN = dict(_TOOLCHAINS)
 
 
 def get(target: str) -> Toolchain:
@@ -45,3 +47,9 @@ def get(target: str) -> Toolchain:
 def register(target: str, toolchain: Toolchain) -> None:
     """Let kernels of ``target`` be compiled so; a later one of the same name replaces it."""
     _TOOLCHAINS[target] = toolchain
+
+
+def foreign_source() -> str:
+    """What stands for the toolchains that users registered; "" for none."""
+    users = {n: made for n, made in _TOOLCHAINS.items() if _OWN.get(n) != made}
+    return identity.text_of(users) if users else ""

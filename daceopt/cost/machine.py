@@ -76,11 +76,10 @@ def this_machine() -> Machine:
 
     threads = torch.get_num_threads()
     store, identity = default_cache(), key(_KIND, _VERSION, facts.fingerprint(), torch.__version__, threads)
-    fresh, entry = measure(threads), store.get(_KIND, identity)
-    if entry is None:
+    fresh, known = measure(threads), store.read(_KIND, identity, _read)
+    if known is None:
         store.put(_KIND, identity, lambda folder: _write(folder, fresh))
         return fresh
-    known = _read(entry)
     best = known.best(fresh)
     if best != known:
         store.discard(_KIND, identity)

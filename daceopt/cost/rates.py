@@ -139,9 +139,15 @@ def _identity() -> str:
 
 @cache
 def _own() -> Rates:
-    entry = default_cache().build(_KIND, _identity(), lambda folder: _write(folder, measure()))
+    return default_cache().made(_KIND, _identity(), lambda folder: _write(folder, measure()), _read)
+
+
+def _read(entry: Path) -> Rates:
     fields = json.loads((entry / _FILE).read_text())
-    pairs = {name: tuple(map(tuple, fields[name])) for name in ("alone", "together", "products")}
+    pairs = {name: tuple(map(tuple, fields.pop(name))) for name in ("alone", "together", "products")}
+    wrong = [n for n, v in fields.items() if isinstance(v, bool) or not isinstance(v, int | float)]
+    if wrong or not all(len(p) == 2 and isinstance(p[1], int | float) for own in pairs.values() for p in own):
+        raise ValueError(f"{_FILE} has other values than rates: {wrong or pairs}")
     return Rates(**{**fields, **pairs})
 
 

@@ -113,8 +113,11 @@ def on_this_machine(world: int) -> AllReduceTime:
     if world == 1:
         return AllReduceTime(1, 0.0, 0.0)
     identity = key(_KIND, _VERSION, system.fingerprint(), world)
-    entry = default_cache().build(_KIND, identity, lambda folder: _write(folder, _spawned(world)))
-    return AllReduceTime.of_fields(json.loads((entry / _FILE).read_text()))
+    return default_cache().made(_KIND, identity, lambda folder: _write(folder, _spawned(world)), _read)
+
+
+def _read(folder: Path) -> AllReduceTime:
+    return AllReduceTime.of_fields(json.loads((folder / _FILE).read_text()))
 
 
 def _write(folder: Path, found: AllReduceTime) -> None:
@@ -136,7 +139,7 @@ def _spawned(world: int) -> AllReduceTime:
                 if process.is_alive():
                     process.kill()
                 process.join()
-        found = AllReduceTime.of_fields(json.loads((Path(folder) / _FILE).read_text()))
+        found = _read(Path(folder))
     if found.world != world:
         raise DaceoptError(f"measured between {found.world} processes, expected {world}")
     return found

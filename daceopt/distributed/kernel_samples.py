@@ -28,8 +28,10 @@ from daceopt.ir.fusion_plan import FusionGroup, FusionPlan, emit
 from daceopt.ir.graph import Graph
 from daceopt.ir.kernel import Kernel
 from daceopt.ir.program import Program
+from daceopt.ir.render import render
 from daceopt.passes.recipe import Recipe, as_step
 from daceopt.passes.runner import Runner
+from daceopt.programs.compiled import own_source
 from daceopt.recipes.cpu import LOOPS
 from daceopt.store.cache import key
 
@@ -74,7 +76,7 @@ def samples(seed: int, machine: Rates, chains: int = 24) -> list[KernelSample]:
         fused, groups = _fused(graph, random.Random(seed))
     reach = OperatorReach(operator_costs(graph, machine))
     with threads(machine.cores):
-        seconds = _timed(fused, f"{seed} {chains} {machine.cores}")
+        seconds = _timed(fused)
     position = {name: k for k, cost in enumerate(reach.operators) for name in cost.writes}
     found = []
     for arrays in groups:
@@ -155,10 +157,11 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _timed(graph: Graph, identity: str) -> dict[str, float]:
+def _timed(graph: Graph) -> dict[str, float]:
     """Shortest seconds of each kernel, by each array that it writes."""
     roles = Program.of(graph).roles(graph)
-    (name,) = build.build(key("kernel samples", identity), [(graph, roles)], libs.implement, profiled=True)
+    identity = key("kernel samples", own_source(), render(graph))  # what is merged depends on measurements
+    (name,) = build.build(identity, [(graph, roles)], libs.implement, profiled=True)
     program = load_program(name)
     if program is None:
         raise BuildError("the cache loses programs as soon as they are written; see `python -m daceopt doctor`")

@@ -217,8 +217,9 @@ def _bytes(graph: Graph, node: Any) -> int:
 
 
 def _known(identity: str) -> float | None:
-    entry = default_cache().get(_KIND, identity)
-    return None if entry is None else float(json.loads((entry / _FILE).read_text(encoding="utf-8")))
+    return default_cache().read(
+        _KIND, identity, lambda entry: float(json.loads((entry / _FILE).read_text(encoding="utf-8")))
+    )
 
 
 def _write(folder: Path, seconds: float) -> None:

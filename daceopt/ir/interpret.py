@@ -19,6 +19,7 @@ from daceopt.ir.affine import affine
 from daceopt.ir.disturbance import Disturbance
 from daceopt.ir.extents import in_scalar_code
 from daceopt.ir.graph import SEED, Graph
+from daceopt.ir.interpret_pieces import Iterations, bounds_of
 from daceopt.ir.kernel import Access, Kernel, Stage
 from daceopt.ir.nodes.kinds import Node
 from daceopt.ir.reduction import UFUNC, identity
@@ -191,7 +192,7 @@ def strided(flat: np.ndarray, shape: Sequence[int], strides: Sequence[int]) -> n
 
 
 class _Execution:
-    """One kernel, each stage as whole-array operations over its iteration domain."""
+    """One kernel, each stage as whole-array operations over its iterations, or over as many as memory should hold."""
 
     def __init__(self, memory: Memory, kernel: Kernel):
         self.memory, self.kernel = memory, kernel
@@ -208,17 +209,52 @@ class _Execution:
             self._stage(stage)
 
     def _stage(self, stage: Stage) -> None:
-        params = [str(p) for p in dict.fromkeys([*(self.outer if self.kernel.locals else []), *stage.params])]
-        domain = [self.extents[p] for p in params]
-        if any(n == 0 for n in domain) and not any(a.wcr for a in stage.writes.values()):
+        params = tuple(map(str, dict.fromkeys([*(self.outer if self.kernel.locals else []), *stage.params])))
+        whole = Iterations(params, (0,) * len(params), tuple(self.extents[p] for p in params))
+        if 0 in whole.extents and not any(a.wcr for a in stage.writes.values()):
             return
-        values = {c: self._read(a, params, domain) for c, a in stage.reads.items()}
-        for k, p in enumerate(params):
-            values[p] = np.arange(domain[k]).reshape([-1 if d == k else 1 for d in range(len(domain))])
-        self.memory.compute(stage.assignments, values)
-        with np.errstate(all="ignore"):  # stores into narrow types convert
-            for connector, access in stage.writes.items():
-                self._write(access, values[connector], params, domain)
+        totals: dict[str, np.ndarray] = {}
+        for piece in whole.pieces(lambda: bounds_of(stage, self.memory.number)):
+            values = {c: self._read(a, piece) for c, a in stage.reads.items()} | piece.values()
+            self.memory.compute(stage.assignments, values)
+            with np.errstate(all="ignore"):  # stores into narrow types convert
+                for connector, access in stage.writes.items():
+                    value = np.broadcast_to(values[connector], piece.extents)
+                    if access.wcr is None:
+                        self._window(access, piece)[...] = value
+                    else:
+                        self._collect(totals, connector, access, value, piece, whole)
+        with np.errstate(all="ignore"):
+            for connector, total in totals.items():
+                access = stage.writes[connector]
+                self._window(access, whole.of(self._kept(access, whole)))[...] = total
+
+    def _kept(self, access: Access, iterations: Iterations) -> list[int]:
+        """The axes that choose the element which is written; along the others it is collected."""
+        named = {str(s) for e in self._place(access)[1] if isinstance(e, sympy.Expr) for s in e.free_symbols}
+        return [k for k, p in enumerate(iterations.params) if p in named]
+
+    def _collect(
+        self,
+        totals: dict[str, np.ndarray],
+        connector: str,
+        access: Access,
+        value: np.ndarray,
+        piece: Iterations,
+        whole: Iterations,
+    ) -> None:
+        """Add what a piece contributes to the total of all, which has the type of accumulators: how memory is laid out
+        decides in which order NumPy adds."""
+        assert access.wcr is not None
+        kept = self._kept(access, whole)
+        wide = types.to_numpy(collected(types.from_numpy(value.dtype), access.wcr))
+        start, function = identity(access.wcr, wide), UFUNC[access.wcr]
+        if connector not in totals:
+            totals[connector] = np.full(whole.of(kept).extents, start, wide)
+        gone = tuple(k for k in range(len(whole.params)) if k not in kept)
+        found = function.reduce(value, axis=gone, initial=start, dtype=wide)
+        total = totals[connector][piece.of(kept).places()]
+        total[...] = function(total, found)
 
     def _place(self, access: Access) -> tuple[np.ndarray, list[Any], list[int], Any]:
         """(flat buffer, index expressions, strides, offset) of an access."""
@@ -231,11 +267,11 @@ class _Execution:
         strides = [self.memory.number(s) for s in graph.strides(access.array)]
         return self.memory.buffer(root), list(access.index), strides, self.memory.number(offset)
 
-    def _window(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
-        """The elements of the domain; behind those dimensions that are open for ``load``, where there are some."""
+    def _window(self, access: Access, iterations: Iterations) -> np.ndarray:
+        """The elements of the iterations; behind those dimensions that are open for ``load``, where there are some."""
         buffer, index, strides, offset = self._place(access)
         what = f"kernel {self.kernel.label}, array {access.array}"
-        steps = dict.fromkeys(params, 0)
+        steps, starts = dict.fromkeys(iterations.params, 0), dict(zip(iterations.params, iterations.starts))
         for expr, stride in zip(index, strides):
             if expr is None:
                 continue
@@ -244,24 +280,27 @@ class _Execution:
                 raise Unsupported(f"{what}: index {expr} is not affine in the loops; read it with load()")
             offset += self.memory.number(form.constant) * stride
             for p, factor in form.terms:
-                steps[str(p)] += self.memory.number(factor) * stride
+                step = self.memory.number(factor) * stride
+                steps[str(p)] += step
+                offset += step * starts[str(p)]
         is_open = [k for k, expr in enumerate(index) if expr is None]
         shape = [self.memory.number(self.memory.graph.shape(access.array)[k]) for k in is_open]
-        return window(buffer, [*shape, *domain], [*(strides[k] for k in is_open), *steps.values()], offset, what)
+        shape, steps_of = [*shape, *iterations.extents], [*(strides[k] for k in is_open), *steps.values()]
+        return window(buffer, shape, steps_of, offset, what)
 
-    def _read(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+    def _read(self, access: Access, iterations: Iterations) -> np.ndarray:
         if all(e is None for e in access.index):
             return self.memory.array(access.array)
         if None in access.index or all(affine(e).is_exact for e in access.index):
-            return self._window(access, params, domain)
-        return self._gathered(access, params, domain)
+            return self._window(access, iterations)
+        return self._gathered(access, iterations)
 
-    def _gathered(self, access: Access, params: Sequence[str], domain: Sequence[int]) -> np.ndarray:
+    def _gathered(self, access: Access, iterations: Iterations) -> np.ndarray:
         """What is read at places that are no affine functions of the loops, such as the nearest one of an image."""
         buffer, index, strides, offset = self._place(access)
-        grid = np.ogrid[tuple(slice(n) for n in domain)] if domain else []
-        places = offset + sum(self._whole(e, dict(zip(params, grid))) * s for e, s in zip(index, strides))
-        places = np.broadcast_to(places, domain)
+        walked = iterations.values()
+        places = offset + sum(self._whole(e, walked) * s for e, s in zip(index, strides))
+        places = np.broadcast_to(places, iterations.extents)
         if places.size and (places.min() < 0 or places.max() >= buffer.size):
             where = f"elements {places.min()} to {places.max()} of a buffer of {buffer.size}"
             raise ValueError(f"kernel {self.kernel.label}, array {access.array}: {where}")
@@ -274,16 +313,3 @@ class _Execution:
         known = {s: self.memory.number(s) for s in expr.free_symbols - set(named)}
         bound = {s: values[n] for s, n in named.items()}
         return scalar.evaluate(in_scalar_code(expr.subs(known)), bound, None, dace.int64)
-
-    def _write(self, access: Access, value: np.ndarray, params: Sequence[str], domain: Sequence[int]) -> None:
-        value = np.broadcast_to(value, domain)
-        if access.wcr is None:
-            self._window(access, params, domain)[...] = value
-            return
-        named = {str(s) for e in self._place(access)[1] if isinstance(e, sympy.Expr) for s in e.free_symbols}
-        gone = tuple(k for k, p in enumerate(params) if p not in named)
-        kept = [k for k in range(len(params)) if k not in gone]
-        target = self._window(access, [params[k] for k in kept], [domain[k] for k in kept])
-        # in the type of accumulators: how memory is laid out decides in which order NumPy adds
-        wide = types.to_numpy(collected(types.from_numpy(value.dtype), access.wcr))
-        target[...] = UFUNC[access.wcr].reduce(value, axis=gone, initial=identity(access.wcr, wide), dtype=wide)

@@ -155,31 +155,41 @@ class LoopBuilder(Body):
         """
         self._check_carried(carried)
         self.declare_outputs([*carried, *(name for name, *_ in stacked)])
-        writes = {f"Out{k}": name for k, name in enumerate([*finals, *(s[1] for s in stacked)]) if name is not None}
-        first = len(finals)
-        limit: Any = self.outer.shape(stacked[0][1])[stacked[0][2]] if stacked and not blocks else None
         if isinstance(trips, str):
             self._own.reads[TRIPS] = trips
+        limit: Any = trips if blocks else self._stacked_extent(stacked)
         node = Repeat(
             self._label,
             self.graph,
             self.captured,
             counter=self.counter,
             trips=None if isinstance(trips, str) else trips,
-            carried=[
-                Carried(inner, connector, None if final is None else f"Out{k}")
-                for k, ((inner, connector), final) in enumerate(zip(self._carried, finals, strict=True))
-            ],
-            stacked=[
-                Stacked(f"Out{first + k}", axis, reverse, self.graph.shape(name)[axis] if blocks else None)
-                for k, (name, _, axis, reverse) in enumerate(stacked)
-            ],
+            carried=self._carried_values(finals),
+            stacked=self._stacked_arrays(stacked, len(finals), blocks),
             condition=condition,
-            limit=trips if blocks else limit,
+            limit=limit,
             descending=descending,
         )
-        self.outer.add_node(node, self._own.reads, writes)
+        around = enumerate([*finals, *(whole for _, whole, *_ in stacked)])
+        self.outer.add_node(node, self._own.reads, {f"Out{k}": name for k, name in around if name is not None})
         return node
+
+    def _carried_values(self, finals: Sequence[str | None]) -> list[Carried]:
+        """Their outputs come first."""
+        return [
+            Carried(inner, connector, None if final is None else f"Out{k}")
+            for k, ((inner, connector), final) in enumerate(zip(self._carried, finals, strict=True))
+        ]
+
+    def _stacked_arrays(self, stacked: Sequence[tuple[str, str, int, bool]], first: int, blocks: bool) -> list[Stacked]:
+        return [
+            Stacked(f"Out{first + k}", axis, reverse, self.graph.shape(name)[axis] if blocks else None)
+            for k, (name, _, axis, reverse) in enumerate(stacked)
+        ]
+
+    def _stacked_extent(self, stacked: Sequence[tuple[str, str, int, bool]]) -> Dim | None:
+        """How many iterations have room in what they are stacked into."""
+        return self.outer.shape(stacked[0][1])[stacked[0][2]] if stacked else None
 
     def _check_carried(self, carried: Sequence[str]) -> None:
         """A value and the next one share their memory."""

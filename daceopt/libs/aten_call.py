@@ -125,7 +125,8 @@ def run(payload: str, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray
     """Call the operator in ``payload`` and copy its results into ``outputs``."""
     import torch
 
-    target, arguments, names, orders, results = _decoded(payload)
+    name, arguments, names, orders, results = _decoded(payload)
+    target = _operator(name)
     tensors = [_tensor(array, name) for array, name in zip(inputs, names, strict=True)]
     tensors[: len(orders)] = [_laid_out(t, *order) for t, order in zip(tensors, orders)]
     positional, named = _arguments(target, arguments, tensors)
@@ -156,15 +157,19 @@ _Order = tuple[list[int], list[int]]  # the axes from the outermost in memory, a
 
 
 @lru_cache(4096)
-def _decoded(payload: str) -> tuple[Any, dict[str, Any], list[str], list[_Order], list[tuple[int, str, int]]]:
+def _decoded(payload: str) -> tuple[str, dict[str, Any], list[str], list[_Order], list[tuple[int, str, int]]]:
+    text = json.loads(payload)
+    orders = [(order, sorted(range(len(order)), key=order.__getitem__)) for order in text["orders"]]
+    return text["target"], text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]
+
+
+def _operator(name: str) -> Any:
+    """The operator of that name now: one that a user has registered anew is gone, and so is what calls it."""
     import torch
 
-    text = json.loads(payload)
-    namespace, _, rest = text["target"].partition("::")
+    namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
-    found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
-    orders = [(order, sorted(range(len(order)), key=order.__getitem__)) for order in text["orders"]]
-    return found, text["arguments"], text["types"], orders, [(k, n, r) for k, n, r in text["results"]]
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
 
 
 def _arguments(target: Any, arguments: dict[str, Any], tensors: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:

@@ -106,9 +106,13 @@ def _sample(numbers: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
 @cache
 def _known(numbers: tuple[int, ...]) -> Times | None:
     identity = key(_KIND, _VERSION, system.fingerprint(), system.cores(), onednn.OneDnn().version(), numbers)
-    entry = default_cache().build(_KIND, identity, lambda folder: _write(folder, numbers))
+    (found,) = default_cache().made(_KIND, identity, lambda folder: _write(folder, numbers), _read)
+    return found
+
+
+def _read(entry: Path) -> tuple[Times | None]:
     found = json.loads((entry / _FILE).read_text(encoding="utf-8"))
-    return None if found is None else Times(*found)
+    return (None if found is None else Times(*map(float, found)),)
 
 
 def _write(folder: Path, numbers: tuple[int, ...]) -> None:

@@ -115,7 +115,8 @@ class SdfgProgram:
     def _fingerprint(self) -> str:
         large: dict[str, np.ndarray] = {}
         text = render(self._graph, large)
-        return key("sdfg", text, *(part for n, v in sorted(large.items()) for part in (n, v.tobytes())))
+        arrays = [*sorted(large.items()), *sorted(self._graph.constants.items())]  # text has one NaN for all
+        return key("sdfg", text, *(part for n, v in arrays for part in (n, v.tobytes())))
 
     def _program(self, wanted: tuple[int, ...]) -> TorchProgram:
         """The program that gives the gradients of these inputs."""

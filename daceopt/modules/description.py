@@ -13,7 +13,7 @@ from torch import fx
 from daceopt.capture.torch import guards, refusals
 from daceopt.capture.torch.connection import differentiable
 from daceopt.capture.torch.fingerprint import describe as kind
-from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.capture.torch.fingerprint import fingerprint, surroundings
 from daceopt.capture.torch.gradient_scopes import join_undropped
 from daceopt.capture.torch.shape_changes import as_views
 from daceopt.capture.torch.traced import DEVICES, Traced
@@ -119,14 +119,10 @@ def _is_state(placeholder: fx.Node) -> bool:
 
 def identity(traced: Traced) -> str:
     """Of a graph with everything that decides what is compiled."""
-    autocast = [
-        (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
-        for d in DEVICES
-    ]
     inputs = [kind(x) for x in traced.inputs]
     inputs += guards.hints(traced.inputs)
-    surroundings = [autocast, torch.get_float32_matmul_precision()]
-    return fingerprint(traced.graph, [inputs, traced.requires_grad, traced.results, traced.changed, surroundings])
+    flags = [traced.requires_grad, traced.results, traced.changed]
+    return fingerprint(traced.graph, [inputs, *flags, surroundings(DEVICES)])
 
 
 def is_symbolic(traced: Traced) -> bool:

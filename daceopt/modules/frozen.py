@@ -15,7 +15,8 @@ from torch import fx, nn
 
 from daceopt.capture.quiet import quiet
 from daceopt.capture.torch.fingerprint import describe as kind
-from daceopt.capture.torch.fingerprint import fingerprint
+from daceopt.capture.torch.fingerprint import fingerprint, surroundings
+from daceopt.capture.torch.traced import DEVICES, Traced
 from daceopt.errors import CaptureError, Unsupported
 from daceopt.modules import frames
 from daceopt.modules.backend import Backend, reason_of
@@ -32,7 +33,6 @@ from daceopt.runtime.tensors import to_numpy
 from daceopt.store.cache import key
 
 if TYPE_CHECKING:
-    from daceopt.capture.torch.traced import Traced
     from daceopt.ir.imported import Imported
 
 
@@ -105,7 +105,8 @@ class Frozen:
         """The compiled program. Raises Unsupported with the reason."""
         state = [key(_bytes(x)) for k, x in enumerate(self.arguments) if k not in self.inputs]
         kinds = [kind(x) for x in self.traced.inputs]
-        identity = fingerprint(self.traced.graph, ["frozen", kinds, state, list(self.inputs), self.order])
+        parts = ["frozen", kinds, state, list(self.inputs), self.order, surroundings(DEVICES)]
+        identity = fingerprint(self.traced.graph, parts)
         return FrozenProgram(self, compile_graph(identity, self.load, recipe=recipe, verify=verify))
 
 

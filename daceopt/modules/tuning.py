@@ -9,7 +9,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +76,16 @@ def identity(graph: str, recipe: Recipe, code: str) -> str:
 
 def known(identity: str) -> Found | None:
     """What was found for this graph before."""
-    entry = default_cache().get(_KIND, identity)
-    return None if entry is None else Found(**json.loads((entry / _FILE).read_text()))
+    return default_cache().read(_KIND, identity, _read)
+
+
+def _read(entry: Path) -> Found:
+    found = Found(**json.loads((entry / _FILE).read_text()))
+    values = [v for own in found.options.values() for v in own.values()]
+    seconds = {name: float(s) for name, s in found.seconds.items()}
+    if not isinstance(found.name, str) or not all(isinstance(v, int) for v in values):
+        raise ValueError(f"{_FILE} is no finding")
+    return replace(found, seconds=seconds)
 
 
 def keep(identity: str, found: Found) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 import warnings
@@ -23,7 +24,7 @@ from daceopt.logs import caller_depth
 from daceopt.passes import trace
 from daceopt.runtime.executable import Executable
 from daceopt.store import system
-from daceopt.store.cache import default_cache, key
+from daceopt.store.cache import default_cache, is_key, key
 
 if TYPE_CHECKING:
     import onnx
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     from daceopt.passes.step import Step
 
 REPORT = "report.json"
+_REGISTRIES = (  # of what decides about code, each by itself: a warm start has imported some
+    *("ops.core.registry", "libs.base", "autodiff.rules", "splits.rules"),
+    *("capture.torch.table", "codegen.target", "codegen.toolchain"),
+)
 
 
 @dataclass
@@ -144,8 +149,7 @@ def compiled(source: Source, fingerprint: str) -> CompiledPair:
     )
     store = default_cache()
     for _ in range(2):
-        folder = store.build("pair", identity, lambda entry: _write(entry, identity, source))
-        found = json.loads((folder / REPORT).read_text())
+        found = store.made("pair", identity, lambda entry: _write(entry, identity, source), _read)
         programs = [load_program(name, store) for name in found["programs"]]
         if None not in programs:
             forward, backward = (*programs, None)[:2]
@@ -170,6 +174,17 @@ def report(derived: Derived, programs: Sequence[str]) -> dict[str, Any]:
         "choice": derived.choice,
         "exchanges": [found for graph, _ in derived.directions() if (found := _exchanges(graph))],
     }
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What ``report`` kept. Raises ValueError where it is something else."""
+    found = json.loads((folder / REPORT).read_text())
+    kinds: dict[str, type] = dict.fromkeys(("programs", "history", "exchanges"), list)
+    kinds |= dict.fromkeys(("fallbacks", "hosted", "notes", "seconds"), dict)
+    wrong = [name for name, kind in kinds.items() if not isinstance(found[name], kind)]
+    if wrong or not found["programs"] or not all(map(is_key, found["programs"])):
+        raise ValueError(f"{REPORT} is no record of programs: {', '.join(wrong) or found['programs']}")
+    return found
 
 
 def _exchanges(graph: Graph) -> list[Exchanged]:
@@ -236,20 +251,32 @@ def _check_built(derived: Derived, names: Sequence[str]) -> None:
     check(*(Built(g, roles, p) for (g, roles), p in zip(derived.directions(), programs) if p is not None))
 
 
-def _foreign_rules() -> str:
-    """Operator rules that the user registered; nobody registers any without importing the registry."""
-    registry = sys.modules.get("daceopt.ops.core.registry")
-    return registry.foreign_source() if registry is not None else ""
+def _foreign_rules() -> list[str]:
+    """What stands for all that users registered; nobody registers anything without importing the registry."""
+    registries = [sys.modules.get(f"daceopt.{name}") for name in _REGISTRIES]
+    return [registry.foreign_source() if registry is not None else "" for registry in registries]
 
 
 def own_source() -> str:
-    """Digest of daceopt's own code, so that an edited transformation or printer is never served from the cache."""
+    """Digest of daceopt's own code, so that an edited transformation or printer is never served from the cache.
+
+    Of what files hold: builds that anybody can repeat give all files one time.
+    """
     global _digest
     if _digest is None:
         folders = (*daceopt.__path__, *daceopt.recipes.__path__, *daceopt.transformations.__path__)
-        files = sorted(f for p in map(Path, folders) for pattern in ("*.py", "*.h", "*.cpp") for f in p.rglob(pattern))
-        _digest = key(*((f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files))
+        _digest = key(*(part for folder in folders for part in _sources(folder)))
     return _digest
+
+
+def _sources(folder: str) -> Iterator[str | bytes]:
+    """Names and contents of all files of code."""
+    for at, inner, names in os.walk(folder):
+        inner.sort()
+        for name in sorted(n for n in names if n.endswith((".py", ".h", ".cpp"))):
+            path = os.path.join(at, name)  # noqa: PTH118 (hundreds of them, at every start)
+            yield os.path.relpath(path, folder)
+            yield Path(path).read_bytes()
 
 
 _digest: str | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -64,8 +65,8 @@ class Executable:
 
     def __init__(self, entry: Path) -> None:
         self.entry = entry
-        self._prepare(Manifest.from_json(_read(entry / MANIFEST).decode()))
-        _ = self._functions  # loads the library
+        self._prepare(Manifest.from_json(_read(entry / MANIFEST)))
+        _ = self.constants, self._functions  # all of it: the entry may be gone from the cache later on
 
     def _prepare(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -113,11 +114,16 @@ class Executable:
 
     @cached_property
     def constants(self) -> tuple[np.ndarray, ...]:
-        """Arrays to pass as constants, in the manifest's order (C-contiguous)."""
-        if not self.manifest.constants:
+        """Arrays to pass as constants, in the manifest's order (C-contiguous). Raises BuildError."""
+        tensors, path = self.manifest.constants, self.entry / CONSTANTS
+        if not tensors:
             return ()
-        with np.load(self.entry / CONSTANTS, allow_pickle=False) as stored:
-            return tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in self.manifest.constants)
+        try:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+                found = tuple(np.ascontiguousarray(stored[tensor.name]) for tensor in tensors)
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            raise BuildError(f"cannot read {path}: {error}; it has to be built again") from error
+        return found
 
     @cached_property
     def sources(self) -> Sources:

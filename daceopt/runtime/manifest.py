@@ -115,14 +115,14 @@ class Manifest:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
 
     @staticmethod
-    def from_json(text: str) -> Manifest:
+    def from_json(text: str | bytes) -> Manifest:
         """Read ``to_json``'s text; BuildError when it is damaged or of another format."""
         try:
             fields = json.loads(text)
             if fields.pop("format") != FORMAT:
                 raise ValueError(f"its format is not {FORMAT}")
             return _manifest(fields)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise BuildError(
                 f"the manifest of a built program cannot be read: {error}; it has to be built again"
             ) from error

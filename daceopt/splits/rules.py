@@ -16,6 +16,7 @@ from daceopt.ir.graph import Dim, Graph, dim
 from daceopt.ir.provenance import label_of
 from daceopt.ir.view_boxes import nearest
 from daceopt.store import identity
+from daceopt.store.own_text import home
 
 
 class CannotSplit(Unsupported):
@@ -137,7 +138,7 @@ def why_not(graph: Graph, node: Any, axis: int) -> str | None:
 
 def foreign_source() -> str:
     """What stands for the rules that users registered; "" for none."""
-    users = [(c, r) for c, r in _RULES.items() if not identity.is_own(r.__module__)]
+    users = [(c, r) for c, r in _RULES.items() if not identity.is_own(home(r))]
     return identity.text_of(users) if users else ""
 
 

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import logging
 import os
+import re
 import shutil
 import threading
 import warnings
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from daceopt.errors import BuildError
 from daceopt.store import sealed, storage
@@ -32,6 +34,9 @@ _DISK_ERRORS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ENOLCK, errno.EOPNOTSUPP}
 )
 
+_UNREADABLE = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+T = TypeVar("T")
 Writer = Callable[[Path], None]
 
 
@@ -62,6 +67,11 @@ def key(*parts: object) -> str:
     return digest.hexdigest()
 
 
+def is_key(value: object) -> bool:
+    """Tell whether ``value`` is what :func:`key` returns."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
 class Cache:
     """A store in ``folder``; where that cannot be written, results go to a private temporary folder, with a warning."""
 
@@ -83,6 +93,33 @@ class Cache:
         self.hits, self.misses = self.hits + (path is not None), self.misses + (path is None)
         logger.debug("%s %s %s", "found" if path is not None else "no", kind, key[:_KEY])
         return path
+
+    def read(self, kind: str, key: str, reader: Callable[[Path], T]) -> T | None:
+        """What ``reader(folder)`` makes of an entry, None without one; what it cannot read is removed and logged,
+        however well it is sealed."""
+        found = self.get(kind, key)
+        if found is None:
+            return None
+        try:
+            return reader(found)
+        except _UNREADABLE as error:
+            logger.warning("cache entry %s is unusable and will be built again: %s", found, error)
+            self.discard(kind, key)
+            return None
+
+    def made(self, kind: str, key: str, writer: Writer, reader: Callable[[Path], T]) -> T:
+        """What ``reader`` makes of an entry, which is written first if needed; written anew if it cannot be read.
+
+        Raises BuildError where the entry is gone as soon as it is written.
+        """
+        for _ in range(2):
+            self.build(kind, key, writer)
+            found = self.read(kind, key, reader)
+            if found is not None:
+                return found
+        raise BuildError(
+            f"the cache in {self.folder} loses what is written to it at once; see `python -m daceopt doctor`"
+        )
 
     def put(self, kind: str, key: str, writer: Writer) -> Path:
         """Let ``writer(folder)`` fill a fresh folder and publish it whole; if another process was first, use its entry.
@@ -225,7 +262,10 @@ class Cache:
         return self.folder / LAYOUT / "entries" / kind / key[:2] / key
 
     def _entries(self) -> Iterator[Path]:
-        return (self.folder / LAYOUT / "entries").glob("*/*/*")
+        """Of our own folders: not what links among them lead to."""
+        for entry in (self.folder / LAYOUT / "entries").glob("*/*/*"):
+            if storage.is_ours(entry.parent) and storage.is_ours(entry.parent.parent):
+                yield entry
 
     def _remove(self, entry: Path) -> None:
         """Take an entry out of sight in one step, then delete it."""
@@ -267,7 +307,10 @@ def default_folder() -> Path:
     """Return DACEOPT_CACHE_DIR, else ``$XDG_CACHE_HOME/daceopt``, else ``~/.cache/daceopt``, else a private folder."""
     wanted = os.environ.get("DACEOPT_CACHE_DIR", "").strip()
     if wanted:
-        return Path(wanted).expanduser().absolute()
+        try:
+            return Path(wanted).expanduser().absolute()
+        except RuntimeError:  # the home of nobody: a folder of that name
+            return Path(wanted).absolute()
     shared = Path(os.environ.get("XDG_CACHE_HOME", "").strip())
     if shared.is_absolute():  # the XDG rules say to ignore a relative one
         return shared / "daceopt"
@@ -306,11 +349,14 @@ def _limit(text: str) -> int:
         return DEFAULT_LIMIT
     unit = plain[-1] if plain[-1] in _UNITS else ""
     try:
-        return int(float(plain.removesuffix(unit)) * _UNITS[unit])
-    except ValueError:
+        size = int(float(plain.removesuffix(unit)) * _UNITS[unit])
+        if size < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
         message = f"DACEOPT_CACHE_SIZE={text!r} is not a size such as 500M or 2G; using 10G"
         warnings.warn(message, RuntimeWarning, stacklevel=3)
         return DEFAULT_LIMIT
+    return size
 
 
 def _feed(digest: hashlib._Hash, value: object) -> None:

@@ -1,13 +1,14 @@
 """What stands for code that users give us in the keys of the cache: its text, and the values that it reads.
 
-Two functions of one text differ by their default arguments, by what their closures hold and by the globals they name.
-Of daceopt, Python and the packages whose versions are in the keys the name is enough; of other installed packages the
-text of the file.
+Two functions of one text differ by their instructions, default arguments, attributes, by what their closures hold and
+by the globals they name. Of daceopt, Python and the packages whose versions are in the keys the name is enough; of
+other installed packages their version and the text of the file. Objects are what they would be pickled with.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import inspect
 import os
 import re
@@ -17,18 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from daceopt.store.own_text import added, code_text, contents, home, is_code, members, names_in
+
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_EXACT = frozenset((*_SIMPLE, list, tuple, set, frozenset, dict))
 _VERSIONED = frozenset("torch dace numpy sympy mpmath ml_dtypes onnx onnxruntime".split())
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
-_WRAPPED = (staticmethod, classmethod, property, functools.cached_property)
+_WRAPPED = (staticmethod, classmethod, property, functools.cached_property, functools._lru_cache_wrapper)
 _INTERNAL = frozenset(
     "__dict__ __weakref__ __doc__ __module__ __annotations__ __qualname__ __firstlineno__ __static_attributes__ "
     "__dataclass_fields__ __dataclass_params__".split()
 )
+_TAKEN_APART: list[tuple[tuple[type, ...], Callable[[Any], Any]]] = []
 
 
 def text_of(value: Any) -> str:
@@ -38,6 +42,11 @@ def text_of(value: Any) -> str:
     what the cache holds might come from an earlier version of them.
     """
     return "\n".join(_Walk().lines(value))
+
+
+def take_apart(kinds: tuple[type, ...], parts: Callable[[Any], Any]) -> None:
+    """Let objects of these ``kinds`` be described by ``parts(value)``, a list of values."""
+    _TAKEN_APART.append((kinds, parts))
 
 
 def never_again(what: str) -> str:
@@ -54,23 +63,32 @@ class _Walk:
     """Describes a value and all it refers to, each thing and each file once."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, Any] = {}  # by identity; the value is kept, so that no other takes its place
+        self._seen: dict[int, tuple[int, Any]] = {}  # by identity; the value is kept, so that no other takes its place
 
     def lines(self, value: Any) -> Iterator[str]:
-        if isinstance(value, _SIMPLE):
+        if type(value) in _SIMPLE:
             yield f"{type(value).__name__} {value!r}"
             return
-        if id(value) in self._seen:
-            yield f"again {list(self._seen).index(id(value))}"
+        if not self._is_new(value):
+            yield f"again {self._seen[id(value)][0]}"
             return
-        self._seen[id(value)] = value
         yield from self._rule(value)(value)
+        if isinstance(value, (*_SIMPLE, list, tuple, set, frozenset, Mapping)) and type(value) not in _EXACT:
+            yield from self.lines(type(value))
+            yield from self._parts("added", [x for item in added(value).items() for x in item])
+
+    def _is_new(self, value: Any) -> bool:
+        is_new = id(value) not in self._seen
+        self._seen.setdefault(id(value), (len(self._seen), value))
+        return is_new
 
     def _rule(self, value: Any) -> Callable[[Any], Iterator[str]]:
         rules: tuple[tuple[Any, Callable[[Any], Iterator[str]]], ...] = (
+            *((kinds, lambda v, p=parts: self._parts(type(v).__name__, p(v))) for kinds, parts in _TAKEN_APART),
             (FunctionType, self._function),
             (MethodType, self._method),
-            ((BuiltinFunctionType, ModuleType, Enum, type(MISSING)), self._named),
+            (Enum, lambda v: self._parts("enum", (type(v), v.name, v.value))),
+            ((BuiltinFunctionType, ModuleType, type(MISSING)), self._named),
             (functools.partial, lambda p: self._parts("partial", (p.func, p.args, p.keywords))),
             (_WRAPPED, self._wrapped),
             (type, self._class),
@@ -92,7 +110,7 @@ class _Walk:
         yield f"{type(value).__name__} {getattr(value, '__module__', None)} {getattr(value, '__name__', value)}"
 
     def _wrapped(self, value: Any) -> Iterator[str]:
-        inner = [getattr(value, n, None) for n in ("__func__", "func", "fget", "fset", "fdel")]
+        inner = [getattr(value, n, None) for n in ("__func__", "func", "fget", "fset", "fdel", "__wrapped__")]
         yield from self._parts(type(value).__name__, inner)
 
     def _method(self, value: MethodType) -> Iterator[str]:
@@ -101,78 +119,99 @@ class _Walk:
     # ---------------------------------------------------------------- code
 
     def _function(self, function: FunctionType) -> Iterator[str]:
-        yield f"function {function.__module__}.{function.__qualname__}"
-        if not is_known(function.__module__):
-            yield from self._source(function)
-        if _is_users(function.__module__):
-            yield from self._globals(function)
+        module, names = home(function), names_in(function.__code__)
+        yield f"function {module}.{function.__qualname__}"
+        if not is_known(module):
+            yield from self._source(function, module)
+            yield code_text(function.__code__)
+            yield from self._parts("attributes", sorted(vars(function).items()))
+        if is_users(module):
+            for name in sorted(names & function.__globals__.keys()):
+                yield f"global {name}"
+                yield from self._read(function.__globals__[name], names)
         yield from self._parts("defaults", function.__defaults__ or ())
         yield from self._parts("keyword defaults", sorted((function.__kwdefaults__ or {}).items()))
-        yield from self._parts("closure", [_content(cell) for cell in function.__closure__ or ()])
+        cells = function.__closure__ or ()
+        yield f"closure of {len(cells)}"
+        for cell in cells:
+            yield from self._read(_content(cell), names)
 
-    def _globals(self, function: FunctionType) -> Iterator[str]:
-        for name in sorted(_names(function.__code__)):
-            if name in function.__globals__:
-                yield f"global {name}"
-                value = function.__globals__[name]
-                yield from self._members(value, function) if isinstance(value, ModuleType) else self.lines(value)
-
-    def _members(self, module: ModuleType, function: FunctionType) -> Iterator[str]:
-        """What a function may read of a module of the user's: ``settings.SCALE``."""
-        yield f"module {module.__name__}"
-        if _is_users(module.__name__):
-            for name in sorted(_names(function.__code__) & set(vars(module))):
-                yield f"member {name}"
-                yield from self.lines(vars(module)[name])
+    def _read(self, value: Any, names: frozenset[str]) -> Iterator[str]:
+        """A value; of a module what code with these names may read of it: ``settings.SCALE``."""
+        if not isinstance(value, ModuleType):
+            yield from self.lines(value)
+            return
+        yield f"module {value.__name__}"
+        for path, member in members(value, names, _is_told):
+            yield f"member {path}"
+            yield from self.lines(member)
 
     def _class(self, cls: type) -> Iterator[str]:
         yield f"class {cls.__module__}.{cls.__qualname__}"
         if is_known(cls.__module__):
             return
-        yield from self._source(cls)
-        for base in cls.__bases__ if _is_users(cls.__module__) else ():
+        yield from self._source(cls, cls.__module__)
+        if not is_users(cls.__module__):
+            return
+        for base in (*cls.__bases__, type(cls)):
             yield from self.lines(base)
-        for name, value in sorted(vars(cls).items()) if _is_users(cls.__module__) else ():
+        for name, value in sorted(vars(cls).items()):
             if name not in _INTERNAL and not name.startswith("_abc_"):
                 yield f"attribute {name}"
                 yield from self._attribute(value)
 
     def _attribute(self, value: Any) -> Iterator[str]:
-        """Slots and the like, which the class statement makes, are told by its text."""
-        described = isinstance(value, (FunctionType, type, *_WRAPPED)) or not hasattr(type(value), "__get__")
-        yield from self.lines(value) if described else iter((type(value).__name__,))
+        """Slots and the like, which the class statement makes, are told by its text; other descriptors hold values."""
+        kind = type(value)
+        if is_code(value) or isinstance(value, _WRAPPED) or not hasattr(kind, "__get__") or is_users(kind.__module__):
+            yield from self.lines(value)
+        else:
+            yield from self._parts(kind.__name__, sorted(getattr(value, "__dict__", {}).items()))
 
-    def _source(self, thing: Any) -> Iterator[str]:
-        """The text of the file that defines ``thing``."""
-        module = inspect.getmodule(thing)
-        if module is not None and id(module) in self._seen:
+    def _source(self, thing: Any, name: str | None) -> Iterator[str]:
+        """The text of the file that defines ``thing``; of an installed package also its version."""
+        if (name or "").startswith("namedtuple_"):  # which Python's own template wrote
+            return
+        module = sys.modules.get(name or "") or inspect.getmodule(thing)
+        if module is not None and not self._is_new(module):
             return
         try:
             yield inspect.getsource(module or thing)
         except (OSError, TypeError):
             yield never_again(thing.__qualname__)
-        self._seen[id(module)] = module
+        if not is_users(name):
+            yield _version((name or "").partition(".")[0])
 
     # ---------------------------------------------------------------- objects
 
     def _object(self, value: Any) -> Iterator[str]:
         kind = type(value)
+        if isinstance(value, _SIMPLE) and not _of_numpy(value):
+            base: Any = next(k for k in kind.__mro__ if k in _SIMPLE)
+            yield base.__repr__(value)
+            return
         yield from self.lines(kind)
-        if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-            yield f"{value.dtype} {getattr(value, 'shape', ())} {value.tobytes().hex()}"
-        elif is_dataclass(value):
-            yield from self._parts("fields", [getattr(value, f.name) for f in fields(value)])
+        if is_dataclass(value):
+            own = {f.name: getattr(value, f.name, None) for f in fields(value)}
+            yield from self._parts("fields", sorted((own | getattr(value, "__dict__", {})).items()))
+        elif _of_numpy(value):
+            yield from self._array(value)
         else:
-            yield from self._printed(value)
+            yield from self._described(value)
 
-    def _printed(self, value: Any) -> Iterator[str]:
-        """What an installed package prints is taken for the whole truth, unless it is an address or large data."""
+    def _array(self, value: Any) -> Iterator[str]:
+        yield f"{value.dtype} {getattr(value, 'shape', ())} {getattr(value, 'strides', ())}"
+        yield from self._parts("objects", value.tolist()) if value.dtype.hasobject else iter((value.tobytes().hex(),))
+        yield from self._parts("state", sorted(getattr(value, "__dict__", {}).items()))
+
+    def _described(self, value: Any) -> Iterator[str]:
+        """By what it is made of. Large data and an object of the user's without fields never come again."""
         kind = type(value)
-        told = not _is_users(kind.__module__) and kind.__name__ not in ("Tensor", "Parameter")
-        text = repr(value) if told else ""
-        if text and not _ADDRESS.search(text):
-            yield text
-        elif not is_own(kind.__module__):
+        try:
+            if is_users(kind.__module__) or kind is object or kind.__name__ in ("Tensor", "Parameter"):
+                raise TypeError
+            yield from self._parts("contents", contents(value))
+        except TypeError:
             yield never_again(kind.__qualname__)
 
 
@@ -183,13 +222,15 @@ def _content(cell: Any) -> Any:
         return None
 
 
-def _names(code: CodeType) -> set[str]:
-    """Names of globals and attributes that a function or a function in it reads."""
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found |= _names(constant)
-    return found
+def _of_numpy(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tobytes")
+
+
+def _is_told(module: ModuleType, value: Any) -> bool:
+    """Whether a member of a module stands in a text: any of the user's modules, elsewhere what users put there."""
+    kinds = tuple(kind for kinds, _ in _TAKEN_APART for kind in kinds)
+    own = home(value) if is_code(value) else type(value).__module__
+    return is_users(module.__name__) or is_users(own) or isinstance(value, kinds)
 
 
 def is_known(name: str | None) -> bool:
@@ -199,7 +240,7 @@ def is_known(name: str | None) -> bool:
 
 
 @functools.cache
-def _is_users(name: str | None) -> bool:
+def is_users(name: str | None) -> bool:
     """Whether a module is neither known nor of an installed package."""
     return not is_known(name) and not _is_installed((name or "").partition(".")[0])
 
@@ -207,3 +248,11 @@ def _is_users(name: str | None) -> bool:
 def _is_installed(root: str) -> bool:
     file = getattr(sys.modules.get(root), "__file__", None)
     return file is not None and bool(_INSTALLED.search(str(Path(file))))
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return package

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from daceopt.store import storage
 
+_MOST_BYTES = 1 << 20  # of an entry.json
+
 logger = logging.getLogger("daceopt.cache")
 
 
@@ -29,9 +31,9 @@ def damage(entry: Path) -> str | None:
     if not storage.is_ours(entry) or not entry.is_dir():
         return "it is not a folder that only we may write to"
     try:
-        files = json.loads((entry / "entry.json").read_text())["files"]
+        files = json.loads(storage.small_file(entry / "entry.json", _MOST_BYTES))["files"]
         expected = {str(name): str(info["sha256"]) for name, info in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return f"its entry.json cannot be read ({type(error).__name__})"
     return next((reason for reason in (_file_damage(entry, *item) for item in expected.items()) if reason), None)
 

@@ -33,7 +33,7 @@ def is_ours(path: Path) -> bool:
     """Tell whether ``path`` is a plain file or folder that we own and nobody else may write to."""
     try:
         info = os.lstat(path)
-    except OSError:
+    except (OSError, ValueError):  # the name has a character that no file's has
         return False
     if not (stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode)):
         return False
@@ -47,6 +47,18 @@ def file_digest(path: Path) -> str:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def small_file(path: Path, most: int) -> bytes:
+    """The bytes of a plain file of ours, at most ``most``. Raises ValueError for a larger one and for what is none,
+    which might never end."""
+    if not is_ours(path) or not path.is_file():
+        raise ValueError(f"{path} is no plain file of ours")
+    with path.open("rb") as stream:
+        found = stream.read(most + 1)
+    if len(found) > most:
+        raise ValueError(f"{path} has more than {most} bytes")
+    return found
 
 
 @contextmanager

@@ -56,10 +56,6 @@ def training_step(
     """``step(*inputs, *targets) -> loss``: what ``zero_grad``, forward, ``backward`` and ``optimizer.step`` do in turn,
     as one program where that is possible.
 
-    Parameters and the optimizer's state stay PyTorch's own tensors, written in place, and its groups are read at every
-    call: ``state_dict``, schedulers and checkpoints work as before. The loss comes back detached. Gradients that stood
-    there before are dropped; parameters that the optimizer does not have get none.
-
     loss            called with the model's result and the targets; None: the model's result is the loss
     targets         how many of the last arguments are the loss's (None: as many as it has parameters without a default,
                     but the first); named arguments go to the model
@@ -72,11 +68,6 @@ def training_step(
                     compiled forward and backward, then PyTorch's own update
     memory_budget   as for ``optimized_module``; a share is of what eager PyTorch saves and of the gradients
 
-    With a model of ``data_parallel`` whose strategy updates in shards, each rank has the optimizer's state of its own
-    part: call :meth:`TrainingStep.gather_state` on all ranks before ``optimizer.state_dict()``.
-
-    Compiled are the updates of SGD, Adam and AdamW with parameters of float32, float64, bfloat16 and float16; in half
-    types they are computed in float32 and rounded once. A call that raises leaves parameters and state as they were.
     Raises TypeError and ValueError for what is no model, optimizer or loss, and for an optimizer that has no parameter
     of the model.
     """
@@ -87,7 +78,15 @@ def training_step(
 
 
 class TrainingStep:
-    """A step of one model and optimizer: see :func:`training_step`."""
+    """A step of one model and optimizer: see :func:`training_step` for its options.
+
+    Parameters and the optimizer's state stay PyTorch's own tensors, written in place, and its groups are read at every
+    call: ``state_dict``, schedulers and checkpoints work as before. The loss comes back detached. Gradients that stood
+    there before are dropped; parameters that the optimizer does not have get none.
+
+    Compiled are the updates of SGD, Adam and AdamW with parameters of float32, float64, bfloat16 and float16; in half
+    types they are computed in float32 and rounded once. A call that raises leaves parameters and state as they were.
+    """
 
     def __init__(self, objective: Objective, binder: Binder, options: Options) -> None:
         self._objective, self._binder, self._options = objective, binder, options
@@ -167,8 +166,8 @@ class TrainingStep:
 
     def gather_state(self, to: int | None = None) -> None:
         """Before a checkpoint of an optimizer that updates in shards: its state as PyTorch has it, on all ranks, or on
-        rank ``to`` of the group alone. All ranks call it; the next step takes apart what is whole. Without shards
-        nothing happens.
+        rank ``to`` of the group alone. Each rank has that of its own part otherwise (``data_parallel`` with such a
+        strategy). All ranks call it; the next step takes apart what is whole. Without shards nothing happens.
 
         Raises WorkerError where a rank does something else, ValueError for a rank that the group does not have.
         """

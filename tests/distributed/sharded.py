@@ -127,6 +127,19 @@ def refused(error: type[Exception], text: str, call: Callable[[], Any]) -> None:
 def checkpoints() -> None:
     """What ``gather_state`` leaves is PyTorch's own; a run that is resumed from it goes on bit for bit."""
     found = trained(adamw, 3)
+    _needs_gathering(found)
+    found.step.gather_state()  # of which rank 0 has the whole already
+    found.step.gather_state()
+    saved = copy.deepcopy((found.ours.state_dict(), found.optimizers[0].state_dict()))
+    _is_pytorchs(saved[1], found)
+    found.run(3)
+    found.check()
+    _resumes_in_shards(found, saved)
+    _resumes_without_shards(found, saved)
+
+
+def _needs_gathering(found: Trained) -> None:
+    """Nobody takes a part of the state for the whole; leaves the whole on rank 0."""
     optimizer, world, rank = found.optimizers[0], dist.get_world_size(), dist.get_rank()
     refused(StateInShards, f"spread over {world} ranks", optimizer.state_dict)
     refused(StateInShards, "gather_state() of the training step", optimizer.step)
@@ -136,36 +149,44 @@ def checkpoints() -> None:
         optimizer.state_dict()
     else:
         refused(StateInShards, f"the part of {rank}", optimizer.state_dict)
-    found.step.gather_state()  # of which rank 0 has the whole already
-    found.step.gather_state()
-    saved = copy.deepcopy((found.ours.state_dict(), optimizer.state_dict()))
+
+
+def _is_pytorchs(saved: dict[str, Any], found: Trained) -> None:
     theirs = found.optimizers[1].state_dict()
-    assert saved[1]["param_groups"] == theirs["param_groups"]
+    assert saved["param_groups"] == theirs["param_groups"]
     named = [n for n, _ in found.ours.named_parameters()]
     for k, state in found.exact.optimizer.state_dict()["state"].items():
         for name, exact in state.items():
-            own, peers = saved[1]["state"][k][name], theirs["state"][k][name]
+            own, peers = saved["state"][k][name], theirs["state"][k][name]
             assert own.shape == exact.shape and own.stride() == peers.stride(), (named[k], name)
             assert_within_rounding(own, exact, peers)
-    found.run(3)
-    found.check()
+
+
+def _resumes_in_shards(found: Trained, saved: tuple[Any, Any]) -> None:
+    """Three more steps end at the parameters that ``found`` has."""
     after = [p.detach().clone() for p in found.ours.parameters()]
     found.ours.load_state_dict(saved[0])
+    optimizer = found.optimizers[0]
     optimizer.load_state_dict(copy.deepcopy(saved[1]))
     optimizer.state_dict()  # whole: loaded
     found.step.gather_state()
-    resumed = daceopt.training_step(found.ours, functional.cross_entropy, optimizer, fallback="raise")
-    for k in range(3, 6):
-        resumed(*found.every[rank][k % 4])
+    _go_on(daceopt.training_step(found.ours, functional.cross_entropy, optimizer, fallback="raise"), found)
     assert all(torch.equal(p, q) for p, q in zip(found.ours.parameters(), after))
-    elsewhere = daceopt.data_parallel(Net(), fallback="raise")  # without shards
+
+
+def _resumes_without_shards(found: Trained, saved: tuple[Any, Any]) -> None:
+    elsewhere = daceopt.data_parallel(Net(), fallback="raise")
     elsewhere.load_state_dict(saved[0])
-    other = adamw(elsewhere)
-    other.load_state_dict(copy.deepcopy(saved[1]))
-    step = daceopt.training_step(elsewhere, functional.cross_entropy, other, fallback="raise")
-    for k in range(3, 6):
-        step(*found.every[rank][k % 4])
+    optimizer = adamw(elsewhere)
+    optimizer.load_state_dict(copy.deepcopy(saved[1]))
+    _go_on(daceopt.training_step(elsewhere, functional.cross_entropy, optimizer, fallback="raise"), found)
     compare(elsewhere, found.theirs, found.exact.model)
+
+
+def _go_on(step: Any, found: Trained) -> None:
+    """With the batches of ``found`` behind those that came before the checkpoint."""
+    for k in range(3, 6):
+        step(*found.every[dist.get_rank()][k % 4])
 
 
 def channels_last_halves() -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from tests.fuzz.drawing import Drawing, Impossible
+
+Statement = Callable[[], str]
 
 
 def normalized(d: Drawing) -> str:
@@ -178,7 +182,7 @@ def trained(d: Drawing) -> str:
     t = d.tensors[a]
     last, channels = t.shape[-1], t.shape[min(1, t.dim() - 1)]
     mean, scale = d.parameter(channels), d.parameter(channels)
-    options = [
+    options: list[Statement] = [
         lambda: f"F.dropout({a}, 0.0, training=True)",
         lambda: f"{d.module('nn.Dropout(0.0)')}({a}) * 2",
         lambda: f"F.alpha_dropout({a}, 0.0, training=True)",
@@ -193,27 +197,35 @@ def trained(d: Drawing) -> str:
             lambda: f"F.group_norm({a}, {channels}, {scale}, {mean})",
         ]
     if t.dim() in (3, 4):
-        rank = t.dim() - 2
-        norm = d.choice(("track_running_stats=True", "affine=True", "track_running_stats=True, momentum=None"))
-        batch = d.choice(("momentum=None", "affine=False", "eps=0.1, momentum=0.5", "track_running_stats=False"))
-        mode, around = d.choice(("circular", "replicate", "zeros")), d.choice(("same", "valid"))
-        options += [
-            lambda: f"{d.module(f'nn.InstanceNorm{rank}d({channels}, {norm})')}({a})",
-            lambda: f"{d.module(f'nn.BatchNorm{rank}d({channels}, {batch})')}({a})",
-            lambda: f"{d.module(f'nn.Conv{rank}d({channels}, 2, 3, padding=1, padding_mode={mode!r})')}({a})",
-            lambda: f"{d.module(f'nn.Conv{rank}d({channels}, 2, 2, padding={around!r})')}({a})",
-            lambda: f"F.dropout{rank}d({a}, 0.0)",
-            lambda: f"F.local_response_norm({a}, 2)",
-            lambda: f"F.lp_pool{rank}d({a}.abs() + 0.1, 2, 2)",
-        ]
+        options += _of_signals(d, a, channels, t.dim() - 2)
     if t.dim() == 4:
-        options += [
-            lambda: f"F.unfold({a}, 2, padding=1)",
-            lambda: f"F.fold(F.unfold({a}, 2), {a}.shape[2:], 2)",
-            lambda: f"F.interpolate({a}, size=(3, 4), mode='bilinear', align_corners={d.flag()})",
-            lambda: f"F.pixel_unshuffle(F.pad({a}, (0, {last % 2}, 0, {t.shape[2] % 2})), 2)",
-        ]
+        options += _of_images(d, a, *t.shape[2:])
     return d.choice(options)()
+
+
+def _of_signals(d: Drawing, a: str, channels: int, rank: int) -> list[Statement]:
+    """Layers with ``rank`` spatial dimensions."""
+    norm = d.choice(("track_running_stats=True", "affine=True", "track_running_stats=True, momentum=None"))
+    batch = d.choice(("momentum=None", "affine=False", "eps=0.1, momentum=0.5", "track_running_stats=False"))
+    mode, around = d.choice(("circular", "replicate", "zeros")), d.choice(("same", "valid"))
+    return [
+        lambda: f"{d.module(f'nn.InstanceNorm{rank}d({channels}, {norm})')}({a})",
+        lambda: f"{d.module(f'nn.BatchNorm{rank}d({channels}, {batch})')}({a})",
+        lambda: f"{d.module(f'nn.Conv{rank}d({channels}, 2, 3, padding=1, padding_mode={mode!r})')}({a})",
+        lambda: f"{d.module(f'nn.Conv{rank}d({channels}, 2, 2, padding={around!r})')}({a})",
+        lambda: f"F.dropout{rank}d({a}, 0.0)",
+        lambda: f"F.local_response_norm({a}, 2)",
+        lambda: f"F.lp_pool{rank}d({a}.abs() + 0.1, 2, 2)",
+    ]
+
+
+def _of_images(d: Drawing, a: str, height: int, width: int) -> list[Statement]:
+    return [
+        lambda: f"F.unfold({a}, 2, padding=1)",
+        lambda: f"F.fold(F.unfold({a}, 2), {a}.shape[2:], 2)",
+        lambda: f"F.interpolate({a}, size=(3, 4), mode='bilinear', align_corners={d.flag()})",
+        lambda: f"F.pixel_unshuffle(F.pad({a}, (0, {width % 2}, 0, {height % 2})), 2)",
+    ]
 
 
 LAYERS = (

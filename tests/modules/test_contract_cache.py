@@ -10,12 +10,18 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
+import torch
 
+from daceopt import optimized_module
+from daceopt.modules.frozen import freeze
 from daceopt.runtime.arithmetic import evaluate
+from tests.capture.torch.interpreted import compile_interpreted
 from tests.test_bad_input import product
+from tests.twins import module
 
 MODULE = """
     import torch, daceopt
@@ -131,3 +137,39 @@ def test_a_cache_folder_that_cannot_be_made_still_compiles(tmp_path: Path) -> No
     done = run(f"import os; os.chdir({str(tmp_path)!r})\n{command}", tmp_path / "cache", DACEOPT_CACHE_DIR="file/cache")
     assert "eager 0 programs 1" in done.stdout, done.stderr
     assert "cannot write its cache folder" in done.stderr
+
+
+def compared(frozen: bool) -> tuple[bool, str]:
+    """Whether 2**24 + 1 is above 2**24 + 0.5 in the default type, and what stands for the graph in the cache."""
+    given = torch.tensor([16777217])
+    net = module(lambda self, x: x > 16777216.5)
+    texts: list[str] = []
+
+    def compile_graph(identity: str, load: Any, **_: Any) -> Any:
+        texts.append(identity)
+        return compile_interpreted(identity, load)
+
+    with pytest.MonkeyPatch.context() as patch:
+        if frozen:
+            patch.setattr("daceopt.modules.frozen.compile_graph", compile_graph)
+            (found,) = freeze("net", net, (given,), {}).compile("none")(given.numpy())
+        else:
+            patch.setattr("daceopt.pipeline.compile_graph", compile_graph)
+            torch._dynamo.reset()
+            found = optimized_module(net, fallback="raise")(given).numpy()
+    return bool(found), texts[0]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_the_default_type_decides_what_is_computed(frozen: bool) -> None:
+    """Integers are compared with numbers in it, which no node of the graph says."""
+    before = torch.get_default_dtype()
+    found = []
+    try:
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            found.append(compared(frozen))
+    finally:
+        torch.set_default_dtype(before)
+    assert [value for value, _ in found] == [False, True]
+    assert found[0][1] != found[1][1], "one would be served the program of the other"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import logging
+import shutil
 import subprocess
 import sys
 import threading
@@ -17,8 +18,9 @@ from daceopt.codegen.assemble import build_program, load_program, program_key
 from daceopt.codegen.compiler import CompileJob
 from daceopt.codegen.entry import HOST_DECLARATION, Argument, FrameParameter, FrameProgram, entry_source
 from daceopt.errors import BuildError, RunError, RunIndexError
-from daceopt.runtime.executable import Executable, load
+from daceopt.runtime.executable import _LOADED, Executable, load
 from daceopt.runtime.manifest import KernelInfo, Manifest, Symbol, Tensor
+from daceopt.store import sealed
 from daceopt.store.cache import Cache
 from tests.codegen.programs import SCALE, build_scale, frame, run_scale, scale_jobs
 
@@ -128,12 +130,33 @@ def test_constants_are_stored_without_pickle(store: Cache) -> None:
         build_program(program_key("none"), manifest, scale_jobs(), {}, store)
 
 
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 garbage", b"\x93NUMPY"])
+def test_constants_that_cannot_be_read_are_built_again(store: Cache, content: bytes) -> None:
+    """However well they are sealed; what was loaded has them, whatever becomes of the entry."""
+    manifest = Manifest("scale", SCALE.inputs, (Tensor("c", "bool", 1),), SCALE.outputs, SCALE.symbols)
+    name = program_key("sealed constants", content.hex())
+    build_program(name, manifest, scale_jobs(), {"c": np.array([True, False])}, store)
+    entry = store.get("program", name)
+    assert entry is not None
+    copied = entry.with_name("0" * 64)  # a path of which no program is loaded
+    shutil.copytree(entry, copied)
+    found = load(copied)
+    (entry / "constants.npz").write_bytes(content)
+    (entry / "entry.json").unlink()
+    sealed.seal(entry)
+    _LOADED.pop(entry)
+    assert load_program(name, store) is None and store.get("program", name) is None
+    shutil.rmtree(copied)
+    assert found.constants[0].tolist() == [True, False]
+
+
 @pytest.mark.parametrize("file", ["program.so", "manifest.json", "entry.json"])
 def test_damaged_program_is_built_again(tmp_path: Path, file: str) -> None:
     store = Cache(tmp_path)
     entry = build_scale(store).entry
     data = bytearray((entry / file).read_bytes())
     data[len(data) // 2] ^= 1
+    (entry / file).unlink()  # the library that is loaded stays as it is, for when the process ends
     (entry / file).write_bytes(data[: len(data) * 3 // 4] if file == "entry.json" else data)
     assert load_program(entry.name, store) is None
     x = np.ones(4, np.float32)
@@ -196,6 +219,7 @@ ONE_RUNTIME = """
 import sys
 from pathlib import Path
 {order}
+from daceopt.store import sealed
 from daceopt.store.cache import Cache
 from tests.codegen.programs import build_scale, run_scale
 import numpy as np

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,60 @@ def test_damaged_entry_is_dropped_and_built_again(store: Cache, damage, caplog) 
     assert not entry.exists()
     assert store.get("object", KEY) is None
     assert (store.build("object", KEY, write) / "value.so").read_bytes() == b"data"
+
+
+HOSTILE = {
+    "nested without end": b"[" * 200_000,
+    "a name with a zero": b'{"files": {"a\\u0000": {"sha256": ""}}}',
+    "a name of half a character": b'{"files": {"\\ud800": {"sha256": ""}}}',
+    "names of folders": b'{"files": {"..": {"sha256": ""}, "": {"sha256": ""}}}',
+    "too large": b" " * (2 << 20),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_any_list_of_files_is_data(store: Cache, name: str) -> None:
+    (store.put("object", KEY, write) / "entry.json").write_bytes(HOSTILE[name])
+    assert store.get("object", KEY) is None
+    assert (store.build("object", KEY, write) / "value.so").read_bytes() == b"data"
+
+
+ENDLESS: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "link": lambda path: path.symlink_to("/dev/zero"),
+    "folder": os.mkdir,
+}
+
+
+@pytest.mark.parametrize("make", ENDLESS.values(), ids=ENDLESS)
+def test_a_list_of_files_that_never_ends_is_not_read(store: Cache, make: Callable[[Path], None]) -> None:
+    path = store.put("object", KEY, write) / "entry.json"
+    path.unlink()
+    make(path)
+    assert store.get("object", KEY) is None
+
+
+def test_an_entry_that_its_reader_cannot_read_is_written_again(store: Cache) -> None:
+    def number(folder: Path) -> int:
+        return int(json.loads((folder / "more.json").read_text())["number"])
+
+    store.put("figures", KEY, write)  # sealed, but without the number
+    assert store.read("figures", KEY, number) is None and store.get("figures", KEY) is None
+    store.put("figures", KEY, write)
+    assert store.made("figures", KEY, lambda f: (f / "more.json").write_text('{"number": 3}'), number) == 3  # type: ignore[arg-type, return-value]
+    with pytest.raises(BuildError, match="loses what is written"):
+        store.made("figures", key("other"), write, number)
+
+
+def test_links_among_the_entries_are_not_followed(store: Cache, tmp_path: Path) -> None:
+    store.put("object", KEY, write)
+    (tmp_path / "mine" / "ab").mkdir(parents=True)
+    (tmp_path / "mine" / "ab" / "text").write_text("kept")
+    entries = store.folder / "v1" / "entries"
+    (entries / "kind").symlink_to(tmp_path)
+    (entries / "object" / "zz").symlink_to(tmp_path / "mine")
+    assert store.stats().entries == {"object": 1} and store.clear() == 1
+    assert (tmp_path / "mine" / "ab" / "text").read_text() == "kept"
 
 
 def test_entry_of_another_user_is_refused(store: Cache, monkeypatch) -> None:
@@ -269,6 +324,16 @@ def test_environment(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/somebody")
     assert default_folder() == Path("/somebody/.cache/daceopt")
+
+
+@pytest.mark.parametrize("size", ["inf", "nan", "1e400", "-1", "G", "1 2"])
+def test_sizes_that_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: str) -> None:
+    monkeypatch.setenv("DACEOPT_CACHE_DIR", "~nobody at all/cache")
+    monkeypatch.setenv("DACEOPT_CACHE_SIZE", size)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(RuntimeWarning, match="is not a size"):
+        found = default_cache()
+    assert found.limit == 10 << 30 and found.folder == tmp_path / "~nobody at all" / "cache"
 
 
 def test_entry_lists_every_file(store: Cache) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from daceopt.ops.core import registry as operators
 from daceopt.passes import loading, transform
 from daceopt.passes.recipe import Recipe
+from daceopt.programs import compiled
 from daceopt.store import identity
 
 HELPER = "SCALE = 2\ndef helper(x, power=SCALE):\n    return x ** power\n"
@@ -202,20 +204,30 @@ def test_chosen_libraries_and_gradients_of_nodes_are_told_apart(
 ) -> None:
     from daceopt import libs
     from daceopt.autodiff import rules as adjoints
+    from daceopt.codegen import target, toolchain
 
-    texts = [table.foreign_source()]
+    def foreign() -> str:
+        return "\n".join(filter(None, compiled._foreign_rules()))
+
+    texts = [foreign()]
     with libs.prefer(Contraction="native"):
-        texts.append(table.foreign_source())
+        texts.append(foreign())
     with monkeypatch.context() as patch:
         patch.setitem(libs.PREFERENCE, "Contraction", ("native", "mkl"))
-        texts.append(table.foreign_source())
+        texts.append(foreign())
     with monkeypatch.context() as patch:
         patch.setitem(adjoints._RULES, rules[0].Options, rules[0].plain)
-        texts.append(table.foreign_source())
+        texts.append(foreign())
         patch.setattr(rules[0], "LIMIT", 9.0)
-        texts.append(table.foreign_source())
-    assert len(set(texts)) == 5
-    assert table.foreign_source() == texts[0] == ""
+        texts.append(foreign())
+    with monkeypatch.context() as patch:
+        patch.setitem(toolchain._TOOLCHAINS, "cpu", replace(toolchain.get("cpu"), command=rules[0].close(("c++",))))
+        texts.append(foreign())
+    with monkeypatch.context() as patch:
+        patch.setitem(target._TARGETS, "cpu", replace(target.get("cpu"), print_kernel=rules[0].plain))
+        texts.append(foreign())
+    assert len(set(texts)) == 7
+    assert foreign() == texts[0] == ""
 
 
 def test_rules_of_users_are_told_apart(table: Any, rules: Any) -> None:

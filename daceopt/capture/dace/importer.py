@@ -198,16 +198,18 @@ class _Importer:
         if len(sources) != 1 or any(e.src_conn == "views" for e in state.out_edges(node)):
             raise Unsupported(f"{where} is written; expected views that are read")
         (edge,) = sources
-        name = self._nodes[edge.src]
-        steps = row_major(self._graph.shape(name))
-        source, desc = edge.src.desc(self._sdfg), node.desc(self._sdfg)
-        laid_out = isinstance(source, dace.data.View) or self._is_row_major(source)
-        if not laid_out or (self._graph.strides(name) != steps and self._graph.shape(name)):
-            name = self._b.copy(name)
+        name = self._in_rows(edge.src)
         starts = [converted(r[0], self._sizes, where) for r in edge.data.get_src_subset(edge, state).ranges]
         offset = sum(s * t for s, t in zip(starts, self._graph.strides(name)))
-        strides = [converted(s, self._sizes, where) for s in desc.strides]
+        strides = [converted(s, self._sizes, where) for s in node.desc(self._sdfg).strides]
         return self._graph.add_view(name, node.data, self._shape(node.data), strides, dim(offset))
+
+    def _in_rows(self, node: nodes.AccessNode) -> str:
+        """What an access node holds, in the order of elements that the program sees."""
+        name, source = self._nodes[node], node.desc(self._sdfg)
+        told = isinstance(source, dace.data.View) or self._is_row_major(source)
+        dense = self._graph.strides(name) == row_major(self._graph.shape(name)) or not self._graph.shape(name)
+        return name if told and dense else self._b.copy(name)
 
     def _is_row_major(self, desc: Any) -> bool:
         if isinstance(desc, dace.data.Scalar):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,21 +53,20 @@ class Loops:
             raise Unsupported(
                 f"{where}: map {entry.map.label!r} is sequential; its iterations may depend on each other"
             )
-        names, extents = dict(self.names), list(self.extents)
-        for name, (begin, end, step) in zip(entry.map.params, entry.map.range.ranges, strict=True):
-            bounds = [converted(e, {**sizes, **self.names}, where) for e in (begin, end, step)]
-            if any(set(getattr(e, "free_symbols", ())) & set(_params(len(extents))) for e in bounds):
-                what = f"{name}={begin}:{end}:{step}"
-                raise Unsupported(
-                    f"{where}: map {entry.map.label!r} is no rectangle: {what} depends on a map around it"
-                )
-            first, last, by = bounds
-            if not isinstance(by, int) or by == 0:
-                raise Unsupported(f"{where}: map {entry.map.label!r} has step {step}; expected a number")
-            count = sympy.floor(sympy.sympify(last - first) / by) + 1
-            names[name] = first + by * param(len(extents))
-            extents.append(dim(count))
-        return Loops(names, extents)
+        made, known = Loops(dict(self.names), list(self.extents)), {**sizes, **self.names}
+        for name, bounds in zip(entry.map.params, entry.map.range.ranges, strict=True):
+            first, last, by = (converted(e, known, where) for e in bounds)
+            made._check_bounds(f"{where}: map {entry.map.label!r}", name, bounds, (first, last, by))
+            made.names[name] = first + by * param(len(made.extents))
+            made.extents.append(dim(sympy.floor(sympy.sympify(last - first) / by) + 1))
+        return made
+
+    def _check_bounds(self, where: str, name: str, written: Sequence[Any], bounds: Sequence[Any]) -> None:
+        if any(set(getattr(e, "free_symbols", ())) & set(_params(len(self.extents))) for e in bounds):
+            begin, end, step = written
+            raise Unsupported(f"{where} is no rectangle: {name}={begin}:{end}:{step} depends on a map around it")
+        if not isinstance(bounds[2], int) or bounds[2] == 0:
+            raise Unsupported(f"{where} has step {written[2]}; expected a number")
 
 
 def _params(count: int) -> list[Any]:
@@ -116,10 +115,13 @@ class ScopeReader:
             elif isinstance(node, nodes.AccessNode):
                 self._check_local(node, loops)
             elif not isinstance(node, nodes.MapExit):
-                kind, hint = type(node).__name__, ""
-                if isinstance(node, nodes.NestedSDFG):
-                    hint = ": control flow inside of a map; write choices as `a if condition else b`"
-                raise Unsupported(f"{self._where}: {kind} {node.label!r} inside of map {entry.map.label!r}{hint}")
+                raise self._misplaced(node, entry)
+
+    def _misplaced(self, node: Any, entry: nodes.MapEntry) -> Unsupported:
+        nested = isinstance(node, nodes.NestedSDFG)
+        hint = ": control flow inside of a map; write choices as `a if condition else b`" if nested else ""
+        what = f"{type(node).__name__} {node.label!r}"
+        return Unsupported(f"{self._where}: {what} inside of map {entry.map.label!r}{hint}")
 
     def _members(self, entry: nodes.MapEntry) -> Iterator[Any]:
         inside = set(self._state.scope_children()[entry])
@@ -188,56 +190,25 @@ class ScopeReader:
         return tuple(index)
 
     def _write(self, node: nodes.Tasklet, edge: Any, loops: Loops, reads: Mapping[str, Any], value: Any) -> None:
-        path = self._state.memlet_path(edge)
-        target = path[-1].dst
+        target = self._state.memlet_path(edge)[-1].dst
         where = f"{self._where}: tasklet {node.label!r}"
         if not isinstance(target, nodes.AccessNode) or edge.data.data != target.data:
             raise Unsupported(f"{where} writes {edge.data} to {target}; expected an array")
-        join = reduction(edge.data.wcr, where)
-        index = self._index(edge.data.subset, loops)
+        join, desc = reduction(edge.data.wcr, where), target.desc(self._state.parent)
         local = self._locals.get(target.data) if self._state.entry_node(target) is not None else None
-        desc = target.desc(self._state.parent)
-        if isinstance(desc, dace.data.Scalar):
-            index = ()
-        if local is not None:
-            index = (*_params(local.around), *index)
-        box, places = self._box(index, loops, join, f"{where} writes {target.data}[{edge.data.subset}]")
-        reduced = len(places) < len(loops.extents)
+        index = self._index(edge.data.subset, loops)
+        index = () if isinstance(desc, dace.data.Scalar) else index
+        index = index if local is None else (*_params(local.around), *index)
+        box, places = _written(index, loops, join, f"{where} writes {target.data}[{edge.data.subset}]")
         made = self._b.graph.add_array(node.label, box.extents, desc.dtype)
-        out = (made, lambda *_: tuple(places.get(d, 0) for d in range(len(index))), *([join] if reduced else []))
+        reduced = [join] if len(places) < len(loops.extents) else []
+        out = (made, lambda *_: tuple(places.get(d, 0) for d in range(len(index))), *reduced)
         given = {c: (array, lambda *_, at=at: at) for c, (array, at) in reads.items()}
         self._b.map(loops.extents, given, {"out": out}, lambda params, **_: value, label=node.label)
-        deposit = Deposit(box, made, join)
         if local is None:
-            self._deposit(target, deposit)
+            self._deposit(target, Deposit(box, made, join))
         else:
-            self._keep(local, deposit, [*loops.extents[: local.around], *local.shape])
-
-    def _box(
-        self, index: tuple[Any, ...], loops: Loops, join: str | None, where: str
-    ) -> tuple[ElementBox, dict[int, Any]]:
-        """The elements that all iterations write, and which parameter walks which dimension."""
-        starts, extents, steps, walking = [], [], [], {}
-        for d, expr in enumerate(index):
-            form = affine(expr, set(_params(len(loops.extents))))
-            if not form.is_exact or len(form.terms) > 1 or any(not isinstance(f, int) or f <= 0 for _, f in form.terms):
-                raise Unsupported(
-                    f"{where}: {expr} in dimension {d}; expected a parameter times a number, plus an offset"
-                )
-            starts.append(dim(form.constant))
-            if not form.terms:
-                extents.append(1)
-                steps.append(1)
-                continue
-            ((p, factor),) = form.terms
-            walking[d] = p
-            extents.append(loops.extents[_params(len(loops.extents)).index(p)])
-            steps.append(int(factor))
-        used = list(walking.values())
-        left = [n for p, n in zip(_params(len(loops.extents)), loops.extents) if p not in used and n != 1]
-        if len(set(used)) != len(used) or (left and join is None):
-            raise Unsupported(f"{where}: several iterations write one element; reduce with a conflict resolution")
-        return ElementBox(tuple(starts), tuple(extents), tuple(steps)), walking
+            self._keep(local, Deposit(box, made, join), [*loops.extents[: local.around], *local.shape])
 
     def _keep(self, local: _Local, deposit: Deposit, shape: list[Dim]) -> None:
         if local.name is None:
@@ -247,3 +218,36 @@ class ScopeReader:
                 return
             local.name = self._b.copy(self._b.full(shape, start, local.dtype))
         local.name = overlaid(self._b, local.name, deposit)
+
+
+def _written(index: tuple[Any, ...], loops: Loops, join: str | None, where: str) -> tuple[ElementBox, dict[int, Any]]:
+    """The elements that all iterations write, and which parameter walks which dimension."""
+    places = [_walked(expr, loops, f"{where}: {expr} in dimension {d}") for d, expr in enumerate(index)]
+    walking = {d: place.param for d, place in enumerate(places) if place.param is not None}
+    used, every = list(walking.values()), zip(_params(len(loops.extents)), loops.extents)
+    left = [n for p, n in every if p not in used and n != 1]
+    if len(set(used)) != len(used) or (left and join is None):
+        raise Unsupported(f"{where}: several iterations write one element; reduce with a conflict resolution")
+    starts, extents, steps = (tuple(getattr(p, name) for p in places) for name in ("start", "extent", "step"))
+    return ElementBox(starts, extents, steps), walking
+
+
+@dataclass(frozen=True)
+class _WrittenDimension:
+    """The elements of one dimension that a loop walks; ``param`` is None where all iterations have the same one."""
+
+    start: Dim
+    extent: Dim = 1
+    step: int = 1
+    param: Any = None
+
+
+def _walked(expr: Any, loops: Loops, what: str) -> _WrittenDimension:
+    params = _params(len(loops.extents))
+    form = affine(expr, set(params))
+    if not form.is_exact or len(form.terms) > 1 or any(not isinstance(f, int) or f <= 0 for _, f in form.terms):
+        raise Unsupported(f"{what}; expected a parameter times a number, plus an offset")
+    if not form.terms:
+        return _WrittenDimension(dim(form.constant))
+    ((p, factor),) = form.terms
+    return _WrittenDimension(dim(form.constant), loops.extents[params.index(p)], int(factor), p)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
+import dace
 import sympy
 from dace import dtypes
 from dace.sdfg import nodes
@@ -60,6 +62,8 @@ _BITWISE: dict[type, str] = {
     ast.LShift: "shift_left",
     ast.RShift: "shift_right",
 }
+# SymPy takes 0.0 for 0, whose product with an infinity is 0, and whose sign is none
+_ZERO = scalar.cast(sympy.Integer(0), dace.float64)
 _NUMBERS = {"inf": scalar.infinity, "nan": scalar.nan}
 
 
@@ -90,43 +94,45 @@ class _Reader:
     def statement(self, node: ast.AST) -> None:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             return
-        if isinstance(node, ast.AugAssign):
-            value: ast.expr = ast.BinOp(ast.Name(node.target.id), node.op, node.value)  # type: ignore[union-attr]
-            targets = [node.target]
-        elif isinstance(node, ast.Assign) or (isinstance(node, ast.AnnAssign) and node.value is not None):
-            value = node.value  # type: ignore[assignment]
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]  # type: ignore[assignment]
-        else:
-            raise self._refused(node, "expected assignments of expressions")
+        targets, value = self._assignment(node)
         for target in targets:
             if not isinstance(target, ast.Name):
                 raise self._refused(node, "expected assignments to names; elements are chosen by memlets")
             self.known[target.id] = self.read(value)
             self.assigned.add(target.id)
 
+    def _assignment(self, node: ast.AST) -> tuple[Sequence[ast.expr], ast.expr]:
+        """The targets of a statement, and what they get."""
+        if isinstance(node, ast.AugAssign):
+            return [node.target], ast.BinOp(node.target, node.op, node.value)
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            return [node.target], node.value
+        if isinstance(node, ast.Assign):
+            return node.targets, node.value
+        raise self._refused(node, "expected assignments of expressions")
+
     def read(self, node: ast.expr) -> Any:
-        if isinstance(node, ast.Constant):
-            return self._number(node, node.value)
-        if isinstance(node, ast.Name):
-            return self._name(node)
-        if isinstance(node, ast.BinOp):
-            return self._binary(node)
-        if isinstance(node, ast.UnaryOp):
-            return self._unary(node)
-        if isinstance(node, ast.Compare):
-            return self._compare(node)
-        if isinstance(node, ast.BoolOp):
-            join = scalar.logical_and if isinstance(node.op, ast.And) else scalar.logical_or
-            return reduce(join, [self._truth(v) for v in node.values])
-        if isinstance(node, ast.IfExp):
-            return scalar.select(self._truth(node.test), self.read(node.body), self.read(node.orelse))
-        if isinstance(node, ast.Call):
-            return self._call(node)
-        if isinstance(node, ast.Subscript):
-            return self._element(node)
-        if isinstance(node, ast.Attribute) and node.attr in _NUMBERS:
-            return _NUMBERS[node.attr]()
-        raise self._refused(node, "no scalar form is known")
+        read: Callable[[Any], Any] | None = getattr(self, f"_{type(node).__name__.lower()}", None)
+        if read is None:
+            raise self._refused(node, "no scalar form is known")
+        return read(node)
+
+    # ---------------------------------------------------------------- expressions, by the name of their class
+
+    def _constant(self, node: ast.Constant) -> Any:
+        return self._number(node, node.value)
+
+    def _boolop(self, node: ast.BoolOp) -> Any:
+        join = scalar.logical_and if isinstance(node.op, ast.And) else scalar.logical_or
+        return reduce(join, [self._truth(v) for v in node.values])
+
+    def _ifexp(self, node: ast.IfExp) -> Any:
+        return scalar.select(self._truth(node.test), self.read(node.body), self.read(node.orelse))
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        if node.attr not in _NUMBERS:
+            raise self._refused(node, "no scalar form is known")
+        return _NUMBERS[node.attr]()
 
     def _number(self, node: ast.AST, value: Any) -> Any:
         if isinstance(value, bool):
@@ -137,7 +143,7 @@ class _Reader:
             special = value != value or value in (float("inf"), float("-inf"))
             if special:
                 return scalar.nan() if value != value else scalar.infinity() * (1 if value > 0 else -1)
-            return sympy.Float(value, 17)
+            return sympy.Float(value, 17) if value else _ZERO if math.copysign(1, value) > 0 else -_ZERO
         if hasattr(value, "item"):
             return self._number(node, value.item())
         raise self._refused(node, "expected a number")
@@ -150,29 +156,32 @@ class _Reader:
     def _is_float(self, expr: Any) -> bool:
         return types.is_float(scalar.dtype_of(expr, self._types)) or expr.has(sympy.Float)
 
-    def _binary(self, node: ast.BinOp) -> Any:
+    def _binop(self, node: ast.BinOp) -> Any:
         a, b, kind = self.read(node.left), self.read(node.right), type(node.op)
+        if kind is ast.Mult and 0 in (a, b) and (self._is_float(a) or self._is_float(b)):
+            a, b = (_ZERO if x == 0 else x for x in (a, b))
         if kind in _ARITHMETIC:
             return _ARITHMETIC[kind](a, b)
-        if kind is ast.Div:
-            if not (self._is_float(a) or self._is_float(b)):
-                raise self._refused(
-                    node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one"
-                )
-            return a / b
-        if kind is ast.FloorDiv and not (self._is_float(a) or self._is_float(b)):
-            return scalar.idiv(a - scalar.pymod(a, b), b)
         if kind is ast.Pow:
             return a**b if b.is_Integer and abs(int(b)) <= 64 else scalar.power(a, b)
         if kind in _BITWISE:
-            boolean = types.is_bool(scalar.dtype_of(a, self._types)) and kind not in (ast.LShift, ast.RShift)
-            name = (
-                _BITWISE[kind] if "shift" in _BITWISE[kind] else f"{'logical' if boolean else 'bit'}_{_BITWISE[kind]}"
-            )
-            return getattr(scalar, name)(a, b)
+            return self._bitwise(_BITWISE[kind], a, b)
+        whole = not (self._is_float(a) or self._is_float(b))
+        if kind is ast.Div and whole:
+            raise self._refused(node, "a quotient of integers is whole in DaCe's C++ and not in Python; convert one")
+        if kind is ast.Div:
+            return a / b
+        if kind is ast.FloorDiv and whole:
+            return scalar.idiv(a - scalar.pymod(a, b), b)
         raise self._refused(node, "no scalar form is known")
 
-    def _unary(self, node: ast.UnaryOp) -> Any:
+    def _bitwise(self, name: str, a: Any, b: Any) -> Any:
+        """Truths have forms of their own, but no shifts."""
+        if "shift" not in name:
+            name = f"{'logical' if types.is_bool(scalar.dtype_of(a, self._types)) else 'bit'}_{name}"
+        return getattr(scalar, name)(a, b)
+
+    def _unaryop(self, node: ast.UnaryOp) -> Any:
         if isinstance(node.op, ast.Not):
             return scalar.logical_not(self._truth(node.operand))
         value = self.read(node.operand)
@@ -204,7 +213,7 @@ class _Reader:
             raise self._refused(node, f"function {name!r} has no scalar form") from None
         return scalar.cast(args[0], dtype)
 
-    def _element(self, node: ast.Subscript) -> Any:
+    def _subscript(self, node: ast.Subscript) -> Any:
         """``array[i, j]`` of a connector that takes a whole array."""
         index = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
         return scalar.load(self.read(node.value), *(self.read(i) for i in index))

@@ -7,8 +7,13 @@ operator (``aten/transformer.py``).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
 import torch
 from torch.nn import functional
+
+T = TypeVar("T")
 
 
 def encoder_layer(
@@ -47,22 +52,30 @@ def encoder_layer(
         active = functional.gelu(wide) if use_gelu else functional.relu(wide)
         return functional.linear(active, ffn_weight_2, ffn_bias_2)
 
-    def first(x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
-
-    def second(x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
-
-    if norm_first:
-        x = _added(attend(first(src)), src)
-        return _added(feed(second(x)), x)
-    x = first(_added(attend(src), src))
-    return second(_added(feed(x), x))
+    norms = (
+        lambda x: functional.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps),
+        lambda x: functional.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps),
+    )
+    return in_turn(src, (attend, feed), norms, _added, norm_first)
 
 
-def _added(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """In the type of ``x``, into which PyTorch adds."""
-    return (x + other).to(x.dtype)
+def in_turn(
+    x: T,
+    parts: Sequence[Callable[[T], T]],
+    norms: Sequence[Callable[[T], T]],
+    added: Callable[[T, T], T],
+    norm_first: bool,
+) -> T:
+    """What each part makes of ``x``, added to it, one part after the other: of what its norm makes of ``x``, or
+    normalized with it."""
+    for part, norm in zip(parts, norms, strict=True):
+        x = added(x, part(norm(x))) if norm_first else norm(added(x, part(x)))
+    return x
+
+
+def _added(x: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """In the type of ``made``, into which PyTorch adds."""
+    return (made + x).to(made.dtype)
 
 
 def _visible(mask: torch.Tensor, mask_type: int | None) -> torch.Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from daceopt.capture.torch.foreign import text_of_target, text_of_value
+from daceopt.store.own_text import home
 
 
 def fingerprint(module: GraphModule, parts: Iterable[object]) -> str:
@@ -26,6 +27,15 @@ def fingerprint(module: GraphModule, parts: Iterable[object]) -> str:
         digest.update(b"\0")
     _add_graph(digest, module)
     return digest.hexdigest()
+
+
+def surroundings(devices: Iterable[str]) -> list[object]:
+    """The switches of PyTorch that decide what operators compute, and are in no graph."""
+    autocast = [
+        (torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
+        for d in devices
+    ]
+    return [autocast, torch.get_float32_matmul_precision(), torch.get_default_dtype()]
 
 
 def describe(value: Any) -> str:
@@ -54,7 +64,7 @@ def _target(target: Any) -> str:
         return target
     name = getattr(target, "__qualname__", getattr(target, "__name__", ""))
     # operators and what comes from C have a text without an address
-    return f"{getattr(target, '__module__', '')}.{name}" if name else str(target)
+    return f"{home(target) or ''}.{name}" if name else str(target)
 
 
 def _kinds(value: Any) -> str:

@@ -14,34 +14,42 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-from torch._library.custom_ops import OPDEFS
+from torch._library.custom_ops import OPDEFS, CustomOpDef
 from torch._library.simple_registry import singleton as registry
 from torch._ops import OpOverload, OpOverloadPacket
 
-from daceopt.store.identity import is_known, never_again, text_of
+from daceopt.store.identity import is_known, never_again, take_apart, text_of
+from daceopt.store.own_text import home
 
 _OF_PYTORCH = frozenset("aten prims prim daceopt".split())  # namespaces that the versions in every key stand for
 _REGISTERED = re.compile(r"registered at (.*):\d+")
 _DEFINITION = "torch/_library/custom_ops.py"  # where PyTorch registers what ``OPDEFS`` has
 _FAKE = "torch/_library/fake_impl.py"  # and what the registry of fake implementations has
-_PARTS = "_init_fn _backend_fns _abstract_fn _setup_context_fn _backward_fn _vmap_fn _torch_dispatch_fns".split()
+_REGISTRATION = frozenset("_lib _opoverload _tags".split())  # of a definition; the rest is what it does
 
 
 def text_of_target(target: Any) -> str:
     """A text that changes whenever what a node calls may compute something else; empty for what is of PyTorch."""
     if isinstance(target, (OpOverload, OpOverloadPacket)):
-        packet = target.overloadpacket if isinstance(target, OpOverload) else target
-        return _operator(packet._qualified_op_name, packet.overloads())
+        return "" if _is_pytorchs(target) else text_of(target)
     inner = isinstance(target, (MethodType, partial)) or getattr(target, "__closure__", None)
-    if isinstance(target, (FunctionType, MethodType, partial, type)) and (inner or not is_known(target.__module__)):
+    if isinstance(target, (FunctionType, MethodType, partial, type)) and (inner or not is_known(home(target))):
         return text_of(target)
     return ""
 
 
 def text_of_value(value: Any) -> str:
     """The text of a constant among a node's arguments; what prints as an address is described by what it holds."""
-    text = str(value)
+    text = repr(value) if isinstance(value, str) else str(value)
     return text_of(value) if callable(value) or " at 0x" in text else text
+
+
+def _is_pytorchs(target: OpOverload | OpOverloadPacket) -> bool:
+    return _packet(target)._qualified_op_name.partition("::")[0] in _OF_PYTORCH
+
+
+def _packet(target: OpOverload | OpOverloadPacket) -> OpOverloadPacket:
+    return target.overloadpacket if isinstance(target, OpOverload) else target
 
 
 def has_derivative(target: OpOverload) -> bool:
@@ -52,27 +60,35 @@ def has_derivative(target: OpOverload) -> bool:
     return own or any(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), key) for key in keys)
 
 
-def _operator(name: str, overloads: list[str]) -> str:
-    if name.partition("::")[0] in _OF_PYTORCH:
-        return ""
-    qualified = [name if overload == "default" else f"{name}.{overload}" for overload in overloads]
-    return "\n".join(line for one in qualified for line in _overload(one))
+def _operator(target: OpOverload | OpOverloadPacket) -> list[Any]:
+    """What stands for an operator, wherever code names it."""
+    packet = _packet(target)
+    name = packet._qualified_op_name
+    if _is_pytorchs(packet):
+        return [name]
+    qualified = [name if overload == "default" else f"{name}.{overload}" for overload in packet.overloads()]
+    return [part for one in qualified for part in _overload(one)]
 
 
-def _overload(name: str) -> Iterator[str]:
+def _overload(name: str) -> Iterator[Any]:
     """The schema with its default arguments, and the code: of Python itself, of C++ the libraries in this process."""
     table = torch._C._dispatch_dump(name)
     yield table.partition("debug:")[0]
     files = set(_REGISTERED.findall(table))
     definition, fake = OPDEFS.get(name), registry.find(name).fake_impl.kernels
-    yield text_of([kernel.func for kernel in fake])
+    yield [kernel.func for kernel in fake]
     if definition is not None:
-        yield text_of([getattr(definition, part, None) for part in _PARTS])
+        yield from _defined(definition)
     written = {f for f in files if f.endswith((".py", ">")) and not _is_described(f, definition is not None)}
     if written:
         yield never_again(f"kernels of {name}")
     if any(not f.endswith((".py", ">")) for f in files):
         yield from _libraries()
+
+
+def _defined(definition: CustomOpDef) -> list[Any]:
+    """Its kernels, derivatives, what autocast makes of its arguments, which kernels are switched off."""
+    return [str(definition._tags), *((n, v) for n, v in sorted(vars(definition).items()) if n not in _REGISTRATION)]
 
 
 def _is_described(file: str, defined: bool) -> bool:
@@ -93,3 +109,7 @@ def _state(file: str) -> str:
     except OSError:
         return never_again(file)
     return f"{found.st_size} {found.st_mtime_ns}"
+
+
+take_apart((OpOverload, OpOverloadPacket), _operator)
+take_apart((CustomOpDef,), _defined)

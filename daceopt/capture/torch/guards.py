@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.symbolic_convert import InstructionTranslator
-from torch.utils._sympy import functions
+
+from daceopt.capture.torch import relation_text
 
 
 def environment(inputs: Sequence[Any]) -> Any:
@@ -44,9 +44,8 @@ def install(environment: Any, conditions: Sequence[str]) -> None:
     if environment is None:
         return
     symbols = {str(s): s for s in environment.var_to_range}
-    names = {n: getattr(functions, n) for n in dir(functions) if isinstance(getattr(functions, n), type)}
     for text in conditions:
-        environment.evaluate_expr(sympy.sympify(text, locals={**names, **symbols}))
+        environment.evaluate_expr(relation_text.read(text, symbols))
 
 
 def _symbolic(inputs: Sequence[Any]) -> dict[str, Any]:

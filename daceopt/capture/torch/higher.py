@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from daceopt.capture.torch import custom_gradient
 from daceopt.capture.torch.custom_gradient import Backward
 from daceopt.capture.torch.derivative import WITH_DERIVATIVE, like
-from daceopt.capture.torch.functional import DynamoInterpreter, functional, trace
+from daceopt.capture.torch.functional import DynamoInterpreter, Functional, functional, trace
 from daceopt.capture.torch.plan import plan
 from daceopt.capture.torch.traced import Traced
 from daceopt.capture.torch.translation import by_name
@@ -27,47 +27,43 @@ def gradient_of(traced: Traced, wanted: Sequence[int], given: Sequence[int]) -> 
     Raises Unsupported, with the node, for graphs that draw random numbers: they would draw others here.
     """
     found = functional(traced.graph, [_argument(x) for x in traced.inputs])
-    for node in found.graph.graph.nodes:
-        if _is_random(node):
-            raise Unsupported(f"a gradient of a gradient through {node.target}, which draws random numbers")
-    planned = plan(found, traced.results, [traced.changed[k] for k in found.mutated])
-    differentiable = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
-    outputs = [differentiable[k] for k in given]
+    _refuse_random(found.graph)
+    outputs = _differentiable(traced, found, given)
     body = _Differentiable(found.graph, found.backwards)
-
-    def gradients(*values: Any) -> list[torch.Tensor | None]:
-        arguments = list(values[: len(traced.inputs)])
-        for k in wanted:
-            arguments[k] = arguments[k].detach().requires_grad_()
-        # the fused attention's decomposition returns other statistics than its derivative reads
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            results = body.values_of(outputs, arguments)
-        live = [(r, g) for r, g in zip(results, values[len(traced.inputs) :]) if r.requires_grad]
-        if not live:
-            return [None] * len(wanted)
-        of, by, grads = [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live]
-        # some formulas read what has no derivative (the factors of a solution), unless they are differentiated
-        found = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
-        return [g if g is None else g.detach() for g in found]
-
     examples = [*map(_argument, traced.inputs), *(like(n.meta["val"]) for n in outputs)]
-    graph = trace(gradients, examples)
+    graph = trace(lambda *values: body.gradients(outputs, wanted, values, len(traced.inputs)), examples)
     graph.meta[custom_gradient.BACKWARDS] = found.backwards
     _drop_detached(graph)
-    results = tuple(isinstance(r, fx.Node) for r in graph.graph.output_node().args[0])
-    floats = tuple(isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) for x in examples)
-    flags = tuple(f and (k >= len(traced.inputs) or traced.requires_grad[k]) for k, f in enumerate(floats))
-    names = (*traced.names, *(f"gradient{k}" for k in range(len(outputs))))
+    return _of_gradients(traced, graph, examples)
+
+
+def _differentiable(traced: Traced, found: Functional, given: Sequence[int]) -> list[fx.Node]:
+    """Those differentiable outputs of the program that ``given`` counts."""
+    planned = plan(found, traced.results, [traced.changed[k] for k in found.mutated])
+    outputs = [n for n, o in zip(planned.nodes, planned.outputs) if o.differentiable]
+    return [outputs[k] for k in given]
+
+
+def _of_gradients(traced: Traced, graph: fx.GraphModule, examples: Sequence[Any]) -> Traced:
+    """``graph`` with the arguments of ``traced`` and behind them gradients, of which ``examples`` are."""
+    before, added = len(traced.inputs), len(examples) - len(traced.inputs)
+    floats = [isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) for x in examples]
     return replace(
         traced,
         graph=graph,
         inputs=tuple(map(_argument, examples)),
-        names=names,
-        requires_grad=flags,
-        results=results,
+        names=(*traced.names, *(f"gradient{k}" for k in range(added))),
+        requires_grad=tuple(f and (k >= before or traced.requires_grad[k]) for k, f in enumerate(floats)),
+        results=tuple(isinstance(r, fx.Node) for r in graph.graph.output_node().args[0]),
         changed=(False,) * len(examples),
-        is_state=(*traced.is_state, *[False] * len(outputs)),
+        is_state=(*traced.is_state, *[False] * added),
     )
+
+
+def _refuse_random(graph: fx.GraphModule) -> None:
+    for node in graph.graph.nodes:
+        if _is_random(node):
+            raise Unsupported(f"a gradient of a gradient through {node.target}, which draws random numbers")
 
 
 def _is_random(node: fx.Node) -> bool:
@@ -99,6 +95,24 @@ class _Differentiable(DynamoInterpreter):
     def __init__(self, graph: fx.GraphModule, backwards: Sequence[Backward]) -> None:
         super().__init__(graph)
         self.backwards = backwards
+
+    def gradients(
+        self, outputs: Sequence[fx.Node], wanted: Sequence[int], values: Sequence[Any], count: int
+    ) -> list[torch.Tensor | None]:
+        """Of the arguments ``wanted``: ``values`` are ``count`` arguments, then a gradient for each of ``outputs``."""
+        arguments = list(values[:count])
+        for k in wanted:
+            arguments[k] = arguments[k].detach().requires_grad_()
+        # the fused attention's decomposition returns other statistics than its derivative reads
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            results = self.values_of(outputs, arguments)
+        live = [(r, g) for r, g in zip(results, values[count:]) if r.requires_grad]
+        if not live:
+            return [None] * len(wanted)
+        of, by, grads = [r for r, _ in live], [arguments[k] for k in wanted], [g for _, g in live]
+        # some formulas read what has no derivative (the factors of a solution), unless they are differentiated
+        found = torch.autograd.grad(of, by, grads, allow_unused=True, create_graph=True)
+        return [g if g is None else g.detach() for g in found]
 
     def values_of(self, nodes: Sequence[fx.Node], arguments: Sequence[Any]) -> list[torch.Tensor]:
         """The values of ``nodes`` for these arguments."""

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 
 from daceopt.capture.torch import foreach
+from daceopt.store import identity
+from daceopt.store.own_text import home
 
 Rule = Callable[..., Any]
 
@@ -61,6 +63,19 @@ def translates(*names: str, derivative: str = "own", complexes: bool = False) ->
         return rule
 
     return register
+
+
+def foreign_source() -> str:
+    """What stands for the rules that users registered; "" for none."""
+    tables = {"": _RULES, "complex": _COMPLEX}
+    users = [(kind, str(target), rule) for kind, t in tables.items() for target, rule in t.items() if _is_foreign(rule)]
+    return identity.text_of(users) if users else ""
+
+
+def _is_foreign(entry: AtenRule) -> bool:
+    """An own rule over a user's function, as ``pointwise`` makes one, is the user's."""
+    taken = [c.cell_contents for c in getattr(entry.rule, "__closure__", None) or ()]
+    return any(not identity.is_known(home(f)) for f in (entry.rule, *filter(callable, taken)))
 
 
 def overload(name: str) -> Any:

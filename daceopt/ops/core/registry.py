@@ -5,7 +5,6 @@ A family file registers rules with the decorators below; a user's file does the 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -20,6 +19,7 @@ from daceopt.ir.provenance import label_of
 from daceopt.ir.region import bodies
 from daceopt.ir.sparse import dense
 from daceopt.store import identity
+from daceopt.store.own_text import home
 
 Names = list["str | None"]
 Lowering = Callable[[Builder, Operator, Names, Names], None]
@@ -167,7 +167,6 @@ def present(names: Names) -> list[str]:
 
 _Entries = dict["tuple[str, str, str]", Any]
 _OWN: _Entries = {}
-_OTHERS = ("daceopt.libs.base", "daceopt.autodiff.rules", "daceopt.splits.rules")  # that users register with, too
 
 
 def seal() -> None:
@@ -176,16 +175,13 @@ def seal() -> None:
 
 
 def foreign_source() -> str:
-    """What stands for every rule that is not daceopt's own: its text, and the values that it reads.
+    """What stands for every rule that is not daceopt's own: its text, and the values that it reads; "" for none.
 
-    Rules of operators, of gradients of nodes, and libraries.
     An own rule over a user's function, as ``elementwise`` makes one, is the user's.
     """
     later = {k: rule for k, rule in _entries().items() if k not in _OWN or rule != _OWN[k]}
     users = {k: rule for k, rule in later.items() if not _is_front_ends(rule)}
-    texts = [f"{key}: {identity.text_of(rule)}" for key, rule in users.items()]
-    others = (sys.modules.get(name) for name in _OTHERS)
-    return "\n".join([*texts, *filter(None, (other.foreign_source() for other in others if other is not None))])
+    return "\n".join(f"{key}: {identity.text_of(rule)}" for key, rule in users.items())
 
 
 def _entries() -> _Entries:
@@ -202,7 +198,7 @@ def _entries() -> _Entries:
 def _is_front_ends(entry: Any) -> bool:
     """A front end registers rules for nodes of its own as it meets them: plain functions that take nothing along."""
     rule = entry[0] if isinstance(entry, tuple) else entry
-    module = getattr(rule, "__module__", "")
+    module = home(rule) or ""
     told = identity.is_own(module) and not module.startswith("daceopt.ops.")
     return told and not getattr(rule, "__closure__", None)
 

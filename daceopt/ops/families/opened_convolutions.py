@@ -5,6 +5,7 @@ the border off)."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ import dace
 
 from daceopt.ir import scalar
 from daceopt.ir.builder import Builder
-from daceopt.ir.graph import Graph
+from daceopt.ir.graph import Graph, Shape
 from daceopt.ir.nodes.library import Convolution, ConvolutionBackwardData
 from daceopt.ir.symbols import param
 from daceopt.ops.families.opened_windows import MOST_READS
@@ -52,39 +53,63 @@ def open_convolution(graph: Graph, node: Depthwise) -> None:
     names = graph.reads(node) | graph.writes(node)
     graph.remove(node)
     x, y = _ends(node, names)
-    image, result, kernel = graph.shape(x), graph.shape(y), [int(k) for k in graph.shape(names["W"])[2:]]
-    strides, dilations, begins, _ = node.window(len(kernel))
-    turned = isinstance(node, ConvolutionBackwardData)
-    if turned:
-        begins = [(k - 1) * d - b for k, d, b in zip(kernel, dilations, begins)]
-    params = [param(2 + axis) for axis in range(len(kernel))]
-    places = WindowPlaces(image[2:], result[2:], params, strides, dilations, begins)
-    offsets = list(product(*(range(k) for k in kernel)))
-    reads: dict[str, Any] = {}
-    for t, offset in enumerate(offsets):
-        at = tuple(k - 1 - o for k, o in zip(kernel, offset)) if turned else offset
-        reads[f"w{t}"] = (names["W"], lambda *i, at=at: (i[1], 0, *at))
-        if places.inside(offset) is None:
-            reads[f"x{t}"] = (x, lambda *i, o=offset: (*i[:2], *places.nearest(o)))
-        else:
-            reads["x"] = (x, lambda *i: (None,) * len(image))
+    windows = _Windows.of(graph, node, graph.shape(x), graph.shape(y), graph.shape(names["W"])[2:])
+    reads = windows.reads(x, names["W"])
     if "B" in names:
         reads["bias"] = (names["B"], lambda *i: (i[1],))
+    Builder(graph, node.label).map(graph.shape(y), reads, {"y": (y, lambda *i: i)}, windows.element)
 
-    def element(i: tuple[Any, ...], **read: Any) -> Any:
+
+@dataclass(frozen=True)
+class _Windows:
+    """Windows of extents ``kernel`` over an image of shape ``image``; ``turned``: weights are read from the end."""
+
+    image: Shape
+    kernel: tuple[int, ...]
+    places: WindowPlaces
+    turned: bool
+
+    @classmethod
+    def of(cls, graph: Graph, node: Depthwise, image: Shape, result: Shape, window: Shape) -> _Windows:
+        """Those of a convolution, or of its gradient for the input."""
+        kernel = tuple(map(int, window))
+        strides, dilations, begins, _ = node.window(len(kernel))
+        turned = isinstance(node, ConvolutionBackwardData)
+        if turned:
+            begins = [(k - 1) * d - b for k, d, b in zip(kernel, dilations, begins)]
+        params = [param(2 + axis) for axis in range(len(kernel))]
+        return cls(image, kernel, WindowPlaces(image[2:], result[2:], params, strides, dilations, begins), turned)
+
+    @property
+    def offsets(self) -> list[tuple[int, ...]]:
+        """The elements of a window, in the order in which they are added."""
+        return list(product(*(range(k) for k in self.kernel)))
+
+    def reads(self, x: str, weights: str) -> dict[str, Any]:
+        """What the statement reads: each weight, and each element of the image or, where some hang over, all of it."""
+        found: dict[str, Any] = {}
+        for t, offset in enumerate(self.offsets):
+            at = tuple(k - 1 - o for k, o in zip(self.kernel, offset)) if self.turned else offset
+            found[f"w{t}"] = (weights, lambda *i, at=at: (i[1], 0, *at))
+            if self.places.inside(offset) is None:
+                found[f"x{t}"] = (x, lambda *i, o=offset: (*i[:2], *self.places.nearest(o)))
+            else:
+                found["x"] = (x, lambda *i: (None,) * len(self.image))
+        return found
+
+    def element(self, i: tuple[Any, ...], **read: Any) -> Any:
+        """One of the result."""
         total = read.get("bias", 0)
-        for t, offset in enumerate(offsets):
-            total += _element(i, t, offset, read) * read[f"w{t}"]
+        for t, offset in enumerate(self.offsets):
+            total += self._pixel(i, t, offset, read) * read[f"w{t}"]
         return total
 
-    def _element(i: tuple[Any, ...], t: int, offset: tuple[int, ...], read: Mapping[str, Any]) -> Any:
-        inside = places.inside(offset)
+    def _pixel(self, i: tuple[Any, ...], t: int, offset: tuple[int, ...], read: Mapping[str, Any]) -> Any:
+        inside = self.places.inside(offset)
         if inside is None:
             return read[f"x{t}"]
-        place = [scalar.clamped(places.place(axis, k), image[2 + axis]) for axis, k in enumerate(offset)]
+        place = [scalar.clamped(self.places.place(axis, k), self.image[2 + axis]) for axis, k in enumerate(offset)]
         return scalar.select(inside, scalar.load(read["x"], *i[:2], *place), 0)
-
-    Builder(graph, node.label).map(result, reads, {"y": (y, lambda *i: i)}, element)
 
 
 def _ends(node: Depthwise, names: Mapping[str, str]) -> tuple[str, str]:

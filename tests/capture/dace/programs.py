@@ -94,3 +94,10 @@ def whole_quotient(a: dace.int32[4]):
 @dace.program
 def inverse(a: dace.float64[4, 4]):
     return np.linalg.inv(a)
+
+
+@dace.program
+def nothing(x: dace.float64[5], zero: dace.float64[5], negative: dace.float64[5], whole: dace.float64[5]):
+    zero[:] = x * 0.0
+    negative[:] = x * -0.0
+    whole[:] = x * 0

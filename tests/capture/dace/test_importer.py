@@ -78,6 +78,15 @@ def test_several_results_and_a_number() -> None:
     close(found, __return_0=(2 * a).sum(1), __return_1=(2 * a).max(0))
 
 
+def test_products_with_zero_are_those_of_floats() -> None:
+    x = np.array([1, -1, np.inf, -np.inf, np.nan])
+    found = run(programs.nothing, {"x": x})
+    with np.errstate(invalid="ignore"):
+        for name, zero in (("zero", 0.0), ("negative", -0.0), ("whole", 0)):
+            np.testing.assert_array_equal(found[name], x * zero)
+            assert (np.signbit(found[name]) == np.signbit(x * zero))[:2].all(), name
+
+
 def test_quotients_of_integers_are_python_s() -> None:
     a = np.array([-7, -1, 4, 5], np.int32)
     close(run(programs.whole_quotient, {"a": a}), __return=a // 2 + a % 3)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from daceopt.capture.torch.calls import Promise
+from daceopt.capture.torch.encoder_layer import in_turn
 from daceopt.capture.torch.table import translates
 from daceopt.capture.torch.translation import Translation
 from daceopt.errors import Unsupported
@@ -53,17 +54,11 @@ def encoder_layer(
         active = t.operator("Gelu" if use_gelu else "Relu", wide, results=[_like(t, wide)])
         return _linear(t, active, ffn_weight_2, ffn_bias_2)
 
-    def first(x: str) -> str:
-        return _normalized(t, x, norm_weight_1, norm_bias_1, eps)
-
-    def second(x: str) -> str:
-        return _normalized(t, x, norm_weight_2, norm_bias_2, eps)
-
-    if norm_first:
-        x = _added(t, src, attend(first(src)))
-        return _added(t, x, feed(second(x)))
-    x = first(_added(t, src, attend(src)))
-    return second(_added(t, x, feed(x)))
+    norms = (
+        lambda x: _normalized(t, x, norm_weight_1, norm_bias_1, eps),
+        lambda x: _normalized(t, x, norm_weight_2, norm_bias_2, eps),
+    )
+    return in_turn(src, (attend, feed), norms, lambda x, made: _added(t, x, made), norm_first)
 
 
 def _like(t: Translation, x: str) -> Promise:

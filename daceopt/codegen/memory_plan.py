@@ -279,7 +279,7 @@ class _Planner:
         return [r for r in roots if self._graph.desc(r).transient and r not in self._elsewhere]
 
     def _in_place(self, name: str, position: int, node: Any) -> _Block | None:
-        given = list(self._graph.inputs_of(node))
+        given: Sequence[str | None] = self._graph.inputs_of(node)
         if not isinstance(node, nodes.MapEntry):
             given = _taken_over(self._graph, node, name)
         dying = [

@@ -78,8 +78,11 @@ def _in_rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return result
     if any(x.shape != result.shape or not x.is_contiguous() for x in operands) or not result.is_contiguous():
         return result
-    is_told_so = not layout(result, range(result.dim()))
-    return result if is_told_so else result.clone(memory_format=torch.contiguous_format)
+    return _rows(result)
+
+
+def _first_in_rows(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return _in_rows(result, source, **kwargs)
 
 
 def _by_operands(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -97,12 +100,14 @@ def _as_first(result: torch.Tensor, source: Any, *args: Any, **kwargs: Any) -> t
 
 
 def _rows(result: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return result.contiguous()
+    found = result.contiguous()
+    is_told_so = not layout(found, range(found.dim()))
+    return found if is_told_so else found.clone(memory_format=torch.contiguous_format)
 
 
 def _unless_in_place(result: torch.Tensor, *args: Any, inplace: bool = False, **kwargs: Any) -> torch.Tensor:
     """``F.rrelu``, whose fifth argument says so."""
-    return result if inplace or args[4:5] == (True,) else result.contiguous()
+    return result if inplace or args[4:5] == (True,) else _rows(result)
 
 
 def _by_labels(result: torch.Tensor, source: Any, target: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -155,6 +160,7 @@ def _pooled(result: torch.Tensor, source: Any, output_size: Any) -> torch.Tensor
 _BY_NUMBERS = frozenset("pow lerp masked_fill".split())
 """Loops over tensors to which a number is a number."""
 _AS_THEIR_OPERAND = frozenset("clone conj_physical deg2rad rad2deg hardtanh relu6 nan_to_num isinf isfinite".split())
+_STEPS = "log_softmax layer_norm mse_loss smooth_l1_loss hardswish tanhshrink softsign tril triu index_add"
 _ONE_LOOP = "copysign floor_divide floordiv rfloordiv heaviside logaddexp logaddexp2 xlogy xlog1py".split()
 _LOGICAL = "logical_and logical_or logical_xor".split()
 
@@ -163,7 +169,8 @@ _PLACEMENTS: dict[str, Placement] = {
     **dict.fromkeys(("div", "divide"), _divided),
     "ldexp": _scaled,
     **dict.fromkeys(("binary_cross_entropy", "index_fill"), _as_first),
-    **dict.fromkeys("poisson normal logsigmoid log_sigmoid rpow nll_loss".split(), _rows),
+    **dict.fromkeys("poisson normal logsigmoid log_sigmoid rpow nll_loss one_hot".split(), _rows),
+    **dict.fromkeys(_STEPS.split(), _first_in_rows),
     "cross_entropy": _by_labels,
     "rrelu": _unless_in_place,
     **dict.fromkeys(("pow", "float_power"), _rows_of_number),

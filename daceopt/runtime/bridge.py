@@ -92,6 +92,11 @@ _INFERENCE = (
     "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a clone to get a normal "
     "tensor before doing inplace update."
 )
+_INFERENCE_SAVED = (
+    "Inference tensors cannot be saved for backward. Please do not use Tensors created in inference mode in "
+    "computation tracked by autograd. To work around this, you can make a clone to get a normal tensor and use it in "
+    "autograd, or use `torch.no_grad()` instead of `torch.inference_mode()`."
+)
 
 
 class TorchProgram:
@@ -284,7 +289,7 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, program: TorchProgram, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.versions = _versions(tensors)  # before the call changes any
+        ctx.versions = _versions(tensors, program.kept_inputs)  # before the call changes any
         ran = program.run(tensors, program.volatile)
         inputs, outputs, saved, seed, symbols = ran
         ctx.operands = tensors if not program.volatile else _before(tensors, inputs, program.volatile, ctx.versions)
@@ -352,10 +357,13 @@ def _before(
     return operands
 
 
-def _versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+def _versions(tensors: Sequence[torch.Tensor], saved: Iterable[int] = ()) -> list[int]:
+    """Raises PyTorch's error where autograd would refuse to save one of ``saved``."""
     try:
         return [t._version for t in tensors]
     except RuntimeError:  # tensors of inference mode have none
+        if any(tensors[k].is_inference() and tensors[k].is_contiguous() for k in saved):
+            raise RuntimeError(_INFERENCE_SAVED) from None
         return [0 if t.is_inference() else t._version for t in tensors]
 
 

@@ -76,6 +76,25 @@ def test_results_in_other_layouts_are_tensors_of_their_own():
     check(scenario)
 
 
+def test_a_tensor_of_inference_mode_that_cannot_be_saved_changes_no_buffer():
+    def scenario(optimize):
+        def forward(self, x):
+            y = x * self.w
+            self.count.add_(1)
+            return y
+
+        net = optimize(module(forward, w=normal(3), count=torch.zeros((), dtype=torch.int64)))
+        with torch.inference_mode():
+            x = normal(2, 3)
+        net(x.clone())
+        try:
+            net(x)
+        except RuntimeError as error:
+            return str(error), net.count
+
+    check(scenario)
+
+
 def test_results_that_read_the_bits_of_others():
     def scenario(optimize):
         net = optimize(
